@@ -1,0 +1,51 @@
+# `make help` lists what there is. Everything runs in a virtual environment in .venv, made on first use.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## make the virtual environment and install everything for development
+
+$(STAMP): pyproject.toml
+	$(or $(shell command -v $(PYTHON)),python3) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)  ## read a picture of some text with a real model, beside onnxruntime
+	$(BIN)/python docs/demo.py
+
+test: $(STAMP)  ## the tests that take seconds or a few minutes
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(STAMP)  ## all tests, the slow ones too
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP) typeroot  ## ruff, formatting, and the import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	cd build/typeroot && ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-timings
+	$(BIN)/python tests/sizes.py
+
+types: $(STAMP) typeroot  ## pyright, strict
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# A view of the sources under the names by which they are imported, for tools that do not know package mappings.
+typeroot:
+	@rm -rf build/typeroot && mkdir -p build/typeroot
+	@cp -rs $(CURDIR)/occ build/typeroot/occ
+	@cp -rs $(CURDIR)/compiler build/typeroot/occ/compiler
+	@cp -rs $(CURDIR)/runtime build/typeroot/occ/runtime
+
+bench: $(STAMP)  ## speed against onnxruntime
+	$(BIN)/python bench/speed.py
+
+docs: $(STAMP)  ## regenerate the reference pages
+	$(BIN)/python docs/reference.py
+
+clean:  ## remove what was made here
+	rm -rf $(VENV) build dist .demo *.egg-info
+
+.PHONY: help setup demo test test-all lint types typeroot bench docs clean

@@ -1,0 +1,101 @@
+"""The build cache: files named by the hash of what they were made from.
+
+Entries are written under a temporary name and renamed, so two builds at once, or one that is killed, leave either a
+whole entry or none. Nothing is ever changed in place, so no locks are needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_STALE = 24 * 3600  # seconds after which a temporary folder belongs to a build that was killed
+
+
+def cache_dir() -> Path:
+    """OCC_CACHE_DIR, or `occ` in the user's cache folder (XDG base directory specification)."""
+    given = os.environ.get("OCC_CACHE_DIR")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "occ"
+
+
+def digest(parts: Iterable[str | bytes]) -> str:
+    """A key: the hash of the parts, each with its length."""
+    h = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.hexdigest()
+
+
+class Cache:
+    """A folder of entries.
+
+    Attributes:
+        root: the folder; made when something is written.
+        enabled: False makes every look-up miss, and puts entries in a folder that goes away.
+    """
+
+    def __init__(self, root: Path | None = None, *, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.root = root or cache_dir()
+        if not enabled:
+            self._own = tempfile.TemporaryDirectory(prefix="occ-")
+            self.root = Path(self._own.name)
+
+    def path(self, kind: str, key: str, suffix: str = "") -> Path:
+        """Where an entry lies or would lie."""
+        return self.root / kind / key[:2] / f"{key}{suffix}"
+
+    def has(self, kind: str, key: str, suffix: str = "") -> bool:
+        return self.path(kind, key, suffix).is_file()
+
+    def put(self, kind: str, key: str, data: bytes, suffix: str = "") -> Path:
+        """Write an entry."""
+        target = self.path(kind, key, suffix)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".new.")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(data)
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        return target
+
+    def adopt(self, kind: str, key: str, made: Path, suffix: str = "") -> Path:
+        """Move a finished file of the same file system in as an entry."""
+        target = self.path(kind, key, suffix)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made, target)
+        return target
+
+    def workspace(self) -> tempfile.TemporaryDirectory[str]:
+        """A temporary folder on the file system of the cache; folders of killed builds are removed on the way."""
+        home = self.root / "tmp"
+        home.mkdir(parents=True, exist_ok=True)
+        for old in home.iterdir():
+            try:
+                if time.time() - old.stat().st_mtime > _STALE:
+                    shutil.rmtree(old, ignore_errors=True)
+            except OSError:
+                continue  # another build removed it first
+        return tempfile.TemporaryDirectory(dir=home, prefix="build-")
+
+    def size(self) -> tuple[int, int]:
+        """(number of entries, bytes)."""
+        files = [p for p in self.root.rglob("*") if p.is_file()] if self.root.is_dir() else []
+        return len(files), sum(p.stat().st_size for p in files)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        shutil.rmtree(self.root, ignore_errors=True)

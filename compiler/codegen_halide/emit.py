@@ -1,0 +1,241 @@
+"""te functions and schedules as Halide generators: one readable class each, algorithm first, then schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+
+from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
+from occ.compiler.diagnostics import shorten
+from occ.compiler.ir.approx import erf, tanh
+from occ.compiler.ir.dtype import BOOL, F32, DType
+from occ.compiler.ir.expr import Axis, Load, Reduce, call, walk
+from occ.compiler.ir.index import axis_symbols
+from occ.compiler.ir.schedule import Directive
+from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
+
+_TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
+# Functions of f32 that come from te, because Halide's own are library calls or less exact. Its `exp` is good, and the one
+# of te relies on rounding that Halide's fast arithmetic would optimise away.
+_HELPERS = {"tanh": tanh, "erf": erf}
+
+
+def prelude() -> str:
+    """The header te.h with the approximations that te defines filled in."""
+    text = files("occ.compiler.codegen_halide").joinpath("native/te.h").read_text("utf-8")
+    functions = "\n\n".join(_helper(name) for name in _HELPERS)
+    return text.replace("@FUNCTIONS@", functions)
+
+
+def _helper(name: str) -> str:
+    """A C++ function from the te arithmetic of an approximation."""
+    body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32), lambda e: call("exp", e)))
+    return (
+        f"inline Expr te_{name}(const Expr &value) {{\n"
+        f"    if (value.type() == Float(64)) return {name}(value);\n"
+        f"    Expr wide = cast<float>(value);\n"
+        f"    auto x = [&] {{ return wide; }};\n"
+        f"    return cast(value.type(), {body});\n}}"
+    )
+
+
+def comment(text: str) -> str:
+    """Text from a model as a line comment: it cannot end the line, nor continue it."""
+    clean = shorten(text, 160).encode("ascii", "backslashreplace").decode()
+    return f"// {clean}".replace("\\", "/").replace("??/", "?/")
+
+
+def generator(f: TeFunc, nodes: Sequence[str] = ()) -> str:
+    """The C++ class of a te function, registered under its name."""
+    return _Generator(f, nodes).text()
+
+
+class _Generator:
+    def __init__(self, f: TeFunc, nodes: Sequence[str]) -> None:
+        self.f, self.nodes = f, nodes
+        self.results = {r.name for r in f.results}
+        self.layouts = {p.name: p.type.layout for p in f.params if not p.type.layout.is_row_major}
+        self.lines: list[str] = []
+
+    def text(self) -> str:
+        f = self.f
+        head = [comment(n) for n in self.nodes[:8]]
+        if len(self.nodes) > 8:
+            head.append(f"// and {len(self.nodes) - 8} more")
+        head += [f"class {f.name} : public Generator<{f.name}> {{", "public:"]
+        head += [f'    Input<{self._buffer(p)}> {p.name}{{"{p.name}"}};  // {p.type}' for p in f.params]
+        head += [f'    Input<int32_t> {d}{{"{d}"}};' for d in f.dims]
+        head += [f'    Output<{self._buffer(r)}> {r.name}{{"{r.name}"}};  // {r.type}' for r in f.results]
+        self._algorithm()
+        algorithm = self.lines
+        self.lines = []
+        self._schedule()
+        body = [
+            "    void generate() {",
+            "        // The algorithm",
+            *algorithm,
+            "",
+            "        // The schedule",
+            *self.lines,
+            "    }",
+        ]
+        return "\n".join([*head, "", *body, "};", f"HALIDE_REGISTER_GENERATOR({f.name}, {f.name})", ""])
+
+    def _buffer(self, p: Param) -> str:
+        return f"Buffer<{cpp_type(p.type.dtype)}, {len(p.type.physical)}>"
+
+    def _line(self, text: str) -> None:
+        self.lines.append(f"        {text}")
+
+    # the algorithm
+
+    def _algorithm(self) -> None:
+        names = [a.name for s in self.f.stages for a in s.axes]
+        if names:
+            made = ", ".join(f'{n}("{n}")' for n in dict.fromkeys(names))
+            self._line(f"Var {made};")
+        for s in self.f.stages:
+            if s.note:
+                self._line(comment(s.note))
+            if s.name not in self.results:
+                self._line(f'Func {s.name}("{s.name}");')
+            if isinstance(s, Scatter):
+                self._scatter(s)
+            else:
+                self._stage(s)
+
+    def _at(self, s: AnyStage) -> str:
+        return f"{s.name}({', '.join(a.name for a in reversed(s.axes))})"
+
+    def _printer(self, s: AnyStage) -> Printer:
+        inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
+        return Printer(self.f.sources, axis_symbols((*s.axes, *inner)), self.layouts)
+
+    def _domain(self, name: str, axes: Sequence[Axis]) -> None:
+        """An RDom over axes, the last one innermost, and a name for each of its variables."""
+        spans = ", ".join(f"{{0, {dim_text(a.extent)}}}" for a in reversed(axes))
+        self._line(f'RDom {name}({{{spans}}}, "{name}");')
+        for k, a in enumerate(reversed(axes)):
+            self._line(f"RVar {a.name} = {name}[{k}];")
+
+    def _stage(self, s: Stage) -> None:
+        printer = self._printer(s)
+        if isinstance(s.expr, Reduce) and s.expr.kind not in ("argmax", "argmin"):
+            self._reduce(s.name, self._at(s), s.expr, printer)
+            return
+        for k, r in enumerate(n for n in walk(s.expr) if isinstance(n, Reduce)):
+            name = f"{s.name}_r{k}"
+            self._line(f'Func {name}("{name}");')
+            at = f"{name}({', '.join(a.name for a in reversed(s.axes))})"
+            printer.names[id(r)] = at if r.kind not in ("argmax", "argmin") else f"{at}[1]"
+            if r.kind in ("argmax", "argmin"):
+                self._arg_reduce(name, at, r, printer)
+            else:
+                self._reduce(name, at, r, printer)
+        self._line(f"{self._at(s)} = {printer.data(s.expr)};")
+
+    def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
+        self._domain(f"dom_{name}", r.axes)
+        self._line(f"{at} = {literal_text(_neutral(r.kind, r.dtype), r.dtype)};")
+        body = printer.data(r.body)
+        match r.kind:
+            case "sum":
+                self._line(f"{at} += {body};")
+            case "prod":
+                self._line(f"{at} *= {body};")
+            case "any" | "all":
+                self._line(f"{at} = {at} {'||' if r.kind == 'any' else '&&'} {body};")
+            case _:
+                helper = f"te_{r.kind}" if r.dtype.is_float else r.kind
+                self._line(f"{at} = {helper}({at}, {body});")
+
+    def _arg_reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
+        """The first extreme element; a NaN beats every number."""
+        self._domain(f"dom_{name}", r.axes)
+        dtype = r.body.dtype
+        best = dtype.lowest if r.kind == "argmax" else dtype.highest
+        self._line(f"{at} = Tuple({literal_text(best, dtype)}, cast<int64_t>(-1));")
+        self._line(f"Expr {name}_v = {printer.data(r.body)};")
+        sign = ">" if r.kind == "argmax" else "<"
+        beats = f"{name}_v {sign} {at}[0]"
+        if dtype.is_float:
+            beats = f"(strict_float({beats}) || is_nan({name}_v)) && !is_nan({at}[0])"
+        self._line(f"Expr {name}_better = {at}[1] < 0 || ({beats});")
+        position = f"cast<int64_t>({r.axes[0].name})"
+        self._line(
+            f"{at} = Tuple(select({name}_better, {name}_v, {at}[0]), select({name}_better, {position}, {at}[1]));"
+        )
+
+    def _scatter(self, s: Scatter) -> None:
+        printer = self._printer(s)
+        self._line(f"{self._at(s)} = {printer.data(s.init)};")
+        self._domain(f"dom_{s.name}", s.over)
+        where = [printer.position(e, n, guarded=True) for e, n in zip(s.target, s.shape, strict=True)]
+        at = f"{s.name}({', '.join(reversed(where))})"
+        value = printer.data(s.value)
+        match s.combine:
+            case "set":
+                self._line(f"{at} = {value};")
+            case "add" | "mul":
+                self._line(f"{at} {'+' if s.combine == 'add' else '*'}= {value};")
+            case _:
+                helper = f"te_{s.combine}" if s.dtype.is_float else s.combine
+                self._line(f"{at} = {helper}({at}, {value});")
+
+    # the schedule
+
+    def _schedule(self) -> None:
+        for p in (*self.f.params, *self.f.results):
+            self._bounds(p)
+        declared = {a.name for s in self.f.stages for a in s.axes} | {
+            a.name for s in self.f.stages for a in (s.over if isinstance(s, Scatter) else reduce_axes(s.expr))
+        }
+        self._declare(self.f.schedule, declared)
+        for d in self.f.schedule:
+            target = f"{d.stage}.update(0)" if d.update else d.stage
+            self._line(f"{target}.{d.call}({', '.join(self._argument(d, a) for a in d.args)});")
+
+    def _declare(self, schedule: Iterable[Directive], declared: set[str]) -> None:
+        """Variables that splits and fuses make: RVars where an update's own variable is split, Vars elsewhere."""
+        reduced = {a.name for s in self.f.stages for a in (s.over if isinstance(s, Scatter) else reduce_axes(s.expr))}
+        for d in schedule:
+            if d.call not in ("split", "fuse"):
+                continue
+            made = d.args[1:3] if d.call == "split" else d.args[2:3]
+            kind = "RVar" if d.args[0] in reduced else "Var"
+            for name in made:
+                if name not in declared:
+                    declared.add(str(name))
+                    if kind == "RVar":
+                        reduced.add(str(name))
+                    self._line(f'{kind} {name}("{name}");')
+
+    def _argument(self, d: Directive, a: int | str) -> str:
+        return f"TailStrategy::{a}" if a in _TAILS else str(a)
+
+    def _bounds(self, p: Param) -> None:
+        """State extents and strides, so that all address arithmetic is on constants where sizes are."""
+        stride = "1"
+        for k, n in enumerate(reversed(p.type.physical)):
+            extent = dim_text(n)
+            self._line(f"{p.name}.dim({k}).set_bounds(0, {extent}).set_stride({stride});")
+            stride = extent if stride == "1" else f"{stride} * {extent}"
+
+
+def _neutral(kind: str, dtype: DType) -> object:
+    match kind:
+        case "sum":
+            return 0
+        case "prod":
+            return 1
+        case "any" | "all":
+            return kind == "all"
+        case "max":
+            return dtype.lowest if dtype != BOOL else False
+        case _:
+            return dtype.highest if dtype != BOOL else True
+
+
+def source(functions: Sequence[str]) -> str:
+    """A translation unit of generators."""
+    return '#include "te.h"\n\n' + "\n".join(functions)

@@ -1,0 +1,235 @@
+"""te expressions as Halide C++.
+
+Positions and sizes are `int` in Halide; where te uses them as data they are cast. Data keep their element types. Helpers
+with the prefix `te_` are those of native/te.h: what te defines and plain Halide arithmetic does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import BOOL, DType
+from occ.compiler.ir.dtype import I64 as I64_TYPE
+from occ.compiler.ir.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.index import within
+
+_CPP_TYPES = {
+    "f64": "double", "f32": "float", "f16": "float16_t", "bf16": "bfloat16_t", "bool": "bool", "i64": "int64_t",
+    "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t",
+    "u8": "uint8_t",
+}  # fmt: skip
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_PLAIN_CALLS = {
+    "abs": "abs", "sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
+    "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
+    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round", "isnan": "is_nan", "isinf": "is_inf",
+    "atan2": "atan2", "popcount": "popcount",
+}  # fmt: skip
+
+
+def cpp_type(dtype: DType) -> str:
+    """The C++ type of an element.
+
+    Raises:
+        KeyError: Halide has no such type.
+    """
+    return _CPP_TYPES[dtype.name]
+
+
+def dim_text(d: Dim) -> str:
+    """A size as a C++ int expression over the generator's inputs."""
+    if isinstance(d, int):
+        return str(d)
+    parts: list[str] = []
+    for mono, coeff in d.terms:
+        factors = [] if coeff == 1 and mono else [str(coeff)]
+        for atom, power in mono:
+            factors += [_atom_text(atom)] * power
+        parts.append("*".join(factors))
+    return parts[0] if len(parts) == 1 else f"({' + '.join(parts)})"
+
+
+def _atom_text(atom: dim.Atom) -> str:
+    if isinstance(atom, dim.Symbol):
+        return atom.name.removesuffix("'")
+    a, b = map(dim_text, atom.args)
+    return f"({a} / {b})" if atom.name == "floordiv" else f"{atom.name}({a}, {b})"
+
+
+def literal_text(value: object, dtype: DType) -> str:
+    """A typed constant."""
+    if dtype == BOOL:
+        return "Expr(true)" if value else "Expr(false)"
+    if dtype.is_float:
+        number = float(value)  # pyright: ignore[reportArgumentType]
+        if dtype.name == "f32" and math.isfinite(number):
+            return f"{number!r}f"
+        if math.isnan(number):
+            return f"te_nan<{cpp_type(dtype)}>()"
+        if math.isinf(number):
+            return f"{'-' if number < 0 else ''}te_inf<{cpp_type(dtype)}>()"
+        return f"cast<{cpp_type(dtype)}>(Expr({number!r}))"
+    number = int(value)  # pyright: ignore[reportArgumentType,reportCallIssue]
+    if -(2**31) < number < 2**31:
+        return f"cast<{cpp_type(dtype)}>({number})"
+    suffix = "ULL" if number >= 2**63 else "LL"
+    text = "INT64_MIN" if number == -(2**63) else f"{number}{suffix}"
+    return f"cast<{cpp_type(dtype)}>(Expr({'uint64_t' if suffix == 'ULL' else 'int64_t'}({text})))"
+
+
+class Printer:
+    """Prints the expressions of one stage.
+
+    Attributes:
+        sources: shape of everything that can be loaded from.
+        axes: the axes in scope as dims, for range proofs.
+        layouts: parameters whose layout is not row-major.
+        names: C++ names of hoisted reductions, by id of the node.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, tuple[Dim, ...]], axes: Mapping[str, Dim], layouts: Mapping[str, object]
+    ) -> None:
+        self.sources, self.axes, self.layouts = sources, axes, layouts
+        self.names: dict[int, str] = {}
+
+    def data(self, e: Expr, *, guarded: bool = False) -> str:
+        """An expression of its own element type."""
+        if is_index(e):
+            return f"cast<{cpp_type(e.dtype)}>({self.index(e)})"
+        match e:
+            case Const():
+                return literal_text(e.value, e.dtype)
+            case Load():
+                return self._load(e, guarded=guarded)
+            case Binary():
+                return self._binary(e, guarded=guarded)
+            case Call():
+                return self._call(e, guarded=guarded)
+            case Select():
+                cond = self.data(e.cond, guarded=guarded)
+                return f"select({cond}, {self.data(e.then, guarded=True)}, {self.data(e.other, guarded=True)})"
+            case Cast():
+                return self._cast(e, guarded=guarded)
+            case Bitcast():
+                return f"reinterpret<{cpp_type(e.dtype)}>({self.data(e.arg, guarded=guarded)})"
+            case Reduce():
+                return self.names[id(e)]
+            case _:
+                raise AssertionError(type(e))
+
+    def index(self, e: Expr) -> str:
+        """Index arithmetic as C++ ints."""
+        match e:
+            case Const():
+                return str(int(e.value))  # pyright: ignore[reportArgumentType]
+            case Index():
+                return e.name
+            case Size():
+                return dim_text(e.dim)
+            case Binary(op="floordiv"):
+                return f"({self.index(e.lhs)} / {self.index(e.rhs)})"  # Halide rounds down
+            case Binary(op="mod"):
+                return f"({self.index(e.lhs)} % {self.index(e.rhs)})"
+            case Binary(op="min" | "max"):
+                return f"{e.op}({self.index(e.lhs)}, {self.index(e.rhs)})"
+            case Binary():
+                return f"({self.index(e.lhs)} {_SIGNS[e.op]} {self.index(e.rhs)})"
+            case Call(fn="neg"):
+                return f"(-{self.index(e.args[0])})"
+            case Select():
+                return f"select({self.data(e.cond)}, {self.index(e.then)}, {self.index(e.other)})"
+            case _:
+                raise AssertionError(type(e))
+
+    def position(self, e: Expr, extent: Dim, *, guarded: bool) -> str:
+        """One index of a load, kept inside of its source where it comes from data or stands under a guard."""
+        if is_index(e):
+            text = self.index(e)
+            if guarded and not within(e, extent, self.axes):
+                return f"clamp({text}, 0, {dim_text(extent - 1)})"
+            return text
+        return f"clamp(cast<int>({self.data(e, guarded=guarded)}), 0, {dim_text(extent - 1)})"
+
+    def _load(self, e: Load, *, guarded: bool) -> str:
+        shape = self.sources[e.source]
+        where = [self.position(i, n, guarded=guarded) for i, n in zip(e.index, shape, strict=True)]
+        layout = self.layouts.get(e.source)
+        if layout is not None:
+            where = physical_index(where, layout)
+        return f"{e.source}({', '.join(reversed(where))})"
+
+    def _binary(self, e: Binary, *, guarded: bool) -> str:
+        a, b = (self.data(x, guarded=guarded) for x in (e.lhs, e.rhs))
+        if is_index(e.lhs) and is_index(e.rhs):  # a comparison of positions
+            a, b = self.index(e.lhs), self.index(e.rhs)
+        match e.op:
+            case "and" | "or" | "xor" if e.lhs.dtype == BOOL:
+                return f"({a} != {b})" if e.op == "xor" else f"({a} {'&&' if e.op == 'and' else '||'} {b})"
+            case "and" | "or" | "xor":
+                return f"({a} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[e.op]} {b})"
+            case _ if e.op in _SIGNS:
+                return f"({a} {_SIGNS[e.op]} {b})"
+            case "min" | "max":
+                return self._extremum(e, a, b)
+            case _:
+                return f"te_{e.op}({a}, {b})"
+
+    def _extremum(self, e: Binary, a: str, b: str) -> str:
+        if not e.dtype.is_float:
+            return f"{e.op}({a}, {b})"
+        for x, other, const in ((a, b, e.rhs), (b, a, e.lhs)):
+            if isinstance(const, Const):  # one comparison, false for NaN, keeps it
+                return f"te_{e.op}_const({x}, {other})"
+        return f"te_{e.op}({a}, {b})"
+
+    def _call(self, e: Call, *, guarded: bool) -> str:
+        args = [self.data(a, guarded=guarded) for a in e.args]
+        if e.fn == "neg":
+            return f"(-{args[0]})"
+        if e.fn == "not":
+            return f"(!{args[0]})" if e.dtype == BOOL else f"(~{args[0]})"
+        if e.args[0].dtype.is_int and e.fn in ("floor", "ceil", "trunc", "round_even"):
+            return args[0]
+        if e.fn in _PLAIN_CALLS:
+            return f"{_PLAIN_CALLS[e.fn]}({', '.join(args)})"
+        return f"te_{e.fn}({', '.join(args)})"
+
+    def _cast(self, e: Cast, *, guarded: bool) -> str:
+        arg = self.index(e.arg) if is_index(e.arg) else self.data(e.arg, guarded=guarded)
+        if e.dtype == BOOL:
+            return f"({arg} != 0)"
+        if e.arg.dtype.is_float and e.dtype.is_int:
+            return f"te_to_int<{cpp_type(e.dtype)}>({arg})"
+        return f"cast<{cpp_type(e.dtype)}>({arg})"
+
+
+def physical_index(index: list[str], layout: object) -> list[str]:
+    """Where an element of a tiled layout lies, in memory order."""
+    from occ.compiler.ir.layout import Layout
+
+    assert isinstance(layout, Layout)
+    tiles = dict(layout.tiles)
+    outer = [f"({index[a]} / {tiles[a]})" if a in tiles else index[a] for a in layout.order]
+    return [*outer, *(f"({index[a]} % {size})" for a, size in layout.tiles)]
+
+
+def is_index(e: Expr) -> bool:
+    """Whether an i64 expression is made of positions and sizes only."""
+    match e:
+        case Index() | Size():
+            return True
+        case Const():
+            return e.dtype == I64_TYPE and abs(int(e.value)) < 2**31  # pyright: ignore[reportArgumentType]
+        case Binary():
+            known = e.dtype == I64_TYPE and e.op in ("add", "sub", "mul", "floordiv", "mod", "min", "max")
+            return known and is_index(e.lhs) and is_index(e.rhs)
+        case Call(fn="neg"):
+            return e.dtype == I64_TYPE and is_index(e.args[0])
+        case Select():
+            return is_index(e.then) and is_index(e.other)
+        case _:
+            return False

@@ -1,0 +1,243 @@
+// What kernels need at run time: a thread pool behind halide_do_par_for, scratch memory, and the loop over kernels.
+// Built into every model library; the first library of a process lends its pool to the others (occ_share_pool), so
+// that several models and several threads of a host share one set of workers.
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern "C" {
+typedef int (*halide_task_t)(void *user_context, int task, uint8_t *closure);
+typedef int (*occ_kernel_t)(void **args);
+typedef int (*occ_par_for_t)(halide_task_t, int min, int size, uint8_t *closure, int threads);
+}
+
+namespace {
+
+constexpr int kSlots = 32;        // parallel loops under way at once; more run on their caller alone
+constexpr int kMaxWorkers = 255;
+constexpr int kSpins = 4000;      // of a worker before it sleeps, about 40 us: longer than the gap between two kernels
+
+thread_local int tls_threads = 1;   // threads that the current run may use
+thread_local int tls_depth = 0;     // a loop inside a task runs on its own thread
+thread_local char tls_message[256];
+
+void pause_cpu() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+struct Job {
+    halide_task_t task;
+    uint8_t *closure;
+    int min, size, helpers;
+    std::atomic<int> next{0}, finished{0}, error{0};
+
+    // Takes tasks until none is left.
+    void work() {
+        for (int i; (i = next.fetch_add(1, std::memory_order_relaxed)) < size;) {
+            int code = task(nullptr, min + i, closure);
+            if (code) error.store(code, std::memory_order_relaxed);
+            finished.fetch_add(1, std::memory_order_release);
+        }
+    }
+};
+
+// A job lies on its caller's stack. `users` counts the workers that may look at it; the caller takes the pointer out
+// and waits until there are none.
+struct alignas(64) Slot {
+    std::atomic<Job *> job{nullptr};
+    std::atomic<int> users{0};
+    std::atomic<bool> taken{false};
+};
+
+Slot slots[kSlots];
+std::atomic<uint32_t> epoch{0};
+std::atomic<int> sleepers{0}, workers{0};
+pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void futex(std::atomic<uint32_t> &word, int op, uint32_t value) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), op, value, nullptr, nullptr, 0);
+}
+
+bool help_any() {
+    bool helped = false;
+    for (Slot &s : slots) {
+        if (!s.job.load(std::memory_order_relaxed)) continue;
+        int users = s.users.fetch_add(1, std::memory_order_seq_cst);
+        Job *job = s.job.load(std::memory_order_seq_cst);
+        if (job && users < job->helpers && job->next.load(std::memory_order_relaxed) < job->size) {
+            job->work();
+            helped = true;
+        }
+        s.users.fetch_sub(1, std::memory_order_release);
+    }
+    return helped;
+}
+
+void *worker(void *) {
+    tls_depth = 1;
+    for (;;) {
+        uint32_t seen = epoch.load(std::memory_order_acquire);
+        bool helped = help_any();
+        for (int i = 0; i < kSpins && !helped; i++) {
+            if (epoch.load(std::memory_order_relaxed) != seen) {
+                helped = true;
+                break;
+            }
+            pause_cpu();
+        }
+        if (helped) continue;
+        sleepers.fetch_add(1, std::memory_order_seq_cst);
+        futex(epoch, FUTEX_WAIT_PRIVATE, seen);
+        sleepers.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return nullptr;
+}
+
+void start_workers(int wanted) {
+    if (wanted > kMaxWorkers) wanted = kMaxWorkers;
+    if (workers.load(std::memory_order_acquire) >= wanted) return;
+    pthread_mutex_lock(&start_lock);
+    while (workers.load() < wanted) {
+        pthread_t thread;
+        pthread_attr_t attr;
+        pthread_attr_init(&attr);
+        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+        bool ok = pthread_create(&thread, &attr, worker, nullptr) == 0;
+        pthread_attr_destroy(&attr);
+        if (!ok) break;  // fewer workers are slower, not wrong
+        workers.fetch_add(1);
+    }
+    pthread_mutex_unlock(&start_lock);
+}
+
+int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads) {
+    if (threads > size) threads = size;
+    Slot *slot = nullptr;
+    if (threads > 1 && tls_depth == 0) {
+        start_workers(threads - 1);
+        for (Slot &s : slots) {
+            if (!s.taken.load(std::memory_order_relaxed) && !s.taken.exchange(true, std::memory_order_acquire)) {
+                slot = &s;
+                break;
+            }
+        }
+    }
+    Job job{task, closure, min, size, threads - 1};
+    tls_depth++;
+    if (!slot) {
+        job.work();
+        tls_depth--;
+        return job.error;
+    }
+    slot->job.store(&job, std::memory_order_seq_cst);
+    epoch.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst)) futex(epoch, FUTEX_WAKE_PRIVATE, threads - 1);
+    job.work();
+    tls_depth--;
+    slot->job.store(nullptr, std::memory_order_seq_cst);
+    for (int spins = 0; job.finished.load(std::memory_order_acquire) < size || slot->users.load(std::memory_order_acquire);) {
+        if (++spins < 1000) pause_cpu();
+        else sched_yield();  // a worker lost its core in the middle of a task
+    }
+    slot->taken.store(false, std::memory_order_release);
+    return job.error;
+}
+
+occ_par_for_t shared_par_for = par_for;
+
+// A forked child has none of its parent's workers; it starts its own when it needs them.
+void after_fork() {
+    workers = 0;
+    sleepers = 0;
+    for (Slot &s : slots) {
+        s.job = nullptr;
+        s.users = 0;
+        s.taken = false;
+    }
+}
+
+__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork); }
+
+// Scratch blocks are kept: a fresh large block costs a page fault every 4 KiB.
+struct Block {
+    std::atomic<void *> memory{nullptr};
+};
+Block kept[kSlots];
+constexpr size_t kHeader = 64;
+
+}  // namespace
+
+extern "C" {
+
+// Halide 21 runtime entry points that no_runtime kernels call.
+int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *closure) {
+    return shared_par_for(task, min, size, closure, tls_threads);
+}
+
+void *halide_malloc(void *, size_t size) {
+    for (Block &b : kept) {
+        void *memory = b.memory.load(std::memory_order_relaxed) ? b.memory.exchange(nullptr) : nullptr;
+        if (!memory) continue;
+        size_t capacity;
+        memcpy(&capacity, memory, sizeof capacity);
+        if (capacity >= size && capacity / 4 <= size) return static_cast<char *>(memory) + kHeader;
+        free(memory);
+    }
+    void *memory;
+    if (posix_memalign(&memory, 64, size + 2 * kHeader)) return nullptr;
+    memcpy(memory, &size, sizeof size);
+    return static_cast<char *>(memory) + kHeader;
+}
+
+void halide_free(void *, void *pointer) {
+    if (!pointer) return;
+    void *memory = static_cast<char *>(pointer) - kHeader;
+    for (Block &b : kept) {
+        void *empty = nullptr;
+        if (b.memory.compare_exchange_strong(empty, memory)) return;
+    }
+    free(memory);
+}
+
+void halide_error(void *, const char *message) {
+    snprintf(tls_message, sizeof tls_message, "%s", message);
+}
+
+int halide_error_out_of_memory(void *) {
+    halide_error(nullptr, "out of memory");
+    return -11;
+}
+
+// The pool of this library, and its replacement by that of another one.
+occ_par_for_t occ_pool() { return shared_par_for; }
+void occ_share_pool(occ_par_for_t pool) { shared_par_for = pool; }
+
+// Text of the last error of this thread.
+const char *occ_message() { return tls_message; }
+
+// Runs kernels in order; 0, or 1 + the index of the one that failed.
+int occ_run(int count, const occ_kernel_t *kernels, void **const *args, int threads) {
+    int before = tls_threads;
+    tls_threads = threads;
+    tls_message[0] = 0;
+    int failed = 0;
+    for (int i = 0; i < count && !failed; i++) {
+        if (kernels[i](args[i])) failed = i + 1;
+    }
+    tls_threads = before;
+    return failed;
+}
+
+}  // extern "C"

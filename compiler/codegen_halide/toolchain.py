@@ -1,0 +1,128 @@
+"""The C++ compiler and Halide: where they are, and how they are called."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from occ.compiler.diagnostics import CompileError, error
+
+CANDIDATES = ("g++", "c++", "clang++")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C++ compiler and a Halide.
+
+    Attributes:
+        cxx: path of the compiler.
+        cxx_version: first line of what `--version` prints.
+        halide: folder of the Halide package, with `include` and the libraries.
+        halide_version: its version.
+    """
+
+    cxx: str
+    cxx_version: str
+    halide: Path
+    halide_version: str
+
+    @property
+    def include(self) -> Path:
+        return self.halide / "include"
+
+    @property
+    def library(self) -> Path:
+        """libHalide.so."""
+        return next(
+            p for p in (self.halide / "lib64" / "libHalide.so", self.halide / "lib" / "libHalide.so") if p.is_file()
+        )
+
+    @property
+    def identity(self) -> str:
+        """What the output of this toolchain depends on."""
+        return f"{self.cxx_version}; Halide {self.halide_version}, {self.library.stat().st_size} bytes"
+
+
+def find_cxx() -> str | None:
+    """The C++ compiler: OCC_CXX, else the first of `CANDIDATES`."""
+    named = os.environ.get("OCC_CXX")
+    return shutil.which(named) if named else next(filter(None, map(shutil.which, CANDIDATES)), None)
+
+
+def find_halide() -> Path | None:
+    """The folder of the Halide package, without importing it."""
+    spec = find_spec("halide")
+    root = Path(spec.origin).parent if spec is not None and spec.origin else None
+    return root if root is not None and (root / "include" / "Halide.h").is_file() else None
+
+
+@cache
+def toolchain() -> Toolchain:
+    """The toolchain of this machine.
+
+    Raises:
+        CompileError: OCC0401 no C++ compiler; OCC0402 no Halide.
+    """
+    halide = find_halide()
+    if halide is None:
+        raise error("OCC0402", "Halide is not installed", help="`pip install halide`, or build with `-t cpu-jit`")
+    cxx = find_cxx()
+    if cxx is None:
+        named = os.environ.get("OCC_CXX")
+        what = f"the C++ compiler `{named}` of OCC_CXX was not found" if named else "no C++ compiler was found"
+        help_ = "install one (`apt install g++`), name one in OCC_CXX, or build with `-t cpu-jit`, which needs none"
+        raise error("OCC0401", what, help=help_)
+    lines = subprocess.run([cxx, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    try:
+        found = version("halide")
+    except PackageNotFoundError:
+        found = "unknown"
+    return Toolchain(cxx, lines[0] if lines else "unknown", halide, found)
+
+
+def run_all(commands: Sequence[Sequence[str]], where: Path) -> None:
+    """Run commands at once and wait for all.
+
+    Raises:
+        CompileError: OCC0403 one fails; its command line and output are in the notes.
+    """
+    running = [
+        (
+            c,
+            subprocess.Popen(
+                c, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            ),
+        )
+        for c in commands
+    ]
+    failed: CompileError | None = None
+    try:
+        for command, process in running:
+            output, _ = process.communicate()
+            if process.returncode and failed is None:
+                failed = _failure(command, process.returncode, output)
+    except BaseException:
+        for _, process in running:
+            process.kill()
+        raise
+    if failed is not None:
+        raise failed
+
+
+def _failure(command: Sequence[str], code: int, output: str) -> CompileError:
+    shown = " ".join(command)
+    lines = output.strip().splitlines()
+    notes = [f"command: {shown[:300]}", *lines[:12]]
+    return error(
+        "OCC0403",
+        f"`{Path(command[0]).name}` failed with exit code {code}",
+        notes=notes,
+        help="`occ doctor` checks the toolchain",
+    )

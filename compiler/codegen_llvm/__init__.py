@@ -1,0 +1,1 @@
+"""te and schedules to LLVM IR and to native code, with no toolchain (`-t cpu-jit`)."""

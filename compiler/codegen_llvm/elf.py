@@ -1,0 +1,223 @@
+"""Links one x86-64 object file into a shared library, without a linker.
+
+Takes what LLVM emits for position-independent code without exceptions: text, read-only data, PC-relative relocations,
+and calls of C library functions, which go through a table that the loader fills. Format: System V ABI, AMD64 supplement.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+_PAGE = 4096
+_SHF_ALLOC, _SHF_EXEC, _SHF_WRITE = 2, 4, 1
+_SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS = 1, 2, 4, 8
+_R_64, _R_PC32, _R_PLT32, _R_GOTPCREL, _R_GLOB_DAT, _R_RELATIVE = 1, 2, 4, 9, 6, 8
+_R_GOTPCRELX, _R_REX_GOTPCRELX, _R_PC64 = 41, 42, 24
+
+
+class LinkError(ValueError):
+    """The object uses something that this linker does not know."""
+
+
+@dataclass
+class _Section:
+    name: str
+    kind: int
+    flags: int
+    data: bytes
+    align: int
+    info: int
+    link: int
+    size: int
+    address: int = 0
+
+
+@dataclass
+class _Symbol:
+    name: str
+    section: int
+    value: int
+    binding: int
+    kind: int
+
+
+def _sections(obj: bytes) -> list[_Section]:
+    if obj[:4] != b"\x7fELF" or obj[4] != 2 or struct.unpack_from("<H", obj, 18)[0] != 62:
+        raise LinkError("not an x86-64 ELF object")
+    (table,) = struct.unpack_from("<Q", obj, 40)
+    count, names_at = struct.unpack_from("<HH", obj, 60)
+    rows = [struct.unpack_from("<IIQQQQIIQQ", obj, table + 64 * k) for k in range(count)]
+    names = rows[names_at]
+    strings = obj[names[4] : names[4] + names[5]]
+    made: list[_Section] = []
+    for name, kind, flags, _, offset, size, link, info, align, _ in rows:
+        data = b"" if kind == _SHT_NOBITS else obj[offset : offset + size]
+        text = strings[name : strings.index(b"\0", name)].decode()
+        made.append(_Section(text, kind, flags, data, max(align, 1), info, link, size))
+    return made
+
+
+def _symbols(sections: list[_Section]) -> list[_Symbol]:
+    table = next((s for s in sections if s.kind == _SHT_SYMTAB), None)
+    if table is None:
+        return []
+    strings = sections[table.link].data
+    made: list[_Symbol] = []
+    for at in range(0, len(table.data), 24):
+        name, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", table.data, at)
+        text = strings[name : strings.index(b"\0", name)].decode()
+        made.append(_Symbol(text, section, value, info >> 4, info & 15))
+    return made
+
+
+def link(obj: bytes, needed: tuple[str, ...] = ("libm.so.6", "libc.so.6")) -> bytes:
+    """The shared library of an object file.
+
+    Args:
+        obj: an ELF relocatable file.
+        needed: libraries in which undefined functions are looked up at load time.
+
+    Raises:
+        LinkError: the object needs a real linker.
+    """
+    (sections,) = [_sections(obj)]
+    symbols = _symbols(sections)
+    kept = [
+        s for s in sections if s.flags & _SHF_ALLOC and s.name != ".eh_frame" and s.kind in (_SHT_PROGBITS, _SHT_NOBITS)
+    ]
+    relocations = {r.info: r.data for r in sections if r.kind == _SHT_RELA and sections[r.info] in kept}
+    imports = _imports(symbols, relocations)
+    exports = [s for s in symbols if s.binding == 1 and s.section not in (0, 0xFFF1) and s.name]
+    image = _Image(imports, exports, needed)
+    for s in sorted(kept, key=lambda s: not s.flags & _SHF_EXEC):
+        s.address = image.place(s)
+    image.relocate(sections, symbols, relocations)
+    return image.finish(sections)
+
+
+def _imports(symbols: list[_Symbol], relocations: dict[int, bytes]) -> list[str]:
+    used = {
+        struct.unpack_from("<QQq", data, at)[1] >> 32 for data in relocations.values() for at in range(0, len(data), 24)
+    }
+    return sorted({symbols[k].name for k in used if symbols[k].section == 0 and symbols[k].name})
+
+
+class _Image:
+    """The library under construction: dynamic tables, stubs and code in one readable and executable segment, then a
+    writable one with the dynamic section and the table of imported addresses.
+    """
+
+    def __init__(self, imports: list[str], exports: list[_Symbol], needed: tuple[str, ...]) -> None:
+        self.imports, self.exports, self.needed = imports, exports, needed
+        self.strings = b"\0"
+        self.tables_at = 64 + 56 * 4
+        count = 1 + len(imports) + len(exports)
+        self.dynsym_at = _align(self.tables_at, 8)
+        self.hash_at = self.dynsym_at + 24 * count
+        self.rela_at = _align(self.hash_at + 4 * (2 + 1 + count), 8)
+        self.strings_at = self.rela_at + 24 * len(imports)
+        self.names = {n: self._string(n) for n in [*imports, *(e.name for e in exports), *needed]}
+        self.stubs_at = _align(self.strings_at + len(self.strings), 16)
+        self.end = self.stubs_at + 16 * len(imports)
+        self.code = bytearray()
+        self.code_at = self.end = _align(self.end, 64)
+        self.got_at = 0
+
+    def _string(self, name: str) -> int:
+        at = len(self.strings)
+        self.strings += name.encode() + b"\0"
+        return at
+
+    def place(self, s: _Section) -> int:
+        if s.flags & _SHF_WRITE:
+            raise LinkError(f"writable section {s.name}")
+        self.end = _align(self.end, s.align)
+        address = self.end
+        self.code += bytes(address - self.code_at - len(self.code)) + s.data + bytes(s.size - len(s.data))
+        self.end += s.size
+        return address
+
+    @property
+    def dynamic_at(self) -> int:
+        return _align(self.end, _PAGE)
+
+    @property
+    def table_at(self) -> int:
+        """Address of the table of imported functions, behind the dynamic section."""
+        return self.dynamic_at + 16 * (len(self.needed) + 9)
+
+    def relocate(self, sections: list[_Section], symbols: list[_Symbol], relocations: dict[int, bytes]) -> None:
+        slots = {name: self.table_at + 8 * k for k, name in enumerate(self.imports)}
+        stubs = {name: self.stubs_at + 16 * k for k, name in enumerate(self.imports)}
+        for section, data in relocations.items():
+            for at in range(0, len(data), 24):
+                offset, info, addend = struct.unpack_from("<QQq", data, at)
+                symbol, kind = symbols[info >> 32], info & 0xFFFFFFFF
+                place = sections[section].address + offset
+                if symbol.section == 0:
+                    target = (
+                        slots[symbol.name]
+                        if kind in (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX)
+                        else stubs[symbol.name]
+                    )
+                else:
+                    target = sections[symbol.section].address + symbol.value
+                    if kind in (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX):
+                        raise LinkError(f"table entry for the local symbol {symbol.name}")
+                here = place - self.code_at
+                if kind in (_R_PC32, _R_PLT32, _R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX):
+                    struct.pack_into("<i", self.code, here, target + addend - place)
+                elif kind == _R_PC64:
+                    struct.pack_into("<q", self.code, here, target + addend - place)
+                else:
+                    raise LinkError(f"relocation type {kind}")
+
+    def finish(self, sections: list[_Section]) -> bytes:
+        dynsym = bytes(24) + b"".join(struct.pack("<IBBHQQ", self.names[n], 0x12, 0, 0, 0, 0) for n in self.imports)
+        for e in self.exports:
+            dynsym += struct.pack("<IBBHQQ", self.names[e.name], 0x12, 0, 1, sections[e.section].address + e.value, 0)
+        count = len(dynsym) // 24
+        head, chain = 0, [0] * count
+        for k in range(count - 1, 0, -1):  # one bucket: libraries have few symbols
+            chain[k], head = head, k
+        hashes = struct.pack(f"<III{count}I", 1, count, head, *chain)
+        rela = b"".join(
+            struct.pack("<QQq", self.table_at + 8 * k, (1 + k) << 32 | _R_GLOB_DAT, 0) for k in range(len(self.imports))
+        )
+        stubs = b"".join(
+            b"\xff\x25" + struct.pack("<i", self.table_at + 8 * k - (self.stubs_at + 16 * k + 6)) + b"\xcc" * 10
+            for k in range(len(self.imports))
+        )
+        size = self.table_at + 8 * len(self.imports)
+        out = bytearray(size)
+        for at, data in (
+            (0, self._header(size)), (self.dynsym_at, dynsym), (self.hash_at, hashes), (self.rela_at, rela),
+            (self.strings_at, self.strings), (self.stubs_at, stubs), (self.code_at, bytes(self.code)),
+            (self.dynamic_at, self._dynamic(len(rela))),
+        ):  # fmt: skip
+            out[at : at + len(data)] = data
+        return bytes(out)
+
+    def _header(self, size: int) -> bytes:
+        ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+        header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0)
+        writable = size - self.dynamic_at
+        segments = (
+            (1, 5, 0, self.end), (1, 6, self.dynamic_at, writable), (2, 6, self.dynamic_at, self.table_at - self.dynamic_at),
+            (0x6474E551, 6, 0, 0),  # GNU_STACK: not executable
+        )  # fmt: skip
+        for kind, flags, at, length in segments:
+            align = _PAGE if kind == 1 else 8
+            header += struct.pack("<IIQQQQQQ", kind, flags, at, at, at, length, length, align)
+        return header
+
+    def _dynamic(self, rela_size: int) -> bytes:
+        entries = [(1, self.names[n]) for n in self.needed]
+        entries += [(4, self.hash_at), (5, self.strings_at), (6, self.dynsym_at), (10, len(self.strings)), (11, 24)]
+        entries += [(7, self.rela_at), (8, rela_size), (9, 24), (0, 0)]
+        return b"".join(struct.pack("<QQ", tag, value) for tag, value in entries)
+
+
+def _align(n: int, to: int) -> int:
+    return -(-n // to) * to

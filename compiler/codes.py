@@ -1,0 +1,148 @@
+"""The diagnostic codes: one line and one explanation each, the text of `occ explain CODE`.
+
+01 reading a model; 02 types and shapes; 03 what a target supports; 04 toolchain; 05 running; 06 text, passes and
+options; 09 faults of the compiler itself.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Code(NamedTuple):
+    """What a code means: a title, and an explanation with the usual remedy."""
+
+    title: str
+    explanation: str
+
+
+CODES: dict[str, Code] = {
+    "OCC0101": Code("the model file cannot be read", "The file does not exist, is a directory, or may not be read."),
+    "OCC0102": Code(
+        "the file is not an ONNX model",
+        "The bytes are not a complete ONNX protobuf message. A download that stopped half way and a Git LFS pointer are"
+        " the usual causes: compare the size of the file with that of its source.",
+    ),
+    "OCC0103": Code(
+        "the IR or operator-set version is not supported",
+        "The model was written for a newer version of ONNX than this compiler knows. Re-export it with an older"
+        " operator set, or update occ.",
+    ),
+    "OCC0104": Code(
+        "unknown operator",
+        "No operator of that name exists in the operator set that the model imports, and no model-local function"
+        " defines it. `occ ops` lists what is known. A custom operator needs a plugin or a model-local function.",
+    ),
+    "OCC0105": Code(
+        "the graph is not well formed",
+        "A node reads a value that nothing defines, a value is defined twice, or nodes depend on each other in a"
+        " cycle. The exporter that wrote the file is at fault; `onnx.checker` says the same.",
+    ),
+    "OCC0106": Code(
+        "external data cannot be used",
+        "The model keeps weights in a file beside it, and that file is missing, too short, or named by a path that"
+        " leaves the folder of the model. Copy the data file next to the model under the name the model gives.",
+    ),
+    "OCC0107": Code(
+        "a node does not fit its operator",
+        "Wrong number of operands, a missing or unknown attribute, or an attribute of the wrong type, according to the"
+        " ONNX operator schema.",
+    ),
+    "OCC0108": Code("a tensor in the model is not valid", "The data of a tensor do not fit its shape or element type."),
+    "OCC0201": Code(
+        "operand types do not fit the operator",
+        "The element types of the operands are outside the type constraints of the ONNX operator schema.",
+    ),
+    "OCC0202": Code(
+        "shapes do not fit the operator",
+        "The extents of the operands contradict each other, for example two shapes that do not broadcast, or a weight"
+        " with another number of channels than the input.",
+    ),
+    "OCC0203": Code(
+        "a shape depends on run-time data",
+        "An operand that decides the shape of a result (the `shape` of Reshape, the `starts` of Slice, ...) is computed"
+        " from the data at run time. Give the input shapes with --shape, so that more of the graph can be evaluated.",
+    ),
+    "OCC0204": Code(
+        "a value has no type",
+        "Inference did not find the element type and rank of a value; the notes say which operand was unknown.",
+    ),
+    "OCC0205": Code(
+        "a shape or dim override does not fit",
+        "--shape or --dim names an input or a dim that the model does not have, gives another rank, or contradicts a"
+        " constant extent of the model.",
+    ),
+    "OCC0301": Code(
+        "the target does not support an operator",
+        "`occ ops -t TARGET` lists what the target supports. `occ check MODEL -t TARGET` reports all such nodes of a"
+        " model at once.",
+    ),
+    "OCC0302": Code(
+        "the target does not support an element type",
+        "The operator is supported, but not for this element type on this target.",
+    ),
+    "OCC0303": Code("unknown target", "`occ targets` lists the targets."),
+    "OCC0304": Code(
+        "the target is not built yet",
+        "The target is registered, so that its name and options are known, but it has no code generator in this"
+        " version.",
+    ),
+    "OCC0401": Code(
+        "no C++ compiler",
+        "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"
+        " or build with `-t cpu-jit`, which needs none.",
+    ),
+    "OCC0402": Code(
+        "Halide is not installed",
+        "`-t cpu` needs the `halide` package: `pip install halide`. `-t cpu-jit` works without it.",
+    ),
+    "OCC0403": Code(
+        "the C++ compiler or the generator failed",
+        "The command line and the first lines of its output are in the message; the sources are kept where the message"
+        " says. This is a fault of occ unless the toolchain is broken: `occ doctor` checks that.",
+    ),
+    "OCC0501": Code(
+        "an input does not fit the model",
+        "An input is missing or unknown, or its element type, rank or extents differ from the signature. `occ inspect`"
+        " prints the signature.",
+    ),
+    "OCC0502": Code(
+        "the artifact cannot be used",
+        "The file is not an artifact, is damaged, or was written by a newer version of occ. Build it again.",
+    ),
+    "OCC0503": Code(
+        "an assumption of the build does not hold for these inputs",
+        "The build took two dims as equal, because an operator needs it, and they differ for the inputs of this run."
+        " Fix the dim at build time with --dim or --shape.",
+    ),
+    "OCC0504": Code(
+        "a node met data that it cannot work on",
+        "For example an index outside of the tensor that Gather reads. The message names the node.",
+    ),
+    "OCC0505": Code(
+        "a kernel failed", "A native kernel reported an error, such as memory that could not be allocated."
+    ),
+    "OCC0506": Code(
+        "results differ",
+        "The results differ from those of the oracle by more than the tolerance.",
+    ),
+    "OCC0601": Code(
+        "the .occ text cannot be read", "The text does not follow the grammar, or names what is not defined."
+    ),
+    "OCC0602": Code("unknown pass or stage", "`occ dump --help` lists the stages; `occ opt --help` the passes."),
+    "OCC0603": Code(
+        "unknown option", "The key or value of a -C option is not one the target knows; the help lists them."
+    ),
+    "OCC0604": Code(
+        "the weights of a .occ text are missing", "The weights file that the text refers to has moved or changed."
+    ),
+    "OCC0605": Code("a file cannot be written", "The output path cannot be written; nothing was left behind."),
+    "OCC0901": Code(
+        "internal error",
+        "A fault of occ. The message gives the path of a reproducer: one .occ file that fails the same way.",
+    ),
+    "OCC0902": Code(
+        "a pass broke the module",
+        "After a pass the module did not verify. The reproducer holds the module before that pass.",
+    ),
+}

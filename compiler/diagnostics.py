@@ -1,0 +1,120 @@
+"""Diagnostics: what a user is told. Errors are collected, reported together, and raised once as `CompileError`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from occ.compiler.codes import CODES
+
+# Exit codes of the command line, by the first digits of the first error; 1 where nothing else is said.
+_EXIT = {"OCC03": 3, "OCC04": 4, "OCC0506": 5, "OCC0602": 2, "OCC0603": 2, "OCC0205": 2, "OCC09": 70}
+_LONGEST = 200  # characters of a name from a model that a message repeats
+
+
+def shorten(text: str, limit: int = _LONGEST) -> str:
+    """Text from a model made safe for one line of a terminal: control characters escaped, the middle cut."""
+    clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return clean if len(clean) <= limit else f"{clean[: limit - 40]}...{clean[-30:]}"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One message.
+
+    Attributes:
+        code: a key of `CODES`.
+        message: stands alone; lower case, no final period, identifiers in backticks.
+        where: model and node, or empty.
+        source: the printed line of the op, or empty: the models have no source text of their own.
+        notes: facts.
+        helps: actions that the user can take.
+        severity: `error` or `warning`.
+    """
+
+    code: str
+    message: str
+    where: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+    severity: str = "error"
+
+    def text(self) -> str:
+        """The message as people read it, several lines."""
+        lines = [f"{self.severity}[{self.code}]: {self.message}"]
+        if self.where:
+            lines.append(f"  --> {self.where}")
+        if self.source:
+            lines.append(f"   |  {self.source}")
+        lines += [f"   = note: {note}" for note in self.notes]
+        lines += [f"   = help: {help_}" for help_ in self.helps]
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """The message as one line of JSON."""
+        record = {
+            "severity": self.severity, "code": self.code, "title": CODES[self.code].title, "message": self.message,
+            "where": self.where, "source": self.source, "notes": self.notes, "helps": self.helps,
+        }  # fmt: skip
+        return json.dumps(record, ensure_ascii=False)
+
+    @property
+    def exit_code(self) -> int:
+        return next((code for prefix, code in _EXIT.items() if self.code.startswith(prefix)), 1)
+
+
+class CompileError(Exception):
+    """The model cannot be compiled. `diagnostics` has every problem that was found."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(d.text() for d in self.diagnostics))
+
+    @property
+    def exit_code(self) -> int:
+        return self.diagnostics[0].exit_code
+
+
+def error(code: str, message: str, *, where: str = "", notes: Iterable[str] = (), help: str = "") -> CompileError:  # noqa: A002
+    """A `CompileError` of one diagnostic, to raise where going on makes no sense."""
+    return CompileError([Diagnostic(code, message, where, "", tuple(notes), (help,) if help else ())])
+
+
+@dataclass
+class Sink:
+    """Collects the diagnostics of one step."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def add(self, diagnostic: Diagnostic) -> None:
+        self.diagnostics.append(diagnostic)
+
+    def error(self, code: str, message: str, *, where: str = "", notes: Iterable[str] = (), help: str = "") -> None:  # noqa: A002
+        self.add(Diagnostic(code, message, where, "", tuple(notes), (help,) if help else ()))
+
+    def raise_errors(self) -> None:
+        """Raise `CompileError` if any error was collected."""
+        errors = [d for d in self.diagnostics if d.severity == "error"]
+        if errors:
+            raise CompileError(errors)
+
+
+class Invalid(Exception):
+    """Raised by an operator's `infer` or `body` when its operands do not fit; becomes a diagnostic that names the node."""
+
+    def __init__(self, message: str, *, code: str = "OCC0202", note: str = "", help: str = "") -> None:  # noqa: A002
+        super().__init__(message)
+        self.code, self.note, self.help = code, note, help
+
+
+class Unresolved(Invalid):
+    """Raised by `infer` when it needs the value of an operand that is not known at compile time."""
+
+    def __init__(self, operator: str, operand: str) -> None:
+        super().__init__(
+            f"the `{operand}` operand of `{operator}` is computed at run time",
+            code="OCC0203",
+            help="give the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
+        )

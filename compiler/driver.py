@@ -1,0 +1,240 @@
+"""The compiler from end to end: a model in, a module at a stage or an artifact out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from occ.compiler.cache import Cache
+from occ.compiler.diagnostics import error
+from occ.compiler.frontend.onnx import import_model
+from occ.compiler.frontend.signature import Overrides
+from occ.compiler.frontend.text import parse
+from occ.compiler.interp.engine import InterpEngine
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.printer import module_text, weight_offsets
+from occ.compiler.passes.base import Context
+from occ.compiler.passes.manager import Manager
+from occ.compiler.passes.pipeline import PIPELINES
+from occ.compiler.plan import manifest, occ_version, signature
+from occ.compiler.stages import BY_NAME, ORDER, STAGES
+from occ.compiler.target import Target, get_target, not_built
+from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
+from occ.runtime.manifest import Manifest, Plan
+from occ.runtime.session import Session
+from occ.runtime.threads import thread_count
+from onnx import ModelProto
+
+Source = str | os.PathLike[str] | bytes | ModelProto | Module
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Settings:
+    """What a build is told beside the model.
+
+    Attributes:
+        target: name of the target.
+        overrides: extents fixed by the user.
+        options: `-C` options as text.
+        cache: use the build cache.
+        jobs: processes of the toolchain at once.
+        save_stages: put the text of every stage into the artifact.
+        verify: check the module after each pass.
+        progress: told what is being done.
+    """
+
+    target: str = "cpu"
+    overrides: Overrides = field(default_factory=Overrides)
+    options: Mapping[str, str] = field(default_factory=dict)
+    cache: bool = True
+    jobs: int = 2
+    save_stages: bool = False
+    verify: bool = False
+    progress: Progress = lambda _: None
+
+
+def load_module(source: Source, overrides: Overrides | None = None) -> Module:
+    """The module of a model: an `.onnx` or `.occ` file, bytes or text of either, or a message.
+
+    Raises:
+        CompileError: it cannot be read, with every problem found.
+    """
+    if isinstance(source, Module):
+        return source
+    if isinstance(source, ModelProto):
+        return import_model(source, overrides)
+    if isinstance(source, bytes):
+        return import_model(source, overrides)
+    if isinstance(source, str) and (source.lstrip().startswith(("module", "#")) or "\n" in source):
+        return parse(source)
+    path = Path(os.fspath(source))
+    if path.suffix == ".occ":
+        return _read_text(path)
+    return import_model(path, overrides)
+
+
+def _read_text(path: Path) -> Module:
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise error("OCC0101", f"`{path}` cannot be read: {e.strerror}") from None
+    if data[:2] == b"PK":
+        raise error(
+            "OCC0601", f"`{path}` is an artifact, not a model", help="`occ run` and `occ inspect` take artifacts"
+        )
+    try:
+        return parse(data.decode("utf-8"), path=path)
+    except UnicodeDecodeError:
+        raise error("OCC0601", f"`{path}` is not text", help="only .onnx files and .occ texts are models") from None
+
+
+class Compilation:
+    """One model on its way through the stages."""
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self.settings = settings
+        self.target: Target = get_target(settings.target)
+        self.options = self.target.check_options(settings.options)
+        self.manager = Manager(verify=settings.verify)
+        self.texts: dict[str, bytes] = {}
+        self.seconds: dict[str, float] = {}
+        start = time.perf_counter()
+        settings.progress("reading the model")
+        self.module = load_module(source, settings.overrides)
+        self.seconds["import"] = time.perf_counter() - start
+        name = source if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else self.module.name
+        self.context = Context(self.target, self.options, source=str(name))
+        self._save_text()
+
+    @property
+    def last_stage(self) -> str:
+        """The stage at which compilation for the target ends."""
+        pipeline = self._pipeline()
+        return max(pipeline, key=lambda s: ORDER[s])
+
+    def _pipeline(self) -> Mapping[str, tuple[Any, ...]]:
+        return PIPELINES.get(self.target.name, PIPELINES["interp"])
+
+    def advance(self, stage: str) -> Module:
+        """Bring the module to a stage.
+
+        Raises:
+            CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or behind the module's.
+        """
+        if stage not in BY_NAME:
+            raise error("OCC0602", f"unknown stage `{stage}`", help=f"stages: {', '.join(s.name for s in STAGES)}")
+        if ORDER[stage] < ORDER[self.module.stage]:
+            raise error("OCC0602", f"the text is at stage `{self.module.stage}`, which is behind `{stage}`")
+        pipeline = self._pipeline()
+        for s in STAGES[ORDER[self.module.stage] + 1 : ORDER[stage] + 1]:
+            if s.name not in pipeline:
+                raise error(
+                    "OCC0602",
+                    f"target `{self.target.name}` has no stage `{s.name}`",
+                    help=f"its last is `{self.last_stage}`",
+                )
+            self.settings.progress(f"passes to {s.name}")
+            start = time.perf_counter()
+            if ORDER[s.name] > ORDER["canonical"]:
+                self._check_target()
+            self.manager.run(self.module, pipeline[s.name], self.context)
+            self.module.stage = s.name
+            self.seconds[s.name] = time.perf_counter() - start
+            if self.settings.verify and (found := [p for _, p in zip(range(8), s.check(self.module), strict=False)]):
+                raise error("OCC0902", f"the module is not at stage `{s.name}`", notes=found)
+            self._save_text()
+        return self.module
+
+    def _check_target(self) -> None:
+        """A text from `fused` on was made for one target."""
+        if self.module.target not in ("", self.target.name):
+            raise error(
+                "OCC0602",
+                f"the text was made for target `{self.module.target}`, not `{self.target.name}`",
+                help=f"build it with `-t {self.module.target}`",
+            )
+        self.module.target = self.target.name
+
+    def _save_text(self) -> None:
+        if self.settings.save_stages:
+            text = module_text(self.module, "../weights.bin")
+            self.texts[f"ir/{self.module.stage}.occ"] = text.encode()
+
+    def artifact(self) -> Artifact:
+        """Compile to the end.
+
+        Raises:
+            CompileError: the model cannot be compiled, or the toolchain is missing or fails.
+        """
+        if self.target.family not in ("native", "interp"):
+            raise not_built(self.target)
+        m = self.advance(self.last_stage)
+        start = time.perf_counter()
+        self.settings.progress("generating code")
+        made = self._interp(m) if self.target.family == "interp" else self._native(m)
+        self.seconds["codegen"] = time.perf_counter() - start
+        made.files = {**made.files, **self.texts}
+        return made
+
+    def _interp(self, m: Module) -> Artifact:
+        m.target = self.target.name
+        names = list(weight_offsets(m))
+        infos = weight_infos(names, [m.weights[n].data.nbytes for n in names])
+        inputs, outputs, dims, constraints = signature(m)
+        plan = Plan([], [], [], [], [])
+        made = Manifest(
+            m.name, "interp", f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, plan, engine="interp"
+        )
+        text = module_text(m, "../weights.bin").encode()
+        return Artifact(made, [m.weights[n].data for n in names], b"", {"ir/canonical.occ": text})
+
+    def _native(self, m: Module) -> Artifact:
+        weights = [w.data for w in m.weights.values()]
+        if self.target.name == "cpu-jit":
+            from occ.compiler.codegen_llvm import build as llvm
+
+            made = manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of)
+            return Artifact(made, weights, llvm.build(m.te.values()) if m.te else b"", {})
+        from occ.compiler.codegen_halide import build as halide
+
+        cache = Cache(enabled=self.settings.cache)
+        target = self.options["halide.target"]
+        built = halide.build(list(m.te.values()), nodes_of(m), cache, target=target, jobs=self.settings.jobs)
+        made = manifest(m, library=LIBRARY, machine=built.target, entry="{}_argv")
+        self.compiled, self.cached = built.compiled, built.cached
+        return Artifact(made, weights, built.code, {f"src/{n}": data for n, data in built.sources.items()})
+
+
+def nodes_of(m: Module) -> dict[str, list[str]]:
+    """The ONNX nodes that each te function computes."""
+    nodes: dict[str, list[str]] = {}
+    for op in m.walk():
+        if "te" in op.attrs:
+            nodes.setdefault(op.attrs["te"], []).append(str(op.loc))
+    return nodes
+
+
+def open_session(artifact: Artifact, threads: int | None = None) -> Session:
+    """A session that runs an artifact of any engine.
+
+    Raises:
+        RunError: the artifact cannot be used.
+    """
+    if artifact.manifest.engine != "interp":
+        return artifact.session(threads)
+    m = parse(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
+    return Session(artifact, InterpEngine(m), thread_count(threads))
+
+
+def compile_model(source: Source, settings: Settings, threads: int | None = None) -> Session:
+    """Compile a model and open a session on the result.
+
+    Raises:
+        CompileError: the model cannot be compiled.
+    """
+    return open_session(Compilation(source, settings).artifact(), threads)

@@ -1,0 +1,287 @@
+"""The graph of an ONNX message as ops: scopes, order, forms of old operator sets, constants, sub-graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from occ.compiler.diagnostics import CompileError, Sink, error, shorten
+from occ.compiler.frontend.external import MappedModel, tensor_array
+from occ.compiler.frontend.signature import Overrides, Signature
+from occ.compiler.frontend.upgrade import Node, upgrade
+from occ.compiler.ir.location import Location
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops.spec import attr_kind, attr_value
+from occ.compiler.ir.value import Value, Weight
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx.defs import OpSchema
+
+_GRAPH_ATTRS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+class GraphImporter:
+    """One import. Values of the graph live in scopes, innermost last."""
+
+    def __init__(
+        self, proto: ModelProto, mapped: MappedModel, folder: Path | None, overrides: Overrides, sink: Sink, name: str
+    ) -> None:
+        self.proto, self.mapped, self.folder, self.sink = proto, mapped, folder, sink
+        self.opsets = {("" if e.domain == "ai.onnx" else e.domain): e.version for e in proto.opset_import}
+        self.m = Module(name)
+        constants = {t.name for t in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
+        self.inputs = [i for i in proto.graph.input if i.name not in constants]
+        self.signature = Signature(self.m, overrides, self.inputs, sink)
+        self._count = 0
+
+    def run(self) -> Module:
+        """Import the whole model.
+
+        Raises:
+            CompileError: with every problem found.
+        """
+        graph = self.proto.graph
+        scope: dict[str, Value] = {}
+        for k, tensor in enumerate(graph.initializer):
+            raw = self.mapped.raw.get(k)
+            self._guard(lambda t=tensor, r=raw: self._add_weight(t.name, tensor_array(t, self.folder, r), scope))
+        for sparse in graph.sparse_initializer:
+            self._guard(lambda s=sparse: self._add_weight(s.values.name, self._dense(s), scope))
+        region = Region()
+        for info in self.inputs:
+            type_ = self._guard(lambda i=info: self.signature.type_of(i.name, i.type))
+            scope[info.name] = region.add_arg(type_, info.name)
+        names = [o.name for o in graph.output]
+        self._graph(graph, region, [scope], names)
+        self.m.funcs["main"] = Func("main", region, names)
+        self.sink.raise_errors()
+        self.m.drop_unused_weights()
+        return self.m
+
+    def _guard(self, fn: Any) -> Any:
+        """Run `fn`; a CompileError of it joins the report, and the result is None."""
+        try:
+            return fn()
+        except CompileError as e:
+            self.sink.diagnostics += e.diagnostics
+            return None
+
+    def _add_weight(self, name: str, data: np.ndarray, scope: dict[str, Value]) -> Weight:
+        weight = self.m.add_weight(name or "w", data)
+        if name:
+            scope[name] = weight
+        return weight
+
+    def _dense(self, sparse: onnx.SparseTensorProto) -> np.ndarray:
+        values, indices = tensor_array(sparse.values, self.folder), tensor_array(sparse.indices, self.folder)
+        dense = np.zeros(tuple(sparse.dims), values.dtype)
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+        return dense
+
+    # graphs
+
+    def _graph(self, graph: GraphProto, region: Region, scopes: list[dict[str, Value]], results: list[str]) -> None:
+        for node in self._in_order(graph, scopes):
+            self._node(node, region, scopes)
+        values: list[Value] = []
+        for name in results:
+            found = _find(name, scopes)
+            if found is None:
+                self.sink.error("OCC0105", f"nothing defines the output `{shorten(name)}`")
+            else:
+                values.append(found)
+        region.insert(Op("yield", values, {}, ()))
+
+    def _in_order(self, graph: GraphProto, scopes: list[dict[str, Value]]) -> list[NodeProto]:
+        """The nodes sorted so that definitions come first; files need not be in order."""
+        producer: dict[str, int] = {}
+        for k, node in enumerate(graph.node):
+            for name in node.output:
+                if name and (name in producer or name in scopes[-1]):
+                    self.sink.error("OCC0105", f"`{shorten(name)}` is defined twice", where=self._where(node, k))
+                producer[name] = k
+        order: list[int] = []
+        state = [0] * len(graph.node)  # 0 not seen, 1 on the stack, 2 done
+        for root in range(len(graph.node)):
+            stack = [(root, iter(_needs(graph.node[root])))] if state[root] == 0 else []
+            state[root] = state[root] or 1
+            while stack:
+                k, needs = stack[-1]
+                following = next((producer[n] for n in needs if n in producer and state[producer[n]] != 2), None)
+                if following is None:
+                    state[k] = 2
+                    order.append(k)
+                    stack.pop()
+                elif state[following] == 1:
+                    node = graph.node[following]
+                    self.sink.error("OCC0105", "the graph has a cycle", where=self._where(node, following))
+                    self.sink.raise_errors()
+                else:
+                    state[following] = 1
+                    stack.append((following, iter(_needs(graph.node[following]))))
+        return [graph.node[k] for k in order]
+
+    def _where(self, node: NodeProto, k: int) -> str:
+        return f"{shorten(self.m.name)}: {shorten(node.name) or node.op_type} (node {k})"
+
+    def _node(self, proto: NodeProto, region: Region, scopes: list[dict[str, Value]]) -> None:
+        self._count += 1
+        loc = Location((proto.name or f"{proto.op_type}#{self._count}",))
+        where = f"{shorten(self.m.name)}: {shorten(str(loc))}"
+        if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+            self._guard(lambda: self._constant(proto, scopes))
+            return
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        name = f"{domain}.{proto.op_type}" if domain else proto.op_type
+        schema = self._schema(proto.op_type, domain, where)
+        operands = [self._operand(n, scopes, where) for n in proto.input]
+        while operands and operands[-1] is None:
+            operands.pop()
+        attrs, regions = self._attributes(proto, scopes, where)
+        made = Node(
+            name, operands, attrs, len(proto.output), lambda a: self.m.add_weight("c", a),
+            lambda op, given, extra: region.insert(Op(op, given, extra, loc=loc)).result,
+        )  # fmt: skip
+        if schema is not None:
+            self._check_form(proto, schema, made, where)
+            self._upgrade(made, schema)
+        self._check_known(made, where)
+        outputs = list(proto.output)
+        while len(outputs) > 1 and not outputs[-1]:
+            outputs.pop()
+        op = Op(
+            made.name, made.operands, made.attrs, (None,) * len(outputs), result_names=outputs, regions=regions, loc=loc
+        )
+        region.insert(op)
+        scopes[-1].update({n: v for n, v in zip(outputs, op.results, strict=True) if n})
+
+    def _schema(self, operator: str, domain: str, where: str) -> OpSchema | None:
+        version = self.opsets.get(domain)
+        if version is None:
+            if not onnx.defs.has(operator, domain=domain) and domain:
+                return None
+            self.sink.error(
+                "OCC0105", f"`{operator}` is of the domain `{domain}`, which the model does not import", where=where
+            )
+            return None
+        try:
+            return onnx.defs.get_schema(operator, version, domain)
+        except onnx.defs.SchemaError:
+            return None
+
+    def _check_known(self, node: Node, where: str) -> None:
+        if node.name in registry():
+            return
+        domain, _, operator = node.name.rpartition(".")
+        known = onnx.defs.has(operator, domain=domain) if operator else False
+        if known:
+            self.sink.error("OCC0301", f"the operator `{shorten(node.name)}` is not supported yet", where=where)
+        else:
+            help_ = "a model-local function or a plugin can define it; `occ ops` lists what is known"
+            self.sink.error("OCC0104", f"unknown operator `{shorten(node.name)}`", where=where, help=help_)
+
+    def _operand(self, name: str, scopes: list[dict[str, Value]], where: str) -> Value | None:
+        if not name:
+            return None
+        found = _find(name, scopes)
+        if found is None:
+            self.sink.error("OCC0105", f"nothing defines `{shorten(name)}`", where=where)
+        return found
+
+    def _check_form(self, proto: NodeProto, schema: OpSchema, node: Node, where: str) -> None:
+        count = len(node.operands)
+        if not schema.min_input <= count <= schema.max_input:
+            self.sink.error(
+                "OCC0107",
+                f"`{proto.op_type}` takes {_span(schema.min_input, schema.max_input)} operands, not {count}",
+                where=where,
+            )
+        for attr in schema.attributes.values():
+            if attr.required and attr.name not in {a.name for a in proto.attribute}:
+                self.sink.error("OCC0107", f"`{proto.op_type}` lacks the attribute `{attr.name}`", where=where)
+        for attr in proto.attribute:
+            formal = schema.attributes.get(attr.name)
+            if formal is None:
+                self.sink.error("OCC0107", f"`{proto.op_type}` has no attribute `{shorten(attr.name)}`", where=where)
+            elif attr.type and AttributeProto.AttributeType.Name(attr.type) != attr_kind(formal):
+                kind = AttributeProto.AttributeType.Name(attr.type)
+                self.sink.error(
+                    "OCC0107", f"`{attr.name}` of `{proto.op_type}` is {kind}, not {attr_kind(formal)}", where=where
+                )
+
+    def _upgrade(self, node: Node, schema: OpSchema) -> None:
+        latest = registry()[node.name].attrs if node.name in registry() else {}
+        old = {a.name: attr_value(a.default_value) for a in schema.attributes.values() if a.default_value.type}
+        upgrade(node, schema.since_version, old, {n: s.default for n, s in latest.items()})
+
+    def _attributes(
+        self, proto: NodeProto, scopes: list[dict[str, Value]], where: str
+    ) -> tuple[dict[str, Any], list[Region]]:
+        attrs: dict[str, Any] = {}
+        regions: list[Region] = []
+        for attr in proto.attribute:
+            if attr.type in _GRAPH_ATTRS:
+                graphs = [attr.g] if attr.type == AttributeProto.GRAPH else attr.graphs
+                regions += [self._subgraph(g, scopes) for g in graphs]
+            elif attr.type == AttributeProto.TENSOR:
+                attrs[attr.name] = self._guard(lambda t=attr.t: tensor_array(t, self.folder))
+            else:
+                try:
+                    attrs[attr.name] = attr_value(attr)
+                except ValueError:
+                    self.sink.error("OCC0107", f"attribute `{shorten(attr.name)}` has no value", where=where)
+        return attrs, regions
+
+    def _subgraph(self, graph: GraphProto, scopes: list[dict[str, Value]]) -> Region:
+        region, inner = Region(), {}
+        for tensor in graph.initializer:
+            self._guard(lambda t=tensor: self._add_weight(t.name, tensor_array(t, self.folder), inner))
+        for info in graph.input:
+            type_ = (
+                self._guard(lambda i=info: self.signature.type_of(i.name, i.type))
+                if info.type.WhichOneof("value")
+                else None
+            )
+            inner[info.name] = region.add_arg(type_, info.name)
+        self._graph(graph, region, [*scopes, inner], [o.name for o in graph.output])
+        return region
+
+    def _constant(self, proto: NodeProto, scopes: list[dict[str, Value]]) -> None:
+        if len(proto.attribute) != 1:
+            raise error("OCC0107", f"`Constant` has {len(proto.attribute)} values", where=shorten(proto.name))
+        (attr,) = proto.attribute
+        match attr.name:
+            case "value":
+                data = tensor_array(attr.t, self.folder)
+            case "sparse_value":
+                data = self._dense(attr.sparse_tensor)
+            case "value_float" | "value_floats":
+                data = np.asarray(attr_value(attr), np.float32)
+            case "value_int" | "value_ints":
+                data = np.asarray(attr_value(attr), np.int64)
+            case _:
+                data = np.asarray(attr_value(attr), object)
+        self._add_weight(proto.output[0], data, scopes[-1])
+
+
+def _needs(node: NodeProto) -> list[str]:
+    """Names that a node reads, those that its sub-graphs take from outside included."""
+    names = list(node.input)
+    for attr in node.attribute:
+        for graph in [attr.g] if attr.type == AttributeProto.GRAPH else attr.graphs:
+            names += [n for inner in graph.node for n in _needs(inner)] + [o.name for o in graph.output]
+    return names
+
+
+def _find(name: str, scopes: list[dict[str, Value]]) -> Value | None:
+    return next((s[name] for s in reversed(scopes) if name in s), None)
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}" if high < 2**30 else f"at least {low}"

@@ -1,0 +1,105 @@
+"""ONNX protobuf to a module at stage `imported`. All problems of a model are collected and reported at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+from occ.compiler.diagnostics import CompileError, Sink, error, shorten
+from occ.compiler.frontend.external import MappedModel, WireError, scan
+from occ.compiler.frontend.graph import GraphImporter
+from occ.compiler.frontend.signature import Overrides
+from occ.compiler.ir.module import Module
+from onnx import ModelProto
+
+
+def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
+    """Read a model file, its large weights mapped.
+
+    Raises:
+        CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model.
+    """
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            raise error("OCC0101", f"`{path}` is a directory", help="name the .onnx file in it")
+        mapped = np.memmap(path, np.uint8, "r").view(np.ndarray) if size else np.empty(0, np.uint8)
+    except OSError as e:
+        raise error("OCC0101", f"`{path}` cannot be read: {e.strerror}") from None
+    try:
+        model = scan(mapped)
+    except WireError as e:
+        raise _not_a_model(str(path), str(e)) from None
+    return _decode(model.message, str(path)), model
+
+
+def _decode(data: bytes, where: str) -> ModelProto:
+    try:
+        proto = ModelProto.FromString(data)
+    except DecodeError as e:
+        raise _not_a_model(where, str(e)) from None
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise _not_a_model(where, "it has no graph" if not proto.HasField("graph") else "it imports no operator set")
+    return proto
+
+
+def _not_a_model(where: str, why: str) -> CompileError:
+    help_ = "compare the file's size with that of its source: the download may be incomplete"
+    return error("OCC0102", f"`{shorten(where)}` is not an ONNX model", notes=[why], help=help_)
+
+
+def import_model(source: Path | bytes | ModelProto, overrides: Overrides | None = None, *, name: str = "") -> Module:
+    """Import a model.
+
+    Args:
+        source: a model file, its bytes, or a message.
+        overrides: extents fixed by the user.
+        name: of the module; from the file or the graph if empty.
+
+    Raises:
+        CompileError: with every problem found.
+    """
+    mapped, folder = MappedModel(b""), None
+    match source:
+        case Path():
+            proto, mapped = read_file(source)
+            folder, name = source.parent, name or source.stem
+        case bytes():
+            proto = _decode(source, "<bytes>")
+        case _:
+            proto = source
+            if not proto.HasField("graph"):
+                raise _not_a_model("<ModelProto>", "it has no graph")
+    sink = Sink()
+    _check_versions(proto, sink)
+    sink.raise_errors()
+    if proto.functions:
+        proto = _inline(proto)
+    return GraphImporter(
+        proto, mapped, folder, overrides or Overrides(), sink, name or proto.graph.name or "model"
+    ).run()
+
+
+def _inline(proto: ModelProto) -> ModelProto:
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, DecodeError) as e:
+        raise error("OCC0105", "the model-local functions cannot be inlined", notes=[str(e)[:400]]) from None
+
+
+def _check_versions(proto: ModelProto, sink: Sink) -> None:
+    if proto.ir_version > onnx.IR_VERSION:
+        sink.error(
+            "OCC0103", f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest that is known",
+            help="re-export the model, or update occ",
+        )  # fmt: skip
+    newest = onnx.defs.onnx_opset_version()
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
+            sink.error(
+                "OCC0103", f"operator set {entry.version} is not one of 1 to {newest}",
+                help=f"re-export the model with operator set {newest} or older",
+            )  # fmt: skip

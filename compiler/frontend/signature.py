@@ -1,0 +1,143 @@
+"""Types of model inputs: symbolic dims from the names that the model gives, and what the user fixes at build time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from occ.compiler.diagnostics import Sink, error, shorten
+from occ.compiler.ir import dtype as dt
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from onnx import TensorShapeProto, TypeProto, ValueInfoProto
+
+_WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the user fixes at build time.
+
+    Attributes:
+        shapes: input name -> extents; an int, or a name that makes the extent symbolic.
+        dims: name of a symbolic dim -> its value.
+    """
+
+    shapes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+def identifier(label: str) -> str:
+    """A name for a symbol of the IR that is like `label`. Names like `D0` are those of te functions."""
+    plain = re.sub(r"\W+", "_", label, flags=re.ASCII)[:40].strip("_")
+    plain = plain if plain and not plain[0].isdigit() else f"d{plain}"
+    return f"{plain}_" if plain in _WORDS or re.fullmatch(r"D\d+", plain) else plain
+
+
+class Signature:
+    """Types of inputs, one symbol for each name of a dim."""
+
+    def __init__(self, m: Module, overrides: Overrides, inputs: Sequence[ValueInfoProto], sink: Sink) -> None:
+        self.m, self.overrides = m, overrides
+        self.fixed: dict[str, Dim] = dict(overrides.dims)
+        self._check(inputs, sink)
+        for info in inputs:
+            self._fix(info)
+
+    def _check(self, inputs: Sequence[ValueInfoProto], sink: Sink) -> None:
+        names = [i.name for i in inputs]
+        labels = {d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim} - {"", "?"}
+        for name in self.overrides.shapes:
+            if name not in names:
+                sink.error(
+                    "OCC0205",
+                    f"--shape names the input `{name}`, which the model does not have",
+                    help=f"inputs: {_listed(names)}",
+                )
+        asked = {d for shape in self.overrides.shapes.values() for d in shape if isinstance(d, str)}
+        for label in self.overrides.dims:
+            if label not in labels | asked:
+                sink.error(
+                    "OCC0205",
+                    f"--dim names `{label}`, which is not a dim of the model",
+                    help=f"dims: {_listed(sorted(labels))}",
+                )
+
+    def _fix(self, info: ValueInfoProto) -> None:
+        """A --shape that fixes a named dim fixes it wherever the name stands."""
+        asked = self.overrides.shapes.get(info.name)
+        declared = info.type.tensor_type.shape.dim
+        if asked is None or len(asked) != len(declared):
+            return
+        for given, d in zip(asked, declared, strict=True):
+            if d.dim_param not in ("", "?") and isinstance(given, int) and given >= 0:
+                self.fixed[d.dim_param] = given
+
+    def type_of(self, name: str, proto: TypeProto) -> Type:
+        """The type of an input.
+
+        Raises:
+            CompileError: an unknown element type or kind, or an override that does not fit.
+        """
+        match proto.WhichOneof("value"):
+            case "tensor_type":
+                return self._tensor(name, proto.tensor_type)
+            case "sequence_type":
+                return SequenceType(self.type_of(name, proto.sequence_type.elem_type))
+            case "optional_type":
+                return OptionalType(self.type_of(name, proto.optional_type.elem_type))
+            case kind:
+                raise error("OCC0301", f"input `{shorten(name)}` is of the unsupported kind {kind or 'none'}")
+
+    def _tensor(self, name: str, proto: TypeProto.Tensor) -> TensorType:
+        dtype = dt.BY_ONNX.get(proto.elem_type)
+        if dtype is None:
+            raise error("OCC0108", f"input `{shorten(name)}` has the unknown element type {proto.elem_type}")
+        asked = self.overrides.shapes.get(name)
+        if not proto.HasField("shape"):
+            return TensorType(dtype, None if asked is None else tuple(self._asked(name, d) for d in asked))
+        shape = [self._declared(name, k, d) for k, d in enumerate(proto.shape.dim)]
+        return TensorType(dtype, tuple(shape if asked is None else self._override(name, shape, asked)))
+
+    def _declared(self, name: str, k: int, d: TensorShapeProto.Dimension) -> Dim:
+        if d.HasField("dim_value") and d.dim_value >= 0:
+            return d.dim_value
+        if d.dim_param in ("", "?"):
+            return self.m.fresh_symbol(identifier(f"{name}_{k}"))
+        return self._named(d.dim_param)
+
+    def _named(self, label: str) -> Dim:
+        if label in self.fixed:
+            return self.fixed[label]
+        known = next((info.dim for info in self.m.symbols.values() if info.label == label), None)
+        return self.m.fresh_symbol(identifier(label), label=label) if known is None else known
+
+    def _asked(self, name: str, extent: int | str) -> Dim:
+        if isinstance(extent, str):
+            return self._named(extent)
+        if extent < 0:
+            raise error(
+                "OCC0205",
+                f"--shape of `{shorten(name)}` has the extent {extent}",
+                help="a name keeps an extent symbolic",
+            )
+        return extent
+
+    def _override(self, name: str, shape: list[Dim], asked: Sequence[int | str]) -> list[Dim]:
+        if len(asked) != len(shape):
+            raise error(
+                "OCC0205", f"--shape of `{shorten(name)}` has {len(asked)} extents, the input has rank {len(shape)}"
+            )
+        result = [self._asked(name, d) for d in asked]
+        for given, declared in zip(result, shape, strict=True):
+            if isinstance(declared, int) and given != declared:
+                raise error(
+                    "OCC0205", f"--shape of `{shorten(name)}` gives {given} where the model has the constant {declared}"
+                )
+        return result
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{shorten(n, 60)}`" for n in names) or "none"

@@ -1,0 +1,445 @@
+"""Reads `.occ` text of any stage. The grammar is ir/grammar.lark; the writer is ir/printer.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lark
+import numpy as np
+from occ.compiler.diagnostics import error
+from occ.compiler.ir import dim as dims
+from occ.compiler.ir import dtype as dt
+from occ.compiler.ir import expr as ex
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.layout import ROW, Layout
+from occ.compiler.ir.location import Location
+from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.schedule import Directive
+from occ.compiler.ir.te import Check, Param, Scatter, Stage, TeFunc
+from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.value import Value, Weight
+
+
+class _OpText(NamedTuple):
+    """An op as read, its operands still names."""
+
+    results: list[str]
+    name: str
+    operands: list[tuple[str, str]]
+    attrs: dict[str, Any]
+    types: list[Type]
+    regions: list[_RegionText]
+    loc: Location
+
+
+class _RegionText(NamedTuple):
+    params: list[tuple[str, Type]]
+    ops: list[_OpText]
+
+
+class _FuncText(NamedTuple):
+    name: str
+    region: _RegionText
+    result_names: list[str]
+
+
+class _WeightText(NamedTuple):
+    name: str
+    type: TensorType
+    ref: tuple[int, int] | None
+    values: list[Any]
+
+
+_SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le"}
+
+
+def _string(token: str) -> str:
+    return json.loads(token)
+
+
+def _name(token: str) -> str:
+    """The name behind `%` or `@`, unquoted."""
+    return json.loads(token[1:]) if token[1] == '"' else str(token[1:])
+
+
+def _present(items: list[Any]) -> list[Any]:
+    return [i for i in items if i is not None]
+
+
+@lark.v_args(inline=True)
+class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
+    """Builds data from the parse, bottom-up and left to right, so that dims are declared before they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.symbols: dict[str, SymbolInfo] = {}
+
+    # dims
+    dim = staticmethod(lambda d: d)
+    dint = staticmethod(int)
+    dadd = staticmethod(lambda a, b: a + b)
+    dsub = staticmethod(lambda a, b: a - b)
+    dmul = staticmethod(lambda a, b: a * b)
+    dneg = staticmethod(lambda a: -a)
+    dfloordiv = staticmethod(dims.floordiv)
+    dmin = staticmethod(dims.minimum)
+    dmax = staticmethod(dims.maximum)
+
+    def dname(self, name: str) -> Dim:
+        info = self.symbols.get(name)
+        return info.dim if info else dims.symbol(str(name))
+
+    def dim_decl(self, name: str, label: str, bounds: Any, multiple: Any) -> SymbolInfo:
+        lo, hi = bounds or (0, None)
+        info = SymbolInfo(dims.Symbol(str(name), lo, hi, multiple or 1), _string(label))
+        self.symbols[str(name)] = info
+        return info
+
+    def bounds(self, lo: str, hi: str) -> tuple[int, int | None]:
+        return int(lo), None if hi == "inf" else int(hi)
+
+    multiple = staticmethod(int)
+
+    def constraint(self, lhs: Dim, rhs: Dim, node: str) -> Constraint:
+        return Constraint(lhs, rhs, _string(node))
+
+    # types
+    def tensor(self, dtype: str, *rest: Any) -> TensorType:
+        *shape, layout = rest
+        return TensorType(
+            dt.BY_NAME[dtype], tuple(_present(shape)), ROW if layout is None else Layout.parse(_name(layout))
+        )
+
+    def unranked(self, dtype: str) -> TensorType:
+        return TensorType(dt.BY_NAME[dtype], None)
+
+    seq = staticmethod(SequenceType)
+    opt = staticmethod(OptionalType)
+
+    def types(self, *types: Type) -> list[Type]:
+        return _present(list(types))
+
+    # values
+    int = staticmethod(int)
+    float = staticmethod(float)
+    true = staticmethod(lambda: True)
+    false = staticmethod(lambda: False)
+    string = staticmethod(_string)
+    none_value = staticmethod(lambda: None)
+    dim_value = staticmethod(lambda d: d)
+    symbol = staticmethod(_name)
+
+    def list(self, *items: Any) -> tuple[Any, ...]:
+        return () if items == (None,) else items
+
+    def dtype(self, name: str) -> DType:
+        return dt.BY_NAME[name]
+
+    def tensor_value(self, type_: TensorType, *items: Any) -> np.ndarray:
+        return _array(type_, _present([*items]))
+
+    def attrs(self, *pairs: tuple[str, Any]) -> dict[str, Any]:
+        return dict(_present([*pairs]))
+
+    def attr(self, name: str, value: Any) -> tuple[str, Any]:
+        return str(name), value
+
+    # ops
+    def loc(self, *names: str) -> Location:
+        return Location(tuple(map(_string, names)))
+
+    use = staticmethod(lambda token: ("%", _name(token)))
+    sym = staticmethod(lambda token: ("@", _name(token)))
+    none = staticmethod(lambda: ("none", ""))
+    operands = staticmethod(lambda *items: [*items])
+    results = staticmethod(lambda *items: [_name(str(i)) for i in items])
+    param = staticmethod(lambda name, type_: (_name(name), type_))
+    params = staticmethod(lambda *items: [*items])
+    names = staticmethod(lambda *items: [str(i) for i in items])
+
+    def close(self, operands: Any) -> _OpText:
+        return _OpText([], "yield", operands or [], {}, [], [], Location())
+
+    def block(self, *ops: _OpText) -> list[_OpText]:
+        return [*ops]
+
+    def region(self, params: Any, ops: Any) -> _RegionText:
+        return _RegionText(params or [], ops)
+
+    def op(self, results: Any, name: str, operands: Any, attrs: Any, types: Any, *rest: Any) -> _OpText:
+        *regions, loc = rest
+        return _OpText(results or [], str(name), operands or [], attrs or {}, types or [], regions, loc or Location())
+
+    labels = staticmethod(lambda *names: [_string(str(n)) for n in names])
+
+    def func(self, name: str, params: Any, _types: Any, labels: Any, ops: Any) -> _FuncText:
+        return _FuncText(_name(name), _RegionText(params or [], ops), labels or [])
+
+    def weight(self, name: str, type_: TensorType, data: Any) -> _WeightText:
+        return _WeightText(_name(name), type_, *data)
+
+    def ref(self, offset: str, size: str) -> tuple[tuple[int, int], list[Any]]:
+        return (int(offset), int(size)), []
+
+    def dense(self, *values: Any) -> tuple[None, list[Any]]:
+        return None, _present([*values])
+
+    # expressions; loads and indices take their dtype in a second step, where sources are known
+    index = staticmethod(lambda name: ex.Index(str(name)))
+    size = staticmethod(lambda d: ex.wrap(d))
+    exprs = staticmethod(lambda *items: [*items])
+    axes = staticmethod(lambda *items: tuple(items))
+    axis = staticmethod(lambda name, extent: ex.Axis(str(name), extent))
+    literal = staticmethod(lambda token: _literal(token))
+    bor = staticmethod(lambda a, b: ("binary", "or", a, b))
+    bxor = staticmethod(lambda a, b: ("binary", "xor", a, b))
+    band = staticmethod(lambda a, b: ("binary", "and", a, b))
+    add = staticmethod(lambda a, b: ("binary", "add", a, b))
+    sub = staticmethod(lambda a, b: ("binary", "sub", a, b))
+    mul = staticmethod(lambda a, b: ("binary", "mul", a, b))
+    div = staticmethod(lambda a, b: ("binary", "div", a, b))
+    floordiv = staticmethod(lambda a, b: ("binary", "floordiv", a, b))
+    mod = staticmethod(lambda a, b: ("binary", "mod", a, b))
+    compare = staticmethod(lambda a, sign, b: ("binary", _SIGNS[sign], a, b))
+    select = staticmethod(lambda c, a, b: ("select", c, a, b))
+    call = staticmethod(lambda fn, args: ("call", str(fn), args))
+    cast = staticmethod(lambda token, arg: (token.partition("<")[0], dt.BY_NAME[token.partition("<")[2][:-1]], arg))
+    load = staticmethod(lambda name, index: ("load", str(name), index or []))
+    load_param = staticmethod(lambda name, index: ("load", _name(name), index or []))
+    reduce = staticmethod(lambda kind, axes, body: ("reduce", str(kind), axes, body))
+
+    # te functions
+    note = staticmethod(_string)
+
+    def stage(self, name: str, axes: Any, expr: Any, loc: Any) -> tuple[Any, ...]:
+        return ("stage", str(name), axes or (), expr, loc)
+
+    def scatter(self, name: str, axes: Any, kind: str, over: Any, *rest: Any) -> tuple[Any, ...]:
+        init, target, value, loc = rest
+        return (
+            "scatter",
+            str(name),
+            axes or (),
+            kind.removeprefix("scatter."),
+            over or (),
+            init,
+            target or [],
+            value,
+            loc,
+        )
+
+    def check(self, axes: Any, cond: Any, message: str) -> tuple[Any, ...]:
+        return ("check", axes or (), cond, _string(message))
+
+    name = staticmethod(str)
+
+    def directive(self, *parts: Any) -> Directive:
+        heads = [str(p) for p in parts if isinstance(p, lark.Token)]
+        args = tuple(p for p in parts if p is not None and not isinstance(p, lark.Token))
+        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1])
+
+    schedule = staticmethod(lambda *items: ("schedule", items))
+    te_result = staticmethod(lambda name, type_: Param(str(name), type_))
+    te_body = staticmethod(lambda *items: _present([*items]))
+
+    def te(self, name: str, names: Any, params: Any, *rest: Any) -> TeFunc:
+        *results, body = rest
+        return _te_func(_name(name), names or [], params or [], _present(results), body)
+
+    def module(self, name: str, attrs: dict[str, Any], *items: Any) -> tuple[str, dict[str, Any], list[Any]]:
+        return _name(name), attrs, [*items]
+
+
+def _literal(token: str) -> ex.Const:
+    text = str(token)
+    if text in ("true", "false"):
+        return ex.literal(text == "true", dt.BOOL)
+    if "_" in text:
+        value, dtype = text.split("_", 1)
+        kind = dt.BY_NAME[dtype]
+        return ex.literal(float(value) if kind.is_float else int(value), kind)
+    is_int = re.fullmatch(r"-?\d+", text)
+    return ex.literal(int(text), dt.I64) if is_int else ex.literal(float(text), dt.F32)
+
+
+def _typed(tree: Any, sources: dict[str, DType]) -> ex.Expr:
+    """An expression from its parse; nodes are made as written, without simplification."""
+    if isinstance(tree, ex.Expr):
+        return tree
+    match tree:
+        case ("load", name, index):
+            if name not in sources:
+                raise KeyError(f"`{name}` is not a parameter or an earlier stage")
+            return ex.Load(name, tuple(_typed(i, sources) for i in index), sources[name])
+        case ("binary", op, a, b):
+            lhs, rhs = _typed(a, sources), _typed(b, sources)
+            return ex.Binary(op, lhs, rhs, dt.BOOL if op in ex.COMPARISONS else lhs.dtype)
+        case ("select", c, a, b):
+            return ex.Select(_typed(c, sources), _typed(a, sources), _typed(b, sources))
+        case ("cast", dtype, arg):
+            return ex.Cast(_typed(arg, sources), dtype)
+        case ("bitcast", dtype, arg):
+            return ex.Bitcast(_typed(arg, sources), dtype)
+        case ("call", fn, args):
+            given = tuple(_typed(a, sources) for a in args)
+            if fn in ex.BINARY:
+                return ex.Binary(fn, given[0], given[1], given[0].dtype)
+            if ex.CALLS.get(fn) != len(given):
+                raise KeyError(f"`{fn}` is not a function of {len(given)} arguments")
+            return ex.Call(fn, given, dt.BOOL if fn in ex.PREDICATES else given[0].dtype)
+        case ("reduce", kind, axes, body):
+            inner = _typed(body, sources)
+            return ex.Reduce(kind, axes, inner, dt.I64 if kind in ("argmax", "argmin") else inner.dtype)
+        case _:
+            raise AssertionError(tree)
+
+
+def _te_func(
+    name: str, dim_names: list[str], params: list[tuple[str, Any]], results: list[Param], body: list[Any]
+) -> TeFunc:
+    sources = {n: t.dtype for n, t in params}
+    stages: list[Stage | Scatter] = []
+    checks: list[Check] = []
+    directives: tuple[Directive, ...] = ()
+    for item in body:
+        match item:
+            case ("stage", stage, axes, expr, loc):
+                stages.append(Stage(stage, axes, _typed(expr, sources), loc or ""))
+                sources[stage] = stages[-1].dtype
+            case ("scatter", stage, axes, kind, over, init, target, value, loc):
+                start, to, what = (
+                    _typed(init, sources),
+                    tuple(_typed(e, sources) for e in target),
+                    _typed(value, sources),
+                )
+                stages.append(Scatter(stage, axes, start, over, to, what, kind, loc or ""))
+                sources[stage] = stages[-1].dtype
+            case ("check", axes, cond, message):
+                checks.append(Check(axes, _typed(cond, sources), message))
+            case ("schedule", found):
+                directives = tuple(found)
+            case _:
+                raise AssertionError(item)
+    made = tuple(Param(n, t) for n, t in params)
+    return TeFunc(name, tuple(dim_names), made, tuple(stages), tuple(results), tuple(checks), directives)
+
+
+def _array(type_: TensorType, values: list[Any]) -> np.ndarray:
+    data = np.array(values, dtype=object).astype(type_.dtype.numpy) if values else np.empty(0, type_.dtype.numpy)
+    return data.reshape(_extents(type_))
+
+
+@cache
+def _parser() -> lark.Lark:
+    text = files("occ.compiler.ir").joinpath("grammar.lark").read_text("utf-8")
+    return lark.Lark(text, start="module", parser="lalr", maybe_placeholders=True)
+
+
+def parse(text: str, *, path: Path | None = None, weights: Sequence[np.ndarray] | None = None) -> Module:
+    """The module that a `.occ` text describes.
+
+    Args:
+        text: the text.
+        path: where it lies; the weights file is found relative to it.
+        weights: the data of the weights that are not printed in place, in order, instead of a weights file.
+
+    Raises:
+        CompileError: OCC0601 the text is not valid; OCC0604 the weights file is missing or too short.
+    """
+    where = str(path or "<text>")
+    try:
+        name, attrs, items = _Reader().transform(_parser().parse(text))
+    except lark.UnexpectedInput as e:
+        context = e.get_context(text, 40).strip().splitlines()[0] if e.pos_in_stream is not None else ""
+        raise error(
+            "OCC0601", f"unexpected text at line {e.line}, column {e.column}", where=where, notes=[context]
+        ) from None
+    except lark.exceptions.VisitError as e:
+        raise error("OCC0601", f"{e.orig_exc}", where=where) from None
+    m = Module(name, attrs.get("stage", "imported"), target=attrs.get("target", ""))
+    try:
+        file = _WeightsFile(attrs.get("weights", ""), path)
+        given = iter(weights) if weights is not None else None
+        _fill(m, items, file.read if given is None else lambda w: _shaped(next(given), w.type))
+    except KeyError as e:
+        raise error("OCC0601", str(e.args[0]), where=where) from None
+    return m
+
+
+class _WeightsFile:
+    """The mapped weights file of a text."""
+
+    def __init__(self, name: str, text_path: Path | None) -> None:
+        self.path = (text_path.parent if text_path else Path()) / name if name else None
+        self._map: np.ndarray | None = None
+
+    def read(self, w: _WeightText) -> np.ndarray:
+        assert w.ref is not None
+        offset, size = w.ref
+        if self._map is None:
+            if self.path is None or not self.path.is_file():
+                raise error("OCC0604", f"the weights file `{self.path or ''}` is missing", help="dump the stage again")
+            self._map = np.memmap(self.path, np.uint8, "r")
+        if offset + size > self._map.size:
+            raise error("OCC0604", f"`{self.path}` ends before weight `{w.name}`", help="dump the stage again")
+        return _shaped(self._map[offset : offset + size], w.type)
+
+
+def _extents(type_: TensorType) -> tuple[int, ...]:
+    """Physical extents of a weight, which are constants."""
+    return type_.with_shape(type_.static).layout.physical_shape(type_.static)  # pyright: ignore[reportReturnType]
+
+
+def _shaped(data: np.ndarray, type_: TensorType) -> np.ndarray:
+    """Bytes as the array of a weight."""
+    return data.reshape(-1).view(np.uint8).view(type_.dtype.numpy).reshape(_extents(type_))
+
+
+def _fill(m: Module, items: list[Any], read: Callable[[_WeightText], np.ndarray]) -> None:
+    for item in items:
+        match item:
+            case SymbolInfo():
+                m.symbols[item.symbol.name] = item
+            case Constraint():
+                m.constraints.append(item)
+            case _WeightText():
+                data = read(item) if item.ref else _array(item.type, item.values)
+                m.weights[item.name] = Weight(item.name, data, item.type)
+            case _FuncText():
+                m.funcs[item.name] = Func(item.name, _region(item.region, {}, m), item.result_names)
+            case TeFunc():
+                m.te[item.name] = item
+            case _:
+                raise AssertionError(item)
+
+
+def _region(text: _RegionText, outer: dict[str, Value], m: Module) -> Region:
+    region = Region([t for _, t in text.params], [n for n, _ in text.params])
+    scope = outer | {v.name: v for v in region.args}
+
+    def look_up(kind: str, name: str) -> Value | None:
+        if kind == "none":
+            return None
+        table = m.weights if kind == "@" else scope
+        if name not in table:
+            raise KeyError(f"`{kind}{name}` is not defined")
+        return table[name]
+
+    for t in text.ops:
+        inner = [_region(r, scope, m) for r in t.regions]
+        types: list[Type | None] = [*t.types] or [None] * len(t.results)
+        operands = [look_up(kind, name) for kind, name in t.operands]
+        if len(types) != len(t.results):
+            raise KeyError(f"`{t.name}` has {len(t.results)} results and {len(types)} types")
+        op = Op(t.name, operands, t.attrs, types, result_names=t.results, regions=inner, loc=t.loc)
+        region.insert(op)
+        scope.update({v.name: v for v in op.results})
+    return region

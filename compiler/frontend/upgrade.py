@@ -1,0 +1,218 @@
+"""Brings nodes of old operator sets to the latest form of their operator, so that only one form exists behind this file.
+
+A rule is keyed by operator and by the schema version below which it applies; rules of one operator run in order of
+version. Defaults that changed between versions are filled in before any rule runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from occ.compiler.ir import dtype as dt
+from occ.compiler.ir.value import Value
+
+
+@dataclass
+class Node:
+    """A node on its way in; rules change it in place.
+
+    Attributes:
+        name: operator.
+        operands: values, None where absent.
+        attrs: attributes as plain values.
+        n_results: number of results that the node names.
+        constant: makes a constant value of an array.
+        emit: adds another op before this one; gives its results.
+    """
+
+    name: str
+    operands: list[Value | None]
+    attrs: dict[str, Any]
+    n_results: int
+    constant: Callable[[np.ndarray], Value]
+    emit: Callable[[str, Sequence[Value | None], dict[str, Any]], Value]
+
+    def put(self, k: int, value: Value) -> None:
+        """Set operand `k`, absent operands in between."""
+        self.operands += [None] * (k + 1 - len(self.operands))
+        self.operands[k] = value
+
+    def to_operand(self, attr: str, k: int, dtype: Any = np.int64) -> None:
+        """Turn an attribute into operand `k`."""
+        value = self.attrs.pop(attr, None)
+        if value is not None:
+            self.put(k, self.constant(np.asarray(value, dtype)))
+
+
+Rule = Callable[[Node], None]
+
+
+def _drop(*names: str) -> Rule:
+    def rule(n: Node) -> None:
+        for name in names:
+            n.attrs.pop(name, None)
+
+    return rule
+
+
+def _operand(attr: str, k: int, dtype: Any = np.int64) -> Rule:
+    return lambda n: n.to_operand(attr, k, dtype)
+
+
+def _legacy_broadcast(n: Node) -> None:
+    """`axis` and `broadcast` of opsets below 7: the second operand lies at `axis` of the first."""
+    axis, broadcast = n.attrs.pop("axis", None), n.attrs.pop("broadcast", 0)
+    if broadcast and axis is not None:
+        n.operands[1] = n.emit("legacy.Align", [n.operands[1], n.operands[0]], {"axis": int(axis)})
+
+
+def _prelu(n: Node) -> None:
+    """Below opset 7 a 1-D slope belongs to the channels."""
+    n.operands[1] = n.emit("legacy.Align", [n.operands[1], n.operands[0]], {"axis": 1})
+
+
+def _flat_softmax(n: Node) -> None:
+    """Below opset 13 the tensor is a matrix, split at `axis`, and rows of it are normalised."""
+    n.name = "legacy." + n.name
+
+
+def _clip(n: Node) -> None:
+    low, high = n.attrs.pop("min", None), n.attrs.pop("max", None)
+    for k, bound in ((1, low), (2, high)):
+        if bound is not None:
+            value = n.constant(np.asarray(bound, np.float32))
+            n.put(k, n.emit("CastLike", [value, n.operands[0]], {}))
+
+
+def _pad(n: Node) -> None:
+    pads = n.attrs.pop("pads", n.attrs.pop("paddings", None))
+    value = n.attrs.pop("value", 0.0)
+    n.put(1, n.constant(np.asarray(pads, np.int64)))
+    n.put(2, n.emit("CastLike", [n.constant(np.asarray(value, np.float32)), n.operands[0]], {}))
+
+
+def _slice(n: Node) -> None:
+    for k, name in ((1, "starts"), (2, "ends"), (3, "axes")):
+        n.to_operand(name, k)
+
+
+def _dropout(n: Node) -> None:
+    _drop("ratio", "is_test", "consumed_inputs")(n)
+    n.operands = n.operands[:1]
+
+
+def _batch_norm(n: Node) -> None:
+    _drop("is_test", "consumed_inputs", "spatial", "momentum")(n)
+
+
+def _cast(n: Node) -> None:
+    """Below opset 6 the target type is a string such as `FLOAT`."""
+    if isinstance(to := n.attrs.get("to"), str):
+        from onnx import TensorProto
+
+        n.attrs["to"] = dt.BY_ONNX[TensorProto.DataType.Value(to.upper())]
+
+
+def _upsample(n: Node) -> None:
+    """Upsample is Resize with asymmetric coordinates and floor."""
+    scales = n.attrs.pop("scales", None)
+    for side in ("height_scale", "width_scale"):
+        if side in n.attrs:
+            scales = [1.0, 1.0, n.attrs["height_scale"], n.attrs["width_scale"]]
+    _drop("height_scale", "width_scale")(n)
+    given = n.constant(np.asarray(scales, np.float32)) if scales is not None else n.operands[1]
+    mode = n.attrs.get("mode", "nearest")
+    n.name, n.operands = "Resize", [n.operands[0], None, given]
+    n.attrs = {"mode": "linear" if mode in ("linear", "bilinear") else "nearest"}
+    n.attrs |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+
+
+def _resize10(n: Node) -> None:
+    n.operands = [n.operands[0], None, n.operands[1]]
+    n.attrs |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+
+
+def _tile1(n: Node) -> None:
+    """Tile-1 repeats one axis."""
+    n.name = "legacy.Tile"
+
+
+def _rename(name: str) -> Rule:
+    def rule(n: Node) -> None:
+        n.name = name
+
+    return rule
+
+
+def _topk(n: Node) -> None:
+    n.put(1, n.constant(np.asarray([n.attrs.pop("k")], np.int64)))
+
+
+def _group_norm18(n: Node) -> None:
+    """Below opset 21 scale and bias are per group."""
+    groups = n.attrs["num_groups"]
+    for k in (1, 2):
+        n.operands[k] = n.emit("legacy.PerChannel", [n.operands[k], n.operands[0]], {"num_groups": groups})
+
+
+def _grid_sample(n: Node) -> None:
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    n.attrs["mode"] = names.get(n.attrs.get("mode", "bilinear"), n.attrs.get("mode"))
+
+
+_BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
+_REDUCE18 = (
+    "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
+    "ReduceSumSquare",
+)  # fmt: skip
+
+# operator -> ((version, rule), ...): the rule applies to nodes whose schema is older than the version
+RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
+    **dict.fromkeys(_BROADCAST, ((7, _legacy_broadcast),)),
+    **{name: ((18, _operand("axes", 1)),) for name in _REDUCE18},
+    "ReduceSum": ((13, _operand("axes", 1)),),
+    "BatchNormalization": ((14, _batch_norm),),
+    "Cast": ((6, _cast),),
+    "Clip": ((6, _drop("consumed_inputs")), (11, _clip)),
+    "Dropout": ((12, _dropout),),
+    "Gemm": ((7, _drop("broadcast")),),
+    "GridSample": ((20, _grid_sample),),
+    "GroupNormalization": ((21, _group_norm18),),
+    "Hardmax": ((13, _flat_softmax),),
+    "LogSoftmax": ((13, _flat_softmax),),
+    "PRelu": ((6, _drop("consumed_inputs")), (7, _prelu)),
+    "Pad": ((11, _pad),),
+    "Reshape": ((5, _operand("shape", 1)),),
+    "Resize": ((11, _resize10),),
+    "Scatter": ((99, _rename("ScatterElements")),),
+    "Slice": ((10, _slice),),
+    "Softmax": ((13, _flat_softmax),),
+    "Split": ((13, _operand("split", 1)),),
+    "Squeeze": ((13, _operand("axes", 1)),),
+    "Tile": ((6, _tile1),),
+    "TopK": ((10, _topk),),
+    "Unsqueeze": ((13, _operand("axes", 1)),),
+    "Upsample": ((99, _upsample),),
+}
+_EVERYWHERE = _drop("consumed_inputs")
+
+
+def upgrade(node: Node, version: int, old_defaults: dict[str, Any], new_defaults: dict[str, Any]) -> None:
+    """Bring a node of schema `version` to the latest form, in place.
+
+    Args:
+        node: the node.
+        version: `since_version` of the schema that the node follows.
+        old_defaults: attribute defaults of that schema.
+        new_defaults: attribute defaults of the latest one.
+    """
+    for name, value in old_defaults.items():
+        if value is not None and name not in node.attrs and name in new_defaults and value != new_defaults[name]:
+            node.attrs[name] = value
+    for below, rule in RULES.get(node.name, ()):
+        if version < below:
+            rule(node)
+    _EVERYWHERE(node)

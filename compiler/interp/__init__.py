@@ -1,0 +1,1 @@
+"""The numpy oracle: runs modules and te functions with no generated code."""

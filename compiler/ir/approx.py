@@ -1,0 +1,94 @@
+"""Elementary functions of f32 as te arithmetic, for targets whose own are scalar library calls.
+
+Polynomials are least-squares fits of the relative error on the stated range, in f64, coefficients rounded to f32; the
+largest relative error against f64, measured over the range, stands with each. `docs/numerics.md` has the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from occ.compiler.ir.dtype import F32, I32
+from occ.compiler.ir.expr import Bitcast, Expr, binary, call, cast, clamp, equal, literal, where
+
+Function = Callable[[Expr], Expr]
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has 10 significant bits
+_ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits of the sum
+_EXP = (0.5, 0.1666666716, 0.0416664779, 0.0083333645, 0.0013933252, 0.0001985584)
+_LOG = (
+    0.3333333135,
+    -0.2500030398,
+    0.2000120133,
+    -0.1664158106,
+    0.1420995146,
+    -0.1298929155,
+    0.1265565157,
+    -0.0797411054,
+)
+_TANH = (-0.3333332837, 0.1333274990, -0.0538478047, 0.0209824834, -0.0060753995)
+_ERF = (1.1283791065, -0.3761262298, 0.1128356531, -0.0268528797, 0.0051863836, -0.0007991616, 0.0000778769)
+_ERFC = (0.0005193912, 0.2747147381, 0.3251533508, 0.1168077961, 0.3802427650, -0.0384556130, -0.0597650721)
+
+
+def _polynomial(x: Expr, coeffs: tuple[float, ...]) -> Expr:
+    total: Expr = literal(coeffs[-1], F32)
+    for c in reversed(coeffs[:-1]):
+        total = total * x + c
+    return total
+
+
+def _power_of_two(n: Expr) -> Expr:
+    """`2.0 ** n` of an i32 within [-126, 127]."""
+    return Bitcast(binary("shl", n + 127, literal(23, I32)), F32)
+
+
+def exp(x: Expr) -> Expr:
+    """e**x: `x = n ln 2 + r` with `|r| <= ln 2 / 2`, then `1 + r + r*r*P(r)`; 8e-8. Overflows to inf, underflows to 0."""
+    bounded = clamp(x, -104.0, 89.0)
+    shifted = bounded * _LOG2_E + _ROUND
+    n = shifted - _ROUND
+    count = Bitcast(shifted, I32) - Bitcast(literal(_ROUND, F32), I32)
+    r = bounded - n * _LN2_HIGH - n * _LN2_LOW
+    mantissa = r * r * _polynomial(r, _EXP) + r + 1.0
+    half = binary("shr", count, literal(1, I32))  # in two steps, so that subnormal results come out
+    return mantissa * _power_of_two(half) * _power_of_two(count - half)
+
+
+def log(x: Expr) -> Expr:
+    """Ln x: `x = m 2**e` with m in [sqrt(1/2), sqrt(2)), then a polynomial in m - 1; 8e-8."""
+    tiny = x < 1.17549435e-38
+    scaled = where(tiny, x * 8388608.0, x)
+    bits = Bitcast(scaled, I32)
+    exponent = binary("shr", bits - 0x3F3504F3, literal(23, I32))
+    m = Bitcast(bits - binary("shl", exponent, literal(23, I32)), F32) - 1.0
+    e = cast(F32, exponent) - where(tiny, literal(23, F32), literal(0, F32))
+    rest = m * m * m * _polynomial(m, _LOG) + e * _LN2_LOW - m * m * 0.5
+    value = m + rest + e * _LN2_HIGH
+    inf = literal(float("inf"), F32)
+    other = where(equal(x, 0.0), -inf, where(equal(x, inf), inf, literal(float("nan"), F32)))
+    return where((x > 0.0) & (x < inf), value, other)
+
+
+def tanh(x: Expr, exp: Function = exp) -> Expr:
+    """`x + x**3 P(x*x)` below 0.625, else `1 - 2 / (exp(2|x|) + 1)`; 1.4e-7."""
+    size = call("abs", x)
+    z = x * x
+    small = x + x * z * _polynomial(z, _TANH)
+    large = 1.0 - literal(2, F32) / (exp(size * 2.0) + 1.0)
+    return where(size < 0.625, small, where(x < 0.0, -large, large))
+
+
+def erf(x: Expr, exp: Function = exp) -> Expr:
+    """`x P(x*x)` below 1, else `1 - exp(-x*x) Q(1 / (1 + |x|/2))`; 1.8e-7."""
+    size = call("abs", x)
+    z = x * x
+    small = x * _polynomial(z, _ERF)
+    bounded = clamp(size, 0.0, 4.1)  # erf(4.1) rounds to 1
+    t = literal(1, F32) / (bounded * 0.5 + 1.0)
+    large = 1.0 - exp(-(bounded * bounded)) * _polynomial(t, _ERFC)
+    return where(size < 1.0, small, where(x < 0.0, -large, large))
+
+
+APPROXIMATIONS: dict[str, Function] = {"exp": exp, "log": log, "tanh": tanh, "erf": erf}

@@ -1,0 +1,137 @@
+"""Physical layouts: how the elements of a tensor lie in memory.
+
+A layout is an order of the axes plus inner tiles, spelled as a memory-format tag: axis letters `a b c ...` in memory
+order, a capital where the axis is also tiled, then the tiles. `NCHW16c` is the alias of `aBcd16b`: channels in blocks
+of 16, the block innermost.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from occ.compiler.ir.dim import Dim, ceildiv
+
+_ALIASES = {"NCHW16c": "aBcd16b", "NCHW8c": "aBcd8b", "NCW16c": "aBc16b", "NCW8c": "aBc8b"}
+_NAMES = {tag: alias for alias, tag in _ALIASES.items()}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Axes in memory order and the tiles inside them.
+
+    Attributes:
+        order: a permutation of the axes, outermost first; empty means row-major of any rank.
+        tiles: (axis, size) pairs, outermost first; each splits its axis, the tile moving to the end.
+    """
+
+    order: tuple[int, ...] = ()
+    tiles: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_row_major(self) -> bool:
+        return not self.tiles and self.order == tuple(range(len(self.order)))
+
+    @cached_property
+    def tag(self) -> str:
+        """The memory-format tag, or the alias that people know (`NCHW16c`)."""
+        if not self.order:
+            return "row"
+        tiled = {axis for axis, _ in self.tiles}
+        letters = "".join(_letter(axis).upper() if axis in tiled else _letter(axis) for axis in self.order)
+        tag = letters + "".join(f"{size}{_letter(axis)}" for axis, size in self.tiles)
+        return _NAMES.get(tag, tag)
+
+    @classmethod
+    def parse(cls, tag: str) -> Layout:
+        """The layout of a tag.
+
+        Raises:
+            ValueError: the tag is not one.
+        """
+        if tag == "row":
+            return ROW
+        match = re.fullmatch(r"([A-Za-z]+)((?:\d+[a-z])*)", _ALIASES.get(tag, tag))
+        if not match:
+            raise ValueError(f"`{tag}` is not a layout")
+        order = tuple(ord(c) - ord("a") for c in match[1].lower())
+        tiles = tuple((ord(c) - ord("a"), int(n)) for n, c in re.findall(r"(\d+)([a-z])", match[2]))
+        if sorted(order) != list(range(len(order))) or any(a not in order for a, _ in tiles):
+            raise ValueError(f"`{tag}` is not a layout")
+        return cls(order, tiles)
+
+    def physical_shape(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Extents in memory order; a tiled axis is rounded up to whole tiles."""
+        if not self.order:
+            return shape
+        tiles = dict(self.tiles)
+        outer = [ceildiv(shape[axis], tiles[axis]) if axis in tiles else shape[axis] for axis in self.order]
+        return (*outer, *(size for _, size in self.tiles))
+
+    def __str__(self) -> str:
+        return self.tag
+
+
+def _letter(axis: int) -> str:
+    return chr(ord("a") + axis)
+
+
+ROW = Layout()
+
+
+def panels(rank: int, axis: int, width: int) -> Layout:
+    """Panels of `width` along one axis: `axis` blocks outermost, the block innermost (packed GEMM and conv weights).
+
+    `panels(2, 1, 32)` of a (K, N) matrix is `Ba32b`: one panel is a contiguous stream of K rows of 32.
+    """
+    others = tuple(a for a in range(rank) if a != axis)
+    return Layout((axis, *others), ((axis, width),))
+
+
+def blocked(rank: int, axis: int, width: int) -> Layout:
+    """Axes in order with one of them in blocks of `width`, the block innermost (`NCHW16c`)."""
+    return Layout(tuple(range(rank)), ((axis, width),))
+
+
+def pack(data: np.ndarray, layout: Layout) -> np.ndarray:
+    """A row-major array brought into a layout; the tail of a tiled axis is filled with zeros.
+
+    Shape `data.shape` in, `layout.physical_shape(data.shape)` out.
+    """
+    if not layout.order:
+        return data
+    tiles = dict(layout.tiles)
+    assert len(tiles) == len(layout.tiles), "an axis has two tiles"
+    margins = [(0, -n % tiles.get(axis, 1)) for axis, n in enumerate(data.shape)]
+    if any(after for _, after in margins):
+        data = np.pad(data, margins)
+    split: list[int] = []
+    outer: dict[int, int] = {}
+    inner: dict[int, int] = {}
+    for axis, n in enumerate(data.shape):
+        outer[axis] = len(split)
+        split.append(n // tiles.get(axis, 1))
+        if axis in tiles:
+            inner[axis] = len(split)
+            split.append(tiles[axis])
+    order = [outer[a] for a in layout.order] + [inner[a] for a, _ in layout.tiles]
+    return np.ascontiguousarray(data.reshape(split).transpose(order))
+
+
+def unpack(data: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    """The inverse of `pack`: a row-major array of `shape`."""
+    if not layout.order:
+        return data
+    tiles = dict(layout.tiles)
+    position = {("outer", a): k for k, a in enumerate(layout.order)}
+    position |= {("inner", a): len(layout.order) + k for k, (a, _) in enumerate(layout.tiles)}
+    order: list[int] = []
+    merged: list[int] = []
+    for axis, n in enumerate(shape):
+        order.append(position["outer", axis])
+        if axis in tiles:
+            order.append(position["inner", axis])
+        merged.append(-(-n // tiles.get(axis, 1)) * tiles.get(axis, 1))
+    return data.transpose(order).reshape(merged)[tuple(slice(n) for n in shape)]

@@ -1,0 +1,24 @@
+"""Where an op came from: the ONNX nodes that it stands for, so that every dump and diagnostic can name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Names of ONNX nodes, outermost function first in each (`graph/stem/conv1`); none for what the compiler made."""
+
+    nodes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join(self.nodes) or "<compiler>"
+
+
+UNKNOWN = Location()
+
+
+def fuse(locations: Iterable[Location]) -> Location:
+    """One location for what replaces several ops; each node once, in order."""
+    return Location(tuple(dict.fromkeys(node for loc in locations for node in loc.nodes)))

@@ -1,0 +1,186 @@
+"""Applies what an operator states of itself: result types from `infer`, te functions from `body`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dim import Dim, symbols
+from occ.compiler.ir.expr import Expr, Size, literal, walk
+from occ.compiler.ir.index import simplify_stage
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.te import AnyStage, Builder, Check, Param, Scatter, TeFunc, Tensor, loads, reduce_axes
+from occ.compiler.ir.types import TensorType, Type
+from occ.compiler.ir.value import Value, Weight
+
+Elements = tuple[Dim | float | None, ...]
+Known = Callable[[Value], Elements | None]
+LARGEST_KNOWN = 1024  # elements of an integer tensor that may decide a shape
+
+
+class ConstTensor(Tensor):
+    """A one-element constant: a load of it is the literal, so that it costs no parameter."""
+
+    __slots__ = ("const",)
+
+    def __init__(self, weight: Weight) -> None:
+        super().__init__(weight.name, weight.tensor)
+        self.const = literal(weight.data.reshape(-1)[0].item(), weight.tensor.dtype)
+
+    def __getitem__(self, index: Any) -> Expr:
+        return self.const
+
+
+def static_elements(value: Value) -> Elements | None:
+    """The elements of a value that is known where it is defined: a small constant, or a `dims` op."""
+    if isinstance(value, Weight):
+        if value.tensor.dtype.kind in "fiub" and value.data.size <= LARGEST_KNOWN:
+            return tuple(x if isinstance(x, float) else int(x) for x in value.data.reshape(-1).tolist())
+        return None
+    op = value.defining_op
+    return op.attrs["values"] if op is not None and op.name == "dims" else None
+
+
+def attributes(op: Op) -> SimpleNamespace:
+    """The attributes of an op with defaults, and the number of its results as `n_results`."""
+    a = op.a
+    a.n_results = len(op.results)
+    return a
+
+
+def _tensor(value: Value | None, name: str, known: Known, *, static: bool) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value.type, TensorType):
+        return value
+    return Tensor(name, value.type, known(value) if static else None)
+
+
+def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
+    """Result types of an op whose operands all have types.
+
+    Raises:
+        Invalid: the operands do not fit; Unresolved (an Invalid) where the value of an operand is needed.
+    """
+    spec = op.spec
+    a = attributes(op)
+    if spec.infer is None and spec.composite is not None:
+        return _infer_composite(op)
+    names = [spec.operand_name(k) for k in range(len(op.operands))]
+    tensors = [
+        _tensor(v, n, known, static=n in spec.static or "shape" in spec.tags)
+        for v, n in zip(op.operands, names, strict=True)
+    ]
+    if spec.infer is not None:
+        if spec.region:
+            a.regions = op.regions
+        results = spec.infer(*tensors, a=a)
+    else:
+        assert spec.body is not None, f"{op.name} has no infer"
+        results = spec.body(Builder(), *tensors, a=a)
+    listed = results if isinstance(results, tuple) else (results,)
+    types = tuple(r.type if isinstance(r, Tensor) else r for r in listed)
+    return types[: len(op.results)]
+
+
+def _infer_composite(op: Op) -> tuple[Type, ...]:
+    scratch = Region()
+    results = expand_composite(op, GraphBuilder(scratch), op.operands)
+    types = tuple(r.type for r in results if r.type is not None)
+    for inner in scratch:
+        inner.set_operands(())
+    return types[: len(op.results)]
+
+
+def expand_composite(op: Op, b: GraphBuilder, operands: Sequence[Value | None]) -> tuple[Value, ...]:
+    """Build the body of a composite operator on other operands; gives its results."""
+    assert op.spec.composite is not None
+    results = op.spec.composite(b, *operands, a=attributes(op))
+    return results if isinstance(results, tuple) else (results,)
+
+
+def build_te(
+    name: str, ops: Sequence[Op], inputs: Sequence[Value], outputs: Sequence[Value], known: Known = static_elements
+) -> TeFunc:
+    """The te function of a few ops: their bodies run in order in one builder.
+
+    Args:
+        name: of the function.
+        ops: in topological order, all with a te body.
+        inputs: values that become parameters, in order; one-element constants are inlined and need not be named.
+        outputs: values that become results.
+        known: elements of static operands.
+    """
+    t = Builder()
+    env: dict[Value, Tensor] = {}
+    params: list[Param] = []
+    for value in inputs:
+        if isinstance(value, Weight) and value.data.size == 1 and value.tensor.dtype.kind in "fiub":
+            env[value] = ConstTensor(value)
+        else:
+            params.append(Param(t.fresh(f"p{len(params)}"), value.tensor))
+            env[value] = Tensor(params[-1].name, value.tensor)
+    for op in ops:
+        _run_body(op, t, env, known)
+    results: list[Param] = []
+    for value in outputs:
+        tensor = env[value]
+        if not any(s.name == tensor.name for s in t.stages) or any(r.name == tensor.name for r in results):
+            tensor = t.map(tensor.shape, lambda *i, x=tensor: x[i], name="out")  # a parameter or a repeated result
+        results.append(Param(tensor.name, value.tensor))
+    return finish(TeFunc(name, (), tuple(params), tuple(t.stages), tuple(results), tuple(t.checks)))
+
+
+def _run_body(op: Op, t: Builder, env: dict[Value, Tensor], known: Known) -> None:
+    spec = op.spec
+    assert spec.body is not None, f"{op.name} has no te body"
+    t.note = f'{op.name} "{op.loc}"' if op.loc.nodes else op.name
+    operands: list[Tensor | None] = []
+    for k, value in enumerate(op.operands):
+        if value is None:
+            operands.append(None)
+            continue
+        tensor = env[value] if value in env else Tensor(value.name, value.tensor)
+        if spec.operand_name(k) in spec.static:
+            tensor = tensor.with_value(known(value))
+        operands.append(tensor)
+    checks = len(t.checks)
+    results = spec.body(t, *operands, a=attributes(op))
+    t.checks[checks:] = [Check(c.axes, c.cond, f"{op.loc}: {c.message}") for c in t.checks[checks:]]
+    listed = results if isinstance(results, tuple) else (results,)
+    env.update(zip(op.results, listed, strict=False))
+
+
+def finish(f: TeFunc) -> TeFunc:
+    """Drop stages that no result needs and parameters that nothing loads, and list the symbolic dims."""
+    needed = {r.name for r in f.results} | {ld.source for c in f.checks for ld in loads(c.cond)}
+    kept: list[AnyStage] = []
+    for stage in reversed(f.stages):
+        if stage.name in needed:
+            kept.append(stage)
+            needed |= {ld.source for ld in loads(*stage.exprs)}
+    kept = [simplify_stage(s) for s in reversed(kept)]
+    params = tuple(p for p in f.params if p.name in needed)
+    return TeFunc(
+        f.name, dims_of(params, kept, f.results, f.checks), params, tuple(kept), f.results, f.checks, f.schedule
+    )
+
+
+def dims_of(
+    params: Sequence[Param], stages: Sequence[AnyStage], results: Sequence[Param], checks: Sequence[Check]
+) -> tuple[str, ...]:
+    """Names of the symbolic dims that occur, in order of appearance."""
+    dims: list[Dim] = [d for p in (*params, *results) for d in p.type.dims]
+    exprs = [e for s in stages for e in s.exprs] + [c.cond for c in checks]
+    for s in stages:
+        dims += s.shape
+        if isinstance(s, Scatter):
+            dims += [a.extent for a in s.over]
+    for c in checks:
+        dims += [a.extent for a in c.axes]
+    for e in exprs:
+        dims += [a.extent for a in reduce_axes(e)]
+        dims += [n.dim for n in walk(e) if isinstance(n, Size)]
+    return tuple(symbols(*dims))

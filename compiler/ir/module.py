@@ -1,0 +1,111 @@
+"""Modules: the functions, weights and te functions of one model at one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from occ.compiler.ir.dim import Dim, Sym, Symbol
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+
+
+@dataclass(eq=False)
+class Func:
+    """A function: a body, and the names under which callers know its results."""
+
+    name: str
+    body: Region
+    result_names: list[str] = field(default_factory=list)
+
+    @property
+    def args(self) -> list[Value]:
+        return self.body.args
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        return self.body.yields
+
+
+@dataclass(frozen=True)
+class SymbolInfo:
+    """A symbolic dim of the module: its bounds, and the name the model gives it."""
+
+    symbol: Symbol
+    label: str
+
+    @property
+    def dim(self) -> Sym:
+        return Sym(((((self.symbol, 1),), 1),))
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Two dims that must be equal at run time, and the node that needs it."""
+
+    lhs: Dim
+    rhs: Dim
+    node: str
+
+
+@dataclass(eq=False)
+class Module:
+    """A model at one stage.
+
+    Attributes:
+        name: name of the model.
+        stage: name of the stage whose invariant holds.
+        funcs: by name; `main` is the model.
+        weights: constants by name, in order of appearance.
+        te: te functions by name, from the `scheduled` stage on.
+        symbols: symbolic dims by name.
+        constraints: equalities of dims that the runtime checks.
+        target: the target it is being compiled for, from the `fused` stage on.
+    """
+
+    name: str
+    stage: str = "imported"
+    funcs: dict[str, Func] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    te: dict[str, TeFunc] = field(default_factory=dict)
+    symbols: dict[str, SymbolInfo] = field(default_factory=dict)
+    constraints: list[Constraint] = field(default_factory=list)
+    target: str = ""
+
+    @property
+    def main(self) -> Func:
+        """The function that is the model."""
+        return self.funcs["main"]
+
+    def walk(self) -> Iterator[Op]:
+        """All ops of all functions."""
+        for func in self.funcs.values():
+            yield from func.body.walk()
+
+    def add_weight(self, hint: str, data: np.ndarray, type: TensorType | None = None) -> Weight:  # noqa: A002
+        """A new constant under a name like `hint`."""
+        name, n = hint, 1
+        while name in self.weights:
+            n += 1
+            name = f"{hint}.{n}"
+        weight = self.weights[name] = Weight(name, data, type)
+        return weight
+
+    def drop_unused_weights(self) -> int:
+        """Forget the weights that nothing reads; gives their number."""
+        unused = [name for name, w in self.weights.items() if not w.uses]
+        for name in unused:
+            del self.weights[name]
+        return len(unused)
+
+    def fresh_symbol(self, hint: str, lo: int = 0, hi: int | None = None, *, label: str = "") -> Sym:
+        """A new symbolic dim under a name like `hint`."""
+        name, n = hint, 1
+        while name in self.symbols:
+            n += 1
+            name = f"{hint}_{n}"
+        info = self.symbols[name] = SymbolInfo(Symbol(name, lo, hi), label or name)
+        return info.dim

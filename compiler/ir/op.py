@@ -1,0 +1,224 @@
+"""Ops and regions. One class serves all operators: what differs is the `OpSpec` that `spec` names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from occ.compiler.ir.location import UNKNOWN, Location
+from occ.compiler.ir.types import Type
+from occ.compiler.ir.value import Value, Weight
+
+if TYPE_CHECKING:
+    from occ.compiler.ir.ops.spec import OpSpec
+
+# Plain Python: int, float, str, bool, DType, dims, tuples of these, an ndarray for tensors, or None.
+Attr = Any
+
+
+class Op:
+    """An operation.
+
+    Attributes:
+        name: the ONNX operator, with its domain if that is not ai.onnx (`Conv`, `com.microsoft.Gelu`), or an op of
+            the compiler's own in lower case (`fuse`, `call`).
+        operands: values read; None where an optional operand is absent.
+        attrs: attributes by name, defaults left out.
+        results: values given.
+        regions: nested bodies (`fuse`, `If`, `Loop`).
+        loc: the ONNX nodes that the op stands for.
+        parent: the region that holds the op.
+    """
+
+    __slots__ = ("_operands", "attrs", "loc", "name", "next", "parent", "prev", "regions", "results")
+
+    def __init__(
+        self,
+        name: str,
+        operands: Iterable[Value | None] = (),
+        attrs: Mapping[str, Attr] | None = None,
+        result_types: Sequence[Type | None] = (None,),
+        *,
+        result_names: Sequence[str] = (),
+        regions: Sequence[Region] = (),
+        loc: Location = UNKNOWN,
+    ) -> None:
+        self.name, self.loc = name, loc
+        self.attrs: dict[str, Attr] = dict(attrs or {})
+        self.regions = tuple(regions)
+        for region in self.regions:
+            region.owner = self
+        names = [*result_names, *(f"v{k}" for k in range(len(result_names), len(result_types)))]
+        self.results = tuple(Value(t, n, self) for t, n in zip(result_types, names, strict=True))
+        self.parent: Region | None = None
+        self.prev: Op | None = None
+        self.next: Op | None = None
+        self._operands: tuple[Value | None, ...] = ()
+        self.set_operands(operands)
+
+    @property
+    def operands(self) -> tuple[Value | None, ...]:
+        return self._operands
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The operands that are present."""
+        return tuple(v for v in self._operands if v is not None)
+
+    def set_operands(self, operands: Iterable[Value | None]) -> None:
+        """Replace all operands. Only the rewriter and builders call this."""
+        for k, value in enumerate(self._operands):
+            if value is not None:
+                value.uses.pop((self, k), None)
+        self._operands = tuple(operands)
+        for k, value in enumerate(self._operands):
+            if value is not None:
+                value.uses[self, k] = None
+
+    def set_operand(self, k: int, value: Value | None) -> None:
+        """Replace one operand."""
+        old = self._operands[k]
+        if old is not None:
+            old.uses.pop((self, k), None)
+        self._operands = (*self._operands[:k], value, *self._operands[k + 1 :])
+        if value is not None:
+            value.uses[self, k] = None
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
+        return self.results[0]
+
+    @property
+    def spec(self) -> OpSpec:
+        """What the operator is.
+
+        Raises:
+            KeyError: no such operator.
+        """
+        from occ.compiler.ir.ops import registry
+
+        return registry()[self.name]
+
+    @property
+    def a(self) -> SimpleNamespace:
+        """Attributes by name with the defaults of the operator filled in."""
+        return self.spec.attributes(self.attrs)
+
+    def walk(self) -> Iterator[Op]:
+        """This op and all ops in its regions, outer before inner."""
+        yield self
+        for region in self.regions:
+            yield from region.walk()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {', '.join('%' + r.name for r in self.results)}>"
+
+
+class Region:
+    """A body: arguments, ops in order, and the values that it yields (through a closing `yield` op)."""
+
+    __slots__ = ("args", "first", "last", "owner")
+
+    def __init__(self, arg_types: Sequence[Type | None] = (), arg_names: Sequence[str] = ()) -> None:
+        names = [*arg_names, *(f"a{k}" for k in range(len(arg_names), len(arg_types)))]
+        self.args = [Value(t, n, self) for t, n in zip(arg_types, names, strict=True)]
+        self.owner: Op | None = None
+        self.first: Op | None = None
+        self.last: Op | None = None
+
+    def __iter__(self) -> Iterator[Op]:
+        """The ops in order, the closing `yield` included; ops may be erased or inserted on the way."""
+        op = self.first
+        while op is not None:
+            following = op.next
+            yield op
+            op = following
+
+    def __reversed__(self) -> Iterator[Op]:
+        op = self.last
+        while op is not None:
+            preceding = op.prev
+            yield op
+            op = preceding
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def body(self) -> list[Op]:
+        """The ops without the closing `yield`."""
+        return [op for op in self if op.name != "yield"]
+
+    @property
+    def terminator(self) -> Op:
+        """The closing `yield` op."""
+        last = self.last
+        assert last is not None, "the region is empty"
+        assert last.name == "yield", "the region has no yield"
+        return last
+
+    @property
+    def yields(self) -> tuple[Value, ...]:
+        """The values that the region gives."""
+        return self.terminator.inputs
+
+    def add_arg(self, type: Type | None, name: str) -> Value:  # noqa: A002
+        """A further argument."""
+        self.args.append(Value(type, name, self))
+        return self.args[-1]
+
+    def insert(self, op: Op, before: Op | None = None) -> Op:
+        """Put `op` before another one, or at the end."""
+        assert op.parent is None, "the op already lies in a region"
+        prev = self.last if before is None else before.prev
+        op.parent, op.prev, op.next = self, prev, before
+        if prev is None:
+            self.first = op
+        else:
+            prev.next = op
+        if before is None:
+            self.last = op
+        else:
+            before.prev = op
+        return op
+
+    def remove(self, op: Op) -> None:
+        """Take `op` out; its operands stay."""
+        assert op.parent is self
+        if op.prev is None:
+            self.first = op.next
+        else:
+            op.prev.next = op.next
+        if op.next is None:
+            self.last = op.prev
+        else:
+            op.next.prev = op.prev
+        op.parent = op.prev = op.next = None
+
+    def walk(self) -> Iterator[Op]:
+        """All ops, nested ones included, outer before inner."""
+        for op in self:
+            yield from op.walk()
+
+
+def outer_values(region: Region) -> list[Value]:
+    """Values that ops in `region` read but that are defined outside of it (weights too), in order of first use."""
+    found: dict[Value, None] = {}
+    inside: set[Value] = set(region.args)
+    for op in region.walk():
+        inside.update(op.results)
+        for nested in op.regions:
+            inside.update(nested.args)
+    for op in region.walk():
+        for value in op.inputs:
+            if value not in inside:
+                found[value] = None
+    return list(found)
+
+
+def is_weight(value: Value | None) -> bool:
+    """Whether the value is a constant of the module."""
+    return isinstance(value, Weight)

@@ -1,0 +1,28 @@
+"""The operators: each is defined once, in the module of its family."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from occ.compiler.ir.ops.spec import OpSpec
+
+FAMILIES = (
+    "elementwise", "reduce", "contraction", "window", "movement", "index", "shape_of", "normalize", "resize", "legacy", "internal",
+)  # fmt: skip
+
+
+@cache
+def registry() -> dict[str, OpSpec]:
+    """Every operator by name.
+
+    Raises:
+        ValueError: two families define the same operator.
+    """
+    table: dict[str, OpSpec] = {}
+    for family in FAMILIES:
+        for spec in import_module(f"{__name__}.{family}").ALL:
+            if spec.name in table:
+                raise ValueError(f"operator {spec.name} is defined twice")
+            table[spec.name] = spec
+    return table

@@ -1,0 +1,70 @@
+"""Sums of products: matrix multiplication and what is made of it."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import functions as f
+from occ.compiler.ir.expr import cast
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import broadcast_shapes, equal_dims, show_shape
+
+
+@op("MatMul", tags=("contraction",))
+class MatMul:
+    """numpy.matmul: 1-D operands are a row on the left and a column on the right, batch axes broadcast."""
+
+    def body(t, a_, b_, *, a):
+        if a_.rank == 0 or b_.rank == 0:
+            raise Invalid("`MatMul` does not take scalars")
+        row, column = a_.rank == 1, b_.rank == 1
+        what = f"`MatMul`: inner extents of {show_shape(a_.shape)} and {show_shape(b_.shape)} differ"
+        k = equal_dims(a_.shape[-1], b_.shape[0] if column else b_.shape[-2], what)
+        batch = broadcast_shapes(a_.shape[:-2], b_.shape[:-2], op="MatMul")
+        shape = [*batch, *([] if row else [a_.shape[-2]]), *([] if column else [b_.shape[-1]])]
+        nb = len(batch)
+
+        def product(*i):
+            index, r = list(i[:-1]), i[-1]
+            m = [] if row else [index[nb]]
+            n = [] if column else [index[-1]]
+            left = a_.at((*index[:nb], *m, r))
+            right = b_.at((*index[:nb], r, *n))
+            return f.in_acc(left) * f.in_acc(right)
+
+        acc = t.sum(shape, [k], product, name="matmul")
+        return acc if acc.dtype == a_.dtype else t.map(shape, lambda *i: cast(a_.dtype, acc[i]), name="round")
+
+
+@op("Gemm", tags=("contraction",))
+class Gemm:
+    """`alpha * A' @ B' + beta * C`."""
+
+    def body(t, a_, b_, c=None, *, a):
+        if a_.rank != 2 or b_.rank != 2:
+            raise Invalid(f"`Gemm` multiplies matrices, not ranks {a_.rank} and {b_.rank}")
+        m, ka = reversed(a_.shape) if a.transA else a_.shape
+        kb, n = reversed(b_.shape) if a.transB else b_.shape
+        what = f"`Gemm`: inner extents of {show_shape(a_.shape)} and {show_shape(b_.shape)} differ"
+        k = equal_dims(ka, kb, what)
+        if c is not None and broadcast_shapes(c.shape, (m, n), op="Gemm") != (m, n):
+            raise Invalid(f"`Gemm`: C of shape {show_shape(c.shape)} does not broadcast to {show_shape((m, n))}")
+
+        def product(i, j, r):
+            left = a_[r, i] if a.transA else a_[i, r]
+            right = b_[j, r] if a.transB else b_[r, j]
+            return f.in_acc(left) * f.in_acc(right)
+
+        acc = t.sum([m, n], [k], product, name="gemm")
+
+        def element(*i):
+            value = acc[i] if a.alpha == 1 else acc[i] * a.alpha
+            if c is not None:
+                bias = f.in_acc(c.at(i))
+                value = value + (bias if a.beta == 1 else bias * a.beta)
+            return cast(a_.dtype, value)
+
+        return t.map([m, n], element, name="gemm_out")
+
+
+ALL = (MatMul, Gemm)

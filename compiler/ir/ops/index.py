@@ -1,0 +1,172 @@
+"""Operators that read or write at computed positions."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.dim import Dim, is_positive, lower
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.te import Builder, Tensor
+
+
+def positions(t: Builder, indices: Tensor, extent: Dim | Callable[..., Expr], name: str) -> Callable[..., Expr]:
+    """Elements of an index tensor as positions, negative ones counted from the end.
+
+    States the check that every index lies in `[-extent, extent)`, unless the indices are known to. `extent` may be a
+    function of the position in the index tensor.
+    """
+    limit = extent if callable(extent) else lambda *_: wrap(extent)
+    known = indices.value is not None and all(
+        isinstance(v, int) and not callable(extent) and is_positive(extent - v) and lower(extent + v) >= 0
+        for v in indices.value
+    )
+
+    def inside(*k: Expr) -> Expr:
+        index, n = cast(I64, indices[k]), limit(*k)
+        return (index + n >= 0) & (index < n)
+
+    if not known:
+        t.check(indices.shape, inside, f"`{name}` has an index outside of the tensor")
+
+    def position(*k: Expr) -> Expr:
+        index = cast(I64, indices[k])
+        return where(index < 0, index + limit(*k), index)
+
+    return position
+
+
+@op("Gather", static=("indices",))
+class Gather:
+    def body(t, data, indices, *, a):
+        axis, q = normalize_axis(a.axis, data.rank, "Gather"), indices.rank
+        at = positions(t, indices, data.shape[axis], "Gather")
+        shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+        return t.map(shape, lambda *i: data[(*i[:axis], at(*i[axis : axis + q]), *i[axis + q :])], name="gather")
+
+
+@op("GatherElements", static=("indices",))
+class GatherElements:
+    def body(t, data, indices, *, a):
+        axis = normalize_axis(a.axis, data.rank, "GatherElements")
+        if indices.rank != data.rank:
+            raise Invalid(f"`GatherElements`: data has rank {data.rank}, indices have rank {indices.rank}")
+        at = positions(t, indices, data.shape[axis], "GatherElements")
+        return t.map(indices.shape, lambda *i: data[(*i[:axis], at(*i), *i[axis + 1 :])], name="gather")
+
+
+def _index_depth(name: str, indices: Tensor) -> int:
+    depth = indices.shape[-1] if indices.rank else 0
+    if not isinstance(depth, int) or depth == 0:
+        raise Invalid(
+            f"`{name}` needs indices whose last extent is a positive constant, not {show_shape(indices.shape)}"
+        )
+    return depth
+
+
+def _tuple_limit(shape: Sequence[Dim], depth: int) -> Callable[..., Expr]:
+    """The extent that the component of an index tuple at `[..., k]` counts in."""
+
+    def limit(*k: Expr) -> Expr:
+        extent = wrap(shape[depth - 1])
+        for axis in reversed(range(depth - 1)):
+            extent = where(equal(k[-1], axis), wrap(shape[axis]), extent)
+        return extent
+
+    return limit
+
+
+@op("GatherND", static=("indices",))
+class GatherND:
+    def body(t, data, indices, *, a):
+        batch, depth = a.batch_dims, _index_depth("GatherND", indices)
+        lead = tuple(
+            equal_dims(p, q, "`GatherND`: batch extents")
+            for p, q in zip(data.shape[:batch], indices.shape, strict=False)
+        )
+        if batch + depth > data.rank:
+            raise Invalid(f"`GatherND` indexes {depth} axes behind {batch} batch axes of a tensor of rank {data.rank}")
+        at = positions(t, indices, _tuple_limit(data.shape[batch:], depth), "GatherND")
+        n = indices.rank - 1
+        shape = (*lead, *indices.shape[batch:-1], *data.shape[batch + depth :])
+
+        def element(*i):
+            where_from = [at(*i[:n], wrap(k)) for k in range(depth)]
+            return data[(*i[:batch], *where_from, *i[n:])]
+
+        return t.map(shape, element, name="gather")
+
+
+_COMBINE = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+@op("ScatterElements", static=("indices",), tags=("scatter",))
+class ScatterElements:
+    def body(t, data, indices, updates, *, a):
+        axis = normalize_axis(a.axis, data.rank, "ScatterElements")
+        if not data.rank == indices.rank == updates.rank:
+            raise Invalid(f"`ScatterElements`: ranks {data.rank}, {indices.rank} and {updates.rank} differ")
+        at = positions(t, indices, data.shape[axis], "ScatterElements")
+        return t.scatter(
+            data.shape,
+            lambda *i: data[i],
+            indices.shape,
+            lambda *u: (*u[:axis], at(*u), *u[axis + 1 :]),
+            lambda *u: updates[u],
+            combine=_COMBINE[a.reduction],
+        )
+
+
+@op("ScatterND", static=("indices",), tags=("scatter",))
+class ScatterND:
+    def body(t, data, indices, updates, *, a):
+        depth = _index_depth("ScatterND", indices)
+        at = positions(t, indices, _tuple_limit(data.shape, depth), "ScatterND")
+        n = indices.rank - 1
+        over = (*indices.shape[:-1], *data.shape[depth:])
+        return t.scatter(
+            data.shape,
+            lambda *i: data[i],
+            over,
+            lambda *u: (*(at(*u[:n], wrap(k)) for k in range(depth)), *u[n:]),
+            lambda *u: updates[u],
+            combine=_COMBINE[a.reduction],
+        )
+
+
+@op("Trilu", static=("k",))
+class Trilu:
+    def body(t, x, k=None, *, a):
+        shift = wrap(0) if k is None else cast(I64, k[(0,) * k.rank])
+        zero = literal(0, x.dtype)
+
+        def element(*i):
+            row, column = i[-2], i[-1]
+            keep = row + shift <= column if a.upper else column <= row + shift
+            return where(keep, x[i], zero)
+
+        return t.map(x.shape, element, name="trilu")
+
+
+@op("OneHot", static=("depth",))
+class OneHot:
+    def body(t, indices, depth, values, *, a):
+        if depth.value is None or depth.value[0] is None:
+            raise Unresolved("OneHot", "depth")
+        n = depth.value[0]
+        axis = normalize_axis(a.axis, indices.rank + 1, "OneHot")
+        shape = (*indices.shape[:axis], n, *indices.shape[axis:])
+
+        def element(*i):
+            index = cast(I64, indices[(*i[:axis], *i[axis + 1 :])])
+            hot = equal(where(index < 0, index + wrap(n), index), i[axis])
+            return where(hot, values[1], values[0])
+
+        return t.map(shape, element, name="one_hot")
+
+
+ALL = (Gather, GatherElements, GatherND, ScatterElements, ScatterND, Trilu, OneHot)

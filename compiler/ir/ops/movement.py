@@ -1,0 +1,369 @@
+"""Operators that move elements without computing on them: reshapes, transposes, slices, joins, pads."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, exact_quotient, floordiv, product
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.expr import Expr, literal, maximum, minimum, where, wrap
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import broadcast_shapes, equal_dims, normalize_axes, normalize_axis, show_shape
+from occ.compiler.ir.te import Builder, Tensor
+
+
+def static_dims(operator: str, name: str, operand: Tensor) -> tuple[Dim, ...]:
+    """The elements of a shape-like operand.
+
+    Raises:
+        Unresolved: they are computed at run time.
+    """
+    if operand.value is None or any(v is None for v in operand.value):
+        raise Unresolved(operator, name)
+    return tuple(int(v) if isinstance(v, float) else v for v in operand.value if v is not None)
+
+
+def static_ints(operator: str, name: str, operand: Tensor) -> tuple[int, ...]:
+    """The elements of an operand that must be constants.
+
+    Raises:
+        Unresolved: they are symbolic or computed at run time.
+    """
+    values = static_dims(operator, name, operand)
+    if any(isinstance(v, Sym) for v in values):
+        raise Unresolved(operator, name)
+    return tuple(int(v) for v in values if isinstance(v, int))
+
+
+def reshaped(t: Builder, x: Tensor, shape: Sequence[Dim], name: str) -> Tensor:
+    """The elements of `x` in row-major order under another shape."""
+    if tuple(shape) == x.shape:
+        return t.map(shape, lambda *i: x[i], name=name)
+
+    def element(*i: Expr) -> Expr:
+        return x[unflatten(flatten(i, shape), x.shape)]
+
+    return t.map(shape, element, name=name)
+
+
+def flatten(index: Sequence[Expr], shape: Sequence[Dim]) -> Expr:
+    """The row-major position of an index."""
+    total: Expr = literal(0, I64)
+    for i, n in zip(index, shape, strict=True):
+        total = total * wrap(n) + i
+    return total
+
+
+def unflatten(position: Expr, shape: Sequence[Dim]) -> tuple[Expr, ...]:
+    """The index at a row-major position."""
+    index: list[Expr] = []
+    for k, n in enumerate(shape):
+        inner = product(shape[k + 1 :])
+        outer = position if inner == 1 else position // wrap(inner)
+        index.append(outer if k == 0 else literal(0, I64) if n == 1 else outer % wrap(n))
+    return tuple(index)
+
+
+def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -> tuple[Dim, ...]:
+    """The shape that Reshape gives: 0 copies a dim, one -1 takes what is left.
+
+    Raises:
+        Invalid: the element counts differ, or the request is contradictory.
+    """
+    if sum(1 for d in asked if d == -1) > 1:
+        raise Invalid(f"`Reshape` to {show_shape(asked)}: more than one -1")
+    if any(isinstance(d, int) and d < -1 for d in asked):
+        raise Invalid(f"`Reshape` to {show_shape(asked)}: an extent is negative")
+    result: list[Dim] = []
+    for k, d in enumerate(asked):
+        if d == 0 and not allowzero:
+            if k >= len(x):
+                raise Invalid(f"`Reshape` copies extent {k} of a tensor of rank {len(x)}")
+            result.append(x[k])
+        else:
+            result.append(d)
+    total = product(x)
+    if -1 in result:
+        known = product(d for d in result if d != -1)
+        rest = exact_quotient(total, known)
+        if rest is None:
+            if known == 0 or (isinstance(total, int) and isinstance(known, int)):
+                raise Invalid(f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: the element counts differ")
+            rest = floordiv(total, known)
+        result[result.index(-1)] = rest
+    else:
+        equal_dims(
+            product(result), total, f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: element counts differ"
+        )
+    return tuple(result)
+
+
+@op("Reshape", static=("shape",), tags=("view",))
+class Reshape:
+    def body(t, data, shape, *, a):
+        asked = static_dims("Reshape", "shape", shape)
+        return reshaped(t, data, reshape_target(data.shape, asked, allowzero=bool(a.allowzero)), "reshape")
+
+
+@op("Flatten", tags=("view",))
+class Flatten:
+    def body(t, x, *, a):
+        axis = a.axis + x.rank if a.axis < 0 else a.axis
+        if not 0 <= axis <= x.rank:
+            raise Invalid(f"axis {a.axis} of `Flatten` is outside of a tensor of rank {x.rank}", code="OCC0107")
+        return reshaped(t, x, (product(x.shape[:axis]), product(x.shape[axis:])), "flatten")
+
+
+@op("Squeeze", static=("axes",), tags=("view",))
+class Squeeze:
+    def body(t, data, axes=None, *, a):
+        if axes is None:
+            if any(isinstance(d, Sym) for d in data.shape):
+                raise Unresolved("Squeeze", "axes")
+            drop = tuple(k for k, d in enumerate(data.shape) if d == 1)
+        else:
+            drop = normalize_axes(static_ints("Squeeze", "axes", axes), data.rank, "Squeeze")
+            for k in drop:
+                equal_dims(
+                    data.shape[k], 1, f"`Squeeze` of axis {k} of {show_shape(data.shape)}, whose extent is not 1"
+                )
+        shape = [n for k, n in enumerate(data.shape) if k not in drop]
+        return _with_axes(t, data, shape, drop, "squeeze")
+
+
+def _with_axes(t: Builder, x: Tensor, shape: Sequence[Dim], ones: Sequence[int], name: str) -> Tensor:
+    """`x` read with index 0 on the axes `ones` of it, the other axes in order."""
+
+    def element(*i: Expr) -> Expr:
+        it = iter(i)
+        return x[tuple(literal(0, I64) if k in ones else next(it) for k in range(x.rank))]
+
+    return t.map(shape, element, name=name)
+
+
+@op("Unsqueeze", static=("axes",), tags=("view",))
+class Unsqueeze:
+    def body(t, data, axes, *, a):
+        listed = static_ints("Unsqueeze", "axes", axes)
+        rank = data.rank + len(listed)
+        new = normalize_axes(listed, rank, "Unsqueeze")
+        it = iter(data.shape)
+        shape = [1 if k in new else next(it) for k in range(rank)]
+        return t.map(shape, lambda *i: data[tuple(e for k, e in enumerate(i) if k not in new)], name="unsqueeze")
+
+
+@op("Identity", tags=("view", "elementwise"))
+class Identity:
+    def infer(x, *, a):
+        return x.type
+
+    def body(t, x, *, a):
+        return t.map(x.shape, lambda *i: x[i], name="identity")
+
+
+@op("Transpose")
+class Transpose:
+    def body(t, x, *, a):
+        perm = tuple(range(x.rank))[::-1] if a.perm is None else normalize_axes(a.perm, x.rank, "Transpose")
+        if len(perm) != x.rank:
+            raise Invalid(f"`perm` of `Transpose` has {len(perm)} entries for rank {x.rank}", code="OCC0107")
+        inverse = tuple(perm.index(k) for k in range(x.rank))
+        return t.map([x.shape[k] for k in perm], lambda *i: x[tuple(i[k] for k in inverse)], name="transpose")
+
+
+@op("Expand", static=("shape",))
+class Expand:
+    def body(t, x, shape, *, a):
+        asked = static_dims("Expand", "shape", shape)
+        return t.map(broadcast_shapes(x.shape, asked, op="Expand"), x_at(x), name="expand")
+
+
+def x_at(x: Tensor) -> Any:
+    """A broadcasting read of `x`, as a stage function."""
+    return lambda *i: x.at(i)
+
+
+@op("Tile", static=("repeats",))
+class Tile:
+    def body(t, x, repeats, *, a):
+        times = static_dims("Tile", "repeats", repeats)
+        if len(times) != x.rank:
+            raise Invalid(f"`repeats` of `Tile` has {len(times)} entries for rank {x.rank}")
+        shape = [n * r for n, r in zip(x.shape, times, strict=True)]
+        return t.map(
+            shape,
+            lambda *i: x[tuple(k if r == 1 else k % wrap(n) for k, n, r in zip(i, x.shape, times, strict=True))],
+            name="tile",
+        )
+
+
+@op("Concat")
+class Concat:
+    def body(t, *xs, a):
+        axis = normalize_axis(a.axis, xs[0].rank, "Concat")
+        shape = list(xs[0].shape)
+        for x in xs[1:]:
+            if x.rank != len(shape):
+                raise Invalid(f"`Concat` of {show_shape(xs[0].shape)} and {show_shape(x.shape)}: the ranks differ")
+            what = f"`Concat` along axis {axis} of {show_shape(xs[0].shape)} and {show_shape(x.shape)}"
+            shape = [n if k == axis else equal_dims(n, x.shape[k], what) for k, n in enumerate(shape)]
+        shape[axis] = sum((x.shape[axis] for x in xs), start=0)
+
+        def element(*i):
+            offsets = [sum((x.shape[axis] for x in xs[:k]), start=0) for k in range(len(xs))]
+            value = None
+            for x, start in reversed(list(zip(xs, offsets, strict=True))):
+                read = x[(*i[:axis], i[axis] - wrap(start), *i[axis + 1 :])]
+                value = read if value is None else where(i[axis] < wrap(start + x.shape[axis]), read, value)
+            return value
+
+        return t.map(shape, element, name="concat")
+
+
+def split_sizes(total: Dim, sizes: Tensor | None, a: SimpleNamespace) -> tuple[Dim, ...]:
+    """Extents of the parts of a Split.
+
+    Raises:
+        Invalid: the parts do not add up.
+    """
+    if sizes is not None:
+        parts = static_dims("Split", "split", sizes)
+        equal_dims(sum(parts, start=0), total, "`Split`: the parts do not add up to the extent")
+        return parts
+    count = a.num_outputs or a.n_results
+    each = ceildiv(total, count)
+    return (*(each,) * (count - 1), total - each * (count - 1))
+
+
+@op("Split", static=("split",))
+class Split:
+    def body(t, x, split=None, *, a):
+        axis = normalize_axis(a.axis, x.rank, "Split")
+        parts = split_sizes(x.shape[axis], split, a)
+        results, start = [], 0
+        for n in parts:
+            shape = [n if k == axis else d for k, d in enumerate(x.shape)]
+            results.append(
+                t.map(shape, lambda *i, s=start: x[(*i[:axis], i[axis] + wrap(s), *i[axis + 1 :])], name="split")
+            )
+            start = start + n
+        return tuple(results)
+
+
+def slice_axis(size: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
+    """(first position, number of positions) of one axis of a Slice (ONNX Slice, clamping rules)."""
+    big = 2**31 - 2  # what exporters write for "to the end"
+
+    def place(v: Dim, lo: Dim, hi: Dim) -> Dim:
+        if isinstance(v, int) and abs(v) >= big:
+            return hi if v > 0 else lo
+        if isinstance(v, int) and v < 0:
+            v = v + size
+        elif dim.upper(v) < 0:
+            v = size + v
+        return dim.minimum(dim.maximum(v, lo), hi)
+
+    if step > 0:
+        first, last = place(start, 0, size), place(end, 0, size)
+        return first, dim.maximum(ceildiv(last - first, step), 0)
+    first, last = place(start, -1, size - 1), place(end, -1, size - 1)
+    return first, dim.maximum(ceildiv(first - last, -step), 0)
+
+
+@op("Slice", static=("starts", "ends", "axes", "steps"))
+class Slice:
+    def body(t, data, starts, ends, axes=None, steps=None, *, a):
+        begin, end = static_dims("Slice", "starts", starts), static_dims("Slice", "ends", ends)
+        on = tuple(range(len(begin))) if axes is None else static_ints("Slice", "axes", axes)
+        on = normalize_axes(on, data.rank, "Slice")
+        by = (1,) * len(begin) if steps is None else static_ints("Slice", "steps", steps)
+        if not len(begin) == len(end) == len(on) == len(by):
+            raise Invalid("`Slice`: starts, ends, axes and steps have unlike lengths")
+        if 0 in by:
+            raise Invalid("`Slice`: a step is 0")
+        shape, first = list(data.shape), [0] * data.rank
+        stride = [1] * data.rank
+        for axis, b, e, s in zip(on, begin, end, by, strict=True):
+            first[axis], shape[axis] = slice_axis(data.shape[axis], b, e, s)
+            stride[axis] = s
+        return t.map(
+            shape,
+            lambda *i: data[tuple(k * s + wrap(f) for k, s, f in zip(i, stride, first, strict=True))],
+            name="slice",
+        )
+
+
+@op("Pad", static=("pads", "axes"))
+class Pad:
+    def body(t, data, pads, constant_value=None, axes=None, *, a):
+        listed = static_dims("Pad", "pads", pads)
+        on = tuple(range(data.rank)) if axes is None else static_ints("Pad", "axes", axes)
+        on = normalize_axes(on, data.rank, "Pad")
+        if len(listed) != 2 * len(on):
+            raise Invalid(f"`pads` of `Pad` has {len(listed)} entries for {len(on)} axes")
+        before, after = [0] * data.rank, [0] * data.rank
+        for k, axis in enumerate(on):
+            before[axis], after[axis] = listed[k], listed[len(on) + k]
+        if a.mode == "constant":
+            fill = literal(0, data.dtype) if constant_value is None else constant_value[(0,) * constant_value.rank]
+            return t.pad(data, before, after, fill)
+        shape = [b + n + e for b, n, e in zip(before, data.shape, after, strict=True)]
+
+        def element(*i):
+            return data[tuple(_mirror(k - b, n, a.mode) for k, b, n in zip(i, before, data.shape, strict=True))]
+
+        return t.map(shape, element, name="pad")
+
+
+def _mirror(k: Expr, n: Dim, mode: str) -> Expr:
+    """Position `k` of an axis of extent `n` brought inside: `reflect`, `edge` or `wrap`."""
+    match mode:
+        case "edge":
+            return minimum(maximum(k, 0), wrap(n - 1))
+        case "wrap":
+            return k % wrap(n)
+        case "reflect":
+            period = dim.maximum(2 * (n - 1), 1)
+            folded = k % wrap(period)
+            return minimum(folded, wrap(period) - folded) if n != 1 else literal(0, I64)
+        case _:
+            raise Invalid(f"`mode` of `Pad` is {mode!r}", code="OCC0107")
+
+
+def _blocks(name: str) -> OpSpec:
+    """DepthToSpace and SpaceToDepth, on NCHW."""
+
+    def depth_to_space(t: Builder, x: Tensor, *, a: SimpleNamespace) -> Tensor:
+        b, (n, c, h, w) = a.blocksize, x.shape
+        depth = floordiv(c, b * b)
+
+        def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
+            block = (y % b) * b + z % b
+            channel = block * wrap(depth) + k if a.mode == "DCR" else k * (b * b) + block
+            return x[i, channel, y // b, z // b]
+
+        return t.map((n, depth, h * b, w * b), element, name="depth_to_space")
+
+    def space_to_depth(t: Builder, x: Tensor, *, a: SimpleNamespace) -> Tensor:
+        b, (n, c, h, w) = a.blocksize, x.shape
+
+        def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
+            crd = getattr(a, "mode", "DCR") == "CRD"
+            block = k % (b * b) if crd else k // wrap(c)
+            channel = k // (b * b) if crd else k % wrap(c)
+            return x[i, channel, y * b + block // b, z * b + block % b]
+
+        return t.map((n, c * (b * b), floordiv(h, b), floordiv(w, b)), element, name="space_to_depth")
+
+    return OpSpec(name, {"body": depth_to_space if name == "DepthToSpace" else space_to_depth})
+
+
+ALL = (
+    Reshape, Flatten, Squeeze, Unsqueeze, Identity, Transpose, Expand, Tile, Concat, Split, Slice, Pad,
+    _blocks("DepthToSpace"), _blocks("SpaceToDepth"),
+)  # fmt: skip

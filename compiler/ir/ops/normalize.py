@@ -1,0 +1,182 @@
+"""Normalisations. Means and variances are computed in the accumulation type of the data."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import functions as f
+from occ.compiler.ir.dim import floordiv
+from occ.compiler.ir.expr import Expr, cast, equal, literal, maximum, where, wrap
+from occ.compiler.ir.ops.reduce import count_of, over_axes
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.te import Builder, Tensor
+
+
+@op("BatchNormalization")
+class BatchNormalization:
+    """Inference form: `scale * (x - mean) / sqrt(var + epsilon) + bias` per channel."""
+
+    def body(t, x, scale, bias, mean, var, *, a):
+        if a.training_mode:
+            raise Invalid("`BatchNormalization` in training mode is not compiled", code="OCC0301")
+
+        def element(*i):
+            c = i[1] if x.rank > 1 else wrap(0)
+            dtype = f.compute_type(x.dtype)
+            factor = cast(dtype, scale[c]) / f.root(cast(dtype, var[c]) + a.epsilon)
+            return cast(x.dtype, (cast(dtype, x[i]) - cast(dtype, mean[c])) * factor + cast(dtype, bias[c]))
+
+        return t.map(x.shape, element, name="batch_norm")
+
+
+def moments(
+    t: Builder, x: Tensor, axes: Sequence[int], kept: Callable[[Sequence[Expr]], tuple[Expr, ...]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The centred data, the mean and the variance over `axes` (kept dims); `kept(i)` indexes the latter two."""
+    dtype = f.compute_type(x.dtype)
+    n = count_of(x, axes, dtype)
+    total = over_axes(t, "sum", x, axes, lambda e: cast(dtype, e))
+    mean = t.map(total.shape, lambda *i: total[i] / n, name="mean")
+    centred = t.map(x.shape, lambda *i: cast(dtype, x[i]) - mean[kept(i)], name="centred")
+    square = over_axes(t, "sum", centred, axes, lambda e: e * e)
+    var = t.map(square.shape, lambda *i: square[i] / n, name="var")
+    return centred, mean, var
+
+
+def _kept(axes: Sequence[int]) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
+    def index(i: Sequence[Expr]) -> tuple[Expr, ...]:
+        return tuple(wrap(0) if k in axes else e for k, e in enumerate(i))
+
+    return index
+
+
+@op("LayerNormalization", tags=("rows",))
+class LayerNormalization:
+    """`(x - mean) / sqrt(var + epsilon) * scale + bias` over the axes from `axis` on; also mean and inverse deviation."""
+
+    def body(t, x, scale, bias=None, *, a):
+        axes = tuple(range(normalize_axis(a.axis, x.rank, "LayerNormalization"), x.rank))
+        kept = _kept(axes)
+        centred, mean, var = moments(t, x, axes, kept)
+        inverse = t.map(var.shape, lambda *i: literal(1, var.dtype) / f.root(var[i] + a.epsilon), name="inv_std")
+
+        def element(*i):
+            value = cast(x.dtype, centred[i] * inverse[kept(i)]) * scale.at(i)
+            return value if bias is None else value + bias.at(i)
+
+        return t.map(x.shape, element, name="layer_norm"), mean, inverse
+
+
+@op("RMSNormalization", tags=("rows",))
+class RMSNormalization:
+    """`x / sqrt(mean(x * x) + epsilon) * scale` over the axes from `axis` on."""
+
+    def body(t, x, scale, *, a):
+        axes = tuple(range(normalize_axis(a.axis, x.rank, "RMSNormalization"), x.rank))
+        kept, dtype = _kept(axes), f.compute_type(x.dtype)
+        n = count_of(x, axes, dtype)
+        square = over_axes(t, "sum", x, axes, lambda e: cast(dtype, e) * cast(dtype, e))
+        inverse = t.map(square.shape, lambda *i: literal(1, dtype) / f.root(square[i] / n + a.epsilon), name="inv_rms")
+        return t.map(
+            x.shape,
+            lambda *i: cast(scale.dtype, cast(dtype, x[i]) * inverse[kept(i)]) * scale.at(i),
+            name="rms_norm",
+        )
+
+
+@op("InstanceNormalization", tags=("rows",))
+class InstanceNormalization:
+    def body(t, x, scale, bias, *, a):
+        axes = tuple(range(2, x.rank))
+        kept = _kept(axes)
+        centred, _, var = moments(t, x, axes, kept)
+        dtype = var.dtype
+
+        def element(*i):
+            norm = centred[i] / f.root(var[kept(i)] + a.epsilon)
+            return cast(x.dtype, norm * cast(dtype, scale[i[1]]) + cast(dtype, bias[i[1]]))
+
+        return t.map(x.shape, element, name="instance_norm")
+
+
+@op("LRN", tags=("window",))
+class LRN:
+    """`x / (bias + alpha/size * sum of squares over a window of channels) ** beta`."""
+
+    def body(t, x, *, a):
+        before = (a.size - 1) // 2
+        n = x.rank - 2
+        padded = t.pad(x, (0, before, *(0,) * n), (0, a.size - 1 - before, *(0,) * n), literal(0, x.dtype))
+
+        def square(*i):
+            value = f.in_acc(padded[(i[0], i[1] + i[-1], *i[2:-1])])
+            return value * value
+
+        total = t.sum(x.shape, [a.size], square)
+
+        def element(*i):
+            base = total[i] * (a.alpha / a.size) + a.bias
+            return cast(x.dtype, f.in_acc(x[i]) / f.power(base, literal(a.beta, base.dtype)))
+
+        return t.map(x.shape, element, name="lrn")
+
+
+@op("LpNormalization", tags=("rows",))
+class LpNormalization:
+    def body(t, x, *, a):
+        axis = normalize_axis(a.axis, x.rank, "LpNormalization")
+        kept = _kept([axis])
+        if a.p == 1:
+            norm = over_axes(t, "sum", x, [axis], lambda e: f.absolute(f.in_acc(e)))
+        else:
+            norm = over_axes(t, "sum", x, [axis], lambda e: f.in_acc(e) * f.in_acc(e))
+
+        def element(*i):
+            length = norm[kept(i)] if a.p == 1 else f.root(norm[kept(i)])
+            zero = literal(0, length.dtype)
+            return cast(x.dtype, where(equal(length, 0), zero, f.in_acc(x[i]) / length))
+
+        return t.map(x.shape, element, name="lp_norm")
+
+
+@op("GroupNormalization", tags=("rows",))
+class GroupNormalization:
+    """`(x - mean) / sqrt(var + epsilon)` per group of channels, then scale and bias per channel."""
+
+    def body(t, x, scale, bias, *, a):
+        n, c, *rest = x.shape
+        each = floordiv(c, a.num_groups)
+        dtype = f.compute_type(x.dtype)
+        grouped = t.map(
+            (n, a.num_groups, each, *rest),
+            lambda i, g, k, *s: cast(dtype, x[(i, g * wrap(each) + k, *s)]),
+            name="grouped",
+        )
+        axes = tuple(range(2, grouped.rank))
+        centred, _, var = moments(t, grouped, axes, _kept(axes))
+        zeros = (0,) * (len(rest) + 1)
+
+        def element(*i):
+            g, k = i[1] // wrap(each), i[1] % wrap(each)
+            norm = centred[(i[0], g, k, *i[2:])] / f.root(var[(i[0], g, *zeros)] + a.epsilon)
+            return cast(x.dtype, norm * cast(dtype, scale[i[1]]) + cast(dtype, bias[i[1]]))
+
+        return t.map(x.shape, element, name="group_norm")
+
+
+@op("MeanVarianceNormalization", tags=("rows",))
+class MeanVarianceNormalization:
+    def body(t, x, *, a):
+        axes = tuple(k % x.rank for k in (a.axes or (0, 2, 3)))
+        kept = _kept(axes)
+        centred, _, var = moments(t, x, axes, kept)
+        return t.map(x.shape, lambda *i: cast(x.dtype, centred[i] / maximum(f.root(var[kept(i)]), 1e-9)), name="mvn")
+
+
+ALL = (
+    BatchNormalization, LayerNormalization, RMSNormalization, InstanceNormalization, LRN, LpNormalization,
+    GroupNormalization, MeanVarianceNormalization,
+)  # fmt: skip

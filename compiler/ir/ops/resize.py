@@ -1,0 +1,251 @@
+"""Resize, one axis after another: each axis is a weighted sum of a few neighbours (ONNX Resize, all modes)."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from types import SimpleNamespace
+from typing import Any
+
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.dim import Dim, Sym, exact_quotient, floordiv
+from occ.compiler.ir.dtype import F64, I64
+from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
+from occ.compiler.ir.functions import absolute
+from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import normalize_axes
+from occ.compiler.ir.te import Builder, Tensor
+
+
+@dataclass(frozen=True)
+class AxisResize:
+    """The resizing of one axis: extents, the scale as number or expression, the region of interest."""
+
+    axis: int
+    size: Dim
+    out: Dim
+    scale: Fraction | None  # None: out / size, known at run time only
+    roi: tuple[float, float]
+
+    @property
+    def factor(self) -> Expr:
+        """The scale as an f64."""
+        if self.scale is not None:
+            return literal(float(self.scale), F64)
+        return cast(F64, wrap(self.out)) / cast(F64, wrap(self.size))
+
+    @property
+    def width(self) -> Expr:
+        """The output extent before rounding, as an f64."""
+        return self.factor * cast(F64, wrap(self.size))
+
+
+def _floats(name: str, operand: Tensor | None) -> tuple[float, ...]:
+    if operand is None or operand.shape == (0,):
+        return ()
+    if operand.value is None or any(v is None or isinstance(v, Sym) for v in operand.value):
+        raise Unresolved("Resize", name)
+    return tuple(float(v) for v in operand.value if v is not None and not isinstance(v, Sym))
+
+
+def axis_plan(x: Tensor, roi: Tensor | None, scales: Tensor | None, sizes: Tensor | None, a: Any) -> list[AxisResize]:
+    """How each axis that changes is resized.
+
+    Raises:
+        Invalid: neither or both of `scales` and `sizes` are given; Unresolved: they are computed at run time.
+    """
+    axes = tuple(range(x.rank)) if a.axes is None else normalize_axes(a.axes, x.rank, "Resize")
+    factors = _floats("scales", scales)
+    asked = static_dims("Resize", "sizes", sizes) if sizes is not None and sizes.shape != (0,) else ()
+    if bool(factors) == bool(asked):
+        raise Invalid("`Resize` needs either `scales` or `sizes`")
+    if len(factors or asked) != len(axes):
+        raise Invalid(f"`Resize`: {len(factors or asked)} scales or sizes for {len(axes)} axes")
+    region = _floats("roi", roi) if a.coordinate_transformation_mode == "tf_crop_and_resize" else ()
+    outs: list[Dim] = list(asked)
+    ratios: list[Fraction | None] = [Fraction(s) for s in factors]
+    if asked:
+        ratios = [_ratio(out, x.shape[axis]) for out, axis in zip(asked, axes, strict=True)]
+        if a.keep_aspect_ratio_policy != "stretch":
+            ratios, outs = _keep_aspect(x, axes, ratios, a.keep_aspect_ratio_policy)
+    else:
+        outs = [_scaled(x.shape[axis], s) for axis, s in zip(axes, ratios, strict=True) if s is not None]
+    plan: list[AxisResize] = []
+    for k, axis in enumerate(axes):
+        bounds = (region[k], region[k + len(axes)]) if region else (0.0, 1.0)
+        step = AxisResize(axis, x.shape[axis], outs[k], ratios[k], bounds)
+        if step.out != step.size or step.scale != 1 or bounds != (0.0, 1.0):
+            plan.append(step)
+    return plan
+
+
+def _ratio(out: Dim, size: Dim) -> Fraction | None:
+    if isinstance(out, int) and isinstance(size, int):
+        return Fraction(out, size)
+    quotient = exact_quotient(out, size)
+    return Fraction(quotient) if isinstance(quotient, int) else None
+
+
+def _scaled(size: Dim, scale: Fraction) -> Dim:
+    return floordiv(size * scale.numerator, scale.denominator)
+
+
+def _keep_aspect(
+    x: Tensor, axes: tuple[int, ...], ratios: list[Fraction | None], policy: str
+) -> tuple[list[Fraction | None], list[Dim]]:
+    known = [r for r in ratios if r is not None]
+    if len(known) != len(ratios):
+        raise Unresolved("Resize", "sizes")
+    scale = min(known) if policy == "not_larger" else max(known)
+    # Halves round up (ONNX Resize, keep_aspect_ratio_policy).
+    outs = [floordiv(x.shape[k] * scale.numerator * 2 + scale.denominator, 2 * scale.denominator) for k in axes]
+    return [scale] * len(ratios), outs
+
+
+def source_position(r: AxisResize, i: Expr, mode: str) -> Expr:
+    """Where output position `i` lies in the input, an f64 (ONNX Resize, coordinate_transformation_mode)."""
+    y, scale, last = cast(F64, i), r.factor, cast(F64, wrap(r.size - 1))
+    single = equal(r.width, 1.0)
+    match mode:
+        case "asymmetric":
+            return y / scale
+        case "half_pixel":
+            return (y + 0.5) / scale - 0.5
+        case "pytorch_half_pixel":
+            return where(single, literal(-0.5, F64), (y + 0.5) / scale - 0.5)
+        case "align_corners":
+            return where(single, literal(0, F64), y * last / (r.width - 1.0))
+        case "half_pixel_symmetric":
+            adjustment = cast(F64, wrap(r.out)) / r.width
+            offset = cast(F64, wrap(r.size)) / 2.0 * (1.0 - adjustment)
+            return offset + (y + 0.5) / scale - 0.5
+        case "tf_half_pixel_for_nn":
+            return (y + 0.5) / scale
+        case "tf_crop_and_resize":
+            start, end = r.roi
+            spread = where(single, last * (end - start) / 2.0, y * (end - start) * last / (r.width - 1.0))
+            return spread + last * start
+        case _:
+            raise Invalid(f"`coordinate_transformation_mode` of `Resize` is {mode!r}", code="OCC0107")
+
+
+def _nearest(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor:
+    """The nearest neighbour; by a whole factor it is an integer division, which needs no table."""
+    mode, rule = a.coordinate_transformation_mode, a.nearest_mode
+    whole = r.scale is not None and r.scale.denominator == 1 and r.out == r.size * r.scale.numerator
+    if whole and ((mode, rule) == ("asymmetric", "floor") or (mode == "half_pixel" and rule.startswith("round"))):
+        factor = int(r.scale or 1)
+        return _read(t, x, r, lambda i: i // factor)
+    if mode == "asymmetric" and rule == "floor" and r.scale is not None and r.scale.numerator == 1:
+        step = r.scale.denominator
+        return _read(t, x, r, lambda i: i * step)
+
+    def choose(i: Expr) -> Expr:
+        at = source_position(r, i, mode)
+        match rule:
+            case "floor":
+                return call("floor", at)
+            case "ceil":
+                return call("ceil", at)
+            case "round_prefer_floor":
+                return call("ceil", at - 0.5)
+            case "round_prefer_ceil":
+                return call("floor", at + 0.5)
+            case _:
+                raise Invalid(f"`nearest_mode` of `Resize` is {rule!r}", code="OCC0107")
+
+    table = t.map([r.out], lambda i: clamp(cast(I64, choose(i)), 0, wrap(r.size - 1)), name="nearest")
+    return _read(t, x, r, lambda i: table[i])
+
+
+def _read(t: Builder, x: Tensor, r: AxisResize, at: Callable[[Expr], Expr]) -> Tensor:
+    shape = [r.out if k == r.axis else n for k, n in enumerate(x.shape)]
+    return t.map(shape, lambda *i: x[(*i[: r.axis], at(i[r.axis]), *i[r.axis + 1 :])], name="resize")
+
+
+def _weights(mode: str, r: AxisResize, a: SimpleNamespace) -> tuple[int, int, Callable[[int, Expr], Expr]]:
+    """(number of taps, offset of the first, weight of a tap given the fraction) of linear and cubic interpolation."""
+    shrink = 1.0
+    if a.antialias:
+        if r.scale is None:
+            raise Unresolved("Resize", "sizes")
+        shrink = min(float(r.scale), 1.0)
+    reach = 1 if mode == "linear" else 2
+    first = floor(-reach / shrink) + 1
+    taps = (2 if mode == "linear" else 4) if shrink == 1 else (2 - 2 * first if mode == "linear" else 2 - first - first)
+
+    def weight(k: int, fraction: Expr) -> Expr:
+        distance = absolute((literal(first + k, F64) - fraction) * shrink)
+        if mode == "linear":
+            return maximum(1.0 - distance, 0.0)
+        c = a.cubic_coeff_a
+        near = ((c + 2) * distance - (c + 3)) * distance * distance + 1.0
+        far = ((c * distance - 5 * c) * distance + 8 * c) * distance - 4 * c
+        return where(distance <= 1.0, near, where(distance < 2.0, far, literal(0, F64)))
+
+    return taps, first, weight
+
+
+def _interpolated(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor:
+    taps, first, weight = _weights(a.mode, r, a)
+    dtype = x.dtype.acc if x.dtype.is_float else F64
+    at = t.map([r.out], lambda i: source_position(r, i, a.coordinate_transformation_mode), name="at")
+    left = t.map([r.out], lambda i: cast(I64, call("ceil", at[i])) - 1, name="left")  # left < at <= left + 1
+    raw = [t.map([r.out], lambda i, k=k: weight(k, at[i] - cast(F64, left[i])), name="raw") for k in range(taps)]
+
+    def kept(k: int, i: Expr) -> Expr:
+        if not a.exclude_outside:
+            return raw[k][i]
+        position = left[i] + (first + k)
+        return where((position >= 0) & (position < wrap(r.size)), raw[k][i], literal(0, F64))
+
+    def normal(k: int, i: Expr) -> Expr:
+        if not (a.exclude_outside or a.antialias):
+            return raw[k][i]
+        total = kept(0, i)
+        for other in range(1, taps):
+            total = total + kept(other, i)
+        return kept(k, i) / where(equal(total, 0.0), literal(1, F64), total)
+
+    weights = [t.map([r.out], lambda i, k=k: cast(dtype, normal(k, i)), name="weight") for k in range(taps)]
+
+    def element(*i: Expr) -> Expr:
+        o = i[r.axis]
+        total: Expr | None = None
+        for k in range(taps):
+            position = clamp(left[o] + (first + k), 0, wrap(r.size - 1))
+            value = cast(dtype, x[(*i[: r.axis], position, *i[r.axis + 1 :])]) * weights[k][o]
+            total = value if total is None else total + value
+        assert total is not None
+        if a.coordinate_transformation_mode != "tf_crop_and_resize":
+            return total
+        outside = (at[o] < 0.0) | (at[o] > cast(F64, wrap(r.size - 1)))
+        return where(outside, literal(a.extrapolation_value, dtype), total)
+
+    shape = [r.out if k == r.axis else n for k, n in enumerate(x.shape)]
+    return t.map(shape, element, name="resize")
+
+
+@op("Resize", static=("roi", "scales", "sizes"))
+class Resize:
+    def body(t, x, roi=None, scales=None, sizes=None, *, a):
+        if a.mode not in ("nearest", "linear", "cubic"):
+            raise Invalid(f"`mode` of `Resize` is {a.mode!r}", code="OCC0107")
+        value = x
+        for r in axis_plan(x, roi, scales, sizes, a):
+            value = _nearest(t, value, r, a) if a.mode == "nearest" else _interpolated(t, value, r, a)
+        if value.dtype != x.dtype:
+            rounded = x.dtype.is_int
+            return t.map(
+                value.shape,
+                lambda *i: cast(x.dtype, call("round_even", value[i]) if rounded else value[i]),
+                name="rounded",
+            )
+        return t.map(x.shape, lambda *i: x[i], name="resize") if value is x else value
+
+
+ALL = (Resize,)

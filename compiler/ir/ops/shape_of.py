@@ -1,0 +1,93 @@
+"""Operators whose result follows from shapes and constants alone."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum
+from occ.compiler.ir.dtype import I64, from_numpy
+from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.spec import op
+
+
+def pick(values: Sequence[Dim], k: Expr) -> Expr:
+    """The k-th of a few sizes; 0 of none."""
+    result = wrap(values[-1]) if values else wrap(0)
+    for at in reversed(range(len(values) - 1)):
+        result = where(equal(k, at), wrap(values[at]), result)
+    return result
+
+
+@op("Shape", tags=("shape",))
+class Shape:
+    def body(t, data, *, a):
+        start, end = a.start or 0, data.rank if a.end is None else a.end
+        shape = data.shape[slice(start, end)]
+        return t.map([len(shape)], lambda k: pick(shape, k), name="shape")
+
+
+@op("Size", tags=("shape",))
+class Size:
+    def body(t, data, *, a):
+        return t.map([], lambda: wrap(data.type.size), name="size")
+
+
+@op("ConstantOfShape", static=("input",))
+class ConstantOfShape:
+    def body(t, shape, *, a):
+        value = np.zeros(1, np.float32) if a.value is None else a.value
+        fill = literal(value.reshape(-1)[0].item(), from_numpy(value.dtype))
+        return t.map(static_dims("ConstantOfShape", "input", shape), lambda *_: fill, name="fill")
+
+
+def range_size(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Dim:
+    """Number of elements of a Range.
+
+    Raises:
+        Invalid: the step is 0.
+    """
+    if delta == 0:
+        raise Invalid("`Range`: delta is 0")
+    if any(isinstance(v, float) for v in (start, limit, delta)):
+        if any(isinstance(v, Sym) for v in (start, limit, delta)):
+            raise Unresolved("Range", "limit")
+        return max(math.ceil((float(limit) - float(start)) / float(delta)), 0)  # pyright: ignore[reportArgumentType]
+    if not isinstance(delta, int):
+        raise Unresolved("Range", "delta")
+    span: Any = limit - start if delta > 0 else start - limit  # pyright: ignore[reportOperatorIssue]
+    return maximum(ceildiv(span, abs(delta)), 0)
+
+
+@op("Range", static=("start", "limit", "delta"))
+class Range:
+    def body(t, start, limit, delta, *, a):
+        ends = []
+        for name, operand in (("start", start), ("limit", limit), ("delta", delta)):
+            if operand.value is None or operand.value[0] is None:
+                raise Unresolved("Range", name)
+            ends.append(operand.value[0])
+        n = range_size(*ends)
+        first, step = (
+            wrap(ends[k], I64) if not isinstance(ends[k], float) else literal(ends[k], start.dtype) for k in (0, 2)
+        )
+        return t.map(
+            [n], lambda i: cast(start.dtype, first) + cast(start.dtype, i) * cast(start.dtype, step), name="range"
+        )
+
+
+@op("EyeLike")
+class EyeLike:
+    def body(t, x, *, a):
+        dtype = a.dtype or x.dtype
+        if x.rank != 2:
+            raise Invalid(f"`EyeLike` takes a matrix, not rank {x.rank}")
+        return t.map(x.shape, lambda i, j: where(equal(i + a.k, j), literal(1, dtype), literal(0, dtype)), name="eye")
+
+
+ALL = (Shape, Size, ConstantOfShape, Range, EyeLike)

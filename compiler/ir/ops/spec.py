@@ -1,0 +1,185 @@
+"""What an operator is: its signature, read from `onnx.defs`, and the two things that ONNX cannot tell us.
+
+Those are `infer` and one *meaning*: a te `body`, a `composite` of other operators, a `host` routine, or its regions.
+`@op` turns a class that holds them as plain functions into an `OpSpec`; packages export theirs in `ALL`. A type checker
+takes the first parameter of such a function for an instance of the class, so the modules of operators switch off the
+checks that trip over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+from occ.compiler.ir import dtype as dt
+from occ.compiler.ir.dtype import DType
+from onnx.defs import OpSchema
+
+DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
+MEANINGS = ("body", "composite", "host", "region")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A formal operand or result: its name, whether it may be absent, whether it repeats, its type variable."""
+
+    name: str
+    optional: bool
+    variadic: bool
+    type_var: str
+    types: frozenset[str]
+
+
+@dataclass(frozen=True)
+class AttrSpec:
+    """A formal attribute; `default` is None where ONNX gives none."""
+
+    name: str
+    kind: str
+    required: bool
+    default: Any
+
+
+class OpSpec:
+    """An operator.
+
+    Attributes:
+        name: as in `Op.name`: the ONNX name, behind its domain if that is not ai.onnx.
+        infer: `infer(*operands, a=attributes)` gives the result type or types; None to read them off the body.
+        body: `body(t, *operands, a=attributes)` builds te stages with a `Builder` and gives the result tensor(s).
+        composite: `composite(b, *operands, a=attributes)` builds named ops and gives the result value(s).
+        host: name of a routine in `runtime/hostops.py`.
+        region: the meaning is in the regions of the op (If, Loop, ...).
+        static: operands whose value, not only type, the definition looks at, where it is known at compile time.
+        tags: facts that passes ask for: `contraction`, `window`, `view`, `elementwise`, `shape`.
+    """
+
+    def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
+        self.name = name
+        self.domain, _, self.operator = name.rpartition(".")
+        self.infer: Callable[..., Any] | None = fields.get("infer")
+        self.body: Callable[..., Any] | None = fields.get("body")
+        self.composite: Callable[..., Any] | None = fields.get("composite")
+        self.host: str | None = fields.get("host")
+        self.region: bool = fields.get("region", False)
+        self.static = frozenset(fields.get("static", ()))
+        self.tags = frozenset(fields.get("tags", ()))
+        self.doc: str = fields.get("__doc__") or ""
+        self._operand_names: tuple[str, ...] = fields.get("operands", ())
+        self.limits: str = fields.get("limits", "")
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the op is one of the compiler's own, without an ONNX schema."""
+        return self.domain == "legacy" or self.operator[:1].islower()
+
+    @property
+    def meaning(self) -> str:
+        """Which of `MEANINGS` the operator has."""
+        return next(m for m in MEANINGS if getattr(self, m))
+
+    @cached_property
+    def schema(self) -> OpSchema:
+        """The latest ONNX schema of the operator."""
+        return onnx.defs.get_schema(self.operator, self.domain)
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """Formal operands, in order."""
+        if self.is_internal:
+            return tuple(Operand(name, False, False, "", frozenset()) for name in self._operand_names)
+        return tuple(map(_operand, self.schema.inputs))
+
+    @cached_property
+    def results(self) -> tuple[Operand, ...]:
+        """Formal results, in order."""
+        return () if self.is_internal else tuple(map(_operand, self.schema.outputs))
+
+    @cached_property
+    def attrs(self) -> dict[str, AttrSpec]:
+        """Formal attributes by name."""
+        if self.is_internal:
+            return {}
+        return {name: _attr_spec(attr) for name, attr in self.schema.attributes.items()}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        return {name: spec.default for name, spec in self.attrs.items()}
+
+    def attributes(self, given: Mapping[str, Any]) -> SimpleNamespace:
+        """Attributes by name, the defaults filled in; None where there is neither value nor default."""
+        return SimpleNamespace(**{**self._defaults, **given})
+
+    def operand_name(self, k: int) -> str:
+        """Name of the k-th actual operand."""
+        if not self.operands:
+            return f"operand {k}"
+        formal = self.operands[min(k, len(self.operands) - 1)]
+        return f"{formal.name}[{k - len(self.operands) + 1}]" if formal.variadic else formal.name
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}: {self.meaning}>"
+
+
+def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:
+    """Class decorator: the functions and fields of the class become the `OpSpec` of that operator."""
+    return lambda cls: OpSpec(name, {**{k: v for k, v in vars(cls).items() if k in _FIELDS}, **fields})
+
+
+_FIELDS = ("infer", "body", "composite", "host", "region", "static", "tags", "operands", "limits", "__doc__")
+
+
+def _operand(formal: OpSchema.FormalParameter) -> Operand:
+    option = formal.option
+    return Operand(
+        formal.name,
+        option == OpSchema.FormalParameterOption.Optional,
+        option == OpSchema.FormalParameterOption.Variadic,
+        formal.type_str if not formal.type_str.endswith(")") else "",
+        frozenset(formal.types),
+    )
+
+
+def attr_kind(attr: OpSchema.Attribute) -> str:
+    """The type of a formal attribute, as AttributeProto names it: `INT`, `FLOATS`, ..."""
+    return attr.type.name  # pyright: ignore[reportAttributeAccessIssue] - an enumeration at run time
+
+
+def _attr_spec(attr: OpSchema.Attribute) -> AttrSpec:
+    value: Any = None
+    if attr.default_value.type:
+        value = attr_value(attr.default_value)
+    return AttrSpec(attr.name, attr_kind(attr), attr.required, value)
+
+
+def attr_value(proto: onnx.AttributeProto) -> Any:
+    """A plain Python value of an attribute; tensors become arrays, element types become `DType`."""
+    value = onnx.helper.get_attribute_value(proto)
+    if proto.name in DTYPE_ATTRS and isinstance(value, int):
+        return dt.BY_ONNX.get(value)
+    match value:
+        case bytes():
+            return value.decode("utf-8", "surrogateescape")
+        case onnx.TensorProto():
+            return onnx.numpy_helper.to_array(value)
+        case str() | int() | float():
+            return value
+        case onnx.GraphProto() | onnx.SparseTensorProto() | onnx.TypeProto():
+            return value
+        case _:
+            return tuple(v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in value)
+
+
+def onnx_type_name(dtype: DType) -> str:
+    """How ONNX type constraints spell a tensor of this element type: `tensor(float)`."""
+    return f"tensor({_ONNX_NAMES.get(dtype.name, dtype.numpy.name)})"
+
+
+_ONNX_NAMES = {
+    "f32": "float", "f64": "double", "str": "string", "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz",
+    "f8e5m2": "float8e5m2", "f8e5m2fnuz": "float8e5m2fnuz", "f8e8m0": "float8e8m0", "f4e2m1": "float4e2m1",
+}  # fmt: skip

@@ -1,0 +1,334 @@
+"""Sliding windows: convolution, transposed convolution and pooling, in any number of spatial axes."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import dim
+from occ.compiler.ir import functions as f
+from occ.compiler.ir.dim import Dim, ceildiv, floordiv
+from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.expr import Expr, cast, equal, literal, maximum, minimum, where, wrap
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import equal_dims, show_shape
+from occ.compiler.ir.te import Builder, Tensor
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window over spatial axes: everything per axis, begin and end pads resolved from `auto_pad`."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[Dim, ...]
+    after: tuple[Dim, ...]
+    out: tuple[Dim, ...]
+
+    def position(self, o: Sequence[Expr], k: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where tap `k` of output `o` lies in the padded input."""
+        return tuple(i * s + j * d for i, s, j, d in zip(o, self.strides, k, self.dilations, strict=True))
+
+
+def window_of(name: str, spatial: Sequence[Dim], kernel: Sequence[Dim], a: SimpleNamespace) -> Window:
+    """The window that the attributes of Conv and the pools describe.
+
+    Raises:
+        Invalid: an attribute has the wrong length, or the kernel does not fit into the padded input.
+    """
+    n = len(spatial)
+    if any(not isinstance(k, int) for k in kernel):
+        raise Invalid(f"`{name}` needs a kernel of constant extents, not {show_shape(kernel)}")
+    taps = tuple(int(k) for k in kernel)  # pyright: ignore[reportArgumentType]
+    strides, dilations = (tuple(getattr(a, key, None) or (1,) * n) for key in ("strides", "dilations"))
+    for key, value, length in (("kernel_shape", taps, n), ("strides", strides, n), ("dilations", dilations, n)):
+        if len(value) != length:
+            raise Invalid(f"`{key}` of `{name}` has {len(value)} entries for {n} spatial axes", code="OCC0107")
+    reach = tuple((k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True))
+    before, after = _pads(name, spatial, reach, strides, a)
+    out: list[Dim] = []
+    for size, r, s, b, e in zip(spatial, reach, strides, before, after, strict=True):
+        space = size + b + e - r
+        if isinstance(space, int) and space < 0:
+            raise Invalid(f"the window of `{name}` spans {r} elements, but the padded input has only {size + b + e}")
+        if getattr(a, "ceil_mode", 0):
+            steps = ceildiv(space, s) + 1
+            # A last window that would start in the end padding is left out (ONNX MaxPool, output shape).
+            if s > 1:
+                steps = dim.minimum(steps, floordiv(size + b - 1, s) + 1)
+            out.append(steps)
+        else:
+            out.append(floordiv(space, s) + 1)
+    return Window(taps, strides, dilations, before, after, tuple(out))
+
+
+def _pads(
+    name: str, spatial: Sequence[Dim], reach: Sequence[int], strides: Sequence[int], a: SimpleNamespace
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    n = len(spatial)
+    if a.auto_pad in ("NOTSET", ""):
+        pads = tuple(a.pads or (0,) * (2 * n))
+        if len(pads) != 2 * n:
+            raise Invalid(f"`pads` of `{name}` has {len(pads)} entries for {n} spatial axes", code="OCC0107")
+        return pads[:n], pads[n:]
+    if a.auto_pad == "VALID":
+        return (0,) * n, (0,) * n
+    if a.auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        raise Invalid(f"`auto_pad` of `{name}` is {a.auto_pad!r}", code="OCC0107")
+    before: list[Dim] = []
+    after: list[Dim] = []
+    for size, r, s in zip(spatial, reach, strides, strict=True):
+        total = dim.maximum((ceildiv(size, s) - 1) * s + r - size, 0)
+        small, large = floordiv(total, 2), ceildiv(total, 2)
+        before.append(small if a.auto_pad == "SAME_UPPER" else large)
+        after.append(large if a.auto_pad == "SAME_UPPER" else small)
+    return tuple(before), tuple(after)
+
+
+def conv_window(name: str, x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
+    """The window of a convolution, its operands checked.
+
+    Raises:
+        Invalid: ranks, channels or groups do not fit.
+    """
+    if x.rank != w.rank or x.rank < 3:
+        raise Invalid(f"`{name}` takes an input and a weight of one rank above 2, not ranks {x.rank} and {w.rank}")
+    if a.kernel_shape and tuple(a.kernel_shape) != w.shape[2:]:
+        raise Invalid(
+            f"`kernel_shape` of `{name}` is {show_shape(a.kernel_shape)}, the weight is {show_shape(w.shape)}"
+        )
+    return window_of(name, x.shape[2:], w.shape[2:], a)
+
+
+@op("Conv", tags=("contraction", "window"))
+class Conv:
+    """ONNX Conv: `out[n, o, y...] = b[o] + sum over c, k of x[n, c, y*s + k*d - pad] * w[o, c, k...]`, in groups."""
+
+    def body(t, x, w, b=None, *, a):
+        win = conv_window("Conv", x, w, a)
+        per_group = w.shape[1]
+        if isinstance(x.shape[1], int) and isinstance(per_group, int) and x.shape[1] != per_group * a.group:
+            raise Invalid(
+                f"`Conv` input has {x.shape[1]} channels but the weight expects {per_group * a.group}",
+                note=f"the weight is {w.type}; channels must equal {per_group} * group, and group is {a.group}",
+            )
+        equal_dims(x.shape[1], per_group * a.group, "`Conv`: channels of input and weight differ")
+        padded = t.pad(x, (0, 0, *win.before), (0, 0, *win.after), literal(0, x.dtype))
+        shape = (x.shape[0], w.shape[0], *win.out)
+        each = floordiv(w.shape[0], a.group)
+        n = len(win.out)
+
+        def product(*i):
+            batch, o, pos, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n :]
+            channel = c if a.group == 1 else o // wrap(each) * wrap(per_group) + c
+            value = padded[(batch, channel, *win.position(pos, tap))]
+            return f.in_acc(value) * f.in_acc(w[(o, c, *tap)])
+
+        acc = t.sum(shape, (per_group, *win.kernel), product, name="conv")
+        if b is None and acc.dtype == x.dtype:
+            return acc
+        bias = (lambda i: 0) if b is None else (lambda i: f.in_acc(b[i[1]]))
+        return t.map(shape, lambda *i: cast(x.dtype, acc[i] if b is None else acc[i] + bias(i)), name="conv_out")
+
+
+def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
+    """The window of ConvTranspose; `before` and `out` as its own output-shape rules give them."""
+    n = x.rank - 2
+    taps = tuple(int(k) for k in w.shape[2:])
+    strides, dilations = (tuple(getattr(a, key) or (1,) * n) for key in ("strides", "dilations"))
+    extra = tuple(a.output_padding or (0,) * n)
+    before: list[Dim] = []
+    after: list[Dim] = []
+    out: list[Dim] = []
+    for k in range(n):
+        full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + (taps[k] - 1) * dilations[k] + 1
+        if a.output_shape or a.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            size: Dim = a.output_shape[-n:][k] if a.output_shape else x.shape[2 + k] * strides[k]
+            total = dim.maximum(full - size, 0)
+            half = floordiv(total, 2)
+            before.append(half if a.auto_pad == "SAME_UPPER" else total - half)
+            after.append(total - before[-1])
+            out.append(size)
+        else:
+            pads = (0,) * (2 * n) if a.auto_pad == "VALID" or not a.pads else a.pads
+            before.append(pads[k])
+            after.append(pads[n + k])
+            out.append(full - pads[k] - pads[n + k])
+    return Window(taps, strides, dilations, tuple(before), tuple(after), tuple(out))
+
+
+@op("ConvTranspose", tags=("contraction",))
+class ConvTranspose:
+    """The transpose of Conv, in gather form: output `p` takes the inputs `q` with `q*stride + tap*dilation = p + pad`."""
+
+    def body(t, x, w, b=None, *, a):
+        if x.rank != w.rank or x.rank < 3:
+            raise Invalid(f"`ConvTranspose` takes operands of one rank above 2, not {x.rank} and {w.rank}")
+        equal_dims(x.shape[1], w.shape[0], "`ConvTranspose`: channels of input and weight differ")
+        win = transposed_window(x, w, a)
+        n, each = len(win.out), w.shape[1]
+        shape = (x.shape[0], each * a.group, *win.out)
+        channels = floordiv(x.shape[1], a.group)
+        # With dilation 1 only the taps of the output's own phase are visited: ceil(kernel / stride) of them.
+        phased = [d == 1 for d in win.dilations]
+        visits = [-(-k // s) if p else k for k, s, p in zip(win.kernel, win.strides, phased, strict=True)]
+
+        def product(*i):
+            batch, o, pos, c, visit = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n :]
+            taps, rows, inside = [], [], literal(True, BOOL)
+            for k in range(n):
+                shifted = pos[k] + win.before[k]
+                s, d = win.strides[k], win.dilations[k]
+                if phased[k]:
+                    tap, row = shifted % s + visit[k] * s, shifted // s - visit[k]
+                    inside = inside & (tap < win.kernel[k]) & (row >= 0) & (row < x.shape[2 + k])
+                else:
+                    tap, reach = visit[k], shifted - visit[k] * d
+                    row = reach // s
+                    inside = inside & (reach >= 0) & equal(reach % s, 0) & (row < x.shape[2 + k])
+                taps.append(tap)
+                rows.append(row)
+            group = o // wrap(each) if a.group > 1 else literal(0, I64)
+            channel = c + group * wrap(channels)
+            filter_ = o - group * wrap(each) if a.group > 1 else o
+            value = f.in_acc(x[(batch, channel, *rows)]) * f.in_acc(w[(channel, filter_, *taps)])
+            return where(inside, value, literal(0, value.dtype))
+
+        acc = t.sum(shape, (channels, *visits), product, name="conv_transpose")
+        if b is None and acc.dtype == x.dtype:
+            return acc
+        return t.map(
+            shape,
+            lambda *i: cast(x.dtype, acc[i] if b is None else acc[i] + f.in_acc(b[i[1]])),
+            name="conv_transpose_out",
+        )
+
+
+def _pool_kernel(x: Tensor, a: SimpleNamespace, name: str) -> Window:
+    return window_of(name, x.shape[2:], a.kernel_shape, a)
+
+
+def _reachable_end(x: Tensor, win: Window) -> tuple[Dim, ...]:
+    """End pads that cover the last window, which ceil_mode may let reach past the stated padding."""
+    ends: list[Dim] = []
+    for k, size in enumerate(x.shape[2:]):
+        needed = (win.out[k] - 1) * win.strides[k] + (win.kernel[k] - 1) * win.dilations[k] + 1
+        ends.append(dim.maximum(needed - size - win.before[k], 0))
+    return tuple(ends)
+
+
+@op("MaxPool", tags=("window",))
+class MaxPool:
+    """ONNX MaxPool; `Indices` are flat positions in the input, row-major (or column-major) over all axes."""
+
+    def body(t, x, *, a):
+        win = _pool_kernel(x, a, "MaxPool")
+        n = len(win.out)
+        lowest = literal(x.dtype.lowest, x.dtype)
+        padded = t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), lowest)
+        shape = (*x.shape[:2], *win.out)
+
+        def tap(*i):
+            return padded[(*i[:2], *win.position(i[2 : 2 + n], i[2 + n :]))]
+
+        pooled = t.reduce("max", shape, win.kernel, tap, name="max_pool")
+        if a.n_results == 1:
+            return pooled
+        return pooled, _max_positions(t, x, padded, win, shape, column_major=bool(a.storage_order))
+
+
+def _max_positions(
+    t: Builder, x: Tensor, padded: Tensor, win: Window, shape: Sequence[Dim], *, column_major: bool
+) -> Tensor:
+    n = len(win.out)
+    taps = 1
+    for k in win.kernel:
+        taps *= k
+
+    def split(r: Expr) -> tuple[Expr, ...]:
+        parts: list[Expr] = []
+        for k in reversed(win.kernel):
+            parts.append(r % k)
+            r = r // k
+        return tuple(reversed(parts))
+
+    which = t.reduce(
+        "argmax", shape, [taps], lambda *i: padded[(*i[:2], *win.position(i[2 : 2 + n], split(i[-1])))], name="which"
+    )
+
+    def flat(*i: Expr) -> Expr:
+        pos = win.position(i[2:], split(which[i]))
+        rows = [p - b for p, b in zip(pos, win.before, strict=True)]
+        total = i[0] * wrap(x.shape[1]) + i[1]
+        if column_major:
+            inner: Expr = literal(0, I64)
+            scale: Dim = 1
+            for row, size in zip(rows, x.shape[2:], strict=True):
+                inner, scale = inner + row * wrap(scale), scale * size
+            return total * wrap(scale) + inner
+        for row, size in zip(rows, x.shape[2:], strict=True):
+            total = total * wrap(size) + row
+        return total
+
+    return t.map(shape, flat, name="indices")
+
+
+@op("AveragePool", tags=("window",))
+class AveragePool:
+    """ONNX AveragePool; without `count_include_pad` the divisor is the number of taps inside the input."""
+
+    def body(t, x, *, a):
+        win = _pool_kernel(x, a, "AveragePool")
+        n = len(win.out)
+        padded = t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(0, x.dtype))
+        shape = (*x.shape[:2], *win.out)
+        acc = t.sum(shape, win.kernel, lambda *i: f.in_acc(padded[(*i[:2], *win.position(i[2 : 2 + n], i[2 + n :]))]))
+
+        def mean(*i: Expr) -> Expr:
+            return cast(x.dtype, acc[i] / cast(acc.dtype, _taps_inside(x, win, i[2:], include_pad=a.count_include_pad)))
+
+        return t.map(shape, mean, name="average_pool")
+
+
+def _taps_inside(x: Tensor, win: Window, pos: Sequence[Expr], *, include_pad: int) -> Expr:
+    count: Expr = literal(1, I64)
+    for k, o in enumerate(pos):
+        low: Dim = 0 if include_pad else win.before[k]
+        high = win.before[k] + x.shape[2 + k] + (win.after[k] if include_pad else 0)
+        last = (win.out[k] - 1) * win.strides[k] + (win.kernel[k] - 1) * win.dilations[k]
+        if low == 0 and dim.is_positive(high - last):
+            count = count * win.kernel[k]
+            continue
+        if win.dilations[k] == 1:
+            start = o * win.strides[k]
+            count = count * (minimum(start + win.kernel[k], high) - maximum(start, low))
+            continue
+        inside: Expr = literal(0, I64)
+        for tap in range(win.kernel[k]):
+            at = o * win.strides[k] + tap * win.dilations[k]
+            inside = inside + cast(I64, (at >= low) & (at < high))
+        count = count * inside
+    return count
+
+
+@op("LpPool", tags=("window",))
+class LpPool:
+    def body(t, x, *, a):
+        win = _pool_kernel(x, a, "LpPool")
+        n = len(win.out)
+        padded = t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(0, x.dtype))
+        shape = (*x.shape[:2], *win.out)
+
+        def tap(*i):
+            value = f.absolute(f.in_acc(padded[(*i[:2], *win.position(i[2 : 2 + n], i[2 + n :]))]))
+            return f.power(value, literal(a.p, value.dtype))
+
+        acc = t.sum(shape, win.kernel, tap)
+        return t.map(shape, lambda *i: cast(x.dtype, f.power(acc[i], literal(1 / a.p, acc.dtype))), name="lp_pool")
+
+
+ALL = (Conv, ConvTranspose, MaxPool, AveragePool, LpPool)

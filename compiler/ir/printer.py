@@ -1,0 +1,290 @@
+"""Writes modules and te functions as `.occ` text. `print(parse(print(m)))` equals `print(m)` byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from occ.compiler.ir.dim import Sym, Symbol
+from occ.compiler.ir.dtype import BOOL, F32, I64, DType, from_numpy
+from occ.compiler.ir.expr import (
+    Axis,
+    Binary,
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Select,
+    Size,
+)
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.te import AnyStage, Scatter, TeFunc
+from occ.compiler.ir.types import Type
+from occ.compiler.ir.value import Value, Weight
+
+LARGEST_DENSE = 16  # elements of a weight that is printed in place
+_ALIGN = 64
+_BARE = re.compile(r"[\w.\/-]+")
+_LEVEL = {
+    "or": 1, "xor": 2, "and": 3, "eq": 4, "ne": 4, "lt": 4, "le": 4, "add": 5, "sub": 5, "mul": 6, "div": 6,
+    "floordiv": 6, "mod": 6,
+}  # fmt: skip
+_SIGN = {
+    "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "add": "+", "sub": "-",
+    "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
+}  # fmt: skip
+
+
+def quote(text: str) -> str:
+    """A string literal: JSON escapes, ASCII only, so that no name from a model can end it."""
+    return json.dumps(text)
+
+
+def sigil(mark: str, name: str) -> str:
+    """A value or symbol name, quoted where it is not a plain word."""
+    return mark + (name if name.isascii() and _BARE.fullmatch(name) else quote(name))
+
+
+def number(value: Any) -> str:
+    """A literal without a dtype."""
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quote(value)
+    return repr(value)
+
+
+def attr_text(value: Any) -> str:
+    """An attribute value."""
+    match value:
+        case None:
+            return "none"
+        case DType():
+            return value.name
+        case Sym():
+            return f"dim<{value}>"
+        case tuple() | list():
+            return f"[{', '.join(map(attr_text, value))}]"
+        case np.ndarray():
+            kind = f"{from_numpy(value.dtype)}[{','.join(map(str, value.shape))}]"
+            return f"tensor<{', '.join([kind, *(number(v) for v in _elements(value))])}>"
+        case _:
+            return number(value)
+
+
+def _elements(data: np.ndarray) -> list[Any]:
+    if data.dtype.kind in "biuf":
+        return data.reshape(-1).tolist()
+    if data.dtype.kind in "OUST":
+        return [v.decode() if isinstance(v, bytes) else str(v) for v in data.reshape(-1)]
+    return data.reshape(-1).astype(np.float64).tolist()
+
+
+# Expressions --------------------------------------------------------------------------------------------------------
+
+
+def expr_text(e: Expr, params: Iterable[str] = (), level: int = 0) -> str:
+    """An expression; `params` are the sources that print with `%`."""
+    match e:
+        case Const():
+            return _const(e)
+        case Index():
+            return e.name
+        case Size():
+            return f"dim({e.dim})"
+        case Load():
+            mark = "%" if e.source in params else ""
+            return f"{mark}{e.source}[{', '.join(expr_text(i, params) for i in e.index)}]"
+        case Binary() if e.op in _SIGN:
+            mine = _LEVEL[e.op]
+            left = expr_text(e.lhs, params, mine + (mine == 4))
+            text = f"{left} {_SIGN[e.op]} {expr_text(e.rhs, params, mine + 1)}"
+            return f"({text})" if mine < level else text
+        case Binary():
+            return f"{e.op}({expr_text(e.lhs, params)}, {expr_text(e.rhs, params)})"
+        case Call():
+            return f"{e.fn}({', '.join(expr_text(a, params) for a in e.args)})"
+        case Select():
+            cond = expr_text(e.cond, params, 1)
+            text = f"{cond} ? {expr_text(e.then, params)} : {expr_text(e.other, params)}"
+            return f"({text})" if level else text
+        case Cast():
+            return f"cast<{e.dtype}>({expr_text(e.arg, params)})"
+        case Bitcast():
+            return f"bitcast<{e.dtype}>({expr_text(e.arg, params)})"
+        case Reduce():
+            return f"{e.kind}[{axes_text(e.axes)}]({expr_text(e.body, params)})"
+        case _:
+            raise AssertionError(f"no text for {type(e)}")
+
+
+def _const(c: Const) -> str:
+    if c.dtype in (BOOL, I64):
+        return number(c.value)
+    text = repr(c.value)
+    return text if c.dtype == F32 else f"{text}_{c.dtype}"
+
+
+def axes_text(axes: Sequence[Axis]) -> str:
+    return ", ".join(f"{a.name}<{a.extent}" for a in axes)
+
+
+def stage_text(s: AnyStage, params: Iterable[str] = ()) -> str:
+    """One stage of a te function, on one line."""
+    head = f"{s.name}[{axes_text(s.axes)}] = "
+    loc = f" loc({quote(s.note)})" if s.note else ""
+    if isinstance(s, Scatter):
+        targets = ", ".join(expr_text(e, params) for e in s.target)
+        parts = f"{expr_text(s.init, params)}; {targets}; {expr_text(s.value, params)}"
+        return f"{head}scatter.{s.combine}[{axes_text(s.over)}]({parts}){loc}"
+    return f"{head}{expr_text(s.expr, params)}{loc}"
+
+
+def te_text(f: TeFunc, indent: str = "") -> str:
+    """A te function."""
+    names = {p.name for p in f.params}
+    params = ", ".join(f"%{p.name}: {p.type}" for p in f.params)
+    results = ", ".join(f"{r.name}: {r.type}" for r in f.results)
+    lines = [f"te {sigil('@', f.name)}[{', '.join(f.dims)}]({params}) -> ({results}) {{"]
+    lines += [f"  {stage_text(s, names)}" for s in f.stages]
+    lines += [f"  check[{axes_text(c.axes)}] {expr_text(c.cond, names)}, {quote(c.message)}" for c in f.checks]
+    if f.schedule:
+        lines += ["  schedule {", *(f"    {d}" for d in f.schedule), "  }"]
+    return "\n".join(indent + line for line in [*lines, "}"])
+
+
+# Modules ------------------------------------------------------------------------------------------------------------
+
+
+class _Names:
+    """Unique printed names of the values of one function."""
+
+    def __init__(self, func: Func) -> None:
+        self.names: dict[Value, str] = {}
+        self._taken: dict[str, int] = {}
+        for value in func.args:
+            self.add(value)
+
+    def add(self, value: Value) -> str:
+        name = base = value.name or "v"
+        while name in self._taken:
+            self._taken[base] += 1
+            name = f"{base}.{self._taken[base]}"
+        self._taken[name] = 0
+        self.names[value] = name
+        return sigil("%", name)
+
+    def __getitem__(self, value: Value | None) -> str:
+        if value is None:
+            return "none"
+        return sigil("@", value.name) if isinstance(value, Weight) else sigil("%", self.names[value])
+
+
+def types_text(types: Sequence[Type | None]) -> str:
+    listed = [str(t) if t is not None else "?" for t in types]
+    return listed[0] if len(listed) == 1 else f"({', '.join(listed)})"
+
+
+def op_text(op: Op, names: _Names | None = None) -> str:
+    """One op without its regions, as diagnostics show it."""
+    show = names.__getitem__ if names else _loose
+    operands = ", ".join(show(v) for v in op.operands)
+    head = f"{', '.join(names[r] if names else _loose(r) for r in op.results)} = " if op.results else ""
+    attrs = f" {{{', '.join(f'{k}={attr_text(v)}' for k, v in sorted(op.attrs.items()))}}}" if op.attrs else ""
+    typed = bool(op.results) and all(r.type is not None for r in op.results)
+    types = f" : {types_text([r.type for r in op.results])}" if typed else ""
+    return f"{head}{op.name}({operands}){attrs}{types}"
+
+
+def _loose(value: Value | None) -> str:
+    if value is None:
+        return "none"
+    return sigil("@" if isinstance(value, Weight) else "%", value.name)
+
+
+def _op_lines(op: Op, names: _Names, indent: str) -> list[str]:
+    if op.name == "yield":
+        word = "return" if op.parent is not None and op.parent.owner is None else "yield"
+        return [f"{indent}{word} {', '.join(names[v] for v in op.operands)}".rstrip()]
+    for value in op.results:
+        names.add(value)
+    lines = [indent + op_text(op, names)]
+    for region in op.regions:
+        args = ", ".join(f"{names.add(a)}: {a.type}" for a in region.args)
+        lines.append(f"{indent}  do ({args}) {{")
+        lines += _region_lines(region, names, indent + "    ")
+        lines.append(f"{indent}  }}")
+    if op.loc.nodes:
+        lines[-1] += f" loc({', '.join(map(quote, op.loc.nodes))})"
+    return lines
+
+
+def _region_lines(region: Region, names: _Names, indent: str) -> list[str]:
+    return [line for op in region for line in _op_lines(op, names, indent)]
+
+
+def func_text(func: Func, indent: str = "  ") -> str:
+    """A function."""
+    names = _Names(func)
+    params = ", ".join(f"{names[a]}: {a.type}" for a in func.args)
+    results = types_text([r.type for r in func.results])
+    labels = f" as {', '.join(map(quote, func.result_names))}" if func.result_names else ""
+    lines = [f"func {sigil('@', func.name)}({params}) -> {results}{labels} {{"]
+    lines += _region_lines(func.body, names, "  ")
+    return "\n".join(indent + line for line in [*lines, "}"])
+
+
+def weight_offsets(m: Module) -> dict[str, int]:
+    """Where each weight that is not printed in place lies in the weights file: in order, aligned to 64 bytes."""
+    offsets: dict[str, int] = {}
+    end = 0
+    for name, w in m.weights.items():
+        if w.data.size > LARGEST_DENSE and w.data.dtype.kind not in "OUST":
+            offsets[name] = end = -(-end // _ALIGN) * _ALIGN
+            end += w.data.nbytes
+    return offsets
+
+
+def _weight_line(w: Weight, offsets: dict[str, int]) -> str:
+    head = f"  weight {sigil('@', w.name)} : {w.type} = "
+    if w.name in offsets:
+        return f"{head}ref({offsets[w.name]}, {w.data.nbytes})"
+    return f"{head}dense<{', '.join(number(v) for v in _elements(w.data))}>"
+
+
+def _symbol_line(s: Symbol, label: str) -> str:
+    bounds = f" [{s.lo}, {'inf' if s.hi is None else s.hi}]" if s.lo or s.hi is not None else ""
+    return f"  dim {s.name} {quote(label)}{bounds}" + (f" % {s.divisible_by}" if s.divisible_by > 1 else "")
+
+
+def module_text(m: Module, weights_file: str = "") -> str:
+    """A module; `weights_file` is where `write_weights` puts what is not printed in place."""
+    attrs = {"stage": m.stage} | ({"target": m.target} if m.target else {})
+    offsets = weight_offsets(m)
+    if offsets:
+        attrs["weights"] = weights_file
+    lines = [f"module {sigil('@', m.name)} {{{', '.join(f'{k}={quote(v)}' for k, v in attrs.items())}}} {{"]
+    lines += [_symbol_line(info.symbol, info.label) for info in m.symbols.values()]
+    lines += [f"  constraint {c.lhs} == {c.rhs} {quote(c.node)}" for c in m.constraints]
+    lines += [_weight_line(w, offsets) for w in m.weights.values()]
+    lines += [func_text(f) for f in m.funcs.values()]
+    lines += [te_text(f, "  ") for f in m.te.values()]
+    return "\n".join([*lines, "}", ""])
+
+
+def weight_bytes(m: Module) -> Iterable[bytes | memoryview]:
+    """The contents of the weights file, in pieces."""
+    end = 0
+    for name, offset in weight_offsets(m).items():
+        yield b"\0" * (offset - end)
+        data = np.ascontiguousarray(m.weights[name].data)
+        yield data.reshape(-1).view(np.uint8).data
+        end = offset + data.nbytes

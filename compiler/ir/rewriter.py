@@ -1,0 +1,116 @@
+"""All mutation of modules goes through here, so that uses, locations and statistics stay right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.location import fuse
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.value import Value
+
+Rule = Callable[[Op, "Rewriter"], bool]
+_LIMIT = 64  # rewrites of what one op became; two rules that undo each other hit it
+
+
+class Rewriter:
+    """Changes a module.
+
+    Attributes:
+        module: the module.
+        hits: how often each rule changed something, by rule name.
+    """
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.hits: Counter[str] = Counter()
+        self._touched: list[Op] = []
+
+    def builder(self, before: Op) -> GraphBuilder:
+        """A builder that inserts before an op and gives new ops its location."""
+        assert before.parent is not None
+        return GraphBuilder(before.parent, before, before.loc, self.module)
+
+    def replace(self, op: Op, values: Sequence[Value]) -> None:
+        """Put `values` in the place of the results of `op`, and erase it; names and locations move to what replaces it."""
+        for old, new in zip(op.results, values, strict=True):
+            assert old is not new
+            maker = new.defining_op
+            if maker is not None and maker.loc != op.loc:
+                maker.loc = fuse([maker.loc, op.loc])
+            if maker is not None and maker.parent is op.parent:
+                new.name = old.name
+            for user, k in list(old.uses):
+                user.set_operand(k, new)
+                self._touched.append(user)
+        self.erase(op)
+
+    def erase(self, op: Op) -> None:
+        """Remove an op whose results nothing reads."""
+        assert not any(r.uses for r in op.results), f"{op} is still read"
+        assert op.parent is not None
+        self._touched += [v.defining_op for v in op.inputs if v.defining_op is not None]
+        for inner in op.walk():
+            inner.set_operands(())
+        op.parent.remove(op)
+
+    def set_operand(self, op: Op, k: int, value: Value | None) -> None:
+        """Replace one operand."""
+        op.set_operand(k, value)
+        self._touched.append(op)
+
+    def move_into(self, op: Op, region: Region) -> None:
+        """Take an op out of its region and append it to another one."""
+        assert op.parent is not None
+        op.parent.remove(op)
+        region.insert(op)
+
+    def apply(self, rules: Mapping[str, Sequence[Rule]]) -> int:
+        """Apply rules, by name of their root op, until none changes anything; gives the number of changes.
+
+        Raises:
+            AssertionError: rules undo each other.
+        """
+        changes = 0
+        work = list(self.module.walk())
+        work.reverse()
+        counts: Counter[int] = Counter()
+        while work:
+            op = work.pop()
+            if op.parent is None:
+                continue
+            for rule in rules.get(op.name, ()):
+                self._touched = []
+                if rule(op, self):
+                    changes += 1
+                    self.hits[rule.__name__] += 1
+                    counts[id(op)] += 1
+                    assert counts[id(op)] < _LIMIT, f"the rules on {op.name} do not come to an end"
+                    work += [t for t in self._touched if t.parent is not None]
+                    if op.parent is not None:
+                        work.append(op)
+                    break
+        return changes
+
+
+def erase_dead(m: Module) -> int:
+    """Erase ops without effect whose results nothing reads; gives their number."""
+    rw = Rewriter(m)
+    erased = 0
+    for func in m.funcs.values():
+        erased += _erase_dead(func.body, rw)
+    m.drop_unused_weights()
+    return erased
+
+
+def _erase_dead(region: Region, rw: Rewriter) -> int:
+    erased = 0
+    for op in reversed(region):
+        if op.results and not any(r.uses for r in op.results):
+            rw.erase(op)
+            erased += 1
+        else:
+            erased += sum(_erase_dead(inner, rw) for inner in op.regions)
+    return erased

@@ -1,0 +1,96 @@
+"""Shape rules that operators share, and the collector of the equalities that they assume of symbolic dims."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import Dim, lower, terms_of
+
+_assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("assumed", default=None)
+
+
+@contextmanager
+def collecting(into: list[tuple[Dim, Dim]]) -> Generator[None]:
+    """Collect in `into` every pair of dims that `equal_dims` takes as equal without proof."""
+    token = _assumed.set(into)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+def surely_different(a: Dim, b: Dim) -> bool:
+    """Whether two dims are proven to differ for all values of their symbols."""
+    return lower(a - b) > 0 or lower(b - a) > 0
+
+
+def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
+    """The dim that `a` and `b` both are; where that is not proven, it is assumed and checked at run time.
+
+    Raises:
+        Invalid: the dims surely differ; `what` names the operator and its rule.
+    """
+    if a == b:
+        return a
+    if surely_different(a, b):
+        raise Invalid(f"{what}: {a} and {b}")
+    pairs = _assumed.get()
+    if pairs is not None:
+        pairs.append((a, b))
+    return min((a, b), key=lambda d: (len(terms_of(d)) if not isinstance(d, int) else 0, str(d)))
+
+
+def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
+    """The extent of two broadcast axes. Two unlike symbols are assumed equal, a symbol next to a constant likewise."""
+    if a == 1:
+        return b
+    if b == 1:
+        return a
+    return equal_dims(a, b, what)
+
+
+def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[Dim, ...]:
+    """The shape of multidirectional broadcasting (ONNX Broadcasting, which is numpy's).
+
+    Raises:
+        Invalid: the shapes do not broadcast.
+    """
+    rank = max(map(len, shapes), default=0)
+    result: tuple[Dim, ...] = (1,) * rank
+    for shape in shapes:
+        padded = (1,) * (rank - len(shape)) + tuple(shape)
+        listed = " and ".join(show_shape(s) for s in shapes)
+        what = f"`{op}`: shapes {listed} do not broadcast"
+        result = tuple(broadcast_dims(a, b, what) for a, b in zip(result, padded, strict=True))
+    return result
+
+
+def show_shape(shape: Sequence[Dim]) -> str:
+    """A shape as text."""
+    return f"[{','.join(map(str, shape))}]"
+
+
+def normalize_axis(axis: int, rank: int, op: str) -> int:
+    """An axis counted from the front.
+
+    Raises:
+        Invalid: the axis is outside `[-rank, rank)`.
+    """
+    if not -rank <= axis < max(rank, 1):
+        raise Invalid(f"axis {axis} of `{op}` is outside of a tensor of rank {rank}", code="OCC0107")
+    return axis + rank if axis < 0 else axis
+
+
+def normalize_axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
+    """Axes counted from the front, each once.
+
+    Raises:
+        Invalid: an axis is outside of the tensor or named twice.
+    """
+    result = tuple(normalize_axis(int(a), rank, op) for a in axes)
+    if len(set(result)) != len(result):
+        raise Invalid(f"an axis of `{op}` is named twice", code="OCC0107")
+    return result

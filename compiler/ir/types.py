@@ -1,0 +1,94 @@
+"""Types of values: tensors, sequences and optionals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.layout import ROW, Layout
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor.
+
+    Attributes:
+        dtype: element type.
+        shape: logical extents, or None while the rank is unknown.
+        layout: how the elements lie in memory; ROW until the `layout` stage.
+    """
+
+    dtype: DType
+    shape: tuple[Dim, ...] | None
+    layout: Layout = ROW
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The extents; the rank must be known."""
+        assert self.shape is not None, "the rank of this tensor is unknown"
+        return self.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        return product(self.dims)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all extents are constants."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def static(self) -> tuple[int, ...]:
+        """The extents of a tensor whose extents are all constants."""
+        fixed = tuple(d for d in self.dims if isinstance(d, int))
+        assert len(fixed) == len(self.dims), f"{self} has symbolic extents"
+        return fixed
+
+    @property
+    def physical(self) -> tuple[Dim, ...]:
+        """Extents in memory order."""
+        return self.layout.physical_shape(self.dims)
+
+    @property
+    def nbytes(self) -> Dim:
+        """Bytes in a buffer of the runtime."""
+        return product(self.physical) * self.dtype.itemsize
+
+    def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:
+        return replace(self, shape=shape)
+
+    def with_layout(self, layout: Layout) -> TensorType:
+        return replace(self, layout=layout)
+
+    def __str__(self) -> str:
+        shape = "[*]" if self.shape is None else f"[{','.join(map(str, self.shape))}]"
+        return f"{self.dtype}{shape}" + ("" if self.layout == ROW else f"@{self.layout}")
+
+
+@dataclass(frozen=True)
+class SequenceType:
+    """A sequence of values of one type."""
+
+    elem: Type
+
+    def __str__(self) -> str:
+        return f"seq<{self.elem}>"
+
+
+@dataclass(frozen=True)
+class OptionalType:
+    """A value of a type, or none."""
+
+    elem: Type
+
+    def __str__(self) -> str:
+        return f"opt<{self.elem}>"
+
+
+Type = TensorType | SequenceType | OptionalType

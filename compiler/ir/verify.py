@@ -1,0 +1,80 @@
+"""Checks that a module is well formed. A failure is a fault of the compiler, so it names ops, not remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.meaning import infer_results
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.shape import surely_different
+from occ.compiler.ir.types import TensorType, Type
+from occ.compiler.ir.value import Value, Weight
+
+
+def problems(m: Module, *, types: bool = True) -> Iterator[str]:
+    """What is wrong with a module: dominance, uses, weights, and types that inference does not confirm.
+
+    Args:
+        m: the module.
+        types: whether every value must have a type that inferring it again confirms (from stage `inferred` on).
+    """
+    for func in m.funcs.values():
+        yield from _region(func.body, set(), m, types=types)
+    for name, w in m.weights.items():
+        if w.name != name:
+            yield f"weight @{name} calls itself @{w.name}"
+        if tuple(w.data.shape) != w.tensor.physical:
+            yield f"weight @{name} is {w.type} but holds {w.data.shape}"
+
+
+def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Iterator[str]:
+    visible = outer | set(region.args)
+    if region.last is None or region.last.name != "yield":
+        yield "a region does not end with yield"
+    for op in region:
+        for k, value in enumerate(op.operands):
+            if value is None:
+                continue
+            if (op, k) not in value.uses:
+                yield f"operand {k} of {op_text(op)} is not in the uses of its value"
+            if isinstance(value, Weight):
+                if m.weights.get(value.name) is not value:
+                    yield f"{op_text(op)} reads the weight @{value.name}, which is not in the module"
+            elif value not in visible:
+                yield f"{op_text(op)} reads %{value.name}, which is not defined before it"
+        for inner in op.regions:
+            yield from _region(inner, visible, m, types=types)
+        if types and op.name != "yield":
+            yield from _types(op)
+        visible.update(op.results)
+
+
+def _types(op: Op) -> Iterator[str]:
+    if any(r.type is None for r in op.results):
+        yield f"{op_text(op)} has a result without a type"
+        return
+    if "declared" in op.spec.tags:
+        return
+    try:
+        inferred = infer_results(op)
+    except Unresolved as e:
+        yield f"{op_text(op)}: {e}"
+        return
+    except Invalid as e:
+        yield f"{op_text(op)} is invalid: {e}"
+        return
+    for value, found in zip(op.results, inferred, strict=False):
+        if not agree(value.type, found):
+            yield f"{op_text(op)}: %{value.name} is inferred as {found}"
+
+
+def agree(stated: Type | None, inferred: Type | None) -> bool:
+    """Whether two types can be the same; symbolic extents that are not proven different agree."""
+    if not isinstance(stated, TensorType) or not isinstance(inferred, TensorType):
+        return stated == inferred
+    if stated.dtype != inferred.dtype or len(stated.dims) != len(inferred.dims):
+        return False
+    return not any(surely_different(a, b) for a, b in zip(stated.dims, inferred.dims, strict=True))

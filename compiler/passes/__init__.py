@@ -1,0 +1,1 @@
+"""Passes over modules, and the pipelines that name their order."""

@@ -1,0 +1,64 @@
+"""What a pass is, and what it runs with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from occ.compiler.diagnostics import Sink
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.target import Target
+
+
+@dataclass
+class Context:
+    """What passes share during one compilation.
+
+    Attributes:
+        target: what is compiled for.
+        options: `-C` options, checked against the target's.
+        sink: diagnostics.
+        hits: how often each rule fired, by rule name.
+        source: how messages name the model.
+    """
+
+    target: Target
+    options: dict[str, Any] = field(default_factory=dict)
+    sink: Sink = field(default_factory=Sink)
+    hits: Counter[str] = field(default_factory=Counter)
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A change of a module. Fields of a subclass are its options; the name is its name on the command line.
+
+    A pass may assume a module that verifies and has the invariant of its stage, and must leave such a module.
+    """
+
+    name: ClassVar[str] = ""
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        """Change `m` in place; whether anything changed.
+
+        Raises:
+            CompileError: the model cannot be compiled.
+        """
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """The text that `occ opt -p` takes: `fuse{max-ops=4}`, options at their defaults left out."""
+        given = [
+            f"{f.name.replace('_', '-')}={getattr(self, f.name)}"
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        ]
+        return self.name + (f"{{{','.join(given)}}}" if given else "")
+
+
+def finish(rw: Rewriter, ctx: Context, changes: int) -> bool:
+    """Book the statistics of a rewriter; whether it changed anything."""
+    ctx.hits.update(rw.hits)
+    return changes > 0

@@ -1,0 +1,253 @@
+"""Types and shape values, to a fixpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from occ.compiler.diagnostics import Diagnostic, Invalid, shorten
+from occ.compiler.interp.symbolic import elements
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim, Sym
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, infer_results, static_elements
+from occ.compiler.ir.module import Constraint, Module, SymbolInfo
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops.spec import onnx_type_name
+from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import collecting
+from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+
+_ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
+
+
+@dataclass(frozen=True)
+class Infer(Pass):
+    """Gives every value a type, and resolves shape tensors to constants and dims.
+
+    `%s = Shape(%x)  %g = Gather(%s, 0)  %y = Reshape(%x, Concat(%g, -1))` --> `%y = Reshape(%x, dims(N, 3*H*W))`
+    """
+
+    name: ClassVar[str] = "infer"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        inference = _Inference(m, ctx)
+        inference.region(m.main.body)
+        for _ in range(_ROUNDS):
+            if not inference.substitute():
+                break
+            inference = _Inference(m, ctx)
+            inference.region(m.main.body)
+        ctx.sink.raise_errors()
+        return inference.materialise() > 0
+
+
+class _Inference:
+    """One sweep over the module."""
+
+    def __init__(self, m: Module, ctx: Context) -> None:
+        self.m, self.ctx = m, ctx
+        self.known: dict[Value, Elements] = {}
+        self.assumed: list[tuple[Dim, Dim, str]] = []
+
+    def region(self, region: Region) -> None:
+        for op in region:
+            if op.name != "yield":
+                self.op(op)
+
+    def op(self, op: Op) -> None:
+        for inner in op.regions:
+            self.region(inner)
+        if any(v.type is None for v in op.inputs):
+            return  # what it depends on has been reported
+        pairs: list[tuple[Dim, Dim]] = []
+        try:
+            _check_types(op)
+            with collecting(pairs):
+                types = infer_results(op, self.elements)
+        except Invalid as e:
+            self._report(op, e)
+            return
+        self.assumed += [(a, b, str(op.loc)) for a, b in pairs]
+        for value, type_ in zip(op.results, types, strict=True):
+            value.type = type_
+        self._propagate(op)
+
+    def elements(self, value: Value) -> Elements | None:
+        """What is known of the elements of a value."""
+        found = self.known.get(value)
+        return static_elements(value) if found is None else found
+
+    def _propagate(self, op: Op) -> None:
+        """Evaluate an op on known elements where its results are small."""
+        results = [r for r in op.results if _is_small(r.type)]
+        if not results or op.spec.body is None or op.name == "dims":  # `static_elements` has those
+            return
+        tensors = [v for v in op.inputs if isinstance(v.type, TensorType)]
+        if "shape" not in op.spec.tags and all(self.elements(v) is None for v in tensors):
+            return
+        if any(v.tensor.dtype.is_float and v.tensor.size not in (0, 1) for v in results) and op.name != "Concat":
+            return  # only shape arithmetic passes through floats, one number at a time
+        f = build_te("shape", [op], tensors, results, self.elements)
+        order = {f"p{k}": v for k, v in enumerate(v for v in tensors if not _inlined(v))}
+        found = elements(f, [self.elements(order[p.name]) for p in f.params])
+        self.known |= {
+            v: e for v, e in zip(results, found, strict=True) if e is not None and any(x is not None for x in e)
+        }
+
+    def substitute(self) -> bool:
+        """Replace symbols by what they are assumed equal to; whether anything changed."""
+        values: dict[str, Dim] = {}
+        rest: list[Constraint] = []
+        for lhs, rhs, node in self.assumed:
+            a, b = dim.substitute(lhs, values), dim.substitute(rhs, values)
+            if a == b:
+                continue
+            found = solve(a, b)
+            if found is None:
+                rest.append(Constraint(a, b, node))
+            else:
+                values = {k: dim.substitute(v, found) for k, v in values.items()} | found
+        known = {(str(c.lhs), str(c.rhs)) for c in self.m.constraints}
+        self.m.constraints += [c for c in rest if (str(c.lhs), str(c.rhs)) not in known]
+        if values:
+            substitute_dims(self.m, values)
+        return bool(values)
+
+    def materialise(self) -> int:
+        """Put constants and `dims` ops in the place of values whose elements are all known; gives their number."""
+        rw = Rewriter(self.m)
+        made = 0
+        for value, found in self.known.items():
+            op = value.defining_op
+            if op is None or not value.uses or any(x is None for x in found) or op.name == "dims":
+                continue
+            known = self._known_value(rw, op, value, found)
+            for user, k in list(value.uses):
+                rw.set_operand(user, k, known)
+            made += 1
+        return made
+
+    def _known_value(self, rw: Rewriter, op: Op, value: Value, found: Elements) -> Value:
+        type_ = value.tensor
+        if not any(isinstance(x, Sym) for x in found):
+            return self.m.add_weight(value.name, np.asarray(found, type_.dtype.numpy).reshape(type_.static))
+        anchor = op.next
+        assert anchor is not None
+        attrs: dict[str, Any] = {} if type_.dtype == I64 else {"dtype": type_.dtype}
+        return rw.builder(anchor).op("dims", values=found, shape=type_.dims, **attrs)
+
+    def _report(self, op: Op, e: Invalid) -> None:
+        where = f"{shorten(self.ctx.source or self.m.name)}: {shorten(str(op.loc))}"
+        notes = [f"`{shorten(v.name, 60)}` is {v.type}" for v in op.inputs[:4]]
+        notes = [e.note, *notes] if e.note else notes
+        source = shorten(op_text(op), 400)
+        self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
+
+
+def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
+    """A substitution of one symbol that makes `a == b` hold, or None.
+
+    `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`, and `S == min(512, S)` bounds `S`.
+    """
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Sym) and x.is_symbol:
+            name = str(x)
+            if name not in dim.symbols(y):
+                return {name: y}
+            ((mono, _),) = y.terms if isinstance(y, Sym) and len(y.terms) == 1 else ((((x, 1),), 1),)
+            atom = mono[0][0]
+            if isinstance(atom, dim.Func) and atom.name == "min" and x in atom.args:
+                bound = next(v for v in atom.args if v != x)
+                if isinstance(bound, int):
+                    old = dim.symbols(x)[name]
+                    return {
+                        name: dim.symbol(name, old.lo, min(bound, int(dim.upper(x))) if old.hi is not None else bound)
+                    }
+    gap = dim.terms_of(a - b)
+    plain = [
+        m[0][0] for m, c in gap if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], dim.Symbol) and abs(c) == 1
+    ]
+    if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
+        return {plain[0].name: dim.symbol(plain[1].name, plain[1].lo, plain[1].hi, plain[1].divisible_by)}
+    return None
+
+
+def _inlined(value: Value) -> bool:
+    return isinstance(value, Weight) and value.data.size == 1
+
+
+def _is_small(type_: Type | None) -> bool:
+    if not isinstance(type_, TensorType) or type_.shape is None or type_.dtype.kind not in "iubf":
+        return False
+    return isinstance(type_.size, int) and type_.size <= LARGEST_KNOWN and type_.rank <= 2
+
+
+def _check_types(op: Op) -> None:
+    """Element types against the constraints of the ONNX schema.
+
+    Raises:
+        Invalid: OCC0201.
+    """
+    bound: dict[str, tuple[str, str]] = {}
+    formals = op.spec.operands
+    for k, value in enumerate(op.operands):
+        if value is None or not formals:
+            continue
+        formal = formals[min(k, len(formals) - 1)]
+        spelled = _spelling(value.type)
+        if formal.types and spelled and spelled not in formal.types:
+            allowed = ", ".join(sorted(t[7:-1] for t in formal.types if t.startswith("tensor(")))
+            raise Invalid(
+                f"`{op.name}` does not take {value.type} as `{formal.name}`", code="OCC0201", note=f"it takes {allowed}"
+            )
+        if formal.type_var and spelled and not formal.variadic:
+            first, name = bound.setdefault(formal.type_var, (spelled, formal.name))
+            if first != spelled:
+                raise Invalid(f"`{op.name}` wants one element type for `{name}` and `{formal.name}`", code="OCC0201")
+
+
+def _spelling(type_: Type | None) -> str:
+    match type_:
+        case TensorType():
+            return onnx_type_name(type_.dtype)
+        case SequenceType(TensorType() as elem):
+            return f"seq({onnx_type_name(elem.dtype)})"
+        case OptionalType(elem):
+            return f"optional({_spelling(elem)})"
+        case _:
+            return ""
+
+
+def substitute_dims(m: Module, values: dict[str, Dim]) -> None:
+    """Replace symbols everywhere in a module."""
+
+    def of_type(t: Type | None) -> Type | None:
+        if isinstance(t, TensorType) and t.shape is not None:
+            return t.with_shape(tuple(dim.substitute(d, values) for d in t.shape))
+        return t
+
+    def of_region(region: Region) -> None:
+        for v in region.args:
+            v.type = of_type(v.type)
+        for op in region:
+            for r in op.results:
+                r.type = of_type(r.type)
+            if "values" in op.attrs and op.name == "dims":
+                op.attrs["values"] = tuple(dim.substitute(d, values) for d in op.attrs["values"])
+            for inner in op.regions:
+                of_region(inner)
+
+    for func in m.funcs.values():
+        of_region(func.body)
+    for name, value in values.items():
+        info = m.symbols.pop(name, None)
+        if info is not None and name in dim.symbols(value):  # the same symbol with tighter bounds
+            m.symbols[name] = SymbolInfo(dim.symbols(value)[name], info.label)
+    m.constraints = [
+        Constraint(dim.substitute(c.lhs, values), dim.substitute(c.rhs, values), c.node) for c in m.constraints
+    ]

@@ -1,0 +1,139 @@
+"""Ops and fused regions become calls of te functions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from occ.compiler.ir.dim import symbol
+from occ.compiler.ir.meaning import build_te
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.printer import te_text
+from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.te_canonical import FLAG, canonical, checks_to_stage, split
+from occ.compiler.passes.te_collapse import collapse
+from occ.compiler.passes.te_inline import inline, materialised
+
+
+@dataclass(frozen=True)
+class LowerTe(Pass):
+    """Replaces each op and each fused region by a call of a te function; equal functions are kept once.
+
+    `%y = fuse(%x) do (%a) { %c = Conv(%a, @w)  %r = Relu(%c)  yield %r }` --> `%y = call(%x, @w) {te="conv_relu_..."}`
+
+    With `split`, every stage that is computed into memory becomes a function of its own, and all others are
+    substituted: that is the form that codegen_llvm takes.
+    """
+
+    split: bool = False
+
+    name: ClassVar[str] = "lower-te"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        lowering = _Lowering(m, self.split)
+        for op in m.main.body.body:
+            if op.name != "dims":
+                lowering.op(op)
+        erase_dead(m)
+        for op in m.main.body.body:
+            if op.name == "dims":  # last: the shapes above were read off these ops
+                lowering.op(op)
+        m.drop_unused_weights()
+        ctx.hits["lower-te"] += len(m.te)
+        return True
+
+
+class _Lowering:
+    def __init__(self, m: Module, split_stages: bool) -> None:
+        self.m, self.split_stages = m, split_stages
+        self.names: dict[str, str] = {}  # text of a te function without its name -> its name
+
+    def op(self, op: Op) -> None:
+        if op.name in ("call", "view") or op.spec.host:
+            return
+        if "view" in op.spec.tags:
+            assert op.operands[0] is not None
+            self._replace(op, [self._insert(Op("view", [op.operands[0]], {}, [op.result.type], loc=op.loc), op).result])
+            return
+        if op.name == "fuse":
+            (region,) = op.regions
+            args = [*region.args, *(v for v in outer_values(region) if isinstance(v, Weight))]
+            f = build_te(op.attrs["kind"], region.body, args, region.yields)
+            given = dict(zip(region.args, op.operands, strict=True))
+            actual = [given.get(a, a) for a in args]
+        else:
+            args = actual = list(dict.fromkeys(op.inputs))
+            f = build_te(op.name.rpartition(".")[2].lower(), [op], args, op.results)
+        loaded = [v for v, a in zip(actual, args, strict=True) if not _inlined(a)]
+        operands = {f"p{k}": v for k, v in enumerate(loaded) if v is not None}
+        messages = tuple(c.message for c in f.checks)
+        f = checks_to_stage(f)
+        if self.split_stages:
+            self._calls(op, inline(f, materialised(f)), operands, messages)
+        else:
+            self._call(op, f, operands, op.results, messages)
+
+    def _calls(self, op: Op, f: TeFunc, operands: dict[str, Value], messages: Sequence[str]) -> None:
+        """One call for each stage."""
+        results = dict(zip((r.name for r in f.results), op.results, strict=False))
+        known = dict(operands)
+        for part in split(f):
+            (made,) = part.results
+            is_flag = made.name == FLAG
+            known[made.name] = self._emit(op, part, known, [made.type], messages if is_flag else ())[0]
+        self._replace(op, [known[name] for name in results])
+
+    def _call(
+        self, op: Op, f: TeFunc, operands: dict[str, Value], results: Sequence[Value], messages: Sequence[str]
+    ) -> None:
+        types = [r.type for r in f.results]
+        made = self._emit(op, f, operands, types, messages)
+        self._replace(op, made[: len(results)])
+
+    def _emit(
+        self, op: Op, f: TeFunc, operands: dict[str, Value], types: Sequence[TensorType], checks: Sequence[str]
+    ) -> tuple[Value, ...]:
+        collapsed, dims, params = canonical(collapse(f))
+        name = self._name(f.name, collapsed)
+        attrs: dict[str, Any] = {"te": name}
+        if dims:
+            attrs["dims"] = tuple(self.m.symbols[d].dim if d in self.m.symbols else symbol(d) for d in dims)
+        if checks:
+            attrs["checks"] = tuple(checks)
+        names = [r.name for r in op.results] + ["t"] * (len(types) - len(op.results))
+        call = Op("call", [operands[p] for p in params], attrs, types, result_names=names[: len(types)], loc=op.loc)
+        return self._insert(call, op).results
+
+    def _name(self, stem: str, f: TeFunc) -> str:
+        bare = replace(f, name="f", stages=tuple(replace(s, note="") for s in f.stages))
+        text = te_text(bare)
+        if text not in self.names:
+            digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+            self.names[text] = f"{stem}_{digest}"
+            self.m.te[self.names[text]] = f.with_name(self.names[text])
+        return self.names[text]
+
+    def _insert(self, op: Op, before: Op) -> Op:
+        assert before.parent is not None
+        return before.parent.insert(op, before)
+
+    def _replace(self, op: Op, values: Sequence[Value]) -> None:
+        for old, new in zip(op.results, values, strict=False):
+            new.name, new.type = old.name, old.type
+            for user, k in list(old.uses):
+                user.set_operand(k, new)
+        for inner in op.walk():
+            inner.set_operands(())
+        assert op.parent is not None
+        op.parent.remove(op)
+
+
+def _inlined(value: Value | None) -> bool:
+    return isinstance(value, Weight) and value.data.size == 1 and value.tensor.dtype.kind in "fiub"

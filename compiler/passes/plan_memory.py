@@ -1,0 +1,102 @@
+"""From calls to a straight plan over buffers: allocation by liveness, destination passing, copies where outputs need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+from occ.runtime.buffers import assign_offsets
+
+
+@dataclass(frozen=True)
+class PlanMemory(Pass):
+    """Gives every result of a call a buffer, and buffers that are not alive together the same bytes.
+
+    `%y = call(%x) {te="k"}  return %y` --> `%y = alloc() {output=0}  kernel(%x, %y) {te="k", writes=1}  return %y`
+
+    Offsets are fixed here where all sizes are constant; else the runtime assigns them per set of extents, by the same
+    method.
+    """
+
+    name: ClassVar[str] = "plan-memory"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        erase_dead(m)
+        body = m.main.body
+        storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
+        for op in list(body.body):
+            if op.name == "view":
+                source = op.operands[0]
+                assert source is not None
+                storage[op.result] = storage.get(source, source)
+            elif op.results:
+                _to_destination(op)
+        outputs = _claim_outputs(m, storage)
+        _set_lifetimes(m, storage, outputs)
+        return True
+
+
+def _to_destination(op: Op) -> None:
+    """Turn an op with results into one that writes into buffers allocated before it."""
+    home = op.parent
+    assert home is not None
+    buffers: list[Value] = []
+    for result in op.results:
+        alloc = Op("alloc", (), {}, [result.type], result_names=[result.name], loc=op.loc)
+        home.insert(alloc, op)
+        buffers.append(alloc.result)
+        for user, k in list(result.uses):
+            user.set_operand(k, alloc.result)
+    attrs = dict(op.attrs) | {"writes": len(buffers)}
+    kind = "kernel" if op.name == "call" else "host"
+    if kind == "host":
+        attrs["routine"] = op.spec.host
+    made = Op(kind, [*op.operands, *buffers], attrs, (), loc=op.loc)
+    home.insert(made, op)
+    op.set_operands(())
+    home.remove(op)
+
+
+def _claim_outputs(m: Module, storage: dict[Value, Value]) -> set[Value]:
+    """Make the buffer of each output the caller's own; what cannot be (inputs, constants, one value twice) is copied."""
+    end = m.main.body.terminator
+    claimed: set[Value] = set()
+    for k, value in enumerate(end.inputs):
+        root = storage.get(value, value)
+        maker = root.defining_op
+        if maker is None or maker.name != "alloc" or root in claimed or isinstance(root, Weight):
+            alloc = Op("alloc", (), {}, [value.type], result_names=[value.name])
+            m.main.body.insert(alloc, end)
+            m.main.body.insert(Op("host", [value, alloc.result], {"routine": "copy", "writes": 1}, ()), end)
+            end.set_operand(k, alloc.result)
+            root, maker = alloc.result, alloc
+        maker.attrs["output"] = k
+        claimed.add(root)
+    return claimed
+
+
+def _set_lifetimes(m: Module, storage: dict[Value, Value], outputs: set[Value]) -> None:
+    steps = [op for op in m.main.body.body if op.name in ("kernel", "host")]
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for k, op in enumerate(steps):
+        for value in op.inputs:
+            root = storage.get(value, value)
+            first.setdefault(root, k)
+            last[root] = max(k, last.get(root, 0))
+        if "checks" in op.attrs:
+            last[op.inputs[-1]] = len(steps)  # the runtime reads flags after it has run the kernels
+    allocs = [op for op in m.main.body.body if op.name == "alloc" and op.result not in outputs]
+    for op in allocs:
+        op.attrs |= {"first": first.get(op.result, 0), "last": last.get(op.result, 0)}
+    sizes = [op.result.tensor.nbytes for op in allocs]
+    if all(isinstance(n, int) for n in sizes):
+        known = [n for n in sizes if isinstance(n, int)]
+        offsets, _ = assign_offsets(known, [(op.attrs["first"], op.attrs["last"]) for op in allocs])
+        for op, offset in zip(allocs, offsets, strict=True):
+            op.attrs["offset"] = offset

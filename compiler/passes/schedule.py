@@ -1,0 +1,114 @@
+"""Attaches a schedule to every te function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from occ.compiler.ir.expr import Index, Load, Reduce, minimum, rewrite, wrap
+from occ.compiler.ir.index import axis_symbols
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.schedule import Directive, Scheduler
+from occ.compiler.ir.te import AnyStage, Stage, TeFunc, reduce_axes
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.schedule_facts import Facts, Machine, contraction, element_bits, step
+from occ.compiler.passes.schedule_rules import RULES, rows
+from occ.compiler.passes.te_inline import nominal
+from occ.compiler.passes.te_reduce import COMBINE, in_lanes, separate
+
+
+@dataclass(frozen=True)
+class Schedule(Pass):
+    """Chooses a schedule for each te function: the rules of `schedule_rules` in order, the first that applies.
+
+    `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same `with schedule { out.split(..)  acc.compute_at(..) }`
+    """
+
+    vector_bits: int = 512
+
+    name: ClassVar[str] = "schedule"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        machine = Machine(self.vector_bits)
+        for name, f in m.te.items():
+            m.te[name] = scheduled(f, machine)
+        ctx.hits["schedule"] += len(m.te)
+        return True
+
+
+def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
+    """A te function with a schedule, its reductions in the form that the schedule takes hold of."""
+    f = _clamp_dynamic_rows(_lanes(separate(f), machine))
+    facts = Facts(f, machine)
+    last = facts.roots[-1]
+    by_rows = rows(last, facts)
+    if by_rows is not None:
+        return replace(f, schedule=tuple(by_rows))
+    directives: list[Directive] = []
+    results = {r.name for r in f.results}
+    for s in facts.roots:
+        if s.name not in results:
+            directives += Scheduler(s.name).compute_root().directives
+        directives += next(made for rule in RULES if (made := rule(s, facts)) is not None)
+    return replace(f, schedule=tuple(directives))
+
+
+def _lanes(f: TeFunc, machine: Machine) -> TeFunc:
+    """Reductions along their contiguous axis, which vectors along the result cannot do, in lanes."""
+    stages: list[AnyStage] = []
+    for s in f.stages:
+        if isinstance(s, Stage) and _wants_lanes(s, f):
+            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)))
+        else:
+            stages.append(s)
+    return replace(f, stages=tuple(stages))
+
+
+def _wants_lanes(s: Stage, f: TeFunc) -> bool:
+    r = s.expr
+    if not isinstance(r, Reduce) or r.kind not in COMBINE or not r.axes or nominal(r.axes[-1].extent) < 32:
+        return False
+    if contraction(s, f) is not None:
+        return False
+    symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+    loads: list[Load] = []
+
+    def collect(n):
+        if isinstance(n, Load):
+            loads.append(n)
+
+    rewrite(s.expr, collect)
+    along = [step(n, r.axes[-1].name, symbols, f.sources) for n in loads]
+    across = [step(n, s.axes[-1].name, symbols, f.sources) if s.axes else None for n in loads]
+    reads_rows = any(d == 1 for d in along) and all(d in (0, 1) for d in along)
+    reads_columns = bool(across) and all(d in (0, 1) for d in across)
+    return reads_rows and not reads_columns
+
+
+def _clamp_dynamic_rows(f: TeFunc) -> TeFunc:
+    """Rows of a tile may reach behind the end of an axis of symbolic extent; what is read there is a row that exists.
+
+    The results of such rows are not stored.
+    """
+    params = {p.name for p in f.params}
+    stages: list[AnyStage] = []
+    for s in f.stages:
+        found = contraction(s, f) if isinstance(s, Stage) else None
+        if found is None or not found.tile or found.a.source not in params:
+            stages.append(s)
+            continue
+        assert isinstance(s, Stage)
+        extent = next(a.extent for a in s.axes if a.name == found.tile)
+        if isinstance(extent, int):
+            stages.append(s)
+            continue
+        last = wrap(extent - 1)
+
+        def clamp(n, source=found.a.source, axis=found.tile, last=last):
+            if isinstance(n, Load) and n.source == source:
+                index = tuple(minimum(i, last) if isinstance(i, Index) and i.name == axis else i for i in n.index)
+                return Load(n.source, index, n.dtype)
+            return None
+
+        stages.append(replace(s, expr=rewrite(s.expr, clamp)))
+    return replace(f, stages=tuple(stages))

@@ -1,0 +1,182 @@
+"""What schedule rules ask about a te function and about the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.expr import Binary, Cast, Expr, Index, Load, Reduce, walk
+from occ.compiler.ir.index import axis_symbols, to_dim
+from occ.compiler.ir.te import AnyStage, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.passes.te_inline import materialised, nominal
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts of a CPU.
+
+    Attributes:
+        vector_bits: width of a vector register.
+        registers: number of vector registers.
+    """
+
+    vector_bits: int = 512
+    registers: int = 32
+
+    def lanes(self, bits: int) -> int:
+        """Elements of a vector."""
+        return max(self.vector_bits // max(bits, 8), 1)
+
+
+@dataclass
+class Facts:
+    """One te function under scheduling.
+
+    Attributes:
+        f: the function.
+        machine: what it will run on.
+    """
+
+    f: TeFunc
+    machine: Machine
+
+    @cached_property
+    def roots(self) -> list[AnyStage]:
+        kept = materialised(self.f)
+        return [s for s in self.f.stages if s.name in kept]
+
+    @cached_property
+    def root_names(self) -> set[str]:
+        return {s.name for s in self.roots}
+
+    def stage(self, name: str) -> AnyStage | None:
+        return next((s for s in self.f.stages if s.name == name), None)
+
+    def inlined_into(self, root: AnyStage) -> list[Stage]:
+        """Stages without memory of their own that a root reads, directly or through others."""
+        found: dict[str, Stage] = {}
+        todo = [n.source for e in root.exprs for n in walk(e) if isinstance(n, Load)]
+        while todo:
+            name = todo.pop()
+            s = self.stage(name)
+            if isinstance(s, Stage) and name not in self.root_names and name not in found:
+                found[name] = s
+                todo += [n.source for n in walk(s.expr) if isinstance(n, Load)]
+        return list(found.values())
+
+    def reductions(self, root: AnyStage) -> list[Stage]:
+        """The reducing stages among those."""
+        return [s for s in self.inlined_into(root) if isinstance(s.expr, Reduce)]
+
+
+def element_bits(s: AnyStage) -> int:
+    """Width of the elements that a stage computes with."""
+    return max((min(n.dtype.bits, 64) for e in s.exprs for n in walk(e) if isinstance(n, (Load, Reduce))), default=32)
+
+
+def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
+    """By how much the offset of a load grows along an axis; None if not evenly."""
+    here = symbols[axis]
+    if isinstance(here, int):
+        return 0
+    flat: Dim = 0
+    for i, n in zip(load.index, sources[load.source], strict=True):
+        d = to_dim(i, symbols)
+        if d is None:
+            return None
+        flat = flat * n + d
+    grown = dim.substitute(flat, {f"{axis}'": here + 1}) - flat
+    return None if f"{axis}'" in dim.symbols(grown) else grown
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """The roles of the axes of a sum of products `A * B`, where lanes run along an axis of `B` alone.
+
+    Attributes:
+        lanes: axis of the stage that only `B` has, along which `B` is contiguous.
+        tile: innermost axis of the stage that only `A` has, or empty.
+        outer: the other axes that only `A` has, outermost first.
+        batch: axes that both have, outermost first.
+        panel: width of the panels that `B` is packed in, or 0.
+        a, b: the loads.
+    """
+
+    lanes: str
+    tile: str
+    outer: tuple[str, ...]
+    batch: tuple[str, ...]
+    panel: int
+    a: Load
+    b: Load
+
+
+def contraction(s: Stage, f: TeFunc) -> Contraction | None:
+    """The contraction that a stage is, or None."""
+    r = s.expr
+    if (
+        not isinstance(r, Reduce)
+        or r.kind != "sum"
+        or not r.axes
+        or not isinstance(r.body, Binary)
+        or r.body.op != "mul"
+    ):
+        return None
+    x, y = (_bare(e) for e in (r.body.lhs, r.body.rhs))
+    if x is None or y is None:
+        return None
+    for a, b in ((x, y), (y, x)):
+        found = _roles(s, a, b, f)
+        if found is not None:
+            return found
+    return None
+
+
+def _bare(e: Expr) -> Load | None:
+    inner = e.arg if isinstance(e, Cast) else e
+    return inner if isinstance(inner, Load) else None
+
+
+def _roles(s: Stage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
+    in_a, in_b = ({n.name for i in x.index for n in walk(i) if isinstance(n, Index)} for x in (a, b))
+    mine = [ax.name for ax in s.axes]
+    only_b = [n for n in mine if n in in_b and n not in in_a]
+    param = next((p for p in f.params if p.name == b.source), None)
+    if not only_b:
+        return None
+    panel = 0
+    if param is not None and param.type.layout.tiles:
+        ((axis, panel),) = param.type.layout.tiles
+        index = b.index[axis]
+        if not isinstance(index, Index) or index.name not in only_b:
+            return None
+        lanes = index.name
+    else:
+        symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+        lanes = next((n for n in only_b if step(b, n, symbols, f.sources) == 1), "")
+        if not lanes:
+            return None
+    only_a = [n for n in mine if n in in_a and n not in in_b]
+    tile = only_a[-1] if only_a else ""
+    batch = tuple(n for n in mine if n != lanes and n not in only_a)
+    return Contraction(lanes, tile, tuple(only_a[:-1]), batch, panel, a, b)
+
+
+def extent_of(s: AnyStage, axis: str) -> Dim:
+    """Extent of an axis of a stage or of its reduction."""
+    inner = () if isinstance(s, Scatter) else reduce_axes(s.expr)
+    return next(a.extent for a in (*s.axes, *inner) if a.name == axis)
+
+
+def work(s: AnyStage, facts: Facts) -> int:
+    """Operations that computing a stage takes, roughly, with what is inlined into it; symbolic dims at typical values."""
+    size = nominal(product(s.shape))
+    total = sum(len(list(walk(e))) for e in s.exprs)
+    for inner in facts.inlined_into(s):
+        total += len(list(walk(inner.expr))) * nominal(product(a.extent for a in reduce_axes(inner.expr)))
+    if isinstance(s, Stage):
+        total *= nominal(product(a.extent for a in reduce_axes(s.expr)))
+    return size * max(total, 1)

@@ -1,0 +1,113 @@
+"""Targets: what code can be made for, with the facts about each that passes and codegens ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from occ.compiler.diagnostics import CompileError, error
+
+
+@dataclass(frozen=True)
+class Option:
+    """A `-C` option: its default, what it may be, and what it does."""
+
+    default: Any
+    choices: tuple[Any, ...] = ()
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target.
+
+    Attributes:
+        name: as in `-t NAME`.
+        doc: one line.
+        family: `native` kernels, `interp` or `ascend`.
+        codegen: package with the code generator, empty while there is none.
+        texts: dumps after `lowered` that are the target's own text.
+        options: `-C` options.
+    """
+
+    name: str
+    doc: str
+    family: str
+    codegen: str = ""
+    texts: tuple[str, ...] = ()
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def check_options(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Options with defaults filled in.
+
+        Raises:
+            CompileError: OCC0603 an unknown key or a bad value; the message lists the right ones.
+        """
+        known = ", ".join(f"`{k}`" for k in self.options) or "none"
+        for key in given:
+            if key not in self.options:
+                raise error("OCC0603", f"target `{self.name}` has no option `{key}`", help=f"options: {known}")
+        return {key: _convert(key, option, given.get(key)) for key, option in self.options.items()}
+
+
+def _convert(key: str, option: Option, value: Any) -> Any:
+    if value is None:
+        return option.default
+    if option.choices and value not in option.choices:
+        choices = ", ".join(map(str, option.choices))
+        raise error("OCC0603", f"option `{key}` cannot be `{value}`", help=f"one of: {choices}")
+    if isinstance(option.default, int) and not isinstance(value, int):
+        try:
+            return int(value)
+        except ValueError:
+            raise error("OCC0603", f"option `{key}` takes a number, not `{value}`") from None
+    return value
+
+
+_HALIDE_OPTIONS = {
+    "halide.target": Option("host", doc="Halide target triple; anything but `host` gives objects for another machine"),
+}
+_ASCEND = {
+    "ascend310": "Ascend 310 (Atlas 200/300 inference)",
+    "ascend310p": "Ascend 310P (Atlas 300I/V Pro)",
+    "ascend910": "Ascend 910 (A)",
+    "ascend910b": "Ascend 910B (B1 to B4)",
+}
+TARGETS: dict[str, Target] = {
+    t.name: t
+    for t in (
+        Target(
+            "cpu",
+            "native CPU code through Halide; needs a C++ compiler",
+            "native",
+            "codegen_halide",
+            ("halide",),
+            _HALIDE_OPTIONS,
+        ),
+        Target("cpu-jit", "native CPU code through LLVM; needs no toolchain", "native", "codegen_llvm", ("llvm",)),
+        Target("interp", "the numpy oracle: slow, needs nothing", "interp"),
+        *(Target(name, doc, "ascend", "", ("ge", "atc")) for name, doc in _ASCEND.items()),
+    )
+}
+
+
+def get_target(name: str) -> Target:
+    """The target of a name.
+
+    Raises:
+        CompileError: OCC0303 there is none.
+    """
+    found = TARGETS.get(name)
+    if found is None:
+        raise error("OCC0303", f"unknown target `{name}`", help=f"targets: {', '.join(TARGETS)}")
+    return found
+
+
+def not_built(target: Target) -> CompileError:
+    """The error of a target that is registered but has no code generator."""
+    return error(
+        "OCC0304",
+        f"target `{target.name}` is not built yet: it has no code generator in this version",
+        help="`-t cpu`, `-t cpu-jit` and `-t interp` are built",
+    )

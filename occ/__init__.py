@@ -1,0 +1,41 @@
+"""occ compiles ONNX models to native CPU code through Halide, and shows its work at every stage.
+
+`compile` a model and call it; `build` an artifact; `load` one. The compiler itself is `occ.compiler`, and what runs an
+artifact without it is `occ.runtime`. Nothing of either is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from occ import backend
+    from occ.api import build, capability, compile, load, targets  # noqa: A004
+    from occ.compiler.diagnostics import CompileError
+    from occ.compiler.passes.base import Pass
+    from occ.compiler.target import Target
+    from occ.runtime.artifact import Artifact
+    from occ.runtime.errors import RunError
+
+_WHERE = {
+    "compile": "occ.api", "build": "occ.api", "load": "occ.api", "targets": "occ.api", "capability": "occ.api",
+    "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
+    "Target": "occ.compiler.target", "Artifact": "occ.runtime.artifact",
+}  # fmt: skip
+
+__all__ = [
+    "Artifact", "CompileError", "Pass", "RunError", "Target", "backend", "build", "capability", "compile", "load", "targets",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "backend":
+        return import_module("occ.backend")
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'occ' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,125 @@
+"""The functions of the `occ` package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from occ.compiler.driver import Compilation, Settings, Source, compile_model, open_session
+from occ.compiler.frontend.signature import Overrides
+from occ.compiler.target import TARGETS, Target
+from occ.runtime.artifact import Artifact
+from occ.runtime.session import Session
+
+Shapes = Mapping[str, Sequence[int | str]]
+
+
+def _settings(
+    target: str, shapes: Shapes | None, dims: Mapping[str, int] | None, options: Mapping[str, Any] | None, **more: Any
+) -> Settings:
+    overrides = Overrides(shapes or {}, dims or {})
+    return Settings(target, overrides, {k: str(v) for k, v in (options or {}).items()}, **more)
+
+
+def compile(  # noqa: A001 - the name that users expect
+    model: Source,
+    target: str = "cpu",
+    *,
+    shapes: Shapes | None = None,
+    dims: Mapping[str, int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    rules: Sequence[Any] = (),
+    threads: int | None = None,
+) -> Session:
+    """Compile a model for this machine.
+
+    Args:
+        model: path of an `.onnx` file or `.occ` text, the bytes or text of one, or an `onnx.ModelProto`.
+        target: `cpu` (Halide, needs a C++ compiler), `cpu-jit` (LLVM, needs none) or `interp` (numpy).
+        shapes: extents to fix, by input name; a string keeps an extent symbolic.
+        dims: values of symbolic dims to fix, by their name in the model.
+        options: options of the target, as `-C key=value`.
+        rules: rewrite and fusion rules; none are supported yet.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+
+    Returns:
+        The model: `m.run({"x": x})` gives outputs by name, `m(x)` by position.
+
+    Raises:
+        CompileError: the model cannot be compiled; `diagnostics` has every problem.
+    """
+    _no_rules(rules)
+    return compile_model(model, _settings(target, shapes, dims, options), threads)
+
+
+def build(
+    model: Source,
+    target: str = "cpu",
+    out: str | os.PathLike[str] | None = None,
+    *,
+    shapes: Shapes | None = None,
+    dims: Mapping[str, int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    rules: Sequence[Any] = (),
+    folder: bool = False,
+) -> Artifact:
+    """Build an artifact, and write it if `out` says where; other arguments as `compile`.
+
+    Raises:
+        CompileError: the model cannot be compiled. OSError: `out` cannot be written.
+    """
+    _no_rules(rules)
+    artifact = Compilation(model, _settings(target, shapes, dims, options)).artifact()
+    if out is not None:
+        artifact.save(out, folder=folder)
+    return artifact
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> Session:
+    """Load an artifact to run it.
+
+    Raises:
+        RunError: OCC0502 the artifact cannot be used.
+    """
+    return open_session(Artifact.load(path), threads)
+
+
+def targets() -> list[Target]:
+    """The targets that models can be compiled for."""
+    return list(TARGETS.values())
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a target makes of a model.
+
+    Attributes:
+        ok: whether all of it can be compiled.
+        reasons: one line for each thing that cannot.
+    """
+
+    ok: bool
+    reasons: tuple[str, ...]
+
+
+def capability(model: Source, target: str = "cpu") -> Capability:
+    """Whether a target can take a model, found without generating code."""
+    from occ.compiler.diagnostics import CompileError
+    from occ.compiler.target import get_target, not_built
+
+    try:
+        found = get_target(target)
+        if found.family == "ascend":
+            raise not_built(found)
+        compilation = Compilation(model, _settings(target, None, None, None))
+        compilation.advance(compilation.last_stage)
+    except CompileError as e:
+        return Capability(False, tuple(d.text() for d in e.diagnostics))
+    return Capability(True, ())
+
+
+def _no_rules(rules: Sequence[Any]) -> None:
+    if rules:
+        raise NotImplementedError("rewrite and fusion rules are not supported yet")

@@ -1,0 +1,62 @@
+"""The command line. One file a command; each is imported only when it runs."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "build": "compile a model to an artifact",
+    "run": "run a model or an artifact",
+    "dump": "print a model at a stage of its compilation",
+    "inspect": "describe a model or an artifact",
+    "check": "say whether a target can take a model, and what it cannot take",
+    "diff": "compare results with another runtime",
+    "opt": "run passes on .occ text",
+    "targets": "list the targets",
+    "ops": "list the operators",
+    "explain": "explain a diagnostic code",
+    "doctor": "report on this machine's toolchain",
+    "cache": "show or clear the build cache",
+}
+
+
+class _Lazy(click.Group):
+    """A group whose commands are modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return import_module(f"occ.cli.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from occ.compiler.plan import occ_version
+
+        click.echo(f"occ {occ_version()}")
+        ctx.exit()
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
+)
+def cli() -> None:
+    """Occ compiles ONNX models to native code, and shows its work at every stage."""
+
+
+def main() -> None:
+    """Entry point of the `occ` command. Exit codes: docs/cli.md."""
+    from occ.cli.console import guarded
+
+    sys.exit(guarded(lambda: cli.main(standalone_mode=False)))

@@ -1,0 +1,109 @@
+"""`occ build`: a model to an artifact."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from occ.cli import options
+from occ.cli.console import progress, say
+
+if TYPE_CHECKING:
+    from occ.compiler.driver import Compilation
+    from occ.runtime.artifact import Artifact
+
+EMITS = ("artifact", "shared", "generator")
+
+
+@click.command("build")
+@options.model
+@options.target
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Where to write; MODEL.occ by default.")
+@click.option("--dir", "folder", is_flag=True, help="Write a folder instead of a zip.")
+@click.option("--save-stages", is_flag=True, help="Put the text of every stage into the artifact.")
+@click.option(
+    "--emit",
+    type=click.Choice(EMITS),
+    default="artifact",
+    show_default=True,
+    help="What to write: the artifact, the shared library alone, or the generated sources.",
+)
+@options.compile_options
+@options.as_json
+def command(
+    model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, as_json: bool, **how: object
+) -> None:
+    """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
+    from occ.compiler.driver import Compilation
+
+    start = time.perf_counter()
+    with progress() as tell:
+        settings = options.settings(target, save_stages=save_stages, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+        compilation = Compilation(options.source_of(model), settings)
+        artifact = compilation.artifact()
+        tell("writing")
+        written = _write(artifact, out or _default_out(model, emit), emit, folder)
+    facts = _facts(compilation, artifact, written, time.perf_counter() - start)
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        _summary(facts)
+
+
+def _default_out(model: str, emit: str) -> Path:
+    stem = Path("model" if model == "-" else model).stem
+    name = {"artifact": f"{stem}.occ", "shared": f"{stem}.so", "generator": f"{stem}-src"}[emit]
+    if Path(name).resolve() == Path(model).resolve():
+        name = f"{stem}-built.occ"
+    return Path(name)
+
+
+def _write(artifact: Artifact, out: Path, emit: str, folder: bool) -> Path:
+    if emit == "artifact":
+        return artifact.save(out, folder=folder)
+    if emit == "shared":
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(artifact.code)
+        return out
+    out.mkdir(parents=True, exist_ok=True)
+    for name, data in artifact.files.items():
+        if name.startswith("src/"):
+            (out / name.removeprefix("src/")).write_bytes(data)
+    return out
+
+
+def _facts(compilation: Compilation, artifact: Artifact, written: Path, seconds: float) -> dict[str, object]:
+    m = artifact.manifest
+    kernels = {s.name for s in m.plan.steps if s.kind == "kernel"}
+    size = (
+        written.stat().st_size
+        if written.is_file()
+        else sum(p.stat().st_size for p in written.rglob("*") if p.is_file())
+    )
+    return {
+        "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
+        "compiled": getattr(compilation, "compiled", len(kernels)), "weights": sum(w.nbytes for w in m.weights),
+        "arena": m.plan.arena, "bytes": size, "seconds": round(seconds, 3),
+        "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
+    }  # fmt: skip
+
+
+def _summary(f: dict[str, object]) -> None:
+    arena = "sized per run" if f["arena"] == -1 else _bytes(int(f["arena"]))  # pyright: ignore[reportArgumentType]
+    phases = ", ".join(f"{k} {v:.2f}" for k, v in f["phases"].items())  # pyright: ignore[reportAttributeAccessIssue]
+    say(f"wrote    {f['out']} ({_bytes(int(f['bytes']))}) for {f['target']}")  # pyright: ignore[reportArgumentType]
+    say(f"plan     {f['steps']} steps, {f['kernels']} kernels ({f['compiled']} compiled, the rest from the cache)")
+    say(f"weights  {_bytes(int(f['weights']))}")  # pyright: ignore[reportArgumentType]
+    say(f"arena    {arena}")
+    say(f"time     {f['seconds']:.2f} s ({phases})")
+    say(f"next     occ run {f['out']}")
+
+
+def _bytes(n: int) -> str:
+    units = ("B", "KiB", "MiB", "GiB")
+    scale = next(k for k in range(len(units)) if n < 1024 ** (k + 1) or k == len(units) - 1)
+    return f"{n / 1024**scale:.1f} {units[scale]}" if scale else f"{n} B"

@@ -1,0 +1,26 @@
+"""`occ cache`: the build cache."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from occ.cli import options
+
+
+@click.command("cache")
+@click.option("--clear", is_flag=True, help="Remove everything in it.")
+@options.as_json
+def command(clear: bool, as_json: bool) -> None:
+    """Show where the build cache is and how large it is, or clear it."""
+    from occ.compiler.cache import Cache
+
+    cache = Cache()
+    if clear:
+        cache.clear()
+    count, size = cache.size()
+    if as_json:
+        click.echo(json.dumps({"path": str(cache.root), "entries": count, "bytes": size}))
+    else:
+        click.echo(f"{cache.root}: {count} entries, {size / 2**20:.1f} MiB")

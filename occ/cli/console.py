@@ -1,0 +1,99 @@
+"""What people read: errors and progress on stderr, and the exit code that goes with them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+USAGE, INTERNAL, INTERRUPTED = 2, 70, 130
+_COLORS = {"error": "red", "warning": "yellow"}
+
+
+def wants_color() -> bool:
+    """Whether stderr is a terminal that may be coloured (https://no-color.org)."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+
+def say(text: str = "") -> None:
+    """Words for people."""
+    click.echo(text, err=True)
+
+
+def show_error(text: str) -> None:
+    """A diagnostic, its first word coloured on a terminal."""
+    head, _, rest = text.partition(":")
+    if wants_color():
+        head = click.style(head, fg=_COLORS.get(head.partition("[")[0], "red"), bold=True)
+    say(f"{head}:{rest}")
+
+
+@contextmanager
+def progress() -> Generator[Callable[[str], None]]:
+    """A function that says what is being done: a moving line on a terminal, nothing elsewhere."""
+    if not wants_color():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update
+
+
+def guarded(run: Callable[[], Any]) -> int:
+    """Run a command; every way in which it can fail becomes one message and an exit code."""
+    from occ.compiler.diagnostics import CompileError
+    from occ.runtime.errors import RunError
+
+    as_json = "--json" in sys.argv
+    try:
+        return int(run() or 0)
+    except CompileError as e:
+        for d in e.diagnostics:
+            click.echo(d.json()) if as_json else show_error(d.text())
+        return e.exit_code
+    except RunError as e:
+        if as_json:
+            import json
+
+            click.echo(
+                json.dumps(
+                    {"severity": "error", "code": e.code, "message": e.message, "helps": [e.help] if e.help else []}
+                )
+            )
+        else:
+            show_error(str(e))
+        return 1
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say("interrupted")
+        return INTERRUPTED
+    except click.ClickException as e:
+        e.show()
+        return USAGE
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
+        return 0
+    except OSError as e:
+        where = f"`{e.filename}`: " if e.filename else ""
+        show_error(f"error[OCC0605]: {where}{e.strerror or e}")
+        return 1
+    except Exception as e:
+        return _internal(e)
+
+
+def _internal(e: Exception) -> int:
+    handle, path = tempfile.mkstemp(prefix="occ-crash-", suffix=".txt")
+    with os.fdopen(handle, "w") as f:
+        f.write(f"command: {' '.join(sys.argv)}\n\n")
+        traceback.print_exception(e, file=f)
+    show_error(f"error[OCC0901]: internal error: {type(e).__name__}: {str(e)[:300]}")
+    say(f"   = note: the traceback is in {path}\n   = help: report this with that file and the model")
+    return INTERNAL

@@ -1,0 +1,113 @@
+"""`occ diff`: compare results with those of another runtime."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+
+from occ.cli import options
+from occ.cli.console import progress
+
+
+@click.command("diff")
+@options.model
+@options.target
+@click.option(
+    "--against",
+    type=click.Choice(["onnxruntime", "reference", "interp"]),
+    default="onnxruntime",
+    show_default=True,
+    help="What to compare with.",
+)
+@click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
+@click.option(
+    "--tolerance",
+    type=float,
+    default=1e-4,
+    show_default=True,
+    help="Largest difference, as a share of the largest value of an output.",
+)
+@options.compile_options
+@options.as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: str,
+    target: str,
+    against: str,
+    npz: str | None,
+    tolerance: float,
+    as_json: bool,
+    **how: object,
+) -> None:
+    """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs."""
+    from occ.compiler.driver import compile_model
+
+    sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
+    how["dims"] = ()
+    with progress() as tell:
+        settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+        session = compile_model(options.source_of(model), settings)
+    inputs = options.given_inputs(session, (), npz, sizes, 0)
+    ours = session.run(inputs)
+    theirs = _oracle(model, against, list(ours), inputs)
+    rows = [_row(name, ours[name], theirs[name], tolerance) for name in ours]
+    for row in rows:
+        click.echo(json.dumps(row) if as_json else _line(row))
+    if not all(row["ok"] for row in rows):
+        ctx.exit(5)
+
+
+def _oracle(model: str, against: str, names: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if against == "interp":
+        from occ.api import compile as compile_
+
+        return compile_(model, "interp").run(inputs)
+    if against == "reference":
+        from onnx.reference import ReferenceEvaluator
+
+        found: list[Any] = list(ReferenceEvaluator(model).run(names, inputs))  # pyright: ignore[reportArgumentType]
+    else:
+        try:
+            import onnxruntime
+        except ImportError:
+            hint = "`pip install onnxruntime`, or use --against reference"
+            raise click.UsageError(f"onnxruntime is not installed; {hint}") from None
+        session: Any = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        found = session.run(names, inputs)
+    return dict(zip(names, found, strict=True))
+
+
+def _row(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"output": name, "shape": list(ours.shape), "ok": False}
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return row | {"reason": f"{theirs.dtype}{list(theirs.shape)} expected"}
+    if ours.dtype.kind not in "fiub":
+        return row | {"ok": bool(np.all(ours == theirs)), "difference": 0.0, "worst": []}
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    gap = np.where(same, 0.0, np.abs(a - b))
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1.0
+    worst = np.nan_to_num(gap, nan=np.inf)
+    share = float(worst.max(initial=0.0)) / scale
+    places = (
+        [np.unravel_index(k, a.shape) for k in np.argsort(worst, axis=None)[::-1][:5]]
+        if a.ndim and share > tolerance
+        else []
+    )
+    listed = [{"at": [int(i) for i in p], "ours": float(a[p]), "theirs": float(b[p])} for p in places]
+    return row | {"ok": share <= tolerance, "difference": share, "worst": listed}
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "reason" in row:
+        return f"DIFFERS  {row['output']}: {row['shape']}, {row['reason']}"
+    head = "same   " if row["ok"] else "DIFFERS"
+    lines = [
+        f"{head}  {row['output']}: {row['shape']}, largest difference {row['difference']:.2e} of the largest value"
+    ]
+    lines += [f"         at {w['at']}: {w['ours']!r}, expected {w['theirs']!r}" for w in row["worst"]]
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""`occ dump`: a model at a stage of its compilation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from occ.cli import options
+from occ.cli.console import progress
+
+if TYPE_CHECKING:
+    from occ.compiler.driver import Compilation
+    from occ.compiler.ir.module import Module
+
+
+@click.command("dump")
+@options.model
+@click.option(
+    "--stage",
+    required=True,
+    help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu) or llvm (cpu-jit).",
+)
+@options.target
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="File to write; large weights go to OUT.weights beside it."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text that can be read back, or JSON.",
+)
+@options.compile_options
+def command(model: str, stage: str, target: str, out: Path | None, form: str, **how: object) -> None:
+    """Print MODEL at a stage. Text of every stage up to `lowered` can be built, dumped and run again.
+
+    On standard output the text refers to its large weights in the build cache; with -o they lie beside the file.
+    """
+    from occ.compiler.driver import Compilation
+
+    with progress() as tell:
+        settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+        compilation = Compilation(options.source_of(model), settings)
+        text = _text(compilation, stage, form, out)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text)
+
+
+def _text(compilation: Compilation, stage: str, form: str, out: Path | None) -> str:
+    if stage in compilation.target.texts:
+        return _target_text(compilation, stage)
+    m = compilation.advance(stage)
+    return _json(m) if form == "json" else module_with_weights(m, out)
+
+
+def module_with_weights(m: Module, out: Path | None) -> str:
+    """The text of a module, its large weights written to a file that the text names."""
+    from occ.compiler.cache import Cache, digest
+    from occ.compiler.ir.printer import module_text, weight_bytes, weight_offsets
+
+    if not weight_offsets(m):
+        return module_text(m)
+    if out is not None:
+        file = out.with_name(out.name + ".weights")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "wb") as f:
+            for piece in weight_bytes(m):
+                f.write(piece)
+        return module_text(m, file.name)
+    key = digest(bytes(p) for p in weight_bytes(m))
+    cache = Cache()
+    if not cache.has("weights", key, ".bin"):
+        cache.put("weights", key, b"".join(bytes(p) for p in weight_bytes(m)), ".bin")
+    return module_text(m, str(cache.path("weights", key, ".bin").absolute()))
+
+
+def _target_text(compilation: Compilation, stage: str) -> str:
+    m = compilation.advance(compilation.last_stage)
+    if stage == "llvm":
+        from occ.compiler.codegen_llvm.build import emit_module
+
+        return str(emit_module(m.te.values()))
+    from occ.compiler.codegen_halide.emit import generator
+    from occ.compiler.driver import nodes_of
+
+    nodes = nodes_of(m)
+    return "\n".join(generator(f, nodes.get(f.name, ())) for f in m.te.values())
+
+
+def _json(m: Module) -> str:
+    from occ.compiler.ir.printer import attr_text, te_text
+
+    ops = [
+        {
+            "op": op.name, "operands": [None if v is None else v.name for v in op.operands],
+            "results": [{"name": r.name, "type": None if r.type is None else str(r.type)} for r in op.results],
+            "attrs": {k: attr_text(v) for k, v in op.attrs.items()}, "nodes": list(op.loc.nodes),
+        }
+        for op in m.walk()
+    ]  # fmt: skip
+    record = {
+        "name": m.name, "stage": m.stage, "target": m.target,
+        "inputs": [{"name": a.name, "type": str(a.type)} for a in m.main.args], "outputs": m.main.result_names,
+        "weights": {n: str(w.type) for n, w in m.weights.items()}, "ops": ops,
+        "te": {n: te_text(f) for n, f in m.te.items()},
+    }  # fmt: skip
+    return json.dumps(record, indent=1) + "\n"

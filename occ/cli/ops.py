@@ -1,0 +1,35 @@
+"""`occ ops`: the operators, from the registry itself."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from occ.cli import options
+
+
+@click.command("ops")
+@click.option("-t", "--target", default=None, help="Only what this target supports.")
+@options.as_json
+def command(target: str | None, as_json: bool) -> None:
+    """List the operators: name, newest schema version, kind of definition, known limits."""
+    from occ.compiler.ir.ops import registry
+    from occ.compiler.target import get_target
+
+    if target is not None and get_target(target).family == "ascend":
+        return
+    kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region"}
+    for spec in sorted(registry().values(), key=lambda s: (s.domain, s.operator)):
+        if spec.is_internal:
+            continue
+        row = {
+            "name": spec.name,
+            "since": spec.schema.since_version,
+            "kind": kinds[spec.meaning],
+            "limits": spec.limits,
+        }
+        if as_json:
+            click.echo(json.dumps(row))
+        else:
+            click.echo(f"{row['name']:32} {row['since']:4}  {row['kind']:10} {row['limits']}".rstrip())

@@ -1,0 +1,155 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+if TYPE_CHECKING:
+    from occ.compiler.driver import Settings, Source
+    from occ.runtime.session import Session
+
+Decorator = Callable[[Any], Any]
+
+model = click.argument("model", metavar="MODEL")
+target = click.option(
+    "-t", "--target", default="cpu", show_default=True, help="What to compile for; `occ targets` lists them."
+)
+threads = click.option(
+    "--threads", type=int, default=None, help="Threads of a run; OCC_NUM_THREADS or all processors by default."
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print data and errors as JSON, an object a line.")
+_COMPILE = (
+    click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME=1,3,224,224",
+        help="Fix the extents of an input; a name keeps one symbolic.",
+    ),
+    click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim."),
+    click.option(
+        "-C",
+        "options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set an option of the target; `occ targets TARGET` lists them.",
+    ),
+    click.option("--no-cache", is_flag=True, help="Do not use the build cache."),
+    click.option(
+        "--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes of the toolchain at once."
+    ),
+    click.option("--verify", is_flag=True, help="Check the module after every pass."),
+)
+
+
+def compile_options(command: Any) -> Any:
+    """The options that say how a model is compiled."""
+    for option in reversed(_COMPILE):
+        command = option(command)
+    return command
+
+
+def pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE` options; names may hold `=` themselves, values do not."""
+    made: dict[str, str] = {}
+    for text in values:
+        name, sign, value = text.rpartition("=")
+        if not sign or not name:
+            raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}")
+        made[name] = value
+    return made
+
+
+def shapes_of(values: Sequence[str]) -> dict[str, list[int | str]]:
+    """`--shape x=1,3,h,w`."""
+    return {
+        name: [_extent(part.strip()) for part in value.split(",") if part.strip()]
+        for name, value in pairs(values, "--shape").items()
+    }
+
+
+def _extent(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def dims_of(values: Sequence[str]) -> dict[str, int]:
+    """`--dim batch=4`."""
+    made: dict[str, int] = {}
+    for name, value in pairs(values, "--dim").items():
+        if not value.isdigit():
+            raise click.UsageError(f"--dim takes NAME=NUMBER, not {name}={value}")
+        made[name] = int(value)
+    return made
+
+
+def settings(
+    target: str, shapes: Sequence[str], dims: Sequence[str], options: Sequence[str], no_cache: bool, jobs: int,
+    verify: bool, **more: Any,
+) -> Settings:  # fmt: skip
+    """The settings that the options of a command describe."""
+    from occ.compiler.driver import Settings
+    from occ.compiler.frontend.signature import Overrides
+
+    overrides = Overrides(shapes_of(shapes), dims_of(dims))
+    return Settings(target, overrides, pairs(options, "-C"), cache=not no_cache, jobs=jobs, verify=verify, **more)
+
+
+def source_of(name: str) -> Source:
+    """What a MODEL argument names: a path, or `-` for standard input."""
+    if name != "-":
+        return Path(name)
+    data: bytes = click.get_binary_stream("stdin").read()  # pyright: ignore[reportCallIssue]
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+    return text if text.lstrip().startswith(("module", "#")) else data
+
+
+def is_artifact(name: str) -> bool:
+    """Whether a MODEL argument is an artifact: a zip, or a folder."""
+    path = Path(name)
+    if path.is_dir():
+        return True
+    try:
+        with open(path, "rb") as f:
+            return f.read(2) == b"PK"
+    except OSError:
+        return False
+
+
+def given_inputs(
+    session: Session, single: Sequence[str], npz: str | None, sizes: dict[str, int], seed: int
+) -> dict[str, np.ndarray]:
+    """Inputs from files, and seeded random ones for the rest."""
+    found: dict[str, np.ndarray] = {}
+    if npz is not None:
+        with np.load(npz, allow_pickle=False) as archive:
+            found |= {name: archive[name] for name in archive.files}
+    for name, path in pairs(single, "--input").items():
+        found[name] = np.load(path, allow_pickle=False)
+    if found:
+        return found
+    return random_inputs(session, sizes, np.random.default_rng(seed))
+
+
+def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random inputs of the right types; symbolic dims take the values of `sizes`, or 1."""
+    from occ.runtime.signature import numpy_dtype
+
+    made: dict[str, np.ndarray] = {}
+    for port in session.inputs:
+        shape = tuple(d if isinstance(d, int) else sizes.get(d, 1) for d in port.shape)
+        dtype = numpy_dtype(port.dtype)
+        if dtype.kind == "O":
+            made[port.name] = np.full(shape, "text", object)
+        elif dtype.kind in "iub":
+            made[port.name] = rng.integers(0, 2, shape).astype(dtype)
+        else:
+            made[port.name] = rng.standard_normal(shape).astype(dtype)
+    return made

@@ -1,0 +1,84 @@
+"""`occ run`: run a model or an artifact once."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+
+from occ.cli import options
+from occ.cli.console import progress, say
+
+
+@click.command("run")
+@options.model
+@options.target
+@click.option("--input", "single", multiple=True, metavar="NAME=FILE.npy", help="An input from a file.")
+@click.option("--inputs", "npz", metavar="FILE.npz", help="All inputs from one file.")
+@click.option(
+    "--output", "folder", type=click.Path(path_type=Path), help="Folder to write the outputs to, one .npy each."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of the random inputs that are used when none are given."
+)
+@options.threads
+@options.compile_options
+@options.as_json
+def command(
+    model: str, target: str, single: tuple[str, ...], npz: str | None, folder: Path | None, seed: int, threads: int | None,
+    as_json: bool, **how: object,
+) -> None:  # fmt: skip
+    """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
+
+    For random inputs, --dim gives the values of symbolic dims; they are 1 otherwise.
+    """
+    from occ.api import load
+    from occ.compiler.driver import compile_model
+
+    sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
+    if options.is_artifact(model):
+        session = load(model, threads)
+    else:
+        with progress() as tell:
+            how["dims"] = ()
+            settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+            session = compile_model(options.source_of(model), settings, threads)
+    inputs = options.given_inputs(session, single, npz, sizes, seed)
+    start = time.perf_counter()
+    outputs = session.run(inputs)
+    seconds = time.perf_counter() - start
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for k, (name, value) in enumerate(outputs.items()):
+            np.save(folder / f"{file_name(name, k)}.npy", value)
+    if as_json:
+        click.echo(json.dumps({"seconds": seconds, "outputs": [_facts(n, v) for n, v in outputs.items()]}))
+        return
+    for name, value in outputs.items():
+        click.echo(_line(name, value))
+    say(f"{seconds * 1e3:.2f} ms on {session.threads} thread{'s' if session.threads > 1 else ''}, first run")
+
+
+def file_name(name: str, k: int) -> str:
+    """A file name like the name of an output, which may be anything."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)[:100].lstrip(".")
+    return plain or f"output_{k}"
+
+
+def _facts(name: str, value: np.ndarray) -> dict[str, object]:
+    facts: dict[str, object] = {"name": name, "dtype": str(value.dtype), "shape": list(value.shape)}
+    if value.size and value.dtype.kind in "iufb":
+        wide = value.astype(np.float64)
+        facts |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
+    return facts
+
+
+def _line(name: str, value: np.ndarray) -> str:
+    from occ.compiler.diagnostics import shorten
+
+    f = _facts(name, value)
+    numbers = f"  min {f['min']:.6g}  max {f['max']:.6g}  mean {f['mean']:.6g}" if "min" in f else ""
+    return f"{shorten(name, 60)}: {value.dtype}{list(value.shape)}{numbers}"

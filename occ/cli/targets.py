@@ -1,0 +1,36 @@
+"""`occ targets`: what models can be compiled for."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from occ.cli import options
+
+
+@click.command("targets")
+@click.argument("name", required=False)
+@options.as_json
+def command(name: str | None, as_json: bool) -> None:
+    """List the targets; with NAME, the options of one."""
+    from occ.compiler.target import TARGETS, get_target
+
+    listed = [get_target(name)] if name else list(TARGETS.values())
+    for t in listed:
+        state = "not built yet" if t.family == "ascend" else "ready"
+        if as_json:
+            choices = {
+                k: {"default": o.default, "choices": list(o.choices), "doc": o.doc} for k, o in t.options.items()
+            }
+            click.echo(
+                json.dumps({"name": t.name, "doc": t.doc, "family": t.family, "state": state, "options": choices})
+            )
+            continue
+        click.echo(f"{t.name:12} {t.doc}" + ("" if state == "ready" else f" ({state})"))
+        if name:
+            for key, o in t.options.items():
+                click.echo(
+                    f"  -C {key}={o.default}  {o.doc}"
+                    + (f" (one of {', '.join(map(str, o.choices))})" if o.choices else "")
+                )

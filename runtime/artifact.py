@@ -1,0 +1,277 @@
+"""Artifacts: a zip of stored members, or the same tree in a folder.
+
+`manifest.json`, `weights.bin` (each weight aligned to 64 bytes; mapped, not read), `kernels/model.so`, and what is only
+for people: `src/` (the generated sources) and `ir/<stage>.occ`. Equal builds give equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import Manifest, WeightInfo
+from occ.runtime.native import NativeEngine
+from occ.runtime.session import Session
+from occ.runtime.threads import thread_count
+
+MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
+_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can name
+_PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes it
+
+
+@dataclass
+class Artifact:
+    """What a build gives.
+
+    Attributes:
+        manifest: signature, plan and facts.
+        weights: constants in the order of the manifest.
+        code: the shared library with the kernels, or nothing.
+        files: further members, by path.
+    """
+
+    manifest: Manifest
+    weights: Sequence[np.ndarray]
+    code: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def session(self, threads: int | None = None) -> Session:
+        """A session that runs the native code of the artifact.
+
+        Raises:
+            RunError: the artifact is not native, or its code does not load.
+        """
+        if self.manifest.engine != "native":
+            raise RunError(
+                "OCC0502", f"an artifact for `{self.manifest.target}` needs the compiler to run", "use `occ.load`"
+            )
+        count = thread_count(threads)
+        arrays = [np.ascontiguousarray(w) for w in self.weights]
+        return Session(self, NativeEngine(self.manifest, arrays, self.code, count), count)
+
+    # writing
+
+    def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
+        """Write the artifact under a temporary name and move it into place; a failure leaves nothing behind.
+
+        Args:
+            path: of the artifact.
+            folder: write a folder instead of a zip.
+
+        Raises:
+            OSError: the path cannot be written.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if folder:
+            self._save_folder(target)
+        else:
+            self._save_zip(target)
+        return target
+
+    def _save_zip(self, target: Path) -> None:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:60]}.", suffix=".tmp", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as f, zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
+                for member, data in self._small_members():
+                    z.writestr(_info(member, len(data)), data)
+                digest = self._write_weights(z)
+                z.writestr(_info(MANIFEST), self._manifest_text(digest))
+            os.chmod(name, 0o644)
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _save_folder(self, target: Path) -> None:
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name[:60]}.", suffix=".tmp", dir=target.parent))
+        try:
+            for member, data in self._small_members():
+                (made / member).parent.mkdir(parents=True, exist_ok=True)
+                (made / member).write_bytes(data)
+            digest = hashlib.blake2b(digest_size=16)
+            with open(made / WEIGHTS, "wb") as f:
+                for piece in self._weight_pieces():
+                    f.write(piece)
+                    digest.update(piece)
+            (made / MANIFEST).write_text(self._manifest_text(digest.hexdigest()))
+            made.chmod(0o755)
+            _replace_folder(made, target)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+
+    def _small_members(self) -> Iterator[tuple[str, bytes]]:
+        if self.code:
+            yield LIBRARY, self.code
+        yield from sorted(self.files.items())
+
+    def _write_weights(self, z: zipfile.ZipFile) -> str:
+        size = sum(map(len, self._weight_pieces()))
+        digest = hashlib.blake2b(digest_size=16)
+        assert z.fp is not None
+        with z.open(_info(WEIGHTS, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
+            for piece in self._weight_pieces():
+                f.write(piece)
+                digest.update(piece)
+        return digest.hexdigest()
+
+    def _weight_pieces(self) -> Iterator[memoryview]:
+        end = 0
+        for info, w in zip(self.manifest.weights, self.weights, strict=True):
+            if info.offset > end:
+                yield memoryview(bytes(info.offset - end))
+            yield np.ascontiguousarray(w).reshape(-1).view(np.uint8).data
+            end = info.offset + info.nbytes
+
+    def _manifest_text(self, weights_digest: str) -> str:
+        digests = {name: hashlib.blake2b(data, digest_size=16).hexdigest() for name, data in self._small_members()}
+        return replace(self.manifest, digests={**digests, WEIGHTS: weights_digest}).to_json()
+
+    # reading
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Artifact:
+        """Read an artifact; weights are mapped, not read.
+
+        Raises:
+            RunError: OCC0502 it is missing, damaged or of another format.
+        """
+        source = Path(path)
+        members = _Folder(source) if source.is_dir() else _Zip(source)
+        manifest = Manifest.from_json(members.read(MANIFEST))
+        data = members.map(WEIGHTS) if manifest.weights else np.empty(0, np.uint8)
+        end = max((w.offset + w.nbytes for w in manifest.weights), default=0)
+        if data.size < end:
+            raise RunError("OCC0502", f"`{WEIGHTS}` of `{source}` is cut off", "build the artifact again")
+        weights = [data[w.offset : w.offset + w.nbytes] for w in manifest.weights]
+        code = members.read(LIBRARY) if manifest.library else b""
+        return cls(manifest, weights, code, members.others())
+
+
+def weight_infos(names: Sequence[str], sizes: Sequence[int]) -> list[WeightInfo]:
+    """Where weights lie in the weights file: in order, aligned."""
+    infos: list[WeightInfo] = []
+    end = 0
+    for name, size in zip(names, sizes, strict=True):
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        infos.append(WeightInfo(name, start, size))
+        end = start + size
+    return infos
+
+
+def _info(name: str, size: int = 0, at: int | None = None) -> zipfile.ZipInfo:
+    """A stored member; with `at`, the offset of its header, its data are aligned."""
+    info = zipfile.ZipInfo(name, _DATE)
+    info.external_attr = 0o644 << 16
+    info.create_system = 3
+    info.file_size = size
+    if at is not None:
+        fixed = at + 30 + len(name) + 4 + (20 if size >= 2**31 - 1 else 0)
+        gap = -fixed % ALIGNMENT
+        info.extra = struct.pack("<HH", _PADDING_ID, gap) + bytes(gap)
+    return info
+
+
+def _replace_folder(made: Path, target: Path) -> None:
+    """Put a finished folder in place; an old artifact of that name goes away, any other folder is not touched."""
+    if target.is_dir() and any(target.iterdir()):
+        if not (target / MANIFEST).is_file():
+            raise FileExistsError(17, "the folder exists and is not an artifact", str(target))
+        old = Path(tempfile.mkdtemp(prefix=".old.", suffix=".tmp", dir=target.parent))
+        os.replace(target, old / "artifact")
+        os.replace(made, target)
+        shutil.rmtree(old, ignore_errors=True)
+        return
+    os.replace(made, target)
+
+
+class _Folder:
+    """Members of an artifact that is a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str) -> bytes:
+        return self._find(name).read_bytes()
+
+    def map(self, name: str) -> np.ndarray:
+        found = self._find(name)
+        return np.memmap(found, np.uint8, "r").view(np.ndarray) if found.stat().st_size else np.empty(0, np.uint8)
+
+    def others(self) -> dict[str, bytes]:
+        names = sorted(p for p in self.path.rglob("*") if p.is_file())
+        paths = [p.relative_to(self.path).as_posix() for p in names]
+        return {n: (self.path / n).read_bytes() for n in paths if n not in (MANIFEST, WEIGHTS, LIBRARY)}
+
+    def _find(self, name: str) -> Path:
+        found = self.path / name
+        if not found.is_file():
+            raise RunError("OCC0502", f"`{name}` is missing in the artifact `{self.path}`", "build the artifact again")
+        return found
+
+
+class _Zip:
+    """Members of an artifact that is a zip."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with zipfile.ZipFile(path) as z:
+                self.infos = {i.filename: i for i in z.infolist()}
+        except FileNotFoundError:
+            raise RunError("OCC0502", f"`{path}` does not exist") from None
+        except (OSError, zipfile.BadZipFile) as e:
+            raise RunError("OCC0502", f"`{path}` is not an artifact: {e}", "build the artifact again") from None
+
+    def read(self, name: str) -> bytes:
+        self._find(name)
+        try:
+            with zipfile.ZipFile(self.path) as z:
+                return z.read(name)
+        except (OSError, zipfile.BadZipFile) as e:
+            raise RunError(
+                "OCC0502", f"`{name}` in `{self.path}` is damaged: {e}", "build the artifact again"
+            ) from None
+
+    def map(self, name: str) -> np.ndarray:
+        info = self._find(name)
+        with open(self.path, "rb") as f:
+            f.seek(info.header_offset + 26)
+            start = info.header_offset + 30 + sum(struct.unpack("<HH", f.read(4)))
+        if start + info.file_size > self.path.stat().st_size or info.compress_type != zipfile.ZIP_STORED:
+            raise RunError("OCC0502", f"`{name}` in `{self.path}` is damaged", "build the artifact again")
+        if info.file_size == 0:
+            return np.empty(0, np.uint8)
+        return np.memmap(self.path, np.uint8, "r", start, (info.file_size,)).view(np.ndarray)
+
+    def others(self) -> dict[str, bytes]:
+        return {n: self.read(n) for n in sorted(self.infos) if n not in (MANIFEST, WEIGHTS, LIBRARY)}
+
+    def _find(self, name: str) -> zipfile.ZipInfo:
+        if name not in self.infos:
+            raise RunError("OCC0502", f"`{name}` is missing in the artifact `{self.path}`", "build the artifact again")
+        return self.infos[name]
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> Session:
+    """Load an artifact to run it.
+
+    Args:
+        path: of the artifact.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+
+    Raises:
+        RunError: OCC0502 the artifact cannot be used.
+    """
+    return Artifact.load(path).session(threads)

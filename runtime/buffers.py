@@ -1,0 +1,50 @@
+"""Memory of a run: one arena in which tensors share bytes when they are not alive together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+ALIGNMENT = 64
+
+
+def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
+    """Offsets such that tensors that are alive at the same step do not overlap: greedy by size, best fit.
+
+    Args:
+        sizes: bytes of each tensor.
+        live: first and last step of each tensor, both included.
+
+    Returns:
+        The offsets, multiples of 64, and the size of the arena. The method is that of Pisarchyk and Lee,
+        "Efficient Memory Management for Deep Neural Net Inference" (2020), section 5.
+    """
+    offsets = [0] * len(sizes)
+    placed: list[int] = []
+    arena = 0
+    for k in sorted(range(len(sizes)), key=lambda i: (-sizes[i], live[i], i)):
+        need = -(-max(sizes[k], 1) // ALIGNMENT) * ALIGNMENT
+        first, last = live[k]
+        clash = sorted(
+            (offsets[p], offsets[p] + -(-max(sizes[p], 1) // ALIGNMENT) * ALIGNMENT)
+            for p in placed
+            if live[p][0] <= last and first <= live[p][1]
+        )
+        best, smallest, end = -1, -1, 0
+        for start, stop in clash:
+            gap = start - end
+            if gap >= need and (smallest < 0 or gap < smallest):
+                best, smallest = end, gap
+            end = max(end, stop)
+        offsets[k] = best if best >= 0 else end
+        placed.append(k)
+        arena = max(arena, offsets[k] + need)
+    return offsets, arena
+
+
+def aligned_bytes(size: int) -> np.ndarray:
+    """`size` bytes, u8[size], at an address that is a multiple of 64; at least one vector is allocated behind."""
+    raw = np.empty(size + 2 * ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]

@@ -1,0 +1,55 @@
+"""Sizes that are known at run time: expressions over the symbolic dims of a model, as JSON data.
+
+An expression is an int, the name of a symbol, or a list `[op, a, b, ...]` with op one of `+ * // min max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+DimExpr = Any  # int | str | list
+
+
+def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
+    """The value of an expression.
+
+    Raises:
+        KeyError: a symbol has no value.
+    """
+    if isinstance(e, int):
+        return e
+    if isinstance(e, str):
+        return env[e]
+    op, *args = e
+    values = [evaluate(a, env) for a in args]
+    match op:
+        case "+":
+            return sum(values)
+        case "*":
+            return prod(values)
+        case "//":
+            return values[0] // values[1]
+        case "min":
+            return min(values)
+        case "max":
+            return max(values)
+        case _:
+            raise ValueError(f"unknown size operator {op!r}")
+
+
+def text(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
+    """An expression as people read it; `labels` are the names that the model gave its dims."""
+    if isinstance(e, int):
+        return str(e)
+    if isinstance(e, str):
+        return (labels or {}).get(e, e)
+    op, *args = e
+    parts = [text(a, labels) for a in args]
+    if op in ("min", "max"):
+        return f"{op}({', '.join(parts)})"
+    wrapped = [
+        f"({p})" if isinstance(a, list) and a[0] != "min" and op != "+" else p for p, a in zip(parts, args, strict=True)
+    ]
+    return (f" {op} " if op == "+" else op).join(wrapped)

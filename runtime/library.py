@@ -1,0 +1,142 @@
+"""Native code of an artifact: loading it from memory, and the argument blocks that its kernels take.
+
+A kernel is `int f(void **args)`: a `halide_buffer_t *` for each tensor that it reads, an `int32_t *` for each size, a
+`halide_buffer_t *` for each tensor that it writes. One that leaves its parallel loop to the caller is
+`int f(void **args, int begin, int end)`.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+
+from occ.runtime.errors import RunError
+
+
+class Dimension(ctypes.Structure):
+    """halide_dimension_t of HalideRuntime.h."""
+
+    _fields_ = (
+        ("min", ctypes.c_int32),
+        ("extent", ctypes.c_int32),
+        ("stride", ctypes.c_int32),
+        ("flags", ctypes.c_uint32),
+    )
+
+
+class HalideBuffer(ctypes.Structure):
+    """halide_buffer_t of HalideRuntime.h."""
+
+    _fields_ = (
+        ("device", ctypes.c_uint64),
+        ("device_interface", ctypes.c_void_p),
+        ("host", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("type_code", ctypes.c_uint8),
+        ("type_bits", ctypes.c_uint8),
+        ("type_lanes", ctypes.c_uint16),
+        ("dimensions", ctypes.c_int32),
+        ("dim", ctypes.POINTER(Dimension)),
+        ("padding", ctypes.c_void_p),
+    )
+
+
+_TYPE_CODES = {"i": 0, "u": 1, "b": 1, "f": 2}
+_RAW = {"bf16": (3, 16)}  # halide_type_bfloat
+
+
+def type_of(dtype: str, itemsize: int) -> tuple[int, int]:
+    """(type code, bits) of an element type in a halide_buffer_t; what Halide has no type for is raw unsigned bytes."""
+    if dtype in _RAW:
+        return _RAW[dtype]
+    if dtype == "bool":
+        return 1, 1  # one byte in memory
+    if dtype in ("f64", "f32", "f16") or (dtype[0] in "iu" and int(dtype[1:]) >= 8):
+        return _TYPE_CODES[dtype[0]], itemsize * 8
+    return (0 if dtype[0] == "i" else 1), itemsize * 8
+
+
+def fill_buffer(
+    b: HalideBuffer, dims: ctypes.Array[Dimension], dtype: str, itemsize: int, shape: Sequence[int]
+) -> None:
+    """Describe a dense row-major tensor; Halide counts dimensions from the innermost one."""
+    b.type_code, b.type_bits = type_of(dtype, itemsize)
+    b.type_lanes, b.dimensions = 1, len(shape)
+    b.dim = ctypes.cast(dims, ctypes.POINTER(Dimension))
+    stride = 1
+    for k, n in enumerate(reversed(shape)):
+        dims[k] = Dimension(0, n, stride, 0)
+        stride *= n
+
+
+class Library:
+    """A loaded shared library; kernels by name, and the loop over kernels if the library brings one."""
+
+    _lender: Library | None = None  # the library whose thread pool the process uses
+
+    def __init__(self, code: bytes, name: str) -> None:
+        self.dll, fd = _load(code, name)
+        unload = weakref.finalize(self, _unload, self.dll._handle, fd)
+        unload.atexit = False
+        self.run = getattr(self.dll, "occ_run", None)
+        if self.run is not None:
+            self.run.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+            self.dll.occ_message.restype = ctypes.c_char_p
+            self._join_pool()
+
+    def _join_pool(self) -> None:
+        if Library._lender is None:
+            Library._lender = self  # and so it stays loaded: its threads run its code
+            return
+        pool = Library._lender.dll.occ_pool
+        pool.restype = ctypes.c_void_p
+        self.dll.occ_share_pool.argtypes = [ctypes.c_void_p]
+        self.dll.occ_share_pool(pool())
+
+    def address(self, symbol: str) -> int:
+        """Address of a kernel.
+
+        Raises:
+            RunError: OCC0502 the library has no such kernel.
+        """
+        try:
+            return ctypes.cast(getattr(self.dll, symbol), ctypes.c_void_p).value or 0
+        except AttributeError:
+            raise RunError("OCC0502", f"the library has no kernel `{symbol}`", "build the artifact again") from None
+
+    @property
+    def message(self) -> str:
+        """Text of the last error of this thread."""
+        return self.dll.occ_message().decode("utf-8", "replace")
+
+
+def _load(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
+    """Load a library from memory: a nameless file in memory where the system has those, else a temporary file.
+
+    Returns:
+        The library and the descriptor to close with it. It stays open, because the loader takes two files of one name
+        for the same library, and a number that is in use is not given out again.
+    """
+    try:
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create(name[:200].replace("\0", "") or "occ", os.MFD_CLOEXEC)
+        else:
+            fd, path = tempfile.mkstemp(suffix=".so")
+            os.unlink(path)
+        view = memoryview(code)
+        while view:
+            view = view[os.write(fd, view) :]
+        return ctypes.CDLL(f"/proc/self/fd/{fd}", mode=ctypes.RTLD_LOCAL), fd
+    except OSError as e:
+        raise RunError(
+            "OCC0502", f"the native code does not load on this machine: {e}", "build it for this machine"
+        ) from None
+
+
+def _unload(handle: int, fd: int) -> None:
+    _ctypes.dlclose(handle)
+    os.close(fd)

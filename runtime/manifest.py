@@ -1,0 +1,209 @@
+"""The manifest of an artifact: plain data, written by the compiler and read here. Format version 1."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from occ.runtime.dims import DimExpr
+from occ.runtime.errors import RunError
+
+FORMAT = 1
+
+# Element type -> numpy dtype name, or "" where numpy itself has none (ml_dtypes has; the bytes are then u8 or u16).
+NUMPY_NAMES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
+    "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool", "c64": "complex64",
+    "c128": "complex128", "str": "object", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn",
+    "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu",
+    "f4e2m1": "float4_e2m1fn", "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DimInfo:
+    """A symbolic dim: its name in the model, and what it may be."""
+
+    name: str
+    label: str
+    lo: int = 0
+    hi: int | None = None
+    divisible_by: int = 1
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of the model."""
+
+    name: str
+    dtype: str
+    shape: list[DimExpr]
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Two sizes that the build took as equal, and the node that needs it."""
+
+    lhs: DimExpr
+    rhs: DimExpr
+    node: str
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor of the plan.
+
+    Attributes:
+        dtype: element type.
+        shape: physical extents, row-major.
+        storage: where it lies, an index into `Plan.storages`; views share one.
+    """
+
+    dtype: str
+    shape: list[DimExpr]
+    storage: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes that buffers lie in.
+
+    Attributes:
+        kind: `input`, `output`, `weight` or `arena`.
+        index: which input, output or weight.
+        size: bytes, for `arena`.
+        first, last: steps during which the contents matter, for `arena`.
+        offset: in the arena, where sizes are constant; -1 if it is computed per run shape.
+    """
+
+    kind: str
+    index: int = 0
+    size: DimExpr = 0
+    first: int = 0
+    last: int = 0
+    offset: int = -1
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a run does.
+
+    Attributes:
+        kind: `kernel`, `host` or `copy`.
+        name: symbol of the kernel, or name of the host routine.
+        reads: buffers read.
+        writes: buffers written.
+        dims: scalar arguments of a kernel, after the buffers.
+        tasks: extent of the parallel loop that a kernel leaves to the runtime, or null.
+        attrs: arguments of a host routine.
+        nodes: ONNX nodes that the step stands for.
+        flag: buffer (i32 scalar) that a kernel sets to the number of the failed check, or -1.
+        checks: messages of the checks, in order.
+    """
+
+    kind: str
+    name: str
+    reads: list[int]
+    writes: list[int]
+    dims: list[DimExpr] = field(default_factory=list)
+    tasks: DimExpr | None = None
+    attrs: dict[str, Any] = field(default_factory=dict)
+    nodes: list[str] = field(default_factory=list)
+    flag: int = -1
+    checks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class WeightInfo:
+    """A constant in the weights file."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does: a straight list of steps over buffers.
+
+    Attributes:
+        arena: bytes of the arena where all sizes are constant, else -1.
+        inputs, outputs: buffer of each input and output.
+    """
+
+    buffers: list[Buffer]
+    storages: list[Storage]
+    steps: list[Step]
+    inputs: list[int]
+    outputs: list[int]
+    arena: int = -1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about an artifact but its weights and its code."""
+
+    name: str
+    target: str
+    producer: str
+    dims: list[DimInfo]
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+    constraints: list[Constraint]
+    weights: list[WeightInfo]
+    plan: Plan
+    library: str = ""
+    engine: str = "native"
+    machine: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def to_json(self) -> str:
+        """The manifest as text; the same manifest gives the same text."""
+        return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Manifest:
+        """Read a manifest.
+
+        Raises:
+            RunError: OCC0502 it is damaged, or of a newer format.
+        """
+        try:
+            record = json.loads(data)
+            version = record.get("format")
+        except (ValueError, AttributeError) as e:
+            raise RunError("OCC0502", f"the manifest is not readable: {e}", "build the artifact again") from None
+        if version != FORMAT:
+            raise RunError(
+                "OCC0502", f"the artifact has format {version}, this runtime reads {FORMAT}", "build it again"
+            )
+        try:
+            return _decode(cls, record)
+        except (TypeError, KeyError, ValueError) as e:
+            raise RunError("OCC0502", f"the manifest is damaged: {e}", "build the artifact again") from None
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise TypeError(f"{kind.__name__} is not an object")
+        hints = get_type_hints(kind)
+        known = {f.name for f in fields(kind)}
+        if unknown := set(value) - known:
+            raise ValueError(f"{kind.__name__} has the unknown fields {sorted(unknown)}")
+        return kind(**{k: _decode(hints[k], v) for k, v in value.items()})
+    origin = get_origin(kind)
+    if origin is list:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is not a list")
+        return [_decode(get_args(kind)[0], v) for v in value]
+    if kind in (int, str) and (not isinstance(value, kind) or isinstance(value, bool)):
+        raise TypeError(f"{value!r} is not {kind.__name__}")
+    if origin is None or origin is dict:
+        return value
+    return value if value is not None or NoneType in get_args(kind) else _decode(get_args(kind)[0], value)

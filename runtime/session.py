@@ -1,0 +1,131 @@
+"""A model that runs: checks what goes in, and hands the work to an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from occ.runtime.dims import evaluate, text
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import TensorInfo
+from occ.runtime.signature import Signature, numpy_dtype
+
+if TYPE_CHECKING:
+    from occ.runtime.artifact import Artifact
+
+
+class Engine(Protocol):
+    """What executes a model."""
+
+    def run(
+        self, inputs: Sequence[np.ndarray], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]
+    ) -> list[np.ndarray]: ...
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: its name, element type and extents, symbolic ones by the name that the model gives them."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Session:
+    """A model ready to run. May be called from many threads.
+
+    Attributes:
+        artifact: what it was loaded from or built as.
+        threads: threads that one run uses.
+    """
+
+    def __init__(self, artifact: Artifact, engine: Engine, threads: int) -> None:
+        self.artifact, self.threads = artifact, threads
+        self._engine = engine
+        self._signature = Signature.of(artifact.manifest)
+
+    @property
+    def inputs(self) -> list[Port]:
+        """The inputs, in order."""
+        return [self._port(i) for i in self._signature.inputs]
+
+    @property
+    def outputs(self) -> list[Port]:
+        """The outputs, in order."""
+        return [self._port(o) for o in self._signature.outputs]
+
+    def _port(self, info: TensorInfo) -> Port:
+        return Port(
+            info.name,
+            info.dtype,
+            tuple(e if isinstance(e, int) else text(e, self._signature.labels) for e in info.shape),
+        )
+
+    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Run the model once.
+
+        Args:
+            inputs: an array for each input, by name: anything with the buffer protocol or DLPack.
+            outputs: arrays to write outputs into, by name; contiguous, writable, of the right type and shape.
+
+        Returns:
+            The outputs by name, in the order of the model.
+
+        Raises:
+            RunError: an input or output does not fit, or a node met data that it cannot work on.
+        """
+        arrays = self._signature.arrays(inputs)
+        env = self._signature.bind(arrays)
+        given = self._given(outputs or {}, env)
+        results = self._engine.run(arrays, env, given)
+        return {o.name: r for o, r in zip(self._signature.outputs, results, strict=True)}
+
+    def __call__(self, *inputs: Any) -> tuple[np.ndarray, ...]:
+        """Run the model on inputs by position; the outputs by position.
+
+        Raises:
+            RunError: as `run`.
+        """
+        names = [i.name for i in self._signature.inputs]
+        if len(inputs) != len(names):
+            raise RunError(
+                "OCC0501", f"the model takes {len(names)} inputs, not {len(inputs)}", f"inputs: {', '.join(names)}"
+            )
+        return tuple(self.run(dict(zip(names, inputs, strict=True))).values())
+
+    def _given(self, outputs: Mapping[str, np.ndarray], env: Mapping[str, int]) -> list[np.ndarray | None]:
+        names = [o.name for o in self._signature.outputs]
+        if unknown := [n for n in outputs if n not in names]:
+            raise RunError("OCC0501", f"the model has no output `{unknown[0]}`", f"outputs: {', '.join(names)}")
+        for info in self._signature.outputs:
+            array = outputs.get(info.name)
+            if array is None:
+                continue
+            shape, dtype = tuple(evaluate(e, env) for e in info.shape), numpy_dtype(info.dtype)
+            fits = array.shape == shape and array.dtype == dtype
+            if not fits or not array.flags.c_contiguous or not array.flags.writeable:
+                want = f"a contiguous, writable {dtype}{list(shape)}"
+                raise RunError(
+                    "OCC0501", f"the output array `{info.name}` is {array.dtype}{list(array.shape)}, not {want}"
+                )
+        return [outputs.get(n) for n in names]
+
+    def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
+        """Write the model as an artifact.
+
+        Raises:
+            OSError: the path cannot be written.
+        """
+        return self.artifact.save(path, folder=folder)
+
+    def __repr__(self) -> str:
+        m = self.artifact.manifest
+        ins, outs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
+        return f"<occ model {m.name} for {m.target}: ({ins}) -> ({outs})>"

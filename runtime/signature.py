@@ -1,0 +1,135 @@
+"""Checks inputs against the signature of a model and finds the values of its symbolic dims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from occ.runtime.dims import evaluate, text
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimInfo, Manifest, TensorInfo
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The numpy dtype of an element type; those of ml_dtypes need that package, which then is there to make inputs."""
+    try:
+        return np.dtype(NUMPY_NAMES[name])
+    except TypeError:
+        import importlib
+
+        try:
+            return np.dtype(getattr(importlib.import_module("ml_dtypes"), NUMPY_NAMES[name]))
+        except ImportError:
+            return np.dtype(np.uint16 if name == "bf16" else np.uint8)
+
+
+class Signature:
+    """Inputs, outputs and dims of a model."""
+
+    def __init__(
+        self,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        dims: Sequence[DimInfo],
+        constraints: Sequence[Constraint],
+    ) -> None:
+        self.inputs, self.outputs, self.dims, self.constraints = inputs, outputs, dims, constraints
+        self.labels = {d.name: d.label for d in dims}
+        self.dtypes = [numpy_dtype(i.dtype) for i in inputs]
+
+    @classmethod
+    def of(cls, m: Manifest) -> Signature:
+        return cls(m.inputs, m.outputs, m.dims, m.constraints)
+
+    def arrays(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+        """The inputs as contiguous arrays in the order of the signature, without a copy where they allow it.
+
+        Raises:
+            RunError: OCC0501 a missing or unknown input, or an element type that differs.
+        """
+        names = [i.name for i in self.inputs]
+        if unknown := [n for n in inputs if n not in names]:
+            raise RunError("OCC0501", f"the model has no input `{unknown[0]}`", f"inputs: {', '.join(names) or 'none'}")
+        if missing := [n for n in names if n not in inputs]:
+            raise RunError("OCC0501", f"the input `{missing[0]}` is missing", f"inputs: {', '.join(names)}")
+        return [self._array(i, d, inputs[i.name]) for i, d in zip(self.inputs, self.dtypes, strict=True)]
+
+    def _array(self, info: TensorInfo, dtype: np.dtype, value: Any) -> np.ndarray:
+        array = _as_array(value)
+        if dtype.kind == "O" and array.dtype.kind in "UST":
+            array = array.astype(object)
+        if array.dtype != dtype:
+            raise RunError(
+                "OCC0501",
+                f"the input `{info.name}` is {array.dtype}, the model takes {dtype}",
+                f"convert it: `x.astype({str(dtype)!r})`",
+            )
+        return np.ascontiguousarray(array) if array.ndim else array
+
+    def bind(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+        """Values of the symbolic dims.
+
+        Raises:
+            RunError: OCC0501 a rank or extent that differs; OCC0503 an assumption of the build that does not hold.
+        """
+        env: dict[str, int] = {}
+        origin: dict[str, str] = {}
+        late: list[tuple[TensorInfo, int, int]] = []
+        for info, x in zip(self.inputs, arrays, strict=True):
+            if x.ndim != len(info.shape):
+                raise RunError(
+                    "OCC0501", f"the input `{info.name}` has rank {x.ndim}, the model takes {self.show(info)}"
+                )
+            for axis, (e, n) in enumerate(zip(info.shape, x.shape, strict=True)):
+                if isinstance(e, str) and e not in env:
+                    env[e], origin[e] = n, f"axis {axis} of `{info.name}`"
+                elif isinstance(e, str) and env[e] != n:
+                    what = (
+                        f"`{self.labels.get(e, e)}` is {env[e]} by {origin[e]} and {n} by axis {axis} of `{info.name}`"
+                    )
+                    raise RunError("OCC0501", f"the dim {what}", f"the model takes {self.show(info)}")
+                elif isinstance(e, int) and e != n:
+                    raise RunError(
+                        "OCC0501", f"axis {axis} of the input `{info.name}` is {n}, the model takes {self.show(info)}"
+                    )
+                elif isinstance(e, list):
+                    late.append((info, axis, n))
+        for info, axis, n in late:
+            if evaluate(info.shape[axis], env) != n:
+                expected = f"{text(info.shape[axis], self.labels)} = {evaluate(info.shape[axis], env)}"
+                raise RunError("OCC0501", f"axis {axis} of the input `{info.name}` is {n}, the model takes {expected}")
+        self._check(env)
+        return env
+
+    def _check(self, env: Mapping[str, int]) -> None:
+        for d in self.dims:
+            n = env.get(d.name)
+            if n is None:
+                continue
+            if n < d.lo or (d.hi is not None and n > d.hi) or n % d.divisible_by:
+                hi = "" if d.hi is None else f" to {d.hi}"
+                multiple = f", a multiple of {d.divisible_by}" if d.divisible_by > 1 else ""
+                raise RunError("OCC0501", f"the dim `{d.label}` is {n}, the model takes {d.lo}{hi}{multiple}")
+        for c in self.constraints:
+            left, right = evaluate(c.lhs, env), evaluate(c.rhs, env)
+            if left != right:
+                sides = f"{text(c.lhs, self.labels)} = {left} and {text(c.rhs, self.labels)} = {right}"
+                raise RunError(
+                    "OCC0503",
+                    f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}",
+                    "choose other extents, or build for this size with --dim or --shape",
+                )
+
+    def show(self, info: TensorInfo) -> str:
+        """An input as text: `f32[batch,3,224,224]`."""
+        return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
+
+
+def _as_array(value: Any) -> np.ndarray:
+    """Anything with the buffer protocol, `__array_interface__` or DLPack as an array, without a copy."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
