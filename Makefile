@@ -26,7 +26,7 @@ test-all: $(STAMP)  ## all tests, the slow ones too
 lint: $(STAMP) typeroot  ## ruff, formatting, and the import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	cd build/typeroot && ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-timings
+	cd build/typeroot && ../../$(BIN)/lint-imports --config ../../pyproject.toml
 	$(BIN)/python tests/sizes.py
 
 types: $(STAMP) typeroot  ## pyright, strict
