@@ -71,11 +71,11 @@ class Storage:
     """Bytes that buffers lie in.
 
     Attributes:
-        kind: `input`, `output`, `weight` or `arena`.
+        kind: `input`, `output`, `weight`, `arena`, or `device` for the arena in the memory of an accelerator.
         index: which input, output or weight.
-        size: bytes, for `arena`.
-        first, last: steps during which the contents matter, for `arena`.
-        offset: in the arena, where sizes are constant; -1 if it is computed per run shape.
+        size: bytes, for the arenas.
+        first, last: steps during which the contents matter, for the arenas.
+        offset: in its arena, where sizes are constant; -1 if it is computed per run shape.
     """
 
     kind: str
@@ -90,9 +90,15 @@ class Storage:
 class Step:
     """One thing that a run does.
 
+    Steps of accelerators name a stream in `attrs["stream"]`. Those of one stream run in order; those of two streams
+    run side by side unless a `wait` comes between.
+
     Attributes:
-        kind: `kernel`, `host` or `copy`.
-        name: symbol of the kernel, or name of the host routine.
+        kind: `kernel`, `host` or `copy`; with accelerators also `upload` (one host buffer to one device buffer),
+            `device` (runs a device part on device buffers), `download` (device to host), `wait` (stream
+            `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far), `sync` (the host waits for the
+            stream), and `island` (runs a part that the CPU takes, on host buffers).
+        name: symbol of the kernel, name of the host routine, or name of the part.
         reads: buffers read.
         writes: buffers written.
         dims: scalar arguments of a kernel, after the buffers.
@@ -131,6 +137,7 @@ class Plan:
     Attributes:
         arena: bytes of the arena where all sizes are constant, else -1.
         inputs, outputs: buffer of each input and output.
+        device_arena: bytes of the arena on the accelerator, likewise.
     """
 
     buffers: list[Buffer]
@@ -139,11 +146,71 @@ class Plan:
     inputs: list[int]
     outputs: list[int]
     arena: int = -1
+    device_arena: int = 0
+
+
+@dataclass(frozen=True)
+class PartTensor:
+    """An input or output of a device part.
+
+    Attributes:
+        name: of the graph input, or of the node that gives the output.
+        format: `ND`, `NCHW` or `NCDHW`.
+    """
+
+    name: str
+    dtype: str
+    shape: list[DimExpr]
+    format: str = "ND"
+
+
+@dataclass(frozen=True)
+class DevicePart:
+    """A part of the model that an accelerator runs.
+
+    Attributes:
+        name: as in `Step.name`.
+        air: member with the GE graph, in the folder `device/`.
+        om: member with the compiled graph; empty until a toolkit has compiled it.
+        files: further members that the graph refers to (weights beyond what one protobuf message can hold).
+        soc: exact version of the chip, as `aclrtGetSocName` spells it.
+        precision: value of `precision_mode_v2` that the graph is compiled with (`origin`, `fp16`, ...).
+        command: arguments of the toolkit's compiler, from the folder of the member.
+        inputs, outputs: in the order of the graph.
+        gears: sets of extents that the compiled graph takes, by symbol; empty where all extents are constant.
+        weights: bytes of constants.
+        workspace: bytes of intermediate values that are alive at once, at the most.
+    """
+
+    name: str
+    air: str
+    soc: str
+    precision: str
+    inputs: list[PartTensor]
+    outputs: list[PartTensor]
+    om: str = ""
+    files: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    gears: list[dict[str, int]] = field(default_factory=list)
+    weights: int = 0
+    workspace: int = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes of device memory that the part needs beside its inputs and outputs."""
+        return self.weights + self.workspace
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about an artifact but its weights and its code."""
+    """Everything about an artifact but its weights and its code.
+
+    Attributes:
+        engine: what runs it: `native`, `interp` or `ascend`.
+        parts: device parts of the plan.
+        islands: parts of the plan that the CPU takes; each is an artifact of its own in `islands/NAME/`.
+        options: options that the runtime reads: device, memory limit and the like.
+    """
 
     name: str
     target: str
@@ -159,6 +226,9 @@ class Manifest:
     machine: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
+    parts: list[DevicePart] = field(default_factory=list)
+    islands: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def to_json(self) -> str:
