@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -48,8 +49,8 @@ class Cache:
         self.enabled = enabled
         self.root = root or cache_dir()
         if not enabled:
-            self._own = tempfile.TemporaryDirectory(prefix="occ-")
-            self.root = Path(self._own.name)
+            self.root = Path(tempfile.mkdtemp(prefix="occ-"))
+            weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
         """Where an entry lies or would lie."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -149,6 +150,9 @@ class Artifact:
         """
         source = Path(path)
         members = _Folder(source) if source.is_dir() else _Zip(source)
+        for name in members.names():
+            if not _is_plain(name):
+                raise RunError("OCC0502", f"a member of `{source}` has the path `{name!a}`, which leaves the artifact")
         manifest = Manifest.from_json(members.read(MANIFEST))
         data = members.map(WEIGHTS) if manifest.weights else np.empty(0, np.uint8)
         end = max((w.offset + w.nbytes for w in manifest.weights), default=0)
@@ -156,7 +160,25 @@ class Artifact:
             raise RunError("OCC0502", f"`{WEIGHTS}` of `{source}` is cut off", "build the artifact again")
         weights = [data[w.offset : w.offset + w.nbytes] for w in manifest.weights]
         code = members.read(LIBRARY) if manifest.library else b""
-        return cls(manifest, weights, code, members.others())
+        made = cls(manifest, weights, code, members.others())
+        for name, data in made._small_members():
+            made._compare(name, [data])
+        return made
+
+    def verify(self) -> None:
+        """Compare the weights with their digest, which loading does not do, because it would read them all.
+
+        Raises:
+            RunError: OCC0502 they have changed.
+        """
+        self._compare(WEIGHTS, self._weight_pieces())
+
+    def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
+        digest = hashlib.blake2b(digest_size=16)
+        for piece in pieces:
+            digest.update(piece)
+        if self.manifest.digests.get(name) != digest.hexdigest():
+            raise RunError("OCC0502", f"`{name}` of the artifact does not have its digest", "build the artifact again")
 
 
 def weight_infos(names: Sequence[str], sizes: Sequence[int]) -> list[WeightInfo]:
@@ -196,6 +218,11 @@ def _replace_folder(made: Path, target: Path) -> None:
     os.replace(made, target)
 
 
+def _is_plain(name: str) -> bool:
+    """Whether the path of a member stays inside of the artifact, on every system."""
+    return not re.search(r"[\\:\0]", name) and all(part not in ("", ".", "..") for part in name.split("/"))
+
+
 class _Folder:
     """Members of an artifact that is a folder."""
 
@@ -209,16 +236,24 @@ class _Folder:
         found = self._find(name)
         return np.memmap(found, np.uint8, "r").view(np.ndarray) if found.stat().st_size else np.empty(0, np.uint8)
 
+    def names(self) -> list[str]:
+        """Paths of the files, in order; that of a link is where it leads."""
+        root = self.path.resolve()
+        found = sorted(p for p in self.path.rglob("*") if p.is_file())
+        return [p.relative_to(self.path).as_posix() if _leads_inside(p, root) else str(p.resolve()) for p in found]
+
     def others(self) -> dict[str, bytes]:
-        names = sorted(p for p in self.path.rglob("*") if p.is_file())
-        paths = [p.relative_to(self.path).as_posix() for p in names]
-        return {n: (self.path / n).read_bytes() for n in paths if n not in (MANIFEST, WEIGHTS, LIBRARY)}
+        return {n: (self.path / n).read_bytes() for n in self.names() if n not in (MANIFEST, WEIGHTS, LIBRARY)}
 
     def _find(self, name: str) -> Path:
         found = self.path / name
         if not found.is_file():
             raise RunError("OCC0502", f"`{name}` is missing in the artifact `{self.path}`", "build the artifact again")
         return found
+
+
+def _leads_inside(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root)
 
 
 class _Zip:
@@ -255,8 +290,12 @@ class _Zip:
             return np.empty(0, np.uint8)
         return np.memmap(self.path, np.uint8, "r", start, (info.file_size,)).view(np.ndarray)
 
+    def names(self) -> list[str]:
+        """Paths of the members, in order; the folders that some tools add are none."""
+        return sorted(n for n in self.infos if not n.endswith("/"))
+
     def others(self) -> dict[str, bytes]:
-        return {n: self.read(n) for n in sorted(self.infos) if n not in (MANIFEST, WEIGHTS, LIBRARY)}
+        return {n: self.read(n) for n in self.names() if n not in (MANIFEST, WEIGHTS, LIBRARY)}
 
     def _find(self, name: str) -> zipfile.ZipInfo:
         if name not in self.infos:

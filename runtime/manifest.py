@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -18,7 +19,8 @@ NUMPY_NAMES = {
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool", "c64": "complex64",
     "c128": "complex128", "str": "object", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn",
     "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu",
-    "f4e2m1": "float4_e2m1fn", "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
+    "f6e2m3fn": "float6_e2m3fn", "f6e3m2fn": "float6_e3m2fn", "f4e2m1": "float4_e2m1fn", "i4": "int4", "u4": "uint4",
+    "i2": "int2", "u2": "uint2",
 }  # fmt: skip
 
 
@@ -252,9 +254,28 @@ class Manifest:
                 "OCC0502", f"the artifact has format {version}, this runtime reads {FORMAT}", "build it again"
             )
         try:
-            return _decode(cls, record)
+            made = _decode(cls, record)
         except (TypeError, KeyError, ValueError) as e:
             raise RunError("OCC0502", f"the manifest is damaged: {e}", "build the artifact again") from None
+        for problem in _problems(made):
+            raise RunError("OCC0502", f"the manifest is damaged: {problem}", "build the artifact again")
+        return made
+
+
+def _problems(m: Manifest) -> Iterator[str]:
+    """What in a manifest points at something that is not there."""
+    plan = m.plan
+    counts = {"input": len(m.inputs), "output": len(m.outputs), "weight": len(m.weights), "arena": 1}
+    if any(w.offset < 0 or w.nbytes < 0 for w in m.weights):
+        yield "a weight lies before the weights file"
+    if any(not 0 <= s.index < counts.get(s.kind, 0) for s in plan.storages):
+        yield "a storage stands for nothing"
+    if any(not 0 <= b.storage < len(plan.storages) for b in plan.buffers):
+        yield "a buffer lies in no storage"
+    used = [*plan.inputs, *plan.outputs, *(b for s in plan.steps for b in (*s.reads, *s.writes))]
+    used += [s.flag for s in plan.steps if s.flag != -1]
+    if any(not 0 <= b < len(plan.buffers) for b in used):
+        yield "a step names a buffer that does not exist"
 
 
 def _decode(kind: Any, value: Any) -> Any:

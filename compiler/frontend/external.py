@@ -166,9 +166,8 @@ def _view(raw: np.ndarray, dtype: DType, shape: tuple[int, ...], name: str) -> n
         raise error("OCC0108", f"tensor `{name}` holds {raw.size} bytes, {dtype}{list(shape)} takes {needed}")
     if dtype.bits >= 8:
         return raw.view(dtype.numpy).reshape(shape)
-    per_byte = 8 // dtype.bits
-    parts = [(raw >> (k * dtype.bits)) & ((1 << dtype.bits) - 1) for k in range(per_byte)]
-    small = np.stack(parts, -1).reshape(-1)[:count].astype(np.uint8)
+    bits = np.unpackbits(raw, count=count * dtype.bits, bitorder="little").reshape(count, dtype.bits)
+    small = np.packbits(bits, axis=1, bitorder="little").reshape(count)
     if dtype.kind == "i":  # sign extension
         top = 1 << (dtype.bits - 1)
         return ((small ^ top).astype(np.int8) - top).astype(dtype.numpy).reshape(shape)

@@ -35,13 +35,13 @@ class _OpText(NamedTuple):
     name: str
     operands: list[tuple[str, str]]
     attrs: dict[str, Any]
-    types: list[Type]
+    types: list[Type | None]
     regions: list[_RegionText]
     loc: Location
 
 
 class _RegionText(NamedTuple):
-    params: list[tuple[str, Type]]
+    params: list[tuple[str, Type | None]]
     ops: list[_OpText]
 
 
@@ -124,8 +124,8 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     seq = staticmethod(SequenceType)
     opt = staticmethod(OptionalType)
 
-    def types(self, *types: Type) -> list[Type]:
-        return _present(list(types))
+    unknown = staticmethod(lambda: None)
+    types = staticmethod(lambda *types: [*types])
 
     # values
     int = staticmethod(int)
@@ -435,7 +435,7 @@ def _region(text: _RegionText, outer: dict[str, Value], m: Module) -> Region:
 
     for t in text.ops:
         inner = [_region(r, scope, m) for r in t.regions]
-        types: list[Type | None] = [*t.types] or [None] * len(t.results)
+        types = t.types or [None] * len(t.results)
         operands = [look_up(kind, name) for kind, name in t.operands]
         if len(types) != len(t.results):
             raise KeyError(f"`{t.name}` has {len(t.results)} results and {len(types)} types")

@@ -443,7 +443,8 @@ def _text(d: Sym) -> str:
     parts: list[str] = []
     for mono, coeff in d.terms:
         factors = [str(abs(coeff))] if abs(coeff) != 1 or not mono else []
-        many = bool(factors) or len(mono) > 1 or any(p > 1 for _, p in mono)
+        leads = not parts and coeff < 0  # a sign in front binds tighter than `//`
+        many = bool(factors) or leads or len(mono) > 1 or any(p > 1 for _, p in mono)
         for atom, power in mono:
             bare = str(atom)
             factors += [f"({bare})" if many and isinstance(atom, Func) and atom.name == "floordiv" else bare] * power

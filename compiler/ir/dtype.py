@@ -86,7 +86,7 @@ _NUMPY = {
 _ML_DTYPES = {
     "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2",
     "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu", "f4e2m1": "float4_e2m1fn",
-    "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
+    "f6e2m3fn": "float6_e2m3fn", "f6e3m2fn": "float6_e3m2fn", "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
 }  # fmt: skip
 
 F32 = DType("f32", 32, "f", 1)
@@ -115,10 +115,12 @@ F4E2M1 = DType("f4e2m1", 4, "f", 23)
 F8E8M0 = DType("f8e8m0", 8, "f", 24)
 U2 = DType("u2", 2, "u", 25)
 I2 = DType("i2", 2, "i", 26)
+F6E2M3FN = DType("f6e2m3fn", 6, "f", 27)
+F6E3M2FN = DType("f6e3m2fn", 6, "f", 28)
 
 ALL = (
     F32, U8, I8, U16, I16, I32, I64, STR, BOOL, F16, F64, U32, U64, C64, C128, BF16, F8E4M3FN, F8E4M3FNUZ, F8E5M2,
-    F8E5M2FNUZ, U4, I4, F4E2M1, F8E8M0, U2, I2,
+    F8E5M2FNUZ, U4, I4, F4E2M1, F8E8M0, U2, I2, F6E2M3FN, F6E3M2FN,
 )  # fmt: skip
 BY_NAME = {t.name: t for t in ALL}
 BY_ONNX = {t.onnx: t for t in ALL}

@@ -188,8 +188,13 @@ class _Names:
         return sigil("@", value.name) if isinstance(value, Weight) else sigil("%", self.names[value])
 
 
+def type_text(type_: Type | None) -> str:
+    """A type, or `?` where it is not known yet."""
+    return "?" if type_ is None else str(type_)
+
+
 def types_text(types: Sequence[Type | None]) -> str:
-    listed = [str(t) if t is not None else "?" for t in types]
+    listed = list(map(type_text, types))
     return listed[0] if len(listed) == 1 else f"({', '.join(listed)})"
 
 
@@ -199,7 +204,7 @@ def op_text(op: Op, names: _Names | None = None) -> str:
     operands = ", ".join(show(v) for v in op.operands)
     head = f"{', '.join(names[r] if names else _loose(r) for r in op.results)} = " if op.results else ""
     attrs = f" {{{', '.join(f'{k}={attr_text(v)}' for k, v in sorted(op.attrs.items()))}}}" if op.attrs else ""
-    typed = bool(op.results) and all(r.type is not None for r in op.results)
+    typed = any(r.type is not None for r in op.results)
     types = f" : {types_text([r.type for r in op.results])}" if typed else ""
     return f"{head}{op.name}({operands}){attrs}{types}"
 
@@ -218,7 +223,7 @@ def _op_lines(op: Op, names: _Names, indent: str) -> list[str]:
         names.add(value)
     lines = [indent + op_text(op, names)]
     for region in op.regions:
-        args = ", ".join(f"{names.add(a)}: {a.type}" for a in region.args)
+        args = ", ".join(f"{names.add(a)}: {type_text(a.type)}" for a in region.args)
         lines.append(f"{indent}  do ({args}) {{")
         lines += _region_lines(region, names, indent + "    ")
         lines.append(f"{indent}  }}")
@@ -234,7 +239,7 @@ def _region_lines(region: Region, names: _Names, indent: str) -> list[str]:
 def func_text(func: Func, indent: str = "  ") -> str:
     """A function."""
     names = _Names(func)
-    params = ", ".join(f"{names[a]}: {a.type}" for a in func.args)
+    params = ", ".join(f"{names[a]}: {type_text(a.type)}" for a in func.args)
     results = types_text([r.type for r in func.results])
     labels = f" as {', '.join(map(quote, func.result_names))}" if func.result_names else ""
     lines = [f"func {sigil('@', func.name)}({params}) -> {results}{labels} {{"]

@@ -32,11 +32,12 @@ def command(model: str, as_json: bool) -> None:
 
 
 def _artifact(path: str) -> dict[str, Any]:
-    from occ.runtime.artifact import Artifact
+    from occ.runtime.artifact import MANIFEST, Artifact
     from occ.runtime.dims import text
     from occ.runtime.manifest import TensorInfo
 
     a = Artifact.load(path)
+    a.verify()
     m = a.manifest
     labels = {d.name: d.label for d in m.dims}
 
@@ -52,7 +53,7 @@ def _artifact(path: str) -> dict[str, Any]:
         "kernels": len({s.name for s in m.plan.steps if s.kind == "kernel"}),
         "weights": f"{len(m.weights)}, {sum(w.nbytes for w in m.weights)} bytes",
         "arena": "sized per run" if m.plan.arena < 0 else f"{m.plan.arena} bytes",
-        "members": sorted([*a.files, *m.digests]),
+        "members": sorted({*a.files, *m.digests, MANIFEST}),
     }  # fmt: skip
 
 

@@ -182,4 +182,5 @@ def onnx_type_name(dtype: DType) -> str:
 _ONNX_NAMES = {
     "f32": "float", "f64": "double", "str": "string", "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz",
     "f8e5m2": "float8e5m2", "f8e5m2fnuz": "float8e5m2fnuz", "f8e8m0": "float8e8m0", "f4e2m1": "float4e2m1",
+    "f6e2m3fn": "float6e2m3", "f6e3m2fn": "float6e3m2",
 }  # fmt: skip

@@ -1,0 +1,47 @@
+"""What all tests share: a build cache of their own, and the command line run in this process."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Entries are named by their content, so a cache that outlives a test run only saves time.
+os.environ.setdefault("OCC_CACHE_DIR", str(ROOT / "build" / "test-cache"))
+os.environ.setdefault("OCC_NUM_THREADS", "2")
+
+
+@dataclass
+class Ran:
+    """What a command did: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Occ = Callable[..., Ran]
+
+
+@pytest.fixture
+def occ_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Occ:
+    """`occ_cli("build", path, stdin=b"...")` runs the command line as `occ build PATH` would, in this process."""
+    from occ.cli import cli
+    from occ.cli.console import guarded
+
+    def run(*args: object, stdin: bytes = b"") -> Ran:
+        listed = [str(a) for a in args]
+        monkeypatch.setattr(sys, "argv", ["occ", *listed])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        code = guarded(lambda: cli.main(listed, standalone_mode=False))
+        out, err = capsys.readouterr()
+        return Ran(code, out, err)
+
+    return run

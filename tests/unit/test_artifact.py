@@ -1,0 +1,233 @@
+"""Artifacts: what is written reads back, equal builds give equal bytes, and damage is one clear error."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from building import mlp, reference
+from occ.runtime.artifact import LIBRARY, MANIFEST, WEIGHTS, Artifact
+from occ.runtime.buffers import ALIGNMENT
+
+import occ
+
+X = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def built() -> Artifact:
+    return occ.build(mlp(), "cpu-jit")
+
+
+@pytest.fixture(params=["zip", "folder"])
+def saved(request, built, tmp_path) -> Path:
+    return built.save(tmp_path / "m.occ", folder=request.param == "folder")
+
+
+def members(path: Path) -> dict[str, bytes]:
+    if path.is_dir():
+        return {p.relative_to(path).as_posix(): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    with zipfile.ZipFile(path) as z:
+        return {n: z.read(n) for n in z.namelist()}
+
+
+def rewrite(path: Path, change) -> None:
+    """Write an artifact again with its members changed by `change(members)`."""
+    found = members(path)
+    change(found)
+    if path.is_dir():
+        for old in [p for p in path.rglob("*") if p.is_file()]:
+            old.unlink()
+        for name, data in found.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(data)
+        return
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as z:
+        for name, data in found.items():
+            z.writestr(name, data)
+
+
+def error_of(path: Path) -> occ.RunError:
+    with pytest.raises(occ.RunError) as caught:
+        Artifact.load(path).verify()
+    assert caught.value.code == "OCC0502"
+    assert str(path) in str(caught.value) or "artifact" in str(caught.value) or "manifest" in str(caught.value)
+    return caught.value
+
+
+def test_a_saved_artifact_runs(saved):
+    (want,) = reference(mlp(), {"x": X})
+    np.testing.assert_allclose(occ.load(saved)(X)[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_zip_and_folder_have_the_same_members(built, tmp_path):
+    a = members(built.save(tmp_path / "a.occ"))
+    b = members(built.save(tmp_path / "b.occ", folder=True))
+    assert a == b
+    assert {MANIFEST, WEIGHTS, LIBRARY} <= set(a)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
+def test_equal_builds_give_equal_bytes(target, tmp_path):
+    a, b = (occ.build(mlp(), target, tmp_path / f"{k}.occ").save(tmp_path / f"{k}.occ") for k in "ab")
+    assert a.read_bytes() == b.read_bytes()
+
+
+def test_weights_are_aligned_in_the_file_and_mapped(built, tmp_path):
+    path = built.save(tmp_path / "m.occ")
+    loaded = Artifact.load(path)
+    for w in loaded.weights:
+        assert w.ctypes.data % ALIGNMENT == 0
+        assert not w.flags.writeable
+        assert not w.flags.owndata
+
+
+def test_every_member_is_stored_plain(built, tmp_path):
+    with zipfile.ZipFile(built.save(tmp_path / "m.occ")) as z:
+        assert all(i.compress_type == zipfile.ZIP_STORED for i in z.infolist())
+        assert z.testzip() is None
+
+
+def test_loading_and_saving_again_gives_the_same_bytes(saved, tmp_path):
+    again = Artifact.load(saved).save(tmp_path / "again.occ", folder=saved.is_dir())
+    assert members(again) == members(saved)
+
+
+def test_saving_over_an_artifact_replaces_it(saved):
+    other = occ.build(mlp(7), "cpu-jit")
+    before = members(saved)
+    other.save(saved, folder=saved.is_dir())
+    assert members(saved) != before
+    assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_folder_that_is_no_artifact_is_not_replaced(built, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("x")
+    with pytest.raises(FileExistsError):
+        built.save(tmp_path / "home", folder=True)
+    assert (tmp_path / "home" / "thesis.txt").read_text() == "x"
+    assert [p.name for p in tmp_path.iterdir()] == ["home"]
+
+
+def test_a_failure_while_writing_leaves_nothing(built, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    for folder in (False, True):
+        with pytest.raises(OSError, match="No space"):
+            built.save(tmp_path / "m.occ", folder=folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_artifact_is_readable_by_others(built, tmp_path):
+    path = built.save(tmp_path / "m.occ")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+# damage
+
+
+def test_a_missing_artifact(tmp_path):
+    assert "does not exist" in error_of(tmp_path / "no.occ").message
+
+
+def test_a_file_that_is_no_zip(tmp_path):
+    path = tmp_path / "m.occ"
+    path.write_bytes(b"not a zip")
+    assert "is not an artifact" in error_of(path).message
+
+
+def test_a_truncated_zip(built, tmp_path):
+    path = built.save(tmp_path / "m.occ")
+    data = path.read_bytes()
+    for size in (0, 10, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        error_of(path)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, WEIGHTS, LIBRARY])
+def test_a_missing_member(saved, name):
+    rewrite(saved, lambda m: m.pop(name))
+    assert name in error_of(saved).message
+
+
+def test_cut_off_weights(saved):
+    rewrite(saved, lambda m: m.update({WEIGHTS: m[WEIGHTS][:-4]}))
+    assert WEIGHTS in error_of(saved).message
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, LIBRARY])
+def test_a_member_that_was_changed_does_not_have_its_digest(saved, name):
+    def flip(m):
+        data = bytearray(m[name])
+        data[len(data) // 2] ^= 0xFF
+        m[name] = bytes(data)
+
+    rewrite(saved, flip)
+    assert name in error_of(saved).message
+
+
+def edited(**changes):
+    def change(m):
+        m[MANIFEST] = json.dumps(json.loads(m[MANIFEST]) | changes).encode()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (edited(format=99), "format 99"),
+        (edited(format=None), "format None"),
+        (edited(unheard_of=1), "unheard_of"),
+        (edited(plan=[]), "Plan is not an object"),
+        (edited(weights=[{"name": "w", "offset": -64, "nbytes": 4}]), "a weight lies before"),
+        (lambda m: m.update({MANIFEST: b"[]"}), "manifest"),
+        (lambda m: m.update({MANIFEST: b"\xff{"}), "manifest"),
+        (lambda m: m.update({MANIFEST: b"{"}), "manifest"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used(saved, change, message):
+    rewrite(saved, change)
+    assert message in error_of(saved).message
+
+
+@pytest.mark.parametrize("index", ["buffers", "storages", "reads"])
+def test_a_plan_that_points_outside_of_itself(saved, index):
+    def change(m):
+        record = json.loads(m[MANIFEST])
+        plan = record["plan"]
+        if index == "buffers":
+            plan["outputs"] = [999]
+        elif index == "storages":
+            plan["buffers"][0]["storage"] = 999
+        else:
+            plan["steps"][0]["reads"] = [999]
+        m[MANIFEST] = json.dumps(record).encode()
+
+    rewrite(saved, change)
+    error_of(saved)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "src/../../evil", "a\\..\\evil", "C:evil"])
+def test_a_member_path_that_leaves_the_artifact_is_refused(built, tmp_path, name):
+    path = built.save(tmp_path / "m.occ")
+    rewrite(path, lambda m: m.update({name: b"evil"}))
+    assert "path" in error_of(path).message
+    assert [p.name for p in tmp_path.iterdir()] == ["m.occ"]
+
+
+def test_a_folder_member_that_is_a_link_to_outside_is_refused(built, tmp_path):
+    path = built.save(tmp_path / "m.occ", folder=True)
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (path / "src").mkdir(exist_ok=True)
+    (path / "src" / "link").symlink_to(secret)
+    assert "path" in error_of(path).message

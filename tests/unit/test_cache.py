@@ -1,0 +1,108 @@
+"""The build cache: whole entries or none, whoever writes, and however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from occ.compiler.cache import Cache, cache_dir, digest
+
+WRITER = """
+import sys
+from pathlib import Path
+from occ.compiler.cache import Cache
+cache = Cache(Path(sys.argv[1]))
+payload = sys.argv[2].encode() * 400_000
+while True:
+    cache.put("kernel", "abcdef", payload, ".o")
+    print("put", flush=True)
+"""
+
+
+def start(root: Path, letter: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(root), letter], stdout=subprocess.PIPE, text=True)
+
+
+def test_two_writers_at_once_and_a_kill_leave_a_whole_entry(tmp_path):
+    writers = [start(tmp_path, c) for c in "ab"]
+    cache = Cache(tmp_path)
+    try:
+        for w in writers:
+            assert w.stdout is not None
+            assert w.stdout.readline() == "put\n"
+        for _ in range(60):
+            data = cache.path("kernel", "abcdef", ".o").read_bytes()
+            assert len(data) == 400_000
+            assert len(set(data)) == 1
+            time.sleep(0.002)
+    finally:
+        for w in writers:
+            w.send_signal(signal.SIGKILL)
+            w.communicate()
+    data = cache.path("kernel", "abcdef", ".o").read_bytes()
+    assert (len(data), len(set(data))) == (400_000, 1)
+
+
+def test_entries_are_found_by_kind_key_and_suffix(tmp_path):
+    cache = Cache(tmp_path)
+    path = cache.put("a", "key", b"data", ".x")
+    assert path.read_bytes() == b"data"
+    assert cache.has("a", "key", ".x")
+    assert not cache.has("a", "key", ".y")
+    assert not cache.has("b", "key", ".x")
+    assert cache.size() == (1, 4)
+    cache.clear()
+    assert cache.size() == (0, 0)
+    assert not cache.has("a", "key", ".x")
+
+
+def test_a_disabled_cache_misses_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "c"))
+    Cache().put("a", "key", b"data")
+    off = Cache(enabled=False)
+    assert not off.has("a", "key")
+    root = off.put("a", "key", b"x").parents[2]
+    assert off.has("a", "key")
+    del off
+    assert not root.exists()
+
+
+def test_workspaces_of_killed_builds_go_away_after_a_day(tmp_path):
+    cache = Cache(tmp_path)
+    fresh = tmp_path / "tmp" / "build-fresh"
+    stale = tmp_path / "tmp" / "build-stale"
+    for folder in (fresh, stale):
+        folder.mkdir(parents=True)
+        (folder / "f").write_text("x")
+    os.utime(stale, (1, 1))
+    with cache.workspace() as made:
+        assert Path(made).parent == tmp_path / "tmp"
+    assert fresh.exists()
+    assert not stale.exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({"OCC_CACHE_DIR": "/a/b"}, "/a/b"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/occ"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.cache/occ"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/occ"),
+    ],
+)
+def test_where_the_cache_is(env, wanted, monkeypatch):
+    for name in ("OCC_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert str(cache_dir()) == wanted
+
+
+def test_parts_of_a_digest_do_not_run_together():
+    assert digest(["ab", "c"]) != digest(["a", "bc"])
+    assert digest(["a"]) == digest([b"a"])

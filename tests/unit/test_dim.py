@@ -1,0 +1,155 @@
+"""Symbolic dims against plain integer arithmetic, on trees of operations made by hypothesis."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from occ.compiler.frontend.text import parse
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Sym, symbol
+
+SYMBOLS = {
+    "N": symbol("N", 0, 9),
+    "M": symbol("M", 1, None),
+    "K": symbol("K", 4, 64, divisible_by=4),
+    "H": symbol("H", 0, symbol("N", 0, 9) + 1),
+}
+ENVS = st.fixed_dictionaries(
+    {"N": st.integers(0, 9), "M": st.integers(1, 50), "K": st.integers(1, 16).map(lambda k: 4 * k)}
+).flatmap(lambda env: st.integers(0, env["N"] + 1).map(lambda h: {**env, "H": h}))
+
+LEAVES = st.sampled_from(sorted(SYMBOLS)) | st.integers(-6, 20)
+TREES = st.recursive(
+    LEAVES,
+    lambda t: (
+        st.tuples(st.sampled_from(["+", "-", "*", "min", "max"]), t, t)
+        | st.tuples(st.just("//"), t, st.integers(1, 8) | st.just("M"))
+        | st.tuples(st.just("%"), t, st.integers(1, 8) | st.just("M"))
+    ),
+    max_leaves=8,
+)
+OPERATIONS = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+}  # fmt: skip
+
+
+def build(tree, symbols, low, high):
+    """The value of a tree over `symbols`: dims, or plain integers."""
+    if isinstance(tree, str):
+        return symbols[tree]
+    if isinstance(tree, int):
+        return tree
+    op, a, b = tree
+    a, b = build(a, symbols, low, high), build(b, symbols, low, high)
+    return low(a, b) if op == "min" else high(a, b) if op == "max" else OPERATIONS[op](a, b)
+
+
+def as_dim(tree):
+    return build(tree, SYMBOLS, dim.minimum, dim.maximum)
+
+
+@settings(max_examples=400, deadline=None)
+@given(TREES, ENVS)
+def test_a_dim_has_the_value_of_its_tree(tree, env):
+    assert dim.evaluate(as_dim(tree), env) == build(tree, env, min, max)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TREES, ENVS)
+def test_bounds_hold(tree, env):
+    d = as_dim(tree)
+    assert dim.lower(d) <= build(tree, env, min, max) <= dim.upper(d)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TREES, ENVS)
+def test_substituting_all_symbols_gives_the_value(tree, env):
+    assert dim.substitute(as_dim(tree), env) == build(tree, env, min, max)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TREES, TREES, ENVS)
+def test_equal_dims_have_equal_values(a, b, env):
+    x, y = as_dim(a), as_dim(b)
+    if x == y:
+        assert dim.evaluate(x, env) == dim.evaluate(y, env)
+        assert hash(x) == hash(y)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TREES, TREES)
+def test_ring_laws_hold_by_construction(a, b):
+    x, y = as_dim(a), as_dim(b)
+    assert x + y == y + x
+    assert x * y == y * x
+    assert (x + y) - y == x
+    assert 0 * x == 0 if isinstance(x, Sym) else True
+
+
+@settings(max_examples=150, deadline=None)
+@given(TREES, TREES, ENVS)
+def test_an_exact_quotient_times_its_divisor_is_the_dividend(a, b, env):
+    x, y = as_dim(a), as_dim(b)
+    found = dim.exact_quotient(x, y)
+    if found is not None:
+        assert dim.evaluate(found * y, env) == dim.evaluate(x, env)
+    if y != 0:
+        assert dim.exact_quotient(x * y, y) == x
+
+
+@settings(max_examples=150, deadline=None)
+@given(TREES, st.integers(1, 12), ENVS)
+def test_a_proven_multiple_is_one(tree, factor, env):
+    d = as_dim(tree)
+    if dim.is_multiple(d, factor):
+        assert dim.evaluate(d, env) % factor == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(TREES.filter(lambda t: "'H'" not in repr(t)))
+def test_text_reads_back_as_the_same_dim(tree):
+    d = as_dim(tree)
+    text = f"""module @m {{stage="inferred"}} {{
+      dim N "N" [0, 9]
+      dim M "M" [1, inf]
+      dim K "K" [4, 64] % 4
+      constraint {d} == 7 "node"
+    }}"""
+    (constraint,) = parse(text).constraints
+    assert str(constraint.lhs) == str(d)
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (lambda n, m: (16 * n + 5) // 16, lambda n, m: n),
+        (lambda n, m: (6 * n + 4) // 4, lambda n, m: n + (n // 2) * 0 + (2 * n + 4) // 4),
+        (lambda n, m: (n * m) // m, lambda n, m: n),
+        (lambda n, m: (n // 2) // 3, lambda n, m: n // 6),
+        (lambda n, m: n - n, lambda n, m: 0),
+        (lambda n, m: n % 4 + 4 * (n // 4), lambda n, m: n),
+        (lambda n, m: dim.minimum(n, n + 1), lambda n, m: n),
+        (lambda n, m: dim.maximum(n, n + m), lambda n, m: n + m),
+        (lambda n, m: dim.ceildiv(8 * m, 8), lambda n, m: m),
+    ],
+)
+def test_canonical_forms(made, wanted):
+    n, m = symbol("N"), symbol("M", 1)
+    assert made(n, m) == wanted(n, m)
+
+
+def test_the_index_of_an_axis_lies_below_its_extent():
+    n = symbol("N", 1)
+    i = symbol("i", 0, n - 1)
+    assert dim.lower(n - i) >= 1
+    assert (n * symbol("o") + i) // n == symbol("o")
+    assert dim.upper(i) == inf
+
+
+def test_division_by_the_constant_zero_is_an_error():
+    with pytest.raises(ZeroDivisionError):
+        7 // 0 if False else dim.floordiv(7, 0)

@@ -1,0 +1,170 @@
+"""te expressions: evaluation, index simplification and text, on expressions made by hypothesis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from occ.compiler.frontend.text import parse
+from occ.compiler.interp.evaluate import run
+from occ.compiler.ir import dtype as dt
+from occ.compiler.ir import expr as ex
+from occ.compiler.ir.dim import symbol
+from occ.compiler.ir.index import axis_symbols, simplify
+from occ.compiler.ir.module import Module, SymbolInfo
+from occ.compiler.ir.printer import module_text
+from occ.compiler.ir.te import Builder, Param, Stage, TeFunc
+from occ.compiler.ir.types import TensorType
+
+AXES = (ex.Axis("i0", 6), ex.Axis("i1", 4), ex.Axis("i2", 1))
+N = symbol("N")
+
+INDEX = st.recursive(
+    st.sampled_from([ex.Index(a.name) for a in AXES]) | st.integers(-9, 9).map(lambda v: ex.literal(v, dt.I64)),
+    lambda e: (
+        st.builds(ex.binary, st.sampled_from(["add", "sub", "mul", "min", "max"]), e, e)
+        | st.builds(ex.binary, st.sampled_from(["floordiv", "mod"]), e, st.integers(1, 7))
+    ),
+    max_leaves=7,
+)
+CONDITION = st.builds(ex.binary, st.sampled_from(ex.COMPARISONS), INDEX, INDEX)
+
+
+def function(expr: ex.Expr, params: tuple[Param, ...] = (), dims: tuple[str, ...] = ()) -> TeFunc:
+    result = Param("out", TensorType(expr.dtype, tuple(a.extent for a in AXES)))
+    return TeFunc("f", dims, params, (Stage("out", AXES, expr),), (result,))
+
+
+def by_hand(e: ex.Expr, at: dict[str, int]):
+    """The value of an integer expression at one position, in plain Python."""
+    match e:
+        case ex.Const():
+            return e.value
+        case ex.Index():
+            return at[e.name]
+        case ex.Binary():
+            a, b = by_hand(e.lhs, at), by_hand(e.rhs, at)
+            table = {
+                "add": lambda: a + b, "sub": lambda: a - b, "mul": lambda: a * b, "min": lambda: min(a, b),
+                "max": lambda: max(a, b), "floordiv": lambda: a // b, "mod": lambda: a % b, "eq": lambda: a == b,
+                "ne": lambda: a != b, "lt": lambda: a < b, "le": lambda: a <= b,
+            }  # fmt: skip
+            return table[e.op]()
+        case _:
+            raise AssertionError(e)
+
+
+def everywhere(e: ex.Expr) -> np.ndarray:
+    return np.array(
+        [[[by_hand(e, {"i0": i, "i1": j, "i2": 0})] for j in range(4)] for i in range(6)],
+        bool if e.dtype == dt.BOOL else np.int64,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(INDEX | CONDITION)
+def test_the_interpreter_agrees_with_plain_python(e):
+    (got,) = run(function(e), [], {})
+    assert np.array_equal(got, everywhere(e))
+
+
+@settings(max_examples=300, deadline=None)
+@given(INDEX | CONDITION)
+def test_simplified_index_arithmetic_has_the_same_value_everywhere(e):
+    simple = simplify(e, axis_symbols(AXES))
+    (got,) = run(function(simple), [], {})
+    assert np.array_equal(got, everywhere(e))
+
+
+@settings(max_examples=150, deadline=None)
+@given(INDEX)
+def test_simplification_is_idempotent(e):
+    once = simplify(e, axis_symbols(AXES))
+    assert simplify(once, axis_symbols(AXES)) == once
+
+
+def test_split_and_merged_indices_cancel():
+    i0, i1 = ex.Index("i0"), ex.Index("i1")
+    axes = axis_symbols(AXES)
+    assert simplify((i0 * 4 + i1) // 4, axes) == i0
+    assert simplify((i0 * 4 + i1) % 4, axes) == i1
+    assert simplify(i1 < 4, axes) == ex.literal(True, dt.BOOL)
+
+
+PARAMS = (Param("x", TensorType(dt.F32, (6, 4, 1))), Param("b", TensorType(dt.BOOL, ())))
+HERE = tuple(ex.Index(a.name) for a in AXES)
+FLOATS = st.recursive(
+    st.just(ex.Load("x", HERE, dt.F32))
+    | st.floats(width=32).map(lambda v: ex.literal(v, dt.F32))
+    | st.sampled_from([float("inf"), float("-inf"), float("nan"), -0.0, 1e-45]).map(lambda v: ex.literal(v, dt.F32)),
+    lambda e: st.builds(lambda op, a, b: ex.Binary(op, a, b, dt.F32), st.sampled_from(ex.ARITHMETIC[:9]), e, e)
+    | st.builds(lambda fn, a: ex.Call(fn, (a,), dt.F32), st.sampled_from([f for f, n in ex.CALLS.items() if n == 1 and f not in ("not", "isnan", "isinf", "popcount")]), e)
+    | st.builds(ex.Select, CONDITION | st.just(ex.Load("b", (), dt.BOOL)), e, e)
+    | st.builds(lambda a: ex.Cast(ex.Cast(a, dt.I8), dt.F32), e)
+    | st.builds(lambda a: ex.Bitcast(ex.Bitcast(a, dt.U32), dt.F32), e)
+    | st.builds(lambda kind, a: ex.Reduce(kind, (ex.Axis("r0", 3), ex.Axis("r1", N)), a, dt.F32), st.sampled_from(["sum", "prod", "max", "min"]), e),
+    max_leaves=6,
+)  # fmt: skip
+
+
+def module_with(f: TeFunc) -> Module:
+    m = parse('module @m {stage="scheduled"} {\n  func @main() -> () {\n    return\n  }\n}')
+    m.symbols["N"] = SymbolInfo(next(iter(N.terms[0][0]))[0], "N")
+    m.te[f.name] = f
+    return m
+
+
+@settings(max_examples=300, deadline=None)
+@given(FLOATS | INDEX | CONDITION)
+def test_text_of_an_expression_reads_back(e):
+    f = function(e, PARAMS, ("N",))
+    text = module_text(module_with(f))
+    again = parse(text)
+    assert again.te["f"] == f
+    assert module_text(again) == text
+
+
+@pytest.mark.parametrize("t", [t for t in dt.ALL if t.kind in "fiub"], ids=str)
+def test_literals_of_every_type_read_back(t):
+    values = {t.lowest, t.highest, 0, 1} if t.is_int else {0.0, 1.0, t.highest} if t.is_float else {False, True}
+    for v in values:
+        f = function(ex.literal(v, t))
+        assert parse(module_text(module_with(f))).te["f"] == f
+
+
+@pytest.mark.parametrize("combine", ["set", "add", "mul", "max", "min"])
+def test_scatter_reads_back_and_runs(combine):
+    t = Builder()
+    x = t.map((5,), lambda i: ex.cast(dt.F32, i), name="x")
+    s = t.scatter(
+        (4,), lambda i: ex.literal(1.0, dt.F32), (5,), lambda u: [u // 2], lambda u: x[u] + 2.0, combine=combine
+    )
+    f = TeFunc("f", (), (), tuple(t.stages), (Param(s.name, s.type),))
+    (got,) = run(f, [], {})
+    want = np.ones(4, np.float32)
+    for u in range(5):
+        v = u + 2.0
+        at = u // 2
+        table = {"set": v, "add": want[at] + v, "mul": want[at] * v, "max": max(want[at], v), "min": min(want[at], v)}
+        want[at] = table[combine]
+    assert np.array_equal(got, want)
+    assert parse(module_text(module_with(f))).te["f"] == f
+
+
+def test_a_failed_check_names_its_message():
+    from occ.runtime.errors import RunError
+
+    t = Builder()
+    x = Param("x", TensorType(dt.I64, (3,)))
+    t.check((3,), lambda i: ex.Load("x", (i,), dt.I64) < 2, "too large")
+    out = t.map((3,), lambda i: ex.Load("x", (i,), dt.I64), name="out")
+    f = TeFunc("f", (), (x,), tuple(t.stages), (Param(out.name, out.type),), tuple(t.checks))
+    run(f, [np.array([0, 1, 1])], {})
+    with pytest.raises(RunError, match="too large"):
+        run(f, [np.array([0, 1, 2])], {})
+    again = parse(module_text(module_with(f))).te["f"]
+    assert again == f
+    assert replace(again, checks=()) != f
