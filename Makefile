@@ -39,8 +39,8 @@ typeroot:
 	@cp -rs $(CURDIR)/compiler build/typeroot/occ/compiler
 	@cp -rs $(CURDIR)/runtime build/typeroot/occ/runtime
 
-bench: $(STAMP)  ## speed against onnxruntime
-	$(BIN)/python bench/speed.py
+bench: $(STAMP)  ## speed beside onnxruntime and OpenVINO; BENCH="--models DIR" says where the models are
+	$(BIN)/python bench/speed.py $(BENCH)
 
 docs: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference.py

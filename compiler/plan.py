@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
+from occ.compiler.ir.cost import operations
 from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
@@ -150,6 +151,7 @@ class _Planner:
         return Step(
             "kernel", self.entry.format(f.name), shown[:cut], shown[cut:], [dim_expr(d) for d in given.values()], tasks,
             nodes=list(op.loc.nodes), flag=shown[-1] if checks else -1, checks=checks,
+            operations=dim_expr(substitute(operations(f), given)),
         )  # fmt: skip
 
     def _host(self, op: Op) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,12 +17,19 @@ from occ.runtime.signature import numpy_dtype
 
 @dataclass
 class Call:
-    """A kernel of the frame: its address and its argument block."""
+    """A kernel of the frame: its address and its argument block.
+
+    Attributes:
+        traffic: bytes of the tensors that it reads and writes.
+        operations: arithmetic operations that it does.
+    """
 
     step: Step
     address: int
     args: ctypes.Array[ctypes.c_void_p]
     tasks: int
+    traffic: int
+    operations: int
 
 
 @dataclass
@@ -31,6 +39,13 @@ class Segment:
     calls: list[Call]
     addresses: ctypes.Array[ctypes.c_void_p]
     blocks: ctypes.Array[ctypes.c_void_p]
+
+
+def segment_of(calls: list[Call]) -> Segment:
+    """Kernels as the C arrays that run them in a row."""
+    addresses = (ctypes.c_void_p * len(calls))(*(c.address for c in calls))
+    blocks = (ctypes.c_void_p * len(calls))(*(ctypes.addressof(c.args) for c in calls))
+    return Segment(calls, addresses, blocks)
 
 
 class Frame:
@@ -111,14 +126,14 @@ class Frame:
         args = (ctypes.c_void_p * len(listed))(*listed)
         args._sizes = sizes  # pyright: ignore[reportAttributeAccessIssue] - keeps them alive
         tasks = -1 if step.tasks is None else evaluate(step.tasks, self.env)
-        return Call(step, library.address(step.name), args, tasks)
+        traffic = sum(self._bytes(b) for b in (*step.reads, *step.writes))
+        return Call(step, library.address(step.name), args, tasks, traffic, evaluate(step.operations, self.env))
+
+    def _bytes(self, buffer: int) -> int:
+        return math.prod(self.shapes[buffer]) * self.dtypes[buffer].itemsize
 
     def _segment(self, calls: list[Call]) -> list[Segment]:
-        if not calls:
-            return []
-        addresses = (ctypes.c_void_p * len(calls))(*(c.address for c in calls))
-        blocks = (ctypes.c_void_p * len(calls))(*(ctypes.addressof(c.args) for c in calls))
-        return [Segment(calls, addresses, blocks)]
+        return [segment_of(calls)] if calls else []
 
     def attach(self, addresses: Mapping[int, int]) -> None:
         """Point inputs and outputs at the memory of a run: storage -> address."""

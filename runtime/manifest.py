@@ -109,6 +109,7 @@ class Step:
         nodes: ONNX nodes that the step stands for.
         flag: buffer (i32 scalar) that a kernel sets to the number of the failed check, or -1.
         checks: messages of the checks, in order.
+        operations: arithmetic operations of a kernel, for profiles.
     """
 
     kind: str
@@ -121,6 +122,7 @@ class Step:
     nodes: list[str] = field(default_factory=list)
     flag: int = -1
     checks: list[str] = field(default_factory=list)
+    operations: DimExpr = 0
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
 from occ.runtime.dims import evaluate
 from occ.runtime.errors import RunError
-from occ.runtime.frame import Call, Frame, Segment
+from occ.runtime.frame import Call, Frame, Segment, segment_of
 from occ.runtime.hostops import ROUTINES
 from occ.runtime.library import Library
 from occ.runtime.manifest import Manifest, Step
@@ -22,8 +23,15 @@ _KEPT_SHAPES = 16  # sets of extents whose frames are kept
 _KEPT_FRAMES = 4  # idle frames of one set
 
 
+Observer = Callable[[Call, int, int], None]  # a kernel that ran, from and to nanoseconds of `perf_counter_ns`
+
+
 class NativeEngine:
-    """Executes a plan."""
+    """Executes a plan.
+
+    Attributes:
+        observer: told of each kernel of a run; kernels are then run one by one.
+    """
 
     def __init__(self, manifest: Manifest, weights: Sequence[np.ndarray], code: bytes, threads: int) -> None:
         self.manifest, self.threads = manifest, threads
@@ -32,6 +40,7 @@ class NativeEngine:
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
+        self.observer: Observer | None = None
 
     def run(
         self, inputs: Sequence[np.ndarray], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]
@@ -57,6 +66,14 @@ class NativeEngine:
     def _result(self, k: int, env: Mapping[str, int]) -> np.ndarray:
         info = self.manifest.outputs[k]
         return np.empty(tuple(evaluate(e, env) for e in info.shape), numpy_dtype(info.dtype))
+
+    def peak(self) -> float:
+        """Operations per second that multiply-adds of f32 reach on the threads of a run; 0 if that is not known."""
+        probe = None if self._library is None else getattr(self._library.dll, "occ_fma_rate", None)
+        if probe is None:
+            return 0.0
+        probe.restype = ctypes.c_double
+        return float(max(probe() for _ in range(5))) * self.threads
 
     # frames
 
@@ -91,6 +108,17 @@ class NativeEngine:
                 self._run_step(piece, frame, moving)
 
     def _run_kernels(self, segment: Segment) -> None:
+        assert self._library is not None
+        if self.observer is not None and len(segment.calls) > 1:
+            for call in segment.calls:
+                self._run_kernels(segment_of([call]))
+            return
+        start = time.perf_counter_ns()
+        self._run_segment(segment)
+        if self.observer is not None:
+            self.observer(segment.calls[0], start, time.perf_counter_ns())
+
+    def _run_segment(self, segment: Segment) -> None:
         assert self._library is not None
         if self._library.run is None:
             for call in segment.calls:

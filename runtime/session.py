@@ -43,12 +43,13 @@ class Session:
 
     Attributes:
         artifact: what it was loaded from or built as.
+        engine: what executes it.
         threads: threads that one run uses.
     """
 
     def __init__(self, artifact: Artifact, engine: Engine, threads: int) -> None:
         self.artifact, self.threads = artifact, threads
-        self._engine = engine
+        self.engine = engine
         self._signature = Signature.of(artifact.manifest)
 
     @property
@@ -84,7 +85,7 @@ class Session:
         arrays = self._signature.arrays(inputs)
         env = self._signature.bind(arrays)
         given = self._given(outputs or {}, env)
-        results = self._engine.run(arrays, env, given)
+        results = self.engine.run(arrays, env, given)
         return {o.name: r for o, r in zip(self._signature.outputs, results, strict=True)}
 
     def __call__(self, *inputs: Any) -> tuple[np.ndarray, ...]:

@@ -14,6 +14,7 @@ COMMANDS = {
     "inspect": "describe a model or an artifact",
     "check": "say whether a target can take a model, and what it cannot take",
     "diff": "compare results with another runtime",
+    "bench": "time a model beside other runtimes",
     "opt": "run passes on .occ text",
     "targets": "list the targets",
     "ops": "list the operators",

@@ -10,6 +10,7 @@ import numpy as np
 
 from occ.cli import options
 from occ.cli.console import progress
+from occ.compare import difference
 
 
 @click.command("diff")
@@ -87,17 +88,12 @@ def _row(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> d
         return row | {"reason": f"{theirs.dtype}{list(theirs.shape)} expected"}
     if ours.dtype.kind not in "fiub":
         return row | {"ok": bool(np.all(ours == theirs)), "difference": 0.0, "worst": []}
+    share = difference(ours, theirs)
     a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    gap = np.where(same, 0.0, np.abs(a - b))
-    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1.0
-    worst = np.nan_to_num(gap, nan=np.inf)
-    share = float(worst.max(initial=0.0)) / scale
-    places = (
-        [np.unravel_index(k, a.shape) for k in np.argsort(worst, axis=None)[::-1][:5]]
-        if a.ndim and share > tolerance
-        else []
-    )
+    places: list[Any] = []
+    if a.ndim and share > tolerance:
+        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+        places = [np.unravel_index(k, a.shape) for k in np.argsort(gap, axis=None)[::-1][:5]]
     listed = [{"at": [int(i) for i in p], "ours": float(a[p]), "theirs": float(b[p])} for p in places]
     return row | {"ok": share <= tolerance, "difference": share, "worst": listed}
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
 from occ.cli import options
 from occ.cli.console import progress, say
+
+if TYPE_CHECKING:
+    from occ.runtime.session import Session
 
 
 @click.command("run")
@@ -24,12 +28,16 @@ from occ.cli.console import progress, say
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Of the random inputs that are used when none are given."
 )
+@click.option("--profile", "profiled", is_flag=True, help="Print what each kernel costs instead of the outputs.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="With --profile: write a trace for chrome://tracing to this file."
+)
 @options.threads
 @options.compile_options
 @options.as_json
 def command(
     model: str, target: str, single: tuple[str, ...], npz: str | None, folder: Path | None, seed: int, threads: int | None,
-    as_json: bool, **how: object,
+    profiled: bool, trace: Path | None, as_json: bool, **how: object,
 ) -> None:  # fmt: skip
     """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
 
@@ -47,6 +55,9 @@ def command(
             settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
             session = compile_model(options.source_of(model), settings, threads)
     inputs = options.given_inputs(session, single, npz, sizes, seed)
+    if profiled or trace is not None:
+        _profile(session, inputs, trace, as_json=as_json)
+        return
     start = time.perf_counter()
     outputs = session.run(inputs)
     seconds = time.perf_counter() - start
@@ -60,6 +71,18 @@ def command(
     for name, value in outputs.items():
         click.echo(_line(name, value))
     say(f"{seconds * 1e3:.2f} ms on {session.threads} thread{'s' if session.threads > 1 else ''}, first run")
+
+
+def _profile(session: Session, inputs: dict[str, np.ndarray], trace: Path | None, *, as_json: bool) -> None:
+    from occ.runtime.profile import profile
+
+    made = profile(session, inputs)
+    if made is None:
+        raise click.UsageError(f"the target `{session.artifact.manifest.target}` has no kernels to profile")
+    if trace is not None:
+        trace.write_text(json.dumps(made.as_trace()))
+        say(f"wrote {trace}")
+    click.echo(json.dumps(made.as_data()) if as_json else made.table())
 
 
 def file_name(name: str, k: int) -> str:

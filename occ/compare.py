@@ -1,0 +1,228 @@
+"""Speed beside other runtimes, measured fairly: outputs first, then interleaved blocks of runs on the same inputs.
+
+Runs of one runtime are taken in blocks, with a pause before each: idle workers of another runtime spin for some
+milliseconds after their last run and would take a core from whoever is timed next. Ratios are of blocks that lie next
+to each other, so that load that comes and goes on the machine hits both sides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+import numpy as np
+
+from occ.runtime.session import Session
+
+PEERS = ("onnxruntime", "openvino")
+PAUSE = 0.06  # seconds before each block
+BLOCK = 0.05  # seconds that the timed runs of a block take at least
+Arrays = Mapping[str, np.ndarray]
+Runner = Callable[[], Any]
+
+
+class Unavailable(Exception):
+    """A peer is not installed or cannot take the model."""
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest difference as a share of the largest value; infinity where shapes, types or NaNs differ."""
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return float("inf")
+    if ours.dtype.kind not in "fiub":
+        return 0.0 if bool(np.all(ours == theirs)) else float("inf")
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        gap = np.where(same, 0.0, np.abs(a - b))
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1.0
+    return float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0)) / scale
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a run takes.
+
+    Attributes:
+        ms: median over the blocks of each block's median, wall clock.
+        spread: distance between the quartiles of the blocks, as a share of the median.
+        cpu_ms: the same of the processor time of the calling thread, which other processes disturb less.
+        ratio: median over the blocks of its wall time over that of the first runner, in the same round; 1 for that one.
+        cpu_ratio: the same of processor time; only meaningful on one thread.
+    """
+
+    ms: float
+    spread: float
+    cpu_ms: float
+    ratio: float = 1.0
+    cpu_ratio: float = 1.0
+
+
+@dataclass
+class Comparison:
+    """One model on one number of threads.
+
+    Attributes:
+        threads: of a run.
+        times: by runtime, occ first.
+        differences: of the outputs from each peer, as shares of the largest value.
+        reasons: why a peer has no ratio.
+    """
+
+    threads: int
+    times: dict[str, Timing] = field(default_factory=dict)
+    differences: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """A line a runtime; a speed-up only where the outputs agree."""
+        made: list[str] = []
+        for name, t in self.times.items():
+            head = (
+                f"{name:12} {self.threads} thread{'s' if self.threads > 1 else ' '} {t.ms:10.3f} ms +-{t.spread:4.0%}"
+            )
+            if name == "occ":
+                made.append(head)
+            elif name in self.reasons:
+                made.append(f"{head}  no comparison: {self.reasons[name]}")
+            else:
+                made.append(f"{head}  occ is {t.ratio:.2f}x as fast (outputs differ by {self.differences[name]:.1e})")
+        made += [f"{name:12} {reason}" for name, reason in self.reasons.items() if name not in self.times]
+        return made
+
+
+def compare(
+    session: Session,
+    model: bytes | str,
+    inputs: Arrays,
+    peers: Sequence[str],
+    *,
+    rounds: int = 9,
+    tolerance: float = 1e-4,
+) -> Comparison:
+    """Compare a session with peers on the same model, inputs and number of threads.
+
+    Args:
+        session: the model compiled by occ.
+        model: path or bytes of the ONNX model.
+        inputs: by name.
+        peers: out of `PEERS`.
+        rounds: blocks of each runtime.
+        tolerance: difference of outputs, as a share of the largest value, above which there is no speed-up.
+    """
+    made = Comparison(session.threads)
+    ours = session.run(inputs)
+    runners: dict[str, Runner] = {"occ": lambda: session.run(inputs)}
+    for name in peers:
+        try:
+            run, outputs = _MAKERS[name](model, inputs, list(ours), session.threads)
+        except Unavailable as e:
+            made.reasons[name] = str(e)
+            continue
+        worst = max((difference(ours[k], outputs[k]) for k in ours), default=0.0)
+        made.differences[name] = worst
+        if not worst <= tolerance:
+            made.reasons[name] = f"outputs differ by {worst:.1e} of the largest value"
+        runners[name] = run
+    made.times = measure(runners, rounds)
+    return made
+
+
+def measure(runners: Mapping[str, Runner], rounds: int) -> dict[str, Timing]:
+    """Time runners in interleaved blocks; ratios are to the first one."""
+    counts: dict[str, int] = {}
+    for name, run in runners.items():
+        run()
+        start = time.perf_counter()
+        run()
+        counts[name] = min(max(int(BLOCK / max(time.perf_counter() - start, 1e-6)), 1), 2000)
+    wall: dict[str, list[float]] = {n: [] for n in runners}
+    cpu: dict[str, list[float]] = {n: [] for n in runners}
+    names = list(runners)
+    for k in range(rounds):
+        for name in names[k % len(names) :] + names[: k % len(names)]:
+            w, c = _block(runners[name], counts[name])
+            wall[name].append(w)
+            cpu[name].append(c)
+    first = names[0]
+    return {
+        n: Timing(
+            median(wall[n]) * 1e3, _spread(wall[n]), median(cpu[n]) * 1e3, _ratio(wall[n], wall[first]), _ratio(cpu[n], cpu[first])
+        )
+        for n in names
+    }  # fmt: skip
+
+
+def _block(run: Runner, count: int) -> tuple[float, float]:
+    time.sleep(PAUSE)
+    run()
+    samples: list[float] = []
+    used: list[float] = []
+    for _ in range(count):
+        w, c = time.perf_counter(), time.thread_time()
+        run()
+        used.append(time.thread_time() - c)
+        samples.append(time.perf_counter() - w)
+    return median(samples), median(used)
+
+
+def _spread(samples: list[float]) -> float:
+    if len(samples) < 2:
+        return 0.0
+    low, _, high = quantiles(samples, n=4)
+    return (high - low) / median(samples)
+
+
+def _ratio(theirs: list[float], ours: list[float]) -> float:
+    return median(t / max(o, 1e-9) for t, o in zip(theirs, ours, strict=True))
+
+
+# The peers. Each maker gives a function that runs the model once, and the outputs by name.
+
+
+def _onnxruntime(model: bytes | str, inputs: Arrays, names: list[str], threads: int) -> tuple[Runner, Arrays]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise Unavailable("not installed: `pip install onnxruntime`") from None
+    options: Any = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
+    try:
+        session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        found = session.run(names, dict(inputs))
+    except Exception as e:
+        raise Unavailable(f"does not run the model: {_first_line(e)}") from None
+    return lambda: session.run(names, inputs), dict(zip(names, found, strict=True))
+
+
+def _openvino(model: bytes | str, inputs: Arrays, names: list[str], threads: int) -> tuple[Runner, Arrays]:
+    try:
+        import openvino
+    except ImportError:
+        raise Unavailable("not installed: `pip install openvino`") from None
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+    try:
+        core: Any = openvino.Core()
+        compiled = core.compile_model(model, "CPU", settings)
+        request = compiled.create_infer_request()
+        ports = {n: next(p for p in compiled.inputs if n in p.get_names()) for n in inputs}
+        tensors = {ports[n]: openvino.Tensor(np.ascontiguousarray(a)) for n, a in inputs.items()}
+        results = request.infer(tensors, share_outputs=False)
+        outputs = {n: np.array(results[next(p for p in compiled.outputs if n in p.get_names())]) for n in names}
+    except Exception as e:
+        raise Unavailable(f"does not run the model: {_first_line(e)}") from None
+    return lambda: request.infer(tensors, share_outputs=True), outputs
+
+
+def _first_line(e: Exception) -> str:
+    return (str(e).strip().splitlines() or [type(e).__name__])[0][:160]
+
+
+_MAKERS = {"onnxruntime": _onnxruntime, "openvino": _openvino}

@@ -1,0 +1,133 @@
+"""What the kernels of a run cost: time, operations and bytes of each, as a table, as data, and as a Chrome trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from occ.runtime.frame import Call
+from occ.runtime.native import NativeEngine
+from occ.runtime.session import Session
+
+
+@dataclass(frozen=True)
+class Event:
+    """One kernel of one run.
+
+    Attributes:
+        kernel: symbol of the kernel.
+        nodes: ONNX nodes that it computes.
+        start, seconds: when it began, from the begin of the run, and how long it took.
+        gflops: arithmetic operations, in 1e9 per second.
+        gbytes: bytes of the tensors that it reads and writes, in 1e9 per second.
+        share: of the peak of multiply-adds on the threads of the run; None where the peak is not known.
+    """
+
+    kernel: str
+    nodes: tuple[str, ...]
+    start: float
+    seconds: float
+    gflops: float
+    gbytes: float
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The kernels of a run, in order.
+
+    Attributes:
+        model: its name.
+        threads: of the run.
+        seconds: the whole run without profiling; what is not in kernels is spent between them.
+        peak: 1e9 operations per second that multiply-adds of f32 reach on these threads; 0 if not known.
+    """
+
+    model: str
+    threads: int
+    seconds: float
+    peak: float
+    events: tuple[Event, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def as_trace(self) -> dict[str, Any]:
+        """For chrome://tracing and ui.perfetto.dev (Trace Event Format, complete events)."""
+        events = [
+            {
+                "name": ", ".join(e.nodes[:3]) or e.kernel, "cat": "kernel", "ph": "X", "pid": 1, "tid": 1,
+                "ts": e.start * 1e6, "dur": e.seconds * 1e6,
+                "args": {"kernel": e.kernel, "nodes": list(e.nodes), "GFLOP/s": e.gflops, "GB/s": e.gbytes},
+            }
+            for e in self.events
+        ]  # fmt: skip
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": self.model}}
+
+    def table(self, most: int = 40) -> str:
+        """The kernels that take longest, longest first."""
+        total = sum(e.seconds for e in self.events) or 1.0
+        lines = [f"{'ms':>9} {'%':>5} {'GFLOP/s':>8} {'GB/s':>7} {'peak':>5}  kernel: nodes"]
+        for e in sorted(self.events, key=lambda e: -e.seconds)[:most]:
+            share = "" if e.share is None else f"{e.share:.0%}"
+            nodes = "".join(c if c.isprintable() else "?" for c in ", ".join(e.nodes[:4]))[:90]
+            lines.append(
+                f"{e.seconds * 1e3:9.3f} {e.seconds / total:5.1%} {e.gflops:8.1f} {e.gbytes:7.1f} {share:>5}  "
+                f"{e.kernel.removesuffix('_argv')}: {nodes}"
+            )
+        left = len(self.events) - most
+        if left > 0:
+            lines.append(f"and {left} more")
+        lines.append(
+            f"{len(self.events)} kernels take {total * 1e3:.3f} ms, a run {self.seconds * 1e3:.3f} ms, "
+            f"threads: {self.threads}"
+        )
+        return "\n".join(lines)
+
+
+def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profile | None:
+    """Run a model a few times and time its kernels; medians over the runs. None if its engine has no kernels.
+
+    Raises:
+        RunError: as `Session.run`.
+    """
+    engine = session.engine
+    if not isinstance(engine, NativeEngine):
+        return None
+    session.run(inputs)
+    whole = median(_seconds(session, inputs) for _ in range(runs))
+    observed: list[list[tuple[Call, int, int]]] = []
+    for _ in range(runs):
+        row: list[tuple[Call, int, int]] = []
+        engine.observer = lambda call, start, end, row=row: row.append((call, start, end))
+        try:
+            session.run(inputs)
+        finally:
+            engine.observer = None
+        observed.append(row)
+    peak = engine.peak() * 1e-9
+    events = tuple(_event(samples, peak) for samples in zip(*observed, strict=False))
+    first = events[0].start if events else 0.0
+    shifted = tuple(replace(e, start=e.start - first) for e in events)
+    return Profile(session.artifact.manifest.name, session.threads, whole, peak, shifted)
+
+
+def _seconds(session: Session, inputs: Mapping[str, Any]) -> float:
+    import time
+
+    start = time.perf_counter()
+    session.run(inputs)
+    return time.perf_counter() - start
+
+
+def _event(samples: Sequence[tuple[Call, int, int]], peak: float) -> Event:
+    call, start, _ = samples[-1]
+    seconds = max(median(b - a for _, a, b in samples), 1) * 1e-9
+    gflops = call.operations / seconds * 1e-9
+    share = gflops / peak if peak else None
+    return Event(
+        call.step.name, tuple(call.step.nodes), start * 1e-9, seconds, gflops, call.traffic / seconds * 1e-9, share
+    )

@@ -1,0 +1,86 @@
+"""Profiles count what kernels do; comparisons refuse a speed-up where outputs differ."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+from click.testing import CliRunner
+from occ.runtime.profile import profile
+
+import occ
+from occ.cli import cli
+from occ.compare import compare, difference, measure
+
+MODEL = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[n, 8] x) => (float[n, 4] y) <float[8, 4] w = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}> {
+  h = MatMul(x, w)
+  y = Relu(h)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+def test_profile_counts_operations_and_bytes_of_each_kernel(model: Path, target: str) -> None:
+    session = occ.compile(model, target)
+    made = profile(session, {"x": np.ones((5, 8), np.float32)}, runs=2)
+    assert made is not None
+    operations = sum(e.gflops * e.seconds * 1e9 for e in made.events)
+    assert operations == pytest.approx(2 * 5 * 8 * 4 + 5 * 4)  # a multiply-add for each term, a comparison each
+    assert sum(e.gbytes * e.seconds * 1e9 for e in made.events) > 3.99 * (5 * 8 + 8 * 4 + 5 * 4)
+    assert {e["ph"] for e in made.as_trace()["traceEvents"]} == {"X"}
+    assert json.loads(json.dumps(made.as_data()))["threads"] == session.threads
+    assert session.run({"x": np.ones((5, 8), np.float32)})["y"][0].tolist() == [8, 16, 24, 32]
+
+
+def test_run_profile_prints_a_table_and_writes_a_trace(model: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    done = CliRunner().invoke(cli, ["run", str(model), "-t", "cpu-jit", "--profile", "--trace", str(trace)])
+    assert done.exit_code == 0, done.output
+    assert "GFLOP/s" in done.output
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_bench_compares_with_onnxruntime(model: Path) -> None:
+    done = CliRunner().invoke(
+        cli,
+        ["bench", str(model), "-t", "cpu-jit", "--against", "onnxruntime", "--rounds", "1", "--dim", "n=3", "--json"],
+    )
+    assert done.exit_code == 0, done.output
+    made = json.loads(done.stdout.splitlines()[-1])
+    assert made["differences"]["onnxruntime"] < 1e-5
+    assert set(made["times"]) == {"occ", "onnxruntime"}
+
+
+def test_no_speed_up_where_the_outputs_differ(model: Path, tmp_path: Path) -> None:
+    other = onnx.load(model)
+    other.graph.initializer[0].float_data[:] = [7.0] * 32
+    session = occ.compile(model, "cpu-jit")
+    made = compare(session, other.SerializeToString(), {"x": np.ones((2, 8), np.float32)}, ["onnxruntime"], rounds=1)
+    assert "outputs differ" in made.reasons["onnxruntime"]
+    assert "as fast" not in "\n".join(made.lines())
+
+
+def test_difference_is_a_share_of_the_largest_value() -> None:
+    a = np.array([1.0, np.nan, 10.0], np.float32)
+    assert difference(a, a) == 0
+    assert difference(np.array([2.0, np.nan, 10.0], np.float32), a) == pytest.approx(0.1)
+    assert difference(np.array([1.0, 0.0, 10.0], np.float32), a) == np.inf
+    assert difference(a.astype(np.float64), a) == np.inf
+
+
+def test_ratio_is_of_neighbouring_blocks() -> None:
+    import time
+
+    made = measure({"a": lambda: time.sleep(0.002), "b": lambda: time.sleep(0.006)}, rounds=2)
+    assert 1.5 < made["b"].ratio < 4.5
+    assert made["a"].ratio == 1
