@@ -101,6 +101,27 @@ CODES: dict[str, Code] = {
         "The command line and the first lines of its output are in the message; the sources are kept where the message"
         " says. This is a fault of occ unless the toolchain is broken: `occ doctor` checks that.",
     ),
+    "OCC0404": Code(
+        "no atc",
+        "`atc`, the offline compiler of the CANN toolkit, turns the GE graph into an `.om` for the device. It is not in PATH:"
+        " install the toolkit and source its `set_env.sh`, or copy the artifact to a machine that has it and build there."
+        " `--emit air` needs no toolkit.",
+    ),
+    "OCC0405": Code(
+        "atc failed",
+        "The command and the first lines of its output are in the message. Operators that this version of CANN lacks and"
+        " an operator package that is not installed for the SoC are the usual causes.",
+    ),
+    "OCC0406": Code(
+        "AscendCL is not installed",
+        "Running on an Ascend device needs libascendcl.so of CANN (toolkit or nnrt). Source its `set_env.sh`, or name the"
+        " library in OCC_ASCENDCL. `occ run --simulate` runs the same artifact without it.",
+    ),
+    "OCC0407": Code(
+        "the device does not work",
+        "There is no such Ascend device, its driver does not answer, or this user may not use it. `npu-smi info` lists the"
+        " devices and their state.",
+    ),
     "OCC0501": Code(
         "an input does not fit the model",
         "An input is missing or unknown, or its element type, rank or extents differ from the signature. `occ inspect`"
@@ -125,6 +146,21 @@ CODES: dict[str, Code] = {
     "OCC0506": Code(
         "results differ",
         "The results differ from those of the oracle by more than the tolerance.",
+    ),
+    "OCC0510": Code(
+        "the model was compiled for another SoC",
+        "An `.om` runs on the SoC that it was compiled for. Build with `-C soc_version=` and the name that the message"
+        " gives for the device; `npu-smi info` shows it without the prefix `Ascend`.",
+    ),
+    "OCC0511": Code(
+        "device memory is exhausted",
+        "The weights, the work space, or the inputs and outputs of a run do not fit into the device's memory or into"
+        " `npu_mem_limit`. Other processes on the device count too: `npu-smi info` shows how much they use.",
+    ),
+    "OCC0512": Code(
+        "a call of AscendCL failed",
+        "The message names the call, its status and what the driver says. More is in the device's log: set"
+        " ASCEND_SLOG_PRINT_TO_STDOUT=1 and ASCEND_GLOBAL_LOG_LEVEL=1.",
     ),
     "OCC0601": Code(
         "the .occ text cannot be read", "The text does not follow the grammar, or names what is not defined."

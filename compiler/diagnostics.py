@@ -13,6 +13,11 @@ _EXIT = {"OCC03": 3, "OCC04": 4, "OCC0506": 5, "OCC0602": 2, "OCC0603": 2, "OCC0
 _LONGEST = 200  # characters of a name from a model that a message repeats
 
 
+def exit_code(code: str) -> int:
+    """The exit code of the command line for a diagnostic code."""
+    return next((number for prefix, number in _EXIT.items() if code.startswith(prefix)), 1)
+
+
 def shorten(text: str, limit: int = _LONGEST) -> str:
     """Text from a model made safe for one line of a terminal: control characters escaped, the middle cut."""
     clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -62,7 +67,7 @@ class Diagnostic:
 
     @property
     def exit_code(self) -> int:
-        return next((code for prefix, code in _EXIT.items() if self.code.startswith(prefix)), 1)
+        return exit_code(self.code)
 
 
 class CompileError(Exception):

@@ -3,14 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, Protocol
 
 import numpy as np
 from occ.runtime.dims import evaluate
 from occ.runtime.hostops import ROUTINES
 from occ.runtime.manifest import DevicePart, Manifest, Step
+from occ.runtime.resident import Resident
 from occ.runtime.session import Engine
 from occ.runtime.signature import numpy_dtype
+
+_ON_DEVICE = ("upload", "device", "download", "wait", "sync")
+
+
+class DeviceRun(Protocol):
+    """One run on a device. Streams are numbered within the run; runs of several threads do not share any."""
+
+    def allocate(self, dtype: str, shape: Sequence[int]) -> Any:
+        """A tensor in device memory, until the run is closed."""
+        ...
+
+    def adopt(self, resident: Resident) -> Any:
+        """The memory of the caller's tensor as a tensor of the run: nothing is copied.
+
+        Raises:
+            RunError: it lies on another device.
+        """
+        ...
+
+    def upload(self, source: np.ndarray, target: Any, stream: int) -> None: ...
+
+    def copy(self, source: Any, target: Any, stream: int) -> None:
+        """Copy a tensor to another on the device."""
+        ...
+
+    def execute(self, part: Any, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None: ...
+
+    def download(self, source: Any, target: np.ndarray, stream: int) -> None:
+        """Copy to the host; `target` is complete after the next `sync` of the stream."""
+        ...
+
+    def wait(self, stream: int, on: int) -> None: ...
+
+    def sync(self, stream: int) -> None: ...
+
+    def finish(self) -> None:
+        """Wait for all streams.
+
+        Raises:
+            RunError: something that was queued failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the memory of the run back, after what is still queued has come to an end."""
+        ...
 
 
 class Device(Protocol):
@@ -20,23 +68,9 @@ class Device(Protocol):
         """Make a part ready to run; `files` are the members of the artifact."""
         ...
 
-    def allocate(self, dtype: str, shape: Sequence[int]) -> Any:
-        """A tensor in device memory."""
+    def begin(self) -> DeviceRun:
+        """Start a run; may be called from many threads."""
         ...
-
-    def free(self, tensor: Any) -> None:
-        """Give a tensor back."""
-        ...
-
-    def upload(self, source: np.ndarray, target: Any, stream: int) -> None: ...
-
-    def execute(self, part: Any, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None: ...
-
-    def download(self, source: Any, target: np.ndarray, stream: int) -> None: ...
-
-    def wait(self, stream: int, on: int) -> None: ...
-
-    def sync(self, stream: int) -> None: ...
 
     def close(self) -> None:
         """Unload everything; the device is not used afterwards."""
@@ -50,9 +84,11 @@ class DeviceEngine:
         manifest: of the artifact.
         weights: constants that the plan copies.
         files: members of the artifact.
-        device: where the parts run.
+        device: where the parts run; closed with the engine, or when a part does not load.
         islands: engines of the islands, by name; each takes and gives arrays by position.
     """
+
+    resident = True
 
     def __init__(
         self, manifest: Manifest, weights: Sequence[np.ndarray], files: Mapping[str, bytes], device: Device,
@@ -60,37 +96,66 @@ class DeviceEngine:
     ) -> None:  # fmt: skip
         self.manifest, self.device = manifest, device
         self._weights, self._islands = weights, islands
-        self._parts = {p.name: device.load(p, files) for p in manifest.parts}
-
-    def run(
-        self, inputs: Sequence[np.ndarray], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]
-    ) -> list[np.ndarray]:
-        """One run; see `occ.runtime.native.NativeEngine.run`."""
-        run = _Run(self, inputs, env, outputs)
+        buffers, steps = manifest.plan.buffers, manifest.plan.steps
+        self.on_host = {buffers[b].storage for s in steps if s.kind not in _ON_DEVICE for b in s.reads}
         try:
+            self._parts = {p.name: device.load(p, files) for p in manifest.parts}
+        except BaseException:
+            device.close()
+            raise
+
+    def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[Any]) -> list[Any]:
+        """One run; see `occ.runtime.native.NativeEngine.run`. Inputs and outputs may also lie on the device."""
+        with closing(self.device.begin()) as on_device:
+            run = _Run(self, on_device, inputs, env, outputs)
             for step in self.manifest.plan.steps:
                 run.step(step)
-        finally:
-            run.release()
-        return run.results
+            on_device.finish()
+            return run.finish()
+
+    def close(self) -> None:
+        """Unload the parts and let go of the device.
+
+        Raises:
+            RunError: the driver reports an error.
+        """
+        self.device.close()
 
 
 class _Run:
-    """The buffers of one run."""
+    """The buffers of one run, by storage."""
 
     def __init__(
-        self, engine: DeviceEngine, inputs: Sequence[np.ndarray], env: Mapping[str, int],
-        outputs: Sequence[np.ndarray | None],
+        self, engine: DeviceEngine, on_device: DeviceRun, inputs: Sequence[Any], env: Mapping[str, int],
+        outputs: Sequence[Any],
     ) -> None:  # fmt: skip
-        self.engine, self.env = engine, env
+        self.engine, self.device, self.env = engine, on_device, env
         self.plan = engine.manifest.plan
-        self.host: dict[int, np.ndarray] = {}  # by storage
+        self.host: dict[int, np.ndarray] = {}
+        self.resident: dict[int, Resident] = {}
         self.tensors: dict[int, Any] = {}
         self.results = [self._result(k) if o is None else o for k, o in enumerate(outputs)]
         given = {"input": inputs, "output": self.results, "weight": engine._weights}
         for k, s in enumerate(self.plan.storages):
             if s.kind in given:
-                self.host[k] = given[s.kind][s.index]
+                value = given[s.kind][s.index]
+                if isinstance(value, Resident):
+                    self.resident[k] = value
+                else:
+                    self.host[k] = value
+        self._bind_outputs()
+
+    def _bind_outputs(self) -> None:
+        """Have parts write directly to outputs that the caller keeps on the device."""
+        uploaded = {self._storage(s.writes[0]) for s in self.plan.steps if s.kind == "upload"}
+        for s in self.plan.steps:
+            if s.kind == "download" and (bound := self.resident.get(self._storage(s.writes[0]))) is not None:
+                source = self._storage(s.reads[0])
+                if source not in self.tensors and source not in uploaded:
+                    self.tensors[source] = self.device.adopt(bound)
+
+    def _storage(self, buffer: int) -> int:
+        return self.plan.buffers[buffer].storage
 
     def _result(self, k: int) -> np.ndarray:
         info = self.engine.manifest.outputs[k]
@@ -100,11 +165,13 @@ class _Run:
         return tuple(evaluate(e, self.env) for e in shape)
 
     def array(self, buffer: int) -> np.ndarray:
-        """A host buffer."""
+        """A host buffer; of a tensor that the caller keeps on the device, a copy."""
         b = self.plan.buffers[buffer]
         shape, dtype = self._shape(b.shape), numpy_dtype(b.dtype)
         if b.storage not in self.host:
-            self.host[b.storage] = np.empty(shape, dtype)
+            bound = self.resident.get(b.storage)
+            is_input = self.plan.storages[b.storage].kind == "input"
+            self.host[b.storage] = np.asarray(bound) if is_input else np.empty(shape, dtype)
         flat = self.host[b.storage].reshape(-1)
         return (flat.view(dtype) if flat.dtype != dtype else flat).reshape(shape)
 
@@ -112,26 +179,45 @@ class _Run:
         """A device buffer."""
         b = self.plan.buffers[buffer]
         if b.storage not in self.tensors:
-            self.tensors[b.storage] = self.engine.device.allocate(b.dtype, self._shape(b.shape))
+            self.tensors[b.storage] = self.device.allocate(b.dtype, self._shape(b.shape))
         return self.tensors[b.storage]
 
     def step(self, step: Step) -> None:
         """Run or start one step."""
-        device, stream = self.engine.device, step.attrs.get("stream", 0)
+        device, stream = self.device, step.attrs.get("stream", 0)
         match step.kind:
             case "upload":
-                device.upload(self.array(step.reads[0]), self.tensor(step.writes[0]), stream)
+                self._upload(step, stream)
             case "device":
                 ins, outs = ([self.tensor(b) for b in bs] for bs in (step.reads, step.writes))
                 device.execute(self.engine._parts[step.name], ins, outs, stream)
             case "download":
-                device.download(self.tensor(step.reads[0]), self.array(step.writes[0]), stream)
+                self._download(step, stream)
             case "wait":
                 device.wait(stream, step.attrs["on"])
             case "sync":
                 device.sync(stream)
             case _:
                 self._on_host(step)
+
+    def _upload(self, step: Step, stream: int) -> None:
+        bound = self.resident.get(self._storage(step.reads[0]))
+        target = self._storage(step.writes[0])
+        if bound is not None and target not in self.tensors:
+            self.tensors[target] = self.device.adopt(bound)
+        else:
+            self.device.upload(self.array(step.reads[0]), self.tensor(step.writes[0]), stream)
+
+    def _download(self, step: Step, stream: int) -> None:
+        source, bound = self.tensor(step.reads[0]), self.resident.get(self._storage(step.writes[0]))
+        if bound is None:
+            self.device.download(source, self.array(step.writes[0]), stream)
+            return
+        target = self.device.adopt(bound)
+        if target != source:
+            self.device.copy(source, target, stream)
+        if self._storage(step.writes[0]) in self.engine.on_host:
+            self.device.download(source, self.array(step.writes[0]), stream)
 
     def _on_host(self, step: Step) -> None:
         reads, writes = ([self.array(b) for b in bs] for bs in (step.reads, step.writes))
@@ -142,8 +228,9 @@ class _Run:
         for target, value in zip(writes, results, strict=True):
             target[...] = value
 
-    def release(self) -> None:
-        """Give the device memory of the run back."""
-        for tensor in self.tensors.values():
-            self.engine.device.free(tensor)
-        self.tensors.clear()
+    def finish(self) -> list[Any]:
+        """The results, with those that the host computed copied to where the caller keeps them on the device."""
+        for k, bound in self.resident.items():
+            if self.plan.storages[k].kind == "output" and k in self.host:
+                bound.write(self.host[k])
+        return self.results

@@ -33,6 +33,8 @@ class NativeEngine:
         observer: told of each kernel of a run; kernels are then run one by one.
     """
 
+    resident = False
+
     def __init__(self, manifest: Manifest, weights: Sequence[np.ndarray], code: bytes, threads: int) -> None:
         self.manifest, self.threads = manifest, threads
         self._weights = weights

@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from occ.runtime.dims import evaluate, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo
+from occ.runtime.resident import Resident
 from occ.runtime.signature import Signature, numpy_dtype
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What executes a model."""
+    """What executes a model.
 
-    def run(
-        self, inputs: Sequence[np.ndarray], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]
-    ) -> list[np.ndarray]: ...
+    Attributes:
+        resident: it takes arrays on its device as they are.
+    """
+
+    resident: bool
+
+    def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[Any]) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -69,12 +74,13 @@ class Session:
             tuple(e if isinstance(e, int) else text(e, self._signature.labels) for e in info.shape),
         )
 
-    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Run the model once.
 
         Args:
-            inputs: an array for each input, by name: anything with the buffer protocol or DLPack.
-            outputs: arrays to write outputs into, by name; contiguous, writable, of the right type and shape.
+            inputs: an array for each input, by name: anything with the buffer protocol or DLPack, or a `DeviceTensor`.
+            outputs: arrays to write outputs into, by name; contiguous, writable, of the right type and shape. A
+                `DeviceTensor` of the device that the session runs on is written there, and no copy is made.
 
         Returns:
             The outputs by name, in the order of the model.
@@ -82,7 +88,7 @@ class Session:
         Raises:
             RunError: an input or output does not fit, or a node met data that it cannot work on.
         """
-        arrays = self._signature.arrays(inputs)
+        arrays = self._signature.arrays(inputs, resident=self.engine.resident)
         env = self._signature.bind(arrays)
         given = self._given(outputs or {}, env)
         results = self.engine.run(arrays, env, given)
@@ -101,22 +107,42 @@ class Session:
             )
         return tuple(self.run(dict(zip(names, inputs, strict=True))).values())
 
-    def _given(self, outputs: Mapping[str, np.ndarray], env: Mapping[str, int]) -> list[np.ndarray | None]:
+    def _given(self, outputs: Mapping[str, Any], env: Mapping[str, int]) -> list[Any]:
         names = [o.name for o in self._signature.outputs]
         if unknown := [n for n in outputs if n not in names]:
             raise RunError("OCC0501", f"the model has no output `{unknown[0]}`", f"outputs: {', '.join(names)}")
         for info in self._signature.outputs:
             array = outputs.get(info.name)
-            if array is None:
-                continue
-            shape, dtype = tuple(evaluate(e, env) for e in info.shape), numpy_dtype(info.dtype)
-            fits = array.shape == shape and array.dtype == dtype
-            if not fits or not array.flags.c_contiguous or not array.flags.writeable:
-                want = f"a contiguous, writable {dtype}{list(shape)}"
-                raise RunError(
-                    "OCC0501", f"the output array `{info.name}` is {array.dtype}{list(array.shape)}, not {want}"
-                )
+            if array is not None:
+                self._check_output(info, array, env)
         return [outputs.get(n) for n in names]
+
+    def _check_output(self, info: TensorInfo, array: Any, env: Mapping[str, int]) -> None:
+        shape, dtype = tuple(evaluate(e, env) for e in info.shape), numpy_dtype(info.dtype)
+        fits = array.shape == shape and array.dtype == dtype
+        if isinstance(array, Resident):
+            fits, want = fits and self.engine.resident, f"a {dtype}{list(shape)} that the session can write to"
+        else:
+            fits = fits and array.flags.c_contiguous and array.flags.writeable
+            want = f"a contiguous, writable {dtype}{list(shape)}"
+        if not fits:
+            raise RunError("OCC0501", f"the output array `{info.name}` is {array.dtype}{list(array.shape)}, not {want}")
+
+    def close(self) -> None:
+        """Let go of what the session holds outside of the process's memory: a device. Others need not be closed.
+
+        Raises:
+            RunError: the driver of the device reports an error.
+        """
+        close = getattr(self.engine, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
         """Write the model as an artifact.

@@ -9,6 +9,7 @@ import numpy as np
 from occ.runtime.dims import evaluate, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimInfo, Manifest, TensorInfo
+from occ.runtime.resident import Resident
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -42,8 +43,12 @@ class Signature:
     def of(cls, m: Manifest) -> Signature:
         return cls(m.inputs, m.outputs, m.dims, m.constraints)
 
-    def arrays(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+    def arrays(self, inputs: Mapping[str, Any], *, resident: bool = False) -> list[Any]:
         """The inputs as contiguous arrays in the order of the signature, without a copy where they allow it.
+
+        Args:
+            inputs: by name.
+            resident: leave arrays on a device where they are.
 
         Raises:
             RunError: OCC0501 a missing or unknown input, or an element type that differs.
@@ -53,10 +58,10 @@ class Signature:
             raise RunError("OCC0501", f"the model has no input `{unknown[0]}`", f"inputs: {', '.join(names) or 'none'}")
         if missing := [n for n in names if n not in inputs]:
             raise RunError("OCC0501", f"the input `{missing[0]}` is missing", f"inputs: {', '.join(names)}")
-        return [self._array(i, d, inputs[i.name]) for i, d in zip(self.inputs, self.dtypes, strict=True)]
+        return [self._array(i, d, inputs[i.name], resident) for i, d in zip(self.inputs, self.dtypes, strict=True)]
 
-    def _array(self, info: TensorInfo, dtype: np.dtype, value: Any) -> np.ndarray:
-        array = _as_array(value)
+    def _array(self, info: TensorInfo, dtype: np.dtype, value: Any, resident: bool) -> Any:
+        array = _as_array(value, resident)
         if dtype.kind == "O" and array.dtype.kind in "UST":
             array = array.astype(object)
         if array.dtype != dtype:
@@ -65,9 +70,9 @@ class Signature:
                 f"the input `{info.name}` is {array.dtype}, the model takes {dtype}",
                 f"convert it: `x.astype({str(dtype)!r})`",
             )
-        return np.ascontiguousarray(array) if array.ndim else array
+        return np.ascontiguousarray(array) if array.ndim and isinstance(array, np.ndarray) else array
 
-    def bind(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+    def bind(self, arrays: Sequence[Any]) -> dict[str, int]:
         """Values of the symbolic dims.
 
         Raises:
@@ -126,9 +131,9 @@ class Signature:
         return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
 
 
-def _as_array(value: Any) -> np.ndarray:
+def _as_array(value: Any, resident: bool) -> Any:
     """Anything with the buffer protocol, `__array_interface__` or DLPack as an array, without a copy."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) or (resident and isinstance(value, Resident)):
         return value
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
         return np.from_dlpack(value)

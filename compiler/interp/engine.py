@@ -12,6 +12,8 @@ from occ.compiler.ir.module import Module
 class InterpEngine:
     """Executes a module with numpy."""
 
+    resident = False
+
     def __init__(self, m: Module) -> None:
         self.interpreter = Interpreter(m)
 

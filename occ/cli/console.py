@@ -48,7 +48,7 @@ def progress() -> Generator[Callable[[str], None]]:
 
 def guarded(run: Callable[[], Any]) -> int:
     """Run a command; every way in which it can fail becomes one message and an exit code."""
-    from occ.compiler.diagnostics import CompileError
+    from occ.compiler.diagnostics import CompileError, exit_code
     from occ.runtime.errors import RunError
 
     as_json = "--json" in sys.argv
@@ -69,7 +69,7 @@ def guarded(run: Callable[[], Any]) -> int:
             )
         else:
             show_error(str(e))
-        return 1
+        return exit_code(e.code)
     except click.exceptions.Exit as e:
         return e.exit_code
     except (click.Abort, KeyboardInterrupt):
