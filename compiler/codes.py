@@ -64,8 +64,9 @@ CODES: dict[str, Code] = {
         " from the data at run time. Give the input shapes with --shape, so that more of the graph can be evaluated.",
     ),
     "OCC0204": Code(
-        "a value has no type",
-        "Inference did not find the element type and rank of a value; the notes say which operand was unknown.",
+        "an input has no rank",
+        "The model declares an input without a shape. Code is made for a rank: give one with --shape, in which a name"
+        " keeps an extent symbolic.",
     ),
     "OCC0205": Code(
         "a shape or dim override does not fit",

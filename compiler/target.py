@@ -29,6 +29,7 @@ class Target:
         codegen: package with the code generator, empty while there is none.
         texts: dumps after `lowered` that are the target's own text.
         options: `-C` options.
+        dtypes: element types that its kernels compute with; empty for all.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Target:
     codegen: str = ""
     texts: tuple[str, ...] = ()
     options: Mapping[str, Option] = field(default_factory=dict)
+    dtypes: frozenset[str] = frozenset()
 
     def check_options(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Options with defaults filled in.
@@ -65,6 +67,7 @@ def _convert(key: str, option: Option, value: Any) -> Any:
     return value
 
 
+_KERNEL_TYPES = frozenset(["f64", "f32", "f16", "bf16", "bool", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"])
 _HALIDE_OPTIONS = {
     "halide.target": Option("host", doc="Halide target triple; anything but `host` gives objects for another machine"),
 }
@@ -84,8 +87,16 @@ TARGETS: dict[str, Target] = {
             "codegen_halide",
             ("halide",),
             _HALIDE_OPTIONS,
+            _KERNEL_TYPES,
         ),
-        Target("cpu-jit", "native CPU code through LLVM; needs no toolchain", "native", "codegen_llvm", ("llvm",)),
+        Target(
+            "cpu-jit",
+            "native CPU code through LLVM; needs no toolchain",
+            "native",
+            "codegen_llvm",
+            ("llvm",),
+            dtypes=_KERNEL_TYPES,
+        ),
         Target("interp", "the numpy oracle: slow, needs nothing", "interp"),
         *(Target(name, doc, "ascend", "", ("ge", "atc")) for name, doc in _ASCEND.items()),
     )

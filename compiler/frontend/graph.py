@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ class GraphImporter:
         scope: dict[str, Value] = {}
         for k, tensor in enumerate(graph.initializer):
             raw = self.mapped.raw.get(k)
-            self._guard(lambda t=tensor, r=raw: self._add_weight(t.name, tensor_array(t, self.folder, r), scope))
+            self._define(tensor.name, lambda t=tensor, r=raw: tensor_array(t, self.folder, r), scope)
         for sparse in graph.sparse_initializer:
-            self._guard(lambda s=sparse: self._add_weight(s.values.name, self._dense(s), scope))
+            self._define(sparse.values.name, lambda s=sparse: self._dense(s), scope)
         region = Region()
         for info in self.inputs:
             type_ = self._guard(lambda i=info: self.signature.type_of(i.name, i.type))
@@ -68,6 +69,11 @@ class GraphImporter:
         except CompileError as e:
             self.sink.diagnostics += e.diagnostics
             return None
+
+    def _define(self, name: str, data: Callable[[], np.ndarray], scope: dict[str, Value]) -> None:
+        """A weight; one that cannot be read is reported, and stands in the scope for what reads it."""
+        if self._guard(lambda: self._add_weight(name, data(), scope)) is None:
+            scope[name] = Value(None, name)
 
     def _add_weight(self, name: str, data: np.ndarray, scope: dict[str, Value]) -> Weight:
         weight = self.m.add_weight(name or "w", data)
@@ -192,6 +198,7 @@ class GraphImporter:
         found = _find(name, scopes)
         if found is None:
             self.sink.error("OCC0105", f"nothing defines `{shorten(name)}`", where=where)
+            found = scopes[0][name] = Value(None, name)  # reported once
         return found
 
     def _check_form(self, proto: NodeProto, schema: OpSchema, node: Node, where: str) -> None:
@@ -199,7 +206,7 @@ class GraphImporter:
         if not schema.min_input <= count <= schema.max_input:
             self.sink.error(
                 "OCC0107",
-                f"`{proto.op_type}` takes {_span(schema.min_input, schema.max_input)} operands, not {count}",
+                f"`{proto.op_type}` takes {_span(schema.min_input, schema.max_input)}, not {count}",
                 where=where,
             )
         for attr in schema.attributes.values():
@@ -241,7 +248,7 @@ class GraphImporter:
     def _subgraph(self, graph: GraphProto, scopes: list[dict[str, Value]]) -> Region:
         region, inner = Region(), {}
         for tensor in graph.initializer:
-            self._guard(lambda t=tensor: self._add_weight(t.name, tensor_array(t, self.folder), inner))
+            self._define(tensor.name, lambda t=tensor: tensor_array(t, self.folder), inner)
         for info in graph.input:
             type_ = (
                 self._guard(lambda i=info: self.signature.type_of(i.name, i.type))
@@ -284,4 +291,6 @@ def _find(name: str, scopes: list[dict[str, Value]]) -> Value | None:
 
 
 def _span(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}" if high < 2**30 else f"at least {low}"
+    if low == high == 1:
+        return "1 operand"
+    return f"{f'{low} to {high}' if low < high < 2**30 else f'at least {low}' if low < high else low} operands"

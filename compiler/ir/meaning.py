@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, symbols
 from occ.compiler.ir.expr import Expr, Size, literal, walk
@@ -148,7 +149,9 @@ def _run_body(op: Op, t: Builder, env: dict[Value, Tensor], known: Known) -> Non
         operands.append(tensor)
     checks = len(t.checks)
     results = spec.body(t, *operands, a=attributes(op))
-    t.checks[checks:] = [Check(c.axes, c.cond, f"{op.loc}: {c.message}") for c in t.checks[checks:]]
+    t.checks[checks:] = [
+        Check(c.axes, c.cond, f"node `{shorten(str(op.loc))}`: {c.message}") for c in t.checks[checks:]
+    ]
     listed = results if isinstance(results, tuple) else (results,)
     env.update(zip(op.results, listed, strict=False))
 

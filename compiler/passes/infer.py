@@ -35,6 +35,7 @@ class Infer(Pass):
     name: ClassVar[str] = "infer"
 
     def run(self, m: Module, ctx: Context) -> bool:
+        _check_ranks(m, ctx)
         inference = _Inference(m, ctx)
         inference.region(m.main.body)
         for _ in range(_ROUNDS):
@@ -44,6 +45,24 @@ class Infer(Pass):
             inference.region(m.main.body)
         ctx.sink.raise_errors()
         return inference.materialise() > 0
+
+
+def _check_ranks(m: Module, ctx: Context) -> None:
+    """Every input must have a rank.
+
+    Raises:
+        CompileError: OCC0204.
+    """
+    for arg in m.main.args:
+        if isinstance(arg.type, TensorType) and arg.type.shape is None:
+            name = shorten(arg.name)
+            ctx.sink.error(
+                "OCC0204",
+                f"the model does not say what rank its input `{name}` has",
+                where=shorten(ctx.source or m.name),
+                help=f"give its extents with `--shape {name}=...`; names keep extents symbolic: `--shape {name}=n,3,h,w`",
+            )
+    ctx.sink.raise_errors()
 
 
 class _Inference:

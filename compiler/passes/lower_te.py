@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import symbol
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Module
@@ -46,8 +47,30 @@ class LowerTe(Pass):
             if op.name == "dims":  # last: the shapes above were read off these ops
                 lowering.op(op)
         m.drop_unused_weights()
+        _check_types(m, ctx)
         ctx.hits["lower-te"] += len(m.te)
         return True
+
+
+def _check_types(m: Module, ctx: Context) -> None:
+    """Report every node that computes with an element type that the target has no kernels for.
+
+    Raises:
+        CompileError: OCC0302.
+    """
+    for op in m.main.body.body:
+        f = m.te.get(op.attrs.get("te", ""))
+        if f is None or not ctx.target.dtypes:
+            continue
+        used = dict.fromkeys(t.name for t in (*(p.type.dtype for p in f.params), *(s.dtype for s in f.stages)))
+        if wrong := [t for t in used if t not in ctx.target.dtypes]:
+            ctx.sink.error(
+                "OCC0302",
+                f"target `{ctx.target.name}` has no kernels for the element type {' or '.join(wrong)}",
+                where=f"{shorten(ctx.source or m.name)}: {shorten(str(op.loc))}",
+                help="`-t interp` takes every element type",
+            )
+    ctx.sink.raise_errors()
 
 
 class _Lowering:

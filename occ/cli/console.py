@@ -82,7 +82,7 @@ def guarded(run: Callable[[], Any]) -> int:
         sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
         return 0
     except OSError as e:
-        where = f"`{e.filename}`: " if e.filename else ""
+        where = f"cannot write `{e.filename}`: " if e.filename else ""
         show_error(f"error[OCC0605]: {where}{e.strerror or e}")
         return 1
     except Exception as e:

@@ -33,9 +33,7 @@ from occ.compare import difference
 )
 @options.compile_options
 @options.as_json
-@click.pass_context
 def command(
-    ctx: click.Context,
     model: str,
     target: str,
     against: str,
@@ -45,6 +43,7 @@ def command(
     **how: object,
 ) -> None:
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs."""
+    from occ.compiler.diagnostics import error, shorten
     from occ.compiler.driver import compile_model
 
     sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
@@ -58,8 +57,8 @@ def command(
     rows = [_row(name, ours[name], theirs[name], tolerance) for name in ours]
     for row in rows:
         click.echo(json.dumps(row) if as_json else _line(row))
-    if not all(row["ok"] for row in rows):
-        ctx.exit(5)
+    if wrong := [shorten(row["output"], 60) for row in rows if not row["ok"]]:
+        raise error("OCC0506", f"{len(wrong)} of {len(rows)} outputs differ from {against}: {', '.join(wrong[:8])}")
 
 
 def _oracle(model: str, against: str, names: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

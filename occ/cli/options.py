@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import click
 import numpy as np
@@ -129,13 +130,35 @@ def given_inputs(
     """Inputs from files, and seeded random ones for the rest."""
     found: dict[str, np.ndarray] = {}
     if npz is not None:
-        with np.load(npz, allow_pickle=False) as archive:
-            found |= {name: archive[name] for name in archive.files}
+        found |= _arrays(npz)
     for name, path in pairs(single, "--input").items():
-        found[name] = np.load(path, allow_pickle=False)
+        arrays = list(_arrays(path).values())
+        if len(arrays) != 1:
+            raise click.UsageError(f"--input takes a file of one array, {path} has {len(arrays)}")
+        found[name] = arrays[0]
     if found:
         return found
     return random_inputs(session, sizes, np.random.default_rng(seed))
+
+
+def _arrays(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name, or the one of an .npy file.
+
+    Raises:
+        RunError: OCC0501 the file cannot be read.
+    """
+    from occ.runtime.errors import RunError
+
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {"": found}
+        with found as archive:
+            return {name: archive[name] for name in archive.files}
+    except OSError as e:
+        raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
+    except (ValueError, EOFError, BadZipFile) as e:
+        raise RunError("OCC0501", f"`{path}` is not a file of arrays", f"write it with `numpy.save`; {e}") from None
 
 
 def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
