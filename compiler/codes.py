@@ -174,6 +174,21 @@ CODES: dict[str, Code] = {
         "the weights of a .occ text are missing", "The weights file that the text refers to has moved or changed."
     ),
     "OCC0605": Code("a file cannot be written", "The output path cannot be written; nothing was left behind."),
+    "OCC0610": Code(
+        "a rule is not well formed",
+        "A rule names an operator, attribute or value that does not exist, has no pattern or no replacement, or its file"
+        " cannot be loaded. docs/guide-fusion.md shows how rules are written.",
+    ),
+    "OCC0611": Code(
+        "rules undo each other",
+        "Rules were applied again and again to what they themselves made. Give one of them a `when` that refuses what the"
+        " other one makes, or drop one.",
+    ),
+    "OCC0612": Code(
+        "the code of a rule failed",
+        "A `when` condition or a replacement raised an exception, or built an op that is not valid. The notes name the"
+        " line.",
+    ),
     "OCC0901": Code(
         "internal error",
         "A fault of occ. The message gives the path of a reproducer: one .occ file that fails the same way.",

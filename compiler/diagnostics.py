@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from occ.compiler.codes import CODES
 
 # Exit codes of the command line, by the first digits of the first error; 1 where nothing else is said.
-_EXIT = {"OCC03": 3, "OCC04": 4, "OCC0506": 5, "OCC0602": 2, "OCC0603": 2, "OCC0205": 2, "OCC09": 70}
+_EXIT = {
+    "OCC03": 3,
+    "OCC04": 4,
+    "OCC0506": 5,
+    "OCC0602": 2,
+    "OCC0603": 2,
+    "OCC0205": 2,
+    "OCC09": 70,
+}
 _LONGEST = 200  # characters of a name from a model that a message repeats
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Manager
-from occ.compiler.passes.pipeline import PIPELINES
+from occ.compiler.passes.pipeline import pipeline_for
 from occ.compiler.plan import manifest, occ_version, signature
+from occ.compiler.plugins import extensions
 from occ.compiler.stages import BY_NAME, ORDER, STAGES
 from occ.compiler.target import Target, get_target, not_built
 from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
@@ -45,6 +46,7 @@ class Settings:
         jobs: processes of the toolchain at once.
         save_stages: put the text of every stage into the artifact.
         verify: check the module after each pass.
+        rules: rules, passes and operators of the user: objects, modules, or paths of rule files.
         progress: told what is being done.
     """
 
@@ -55,6 +57,7 @@ class Settings:
     jobs: int = 2
     save_stages: bool = False
     verify: bool = False
+    rules: Sequence[Any] = ()
     progress: Progress = lambda _: None
 
 
@@ -103,22 +106,20 @@ class Compilation:
         self.manager = Manager(verify=settings.verify)
         self.texts: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
+        self.extensions = extensions(settings.rules)
+        self.pipeline = pipeline_for(self.target, self.extensions.passes)
         start = time.perf_counter()
         settings.progress("reading the model")
         self.module = load_module(source, settings.overrides)
         self.seconds["import"] = time.perf_counter() - start
         name = source if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else self.module.name
-        self.context = Context(self.target, self.options, source=str(name))
+        self.context = Context(self.target, self.options, source=str(name), rules=tuple(self.extensions.rules))
         self._save_text()
 
     @property
     def last_stage(self) -> str:
         """The stage at which compilation for the target ends."""
-        pipeline = self._pipeline()
-        return max(pipeline, key=lambda s: ORDER[s])
-
-    def _pipeline(self) -> Mapping[str, tuple[Any, ...]]:
-        return PIPELINES.get(self.target.name, PIPELINES["interp"])
+        return max(self.pipeline, key=lambda s: ORDER[s])
 
     def advance(self, stage: str) -> Module:
         """Bring the module to a stage.
@@ -130,9 +131,8 @@ class Compilation:
             raise error("OCC0602", f"unknown stage `{stage}`", help=f"stages: {', '.join(s.name for s in STAGES)}")
         if ORDER[stage] < ORDER[self.module.stage]:
             raise error("OCC0602", f"the text is at stage `{self.module.stage}`, which is behind `{stage}`")
-        pipeline = self._pipeline()
         for s in STAGES[ORDER[self.module.stage] + 1 : ORDER[stage] + 1]:
-            if s.name not in pipeline:
+            if s.name not in self.pipeline:
                 raise error(
                     "OCC0602",
                     f"target `{self.target.name}` has no stage `{s.name}`",
@@ -142,7 +142,7 @@ class Compilation:
             start = time.perf_counter()
             if ORDER[s.name] > ORDER["canonical"]:
                 self._check_target()
-            self.manager.run(self.module, pipeline[s.name], self.context)
+            self.manager.run(self.module, self.pipeline[s.name], self.context)
             self.module.stage = s.name
             self.seconds[s.name] = time.perf_counter() - start
             if self.settings.verify and (found := [p for _, p in zip(range(8), s.check(self.module), strict=False)]):

@@ -66,8 +66,8 @@ def _canonical(m: Module) -> Iterator[str]:
 
 def _fused(m: Module) -> Iterator[str]:
     for op in m.walk():
-        if op.name == "fuse" and len(op.regions[0].yields) != 1:
-            yield f"{op_text(op)} has more than one result"
+        if op.name == "fuse" and len(op.regions[0].yields) != len(op.results):
+            yield f"{op_text(op)} does not give what its region yields"
 
 
 def _laid_out(m: Module) -> Iterator[str]:

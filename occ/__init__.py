@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from occ.api import build, capability, compile, load, targets  # noqa: A004
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.passes.base import Pass
+    from occ.compiler.passes.rules import fusion, rewrite
     from occ.compiler.target import Target
     from occ.runtime.artifact import Artifact
     from occ.runtime.errors import RunError
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.api", "targets": "occ.api", "capability": "occ.api",
     "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
+    "fusion": "occ.compiler.passes.rules", "rewrite": "occ.compiler.passes.rules",
     "Target": "occ.compiler.target", "Artifact": "occ.runtime.artifact",
 }  # fmt: skip
 
 __all__ = [
-    "Artifact", "CompileError", "Pass", "RunError", "Target", "backend", "build", "capability", "compile", "load", "targets",
+    "Artifact", "CompileError", "Pass", "RunError", "Target", "backend", "build", "capability", "compile", "fusion", "load",
+    "rewrite", "targets",
 ]  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def compile(  # noqa: A001 - the name that users expect
         shapes: extents to fix, by input name; a string keeps an extent symbolic.
         dims: values of symbolic dims to fix, by their name in the model.
         options: options of the target, as `-C key=value`.
-        rules: rewrite and fusion rules; none are supported yet.
+        rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
 
     Returns:
@@ -50,8 +50,7 @@ def compile(  # noqa: A001 - the name that users expect
     Raises:
         CompileError: the model cannot be compiled; `diagnostics` has every problem.
     """
-    _no_rules(rules)
-    return compile_model(model, _settings(target, shapes, dims, options), threads)
+    return compile_model(model, _settings(target, shapes, dims, options, rules=rules), threads)
 
 
 def build(
@@ -70,8 +69,7 @@ def build(
     Raises:
         CompileError: the model cannot be compiled. OSError: `out` cannot be written.
     """
-    _no_rules(rules)
-    artifact = Compilation(model, _settings(target, shapes, dims, options)).artifact()
+    artifact = Compilation(model, _settings(target, shapes, dims, options, rules=rules)).artifact()
     if out is not None:
         artifact.save(out, folder=folder)
     return artifact
@@ -118,8 +116,3 @@ def capability(model: Source, target: str = "cpu") -> Capability:
     except CompileError as e:
         return Capability(False, tuple(d.text() for d in e.diagnostics))
     return Capability(True, ())
-
-
-def _no_rules(rules: Sequence[Any]) -> None:
-    if rules:
-        raise NotImplementedError("rewrite and fusion rules are not supported yet")

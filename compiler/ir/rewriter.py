@@ -36,16 +36,21 @@ class Rewriter:
     def replace(self, op: Op, values: Sequence[Value]) -> None:
         """Put `values` in the place of the results of `op`, and erase it; names and locations move to what replaces it."""
         for old, new in zip(op.results, values, strict=True):
-            assert old is not new
-            maker = new.defining_op
-            if maker is not None and maker.loc != op.loc:
-                maker.loc = fuse([maker.loc, op.loc])
-            if maker is not None and maker.parent is op.parent:
-                new.name = old.name
-            for user, k in list(old.uses):
-                user.set_operand(k, new)
-                self._touched.append(user)
+            self.replace_value(old, new)
         self.erase(op)
+
+    def replace_value(self, old: Value, new: Value) -> None:
+        """Let everything that reads one value read another one; its name and location move along."""
+        assert old is not new
+        maker, op = new.defining_op, old.defining_op
+        if maker is not None and op is not None:
+            if maker.loc != op.loc:
+                maker.loc = fuse([maker.loc, op.loc])
+            if maker.parent is op.parent:
+                new.name = old.name
+        for user, k in list(old.uses):
+            user.set_operand(k, new)
+            self._touched.append(user)
 
     def erase(self, op: Op) -> None:
         """Remove an op whose results nothing reads."""

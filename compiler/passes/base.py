@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from occ.compiler.diagnostics import Sink
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.target import Target
+
+if TYPE_CHECKING:
+    from occ.compiler.passes.rules import Rule
 
 
 @dataclass
@@ -22,6 +27,8 @@ class Context:
         sink: diagnostics.
         hits: how often each rule fired, by rule name.
         source: how messages name the model.
+        rules: user rules, in no particular order.
+        why: told why a rule does not match at an op: the rule, the op, the reason; empty where it matched.
     """
 
     target: Target
@@ -29,16 +36,22 @@ class Context:
     sink: Sink = field(default_factory=Sink)
     hits: Counter[str] = field(default_factory=Counter)
     source: str = ""
+    rules: tuple[Rule, ...] = ()
+    why: Callable[[Rule, Op, str], None] | None = None
 
 
 @dataclass(frozen=True)
 class Pass:
     """A change of a module. Fields of a subclass are its options; the name is its name on the command line.
 
-    A pass may assume a module that verifies and has the invariant of its stage, and must leave such a module.
+    A pass may assume a module that verifies and has the invariant of its stage, and must leave such a module. A pass
+    that is not part of occ has a `stage`, on the way to which it runs after the compiler's own passes, and may say which
+    `targets` it is for.
     """
 
     name: ClassVar[str] = ""
+    stage: ClassVar[str] = ""
+    targets: ClassVar[str] = "*"
 
     def run(self, m: Module, ctx: Context) -> bool:
         """Change `m` in place; whether anything changed.

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from occ.compiler.ir.expr import Call, Load, Reduce, walk
-from occ.compiler.ir.location import fuse as fuse_locations
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, Region, outer_values
+from occ.compiler.ir.op import Op
 from occ.compiler.ir.te import Scatter, Stage, TeFunc, position
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.outline import outline, results_of
 
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
 
@@ -45,7 +45,7 @@ class Fuse(Pass):
         made = 0
         for group in grouping.groups():
             if len(group) > 1:
-                _outline(m, group)
+                outline(group)
                 made += 1
         ctx.hits["fuse"] += made
         return made > 0
@@ -119,15 +119,14 @@ class _Grouping:
         group = [seed]
         committed = [seed]
         while len(group) < self.max_ops:
-            outputs = _outputs(group)
-            users = [u for v in outputs for u in v.users if u not in group]
+            users = [u for v in results_of(group) for u in v.users if u not in group]
             if not users or any(u not in self.order for u in users):
                 break
             following = min(users, key=self.order.__getitem__)
             if following in self.group_of or not self._may_join(following, group):
                 break
             group.append(following)
-            if len(_outputs(group)) == 1:
+            if len(results_of(group)) == 1:
                 committed = list(group)
         for op in committed:
             self.group_of[op] = committed
@@ -152,50 +151,7 @@ class _Grouping:
                 continue
             producers = self.group_of[maker]
             fits = len(producers) + len(group) <= self.max_ops and all(self.facts[p].kind == MAP for p in producers)
-            if fits and _outputs(producers) == [value]:
+            if fits and results_of(producers) == [value]:
                 group += producers
                 for p in producers:
                     self.group_of[p] = group
-
-
-def _outputs(group: list[Op]) -> list[Value]:
-    return [r for op in group for r in op.results if any(u not in group for u in r.users)]
-
-
-def _outline(m: Module, group: list[Op]) -> None:
-    """Move the ops of a group into the region of a new `fuse` op at the place of the last one."""
-    last = group[-1]
-    (result,) = _outputs(group)
-    home = last.parent
-    assert home is not None
-    body = Region()
-    anchor = last.next
-    loc = fuse_locations(op.loc for op in group)
-    for op in group:
-        home.remove(op)
-        body.insert(op)
-    args = {v: body.add_arg(v.type, v.name) for v in outer_values(body) if not isinstance(v, Weight)}
-    for op in group:
-        op.set_operands([v if v is None else args.get(v, v) for v in op.operands])
-    _bring_in_dims(body, args)
-    users = [(u, k) for u, k in result.uses if u not in group]
-    kind = "_".join(op.name.rpartition(".")[2].lower() for op in group[:4])
-    fused = Op("fuse", list(args), {"kind": kind}, [result.type], result_names=[result.name], regions=[body], loc=loc)
-    for user, k in users:
-        user.set_operand(k, fused.result)
-    body.insert(Op("yield", [result], {}, ()))
-    home.insert(fused, anchor)
-
-
-def _bring_in_dims(body: Region, args: dict[Value, Value]) -> None:
-    """Put a copy of each `dims` op that decides a shape inside, where inference can see it."""
-    for outer, arg in list(args.items()):
-        maker = outer.defining_op
-        if maker is None or maker.name != "dims":
-            continue
-        inner = Op("dims", (), maker.attrs, [outer.type], result_names=[outer.name], loc=maker.loc)
-        body.insert(inner, body.first)
-        for user, k in list(arg.uses):
-            user.set_operand(k, inner.result)
-        body.args.remove(arg)
-        del args[outer]

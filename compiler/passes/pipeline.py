@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from fnmatch import fnmatch
 
 from occ.compiler.diagnostics import error
 from occ.compiler.passes.base import Pass
@@ -15,30 +16,44 @@ from occ.compiler.passes.expand import Expand
 from occ.compiler.passes.fold import Fold
 from occ.compiler.passes.fold_affine import FoldAffine
 from occ.compiler.passes.fuse import Fuse
+from occ.compiler.passes.fuse_patterns import FusePatterns
 from occ.compiler.passes.infer import Infer
 from occ.compiler.passes.layout_weights import LayoutWeights
 from occ.compiler.passes.lower_te import LowerTe
 from occ.compiler.passes.plan_memory import PlanMemory
+from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
+from occ.compiler.target import Target
 
 Pipeline = Mapping[str, tuple[Pass, ...]]  # stage -> the passes that lead into it
 
 _COMMON: Pipeline = {
-    "inferred": (Infer(), Dce()),
-    "canonical": (Canonicalize(), Fold(), Cse(), Dce(), FoldAffine(), Canonicalize(), Fold(), Cse(), Dce()),
+    "inferred": (Infer(), Dce(), ApplyRewrites("inferred")),
+    "canonical": (
+        Canonicalize(),
+        Fold(),
+        Cse(),
+        Dce(),
+        FoldAffine(),
+        ApplyRewrites(),
+        Canonicalize(),
+        Fold(),
+        Cse(),
+        Dce(),
+    ),
 }
 
 PIPELINES: Mapping[str, Pipeline] = {
     "cpu": {
         **_COMMON,
-        "fused": (Expand(), Fuse()),
+        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), Fuse()),
         "layout": (LayoutWeights(),),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
     "cpu-jit": {
         **_COMMON,
-        "fused": (Expand(), Fuse()),
+        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), Fuse()),
         "layout": (),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
@@ -46,25 +61,47 @@ PIPELINES: Mapping[str, Pipeline] = {
     "interp": _COMMON,
 }
 
+
+def pipeline_for(target: Target, more: Iterable[Pass] = ()) -> Pipeline:
+    """The pipeline of a target, with passes of the user behind the compiler's own ones of their stages.
+
+    Raises:
+        CompileError: OCC0602 the target has no such stage.
+    """
+    made = dict(PIPELINES.get(target.name, PIPELINES["interp"]))
+    for p in more:
+        if not fnmatch(target.name, p.targets):
+            continue
+        if p.stage not in made and p.stage not in _ALL_STAGES:
+            raise error("OCC0602", f"pass `{p.name}` is for the stage `{p.stage}`, which does not exist")
+        if p.stage in made:
+            made[p.stage] = (*made[p.stage], p)
+    return made
+
+
+_ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pipeline)
+
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, Canonicalize, Fold, Cse, Dce, FoldAffine, Expand, Fuse, LayoutWeights, LowerTe, Schedule, PlanMemory,
+        Infer, ApplyRewrites, Canonicalize, Fold, Cse, Dce, FoldAffine, FusePatterns, Expand, Fuse, LayoutWeights, LowerTe,
+        Schedule, PlanMemory,
     )
 }  # fmt: skip
 
 
-def parse_pipeline(text: str) -> list[Pass]:
-    """The passes that a text such as `fold,fuse{max-ops=4}` names.
+def parse_pipeline(text: str, more: Iterable[Pass] = ()) -> list[Pass]:
+    """The passes that a text such as `fold,fuse{max-ops=4}` names; `more` are known beside the compiler's own.
 
     Raises:
         CompileError: OCC0602 an unknown pass, OCC0603 an unknown option or a bad value.
     """
     made: list[Pass] = []
+    known = {**PASSES, **{p.name: type(p) for p in more}}
     for name, options in re.findall(r"([^,{}]+)(?:\{([^}]*)\})?,?", text):
-        kind = PASSES.get(name.strip())
+        kind = known.get(name.strip())
         if kind is None:
-            raise error("OCC0602", f"unknown pass `{name.strip()}`", help=f"passes: {', '.join(PASSES)}")
+            raise error("OCC0602", f"unknown pass `{name.strip()}`", help=f"passes: {', '.join(known)}")
         made.append(kind(**_options(kind, options)))
     return made
 

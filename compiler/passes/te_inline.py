@@ -35,18 +35,21 @@ def materialised(f: TeFunc) -> set[str]:
     kept = {r.name for r in f.results} | {s.name for s in f.stages if isinstance(s, Scatter)}
     # From the last stage on: whether a reader is itself substituted decides how often a stage is evaluated.
     repeats: dict[str, float] = {}
+    alone: dict[str, bool] = {}  # whether all that becomes of a stage is elementwise work on it in one place
     for k in reversed(range(len(f.stages))):
         s = f.stages[k]
         sites = _sites(s.name, f.stages[k + 1 :], repeats)
         if s.name in kept:
-            repeats[s.name] = 1.0
+            repeats[s.name], alone[s.name] = 1.0, True
             continue
         assert isinstance(s, Stage)
-        if _may_inline(s, sites):
+        in_place = _in_place(s, sites) and all(alone[r.name] for r, _, _ in sites)
+        if _may_inline(s, sites, in_place=in_place):
+            alone[s.name] = in_place
             repeats[s.name] = max(1.0, sum(n for _, _, n in sites) / max(nominal(product(s.shape)), 1))
         else:
             kept.add(s.name)
-            repeats[s.name] = 1.0
+            repeats[s.name], alone[s.name] = 1.0, True
     return kept
 
 
@@ -70,15 +73,20 @@ def _reduced_loads(e: Expr) -> dict[int, tuple]:  # pyright: ignore[reportMissin
     return {id(n): r.axes for r in walk(e) if isinstance(r, Reduce) for n in walk(r.body) if isinstance(n, Load)}
 
 
-def _may_inline(s: Stage, sites: list[tuple[AnyStage, Load, float]]) -> bool:
+def _in_place(s: Stage, sites: list[tuple[AnyStage, Load, float]]) -> bool:
+    """Whether one elementwise stage reads `s`, at its own position."""
+    at_position = all(
+        ld.index == position(r.axes) and r.shape == s.shape and not reduce_axes(r.exprs[0]) for r, ld, _ in sites
+    )
+    return at_position and len({id(r) for r, _, _ in sites}) == 1
+
+
+def _may_inline(s: Stage, sites: list[tuple[AnyStage, Load, float]], *, in_place: bool) -> bool:
     nodes = list(walk(s.expr))
     if any(isinstance(reader, Scatter) for reader, _, _ in sites):
         return not any(isinstance(n, (Reduce, Call)) for n in nodes)
     if any(isinstance(n, Reduce) for n in nodes):
-        in_place = all(
-            ld.index == position(r.axes) and r.shape == s.shape and not reduce_axes(r.exprs[0]) for r, ld, _ in sites
-        )
-        return in_place and len({id(r) for r, _, _ in sites}) == 1
+        return in_place
     size = max(nominal(product(s.shape)), 1)
     repeats = sum(n for _, _, n in sites) / size
     functions = sum(isinstance(n, Call) and n.fn not in ("neg", "abs", "not") for n in nodes)

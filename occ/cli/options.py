@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,9 @@ _COMPILE = (
         multiple=True,
         metavar="KEY=VALUE",
         help="Set an option of the target; `occ targets TARGET` lists them.",
+    ),
+    click.option(
+        "--rules", "rules", multiple=True, metavar="FILE", help="Load fusion and rewrite rules, passes and operators."
     ),
     click.option("--no-cache", is_flag=True, help="Do not use the build cache."),
     click.option(
@@ -90,14 +94,30 @@ def dims_of(values: Sequence[str]) -> dict[str, int]:
 
 def settings(
     target: str, shapes: Sequence[str], dims: Sequence[str], options: Sequence[str], no_cache: bool, jobs: int,
-    verify: bool, **more: Any,
+    verify: bool, rules: Sequence[str] = (), **more: Any,
 ) -> Settings:  # fmt: skip
     """The settings that the options of a command describe."""
     from occ.compiler.driver import Settings
     from occ.compiler.frontend.signature import Overrides
 
     overrides = Overrides(shapes_of(shapes), dims_of(dims))
-    return Settings(target, overrides, pairs(options, "-C"), cache=not no_cache, jobs=jobs, verify=verify, **more)
+    loaded = [*project_rules(), *rules]
+    given = pairs(options, "-C")
+    return Settings(target, overrides, given, cache=not no_cache, jobs=jobs, verify=verify, rules=loaded, **more)
+
+
+def project_rules() -> list[str]:
+    """The rule files that `[tool.occ] rules` of the nearest pyproject.toml names, relative to it."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        file = folder / "pyproject.toml"
+        if file.is_file():
+            try:
+                table = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("occ", {})
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+                raise click.UsageError(f"{file}: {e}") from None
+            return [str(folder / name) for name in table.get("rules", ())]
+    return []
 
 
 def source_of(name: str) -> Source:

@@ -287,6 +287,40 @@ def _(s: Scene):
     return ["build", s.model(RELU), "-t", "interp", "-o", "/dev/null/m.occ"]
 
 
+RULES = """
+from occ import rewrite
+@rewrite
+def to_max(p, x): return p.{}(x)
+@to_max.into
+def _(b, x): return b.Max(x, 0.0 / {})
+@rewrite
+def to_relu(p, x): return p.Max(x, 0.0)
+@to_relu.into
+def _(b, x): return b.Relu(x)
+"""
+
+
+def with_rules(s: Scene, *parts: object) -> list[str]:
+    file = s.folder / "rules.py"
+    file.write_text(RULES.format(*parts))
+    return ["build", s.model(RELU), "-t", "interp", "--rules", str(file)]
+
+
+@case("OCC0610")
+def _(s: Scene):
+    return with_rules(s, "Relux", 1)
+
+
+@case("OCC0611")
+def _(s: Scene):
+    return with_rules(s, "Relu", 1)
+
+
+@case("OCC0612")
+def _(s: Scene):
+    return with_rules(s, "Relu", 0)
+
+
 @case("OCC0901")
 def _(s: Scene):
     from occ.compiler.passes.fold import Fold

@@ -26,3 +26,18 @@ def registry() -> dict[str, OpSpec]:
                 raise ValueError(f"operator {spec.name} is defined twice")
             table[spec.name] = spec
     return table
+
+
+_ADDED: dict[str, str] = {}  # operators that were added -> where they come from
+
+
+def register(spec: OpSpec, origin: str) -> None:
+    """Add an operator; one from the same origin is replaced.
+
+    Raises:
+        ValueError: another operator has its name.
+    """
+    if spec.name in registry() and _ADDED.get(spec.name) != origin:
+        raise ValueError(f"operator `{spec.name}` is defined by {_ADDED.get(spec.name, 'occ')} already")
+    registry()[spec.name] = spec
+    _ADDED[spec.name] = origin
