@@ -5,9 +5,36 @@ from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import functions as f
-from occ.compiler.ir.expr import cast
+from occ.compiler.ir.expr import Expr, cast
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, show_shape
+from occ.compiler.ir.te import Builder, Tensor
+
+
+def matmul(t: Builder, name: str, a_: Tensor, b_: Tensor) -> Tensor:
+    """numpy.matmul in the accumulation type: 1-D operands are a row on the left and a column on the right.
+
+    Raises:
+        Invalid: the extents do not fit.
+    """
+    if a_.rank == 0 or b_.rank == 0:
+        raise Invalid(f"`{name}` does not take scalars")
+    row, column = a_.rank == 1, b_.rank == 1
+    what = f"`{name}`: inner extents of {show_shape(a_.shape)} and {show_shape(b_.shape)} differ"
+    k = equal_dims(a_.shape[-1], b_.shape[0] if column else b_.shape[-2], what)
+    batch = broadcast_shapes(a_.shape[:-2], b_.shape[:-2], op=name)
+    shape = [*batch, *([] if row else [a_.shape[-2]]), *([] if column else [b_.shape[-1]])]
+    nb = len(batch)
+
+    def product(*i: Expr) -> Expr:
+        index, r = list(i[:-1]), i[-1]
+        m = [] if row else [index[nb]]
+        n = [] if column else [index[-1]]
+        left = a_.at((*index[:nb], *m, r))
+        right = b_.at((*index[:nb], r, *n))
+        return f.in_acc(left) * f.in_acc(right)
+
+    return t.sum(shape, [k], product, name="matmul")
 
 
 @op("MatMul", tags=("contraction",))
@@ -15,25 +42,8 @@ class MatMul:
     """numpy.matmul: 1-D operands are a row on the left and a column on the right, batch axes broadcast."""
 
     def body(t, a_, b_, *, a):
-        if a_.rank == 0 or b_.rank == 0:
-            raise Invalid("`MatMul` does not take scalars")
-        row, column = a_.rank == 1, b_.rank == 1
-        what = f"`MatMul`: inner extents of {show_shape(a_.shape)} and {show_shape(b_.shape)} differ"
-        k = equal_dims(a_.shape[-1], b_.shape[0] if column else b_.shape[-2], what)
-        batch = broadcast_shapes(a_.shape[:-2], b_.shape[:-2], op="MatMul")
-        shape = [*batch, *([] if row else [a_.shape[-2]]), *([] if column else [b_.shape[-1]])]
-        nb = len(batch)
-
-        def product(*i):
-            index, r = list(i[:-1]), i[-1]
-            m = [] if row else [index[nb]]
-            n = [] if column else [index[-1]]
-            left = a_.at((*index[:nb], *m, r))
-            right = b_.at((*index[:nb], r, *n))
-            return f.in_acc(left) * f.in_acc(right)
-
-        acc = t.sum(shape, [k], product, name="matmul")
-        return acc if acc.dtype == a_.dtype else t.map(shape, lambda *i: cast(a_.dtype, acc[i]), name="round")
+        acc = matmul(t, "MatMul", a_, b_)
+        return acc if acc.dtype == a_.dtype else t.map(acc.shape, lambda *i: cast(a_.dtype, acc[i]), name="round")
 
 
 @op("Gemm", tags=("contraction",))

@@ -8,9 +8,13 @@ from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import functions as f
-from occ.compiler.ir.dtype import BOOL
-from occ.compiler.ir.expr import Expr, binary, call, cast, clamp, equal, literal, maximum, minimum, where
+from occ.compiler.ir.conversion import convert
+from occ.compiler.ir.dtype import BOOL, U8
+from occ.compiler.ir.expr import (
+    Bitcast, Expr, binary, call, cast, clamp, equal, literal, maximum, minimum, not_equal, where,
+)  # fmt: skip
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te import Builder, Tensor
@@ -100,7 +104,7 @@ def _gelu(x: Expr, *, a: Any) -> Expr:
 
 
 def _cast(x: Expr, *, a: Any) -> Expr:
-    return cast(a.to, x)
+    return convert(x, a.to, saturate=bool(a.saturate), round_mode=a.round_mode)
 
 
 PLAIN: dict[str, Fn] = {
@@ -130,7 +134,24 @@ WITH_ATTRIBUTES: dict[str, Fn] = {
 @op("CastLike")
 class CastLike:
     def composite(b, x, target, *, a):
-        return b.Cast(x, to=target.tensor.dtype)
+        return b.Cast(x, to=target.tensor.dtype, saturate=a.saturate, round_mode=a.round_mode)
+
+
+@op("BitCast")
+class BitCast:
+    """The bits of each element as another type of the same width; bools are bytes of 0 and 1."""
+
+    def body(t, x, *, a):
+        if a.to.bits != x.dtype.bits:
+            raise Invalid(f"`BitCast` of {x.dtype} to {a.to}: the widths differ")
+
+        def element(*i):
+            value = cast(U8, x[i]) if x.dtype == BOOL else x[i]
+            if a.to == BOOL:
+                return not_equal(value if value.dtype == U8 else Bitcast(value, U8), 0)
+            return value if value.dtype == a.to else Bitcast(value, a.to)
+
+        return t.map(x.shape, element, name="bitcast")
 
 
 @op("Dropout")
@@ -148,5 +169,6 @@ ALL = (
     *(elementwise(name, fn) for name, fn in PLAIN.items()),
     *(elementwise(name, fn, with_attributes=True) for name, fn in WITH_ATTRIBUTES.items()),
     CastLike,
+    BitCast,
     Dropout,
 )

@@ -104,35 +104,44 @@ def conv_window(name: str, x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     return window_of(name, x.shape[2:], w.shape[2:], a)
 
 
+def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace) -> Tensor:
+    """The sums of a convolution, in the accumulation type.
+
+    Raises:
+        Invalid: ranks, channels or groups do not fit.
+    """
+    win = conv_window(name, x, w, a)
+    per_group = w.shape[1]
+    if isinstance(x.shape[1], int) and isinstance(per_group, int) and x.shape[1] != per_group * a.group:
+        raise Invalid(
+            f"`{name}` input has {x.shape[1]} channels but the weight expects {per_group * a.group}",
+            note=f"the weight is {w.type}; channels must equal {per_group} * group, and group is {a.group}",
+        )
+    equal_dims(x.shape[1], per_group * a.group, f"`{name}`: channels of input and weight differ")
+    padded = t.pad(x, (0, 0, *win.before), (0, 0, *win.after), literal(0, x.dtype))
+    shape = (x.shape[0], w.shape[0], *win.out)
+    each = floordiv(w.shape[0], a.group)
+    n = len(win.out)
+
+    def product(*i: Expr) -> Expr:
+        batch, o, pos, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n :]
+        channel = c if a.group == 1 else o // wrap(each) * wrap(per_group) + c
+        value = padded[(batch, channel, *win.position(pos, tap))]
+        return f.in_acc(value) * f.in_acc(w[(o, c, *tap)])
+
+    return t.sum(shape, (per_group, *win.kernel), product, name="conv")
+
+
 @op("Conv", tags=("contraction", "window"))
 class Conv:
     """ONNX Conv: `out[n, o, y...] = b[o] + sum over c, k of x[n, c, y*s + k*d - pad] * w[o, c, k...]`, in groups."""
 
     def body(t, x, w, b=None, *, a):
-        win = conv_window("Conv", x, w, a)
-        per_group = w.shape[1]
-        if isinstance(x.shape[1], int) and isinstance(per_group, int) and x.shape[1] != per_group * a.group:
-            raise Invalid(
-                f"`Conv` input has {x.shape[1]} channels but the weight expects {per_group * a.group}",
-                note=f"the weight is {w.type}; channels must equal {per_group} * group, and group is {a.group}",
-            )
-        equal_dims(x.shape[1], per_group * a.group, "`Conv`: channels of input and weight differ")
-        padded = t.pad(x, (0, 0, *win.before), (0, 0, *win.after), literal(0, x.dtype))
-        shape = (x.shape[0], w.shape[0], *win.out)
-        each = floordiv(w.shape[0], a.group)
-        n = len(win.out)
-
-        def product(*i):
-            batch, o, pos, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n :]
-            channel = c if a.group == 1 else o // wrap(each) * wrap(per_group) + c
-            value = padded[(batch, channel, *win.position(pos, tap))]
-            return f.in_acc(value) * f.in_acc(w[(o, c, *tap)])
-
-        acc = t.sum(shape, (per_group, *win.kernel), product, name="conv")
+        acc = convolution(t, "Conv", x, w, a)
         if b is None and acc.dtype == x.dtype:
             return acc
         bias = (lambda i: 0) if b is None else (lambda i: f.in_acc(b[i[1]]))
-        return t.map(shape, lambda *i: cast(x.dtype, acc[i] if b is None else acc[i] + bias(i)), name="conv_out")
+        return t.map(acc.shape, lambda *i: cast(x.dtype, acc[i] if b is None else acc[i] + bias(i)), name="conv_out")
 
 
 def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:

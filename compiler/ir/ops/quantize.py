@@ -1,0 +1,210 @@
+"""Quantisation: to and from integers and narrow floats, and contractions of quantised operands."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.conversion import FLOAT8, quantize
+from occ.compiler.ir.dtype import F32, I32, U8, DType
+from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
+from occ.compiler.ir.ops.contraction import matmul
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.ops.window import convolution
+from occ.compiler.ir.shape import normalize_axis, show_shape
+from occ.compiler.ir.te import Builder, Tensor
+
+Reader = Callable[[Sequence[Expr]], Expr]
+
+
+def scale_at(name: str, x: Tensor, scale: Tensor, axis: int, block: int) -> Reader:
+    """Reads a scale or zero point at a position of `x`: one of the tensor, one of each slice, or one of each block.
+
+    Raises:
+        Invalid: its shape fits none of the three.
+    """
+    if scale.rank == 0 or scale.type.size == 1:
+        return lambda _: scale[(0,) * scale.rank]
+    k = normalize_axis(axis, x.rank, name)
+    if scale.rank == 1 and not block:
+        return lambda i: scale[i[k]]
+    if scale.rank != x.rank or block <= 0:
+        raise Invalid(f"`{name}`: a scale of shape {show_shape(scale.shape)} for data of {show_shape(x.shape)}")
+    return lambda i: scale[tuple(p // block if j == k else p for j, p in enumerate(i))]
+
+
+@op("QuantizeLinear")
+class QuantizeLinear:
+    """`saturate(round(x / scale) + zero_point)` per tensor, axis or block."""
+
+    def body(t, x, y_scale, y_zero_point=None, *, a):
+        to = y_zero_point.dtype if y_zero_point is not None else a.output_dtype or U8
+        precision = a.precision or y_scale.dtype
+        precision = precision if precision.is_float else F32
+        scale = scale_at("QuantizeLinear", x, y_scale, a.axis, a.block_size)
+        zero = None
+        if y_zero_point is not None and to.name not in FLOAT8:
+            zero = scale_at("QuantizeLinear", x, y_zero_point, a.axis, a.block_size)
+
+        def element(*i):
+            scaled = cast(precision, x[i]) / cast(precision, scale(i))
+            return quantize(scaled, to, None if zero is None else zero(i), saturate=bool(a.saturate))
+
+        return t.map(x.shape, element, name="quantize")
+
+
+def dequantized(x: Expr, scale: Expr, zero: Expr | None, to: DType) -> Expr:
+    """`(x - zero) * scale` in f32, as `to`."""
+    if x.dtype.is_int and x.dtype.bits <= 16:
+        value = cast(I32, x) if zero is None else cast(I32, x) - cast(I32, zero)
+        return cast(to, cast(F32, value) * cast(F32, scale))
+    value = cast(F32, x) if zero is None else cast(F32, x) - cast(F32, zero)
+    return cast(to, value * cast(F32, scale))
+
+
+@op("DequantizeLinear")
+class DequantizeLinear:
+    """`(x - zero_point) * scale` per tensor, axis or block."""
+
+    def body(t, x, x_scale, x_zero_point=None, *, a):
+        to = a.output_dtype or x_scale.dtype
+        scale = scale_at("DequantizeLinear", x, x_scale, a.axis, a.block_size)
+        zero = None
+        if x_zero_point is not None and x.dtype.is_int:
+            zero = scale_at("DequantizeLinear", x, x_zero_point, a.axis, a.block_size)
+        return t.map(
+            x.shape,
+            lambda *i: dequantized(x[i], scale(i), None if zero is None else zero(i), to),
+            name="dequantize",
+        )
+
+
+@op("DynamicQuantizeLinear")
+class DynamicQuantizeLinear:
+    """u8 with the range of the data, zero included (ONNX DynamicQuantizeLinear)."""
+
+    def body(t, x, *, a):
+        high = t.reduce("max", [], x.shape, lambda *i: x[i], name="high")
+        low = t.reduce("min", [], x.shape, lambda *i: x[i], name="low")
+        top = t.map([], lambda: maximum(high[()], 0), name="top")
+        bottom = t.map([], lambda: minimum(low[()], 0), name="bottom")
+
+        def scale_of():
+            same = equal(top[()], bottom[()])
+            return where(same, literal(1, x.dtype), top[()] - bottom[()]) / literal(255, x.dtype)
+
+        scale = t.map([], scale_of, name="scale")
+        zero = t.map(
+            [], lambda: call("round_even", clamp(0.0 - bottom[()] / scale[()], 0, 255)), name="zero"
+        )
+
+        def element(*i):
+            return cast(U8, clamp(call("round_even", x[i] / scale[()]) + zero[()], 0, 255))
+
+        return (
+            t.map(x.shape, element, name="quantize"),
+            t.map([], lambda: scale[()], name="y_scale"),
+            t.map([], lambda: cast(U8, zero[()]), name="y_zero_point"),
+        )
+
+
+def centred(t: Builder, x: Tensor, zero: Tensor | None, at: Reader | None = None) -> Tensor:
+    """`x - zero` as i32 (f32 of narrow floats); `at` reads the zero point, one of the tensor by default."""
+    acc = I32 if x.dtype.is_int else F32
+    read = at or (lambda _: zero[(0,) * zero.rank])
+
+    def element(*i):
+        return cast(acc, x[i]) if zero is None else cast(acc, x[i]) - cast(acc, read(i))
+
+    return t.map(x.shape, element, name="centred")
+
+
+def _of_rows(value: Tensor | None) -> Reader | None:
+    """Reads a scale or zero point of a left matrix: a number, one of each row, or rows with batch axes."""
+    if value is None or value.type.size == 1:
+        return None
+    return (lambda i: value[i[-2]]) if value.rank == 1 else (lambda i: value.at((*i[:-1], wrap(0))))
+
+
+def _of_columns(value: Tensor | None) -> Reader | None:
+    """Reads a scale or zero point of a right matrix: a number, one of each column, or columns with batch axes."""
+    if value is None or value.type.size == 1:
+        return None
+    return (lambda i: value[i[-1]]) if value.rank == 1 else (lambda i: value.at((*i[:-2], wrap(0), i[-1])))
+
+
+@op("MatMulInteger", tags=("contraction",))
+class MatMulInteger:
+    def body(t, a_, b_, a_zero_point=None, b_zero_point=None, *, a):
+        left = centred(t, a_, a_zero_point, _of_rows(a_zero_point))
+        right = centred(t, b_, b_zero_point, _of_columns(b_zero_point))
+        return matmul(t, "MatMulInteger", left, right)
+
+
+def requantized(acc: Expr, scale: Expr, zero: Expr | None, to: DType) -> Expr:
+    """An accumulator times a scale as a quantised value."""
+    return quantize(cast(F32, acc) * scale, to, zero)
+
+
+@op("QLinearMatMul", tags=("contraction",))
+class QLinearMatMul:
+    """`saturate(round((a - za) @ (b - zb) * sa * sb / sy) + zy)`, the scales per tensor, row of a or column of b."""
+
+    def body(t, a_, a_scale, a_zero, b_, b_scale, b_zero, y_scale, y_zero, *, a):
+        left = centred(t, a_, a_zero, _of_rows(a_zero))
+        right = centred(t, b_, b_zero, _of_columns(b_zero))
+        acc = matmul(t, "QLinearMatMul", left, right)
+        to = a_.dtype if y_zero is None else y_zero.dtype
+
+        def read(value, of):
+            return value[(0,) * value.rank] if of is None else None
+
+        rows, columns = _of_rows(a_scale), _of_columns(b_scale)
+        out, zero = _of_rows(y_scale), _of_rows(y_zero)
+
+        def element(*i):
+            sa = cast(F32, read(a_scale, rows) if rows is None else rows(i))
+            sb = cast(F32, read(b_scale, columns) if columns is None else columns(i))
+            sy = cast(F32, read(y_scale, out) if out is None else out(i))
+            zy = None if y_zero is None else read(y_zero, zero) if zero is None else zero(i)
+            return requantized(acc[i], sa * sb / sy, zy, to)
+
+        return t.map(acc.shape, element, name="requantize")
+
+
+def _of_filters(value: Tensor | None) -> Reader | None:
+    return None if value is None or value.type.size == 1 else (lambda i: value[i[0]])
+
+
+@op("ConvInteger", tags=("contraction", "window"))
+class ConvInteger:
+    """Convolution of `x - x_zero_point` and `w - w_zero_point` in i32; padding is the zero point."""
+
+    def body(t, x, w, x_zero_point=None, w_zero_point=None, *, a):
+        return convolution(
+            t, "ConvInteger", centred(t, x, x_zero_point), centred(t, w, w_zero_point, _of_filters(w_zero_point)), a
+        )
+
+
+@op("QLinearConv", tags=("contraction", "window"))
+class QLinearConv:
+    """Quantised convolution; scale and zero point of the weight per tensor or per output channel, bias in i32."""
+
+    def body(t, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b=None, *, a):
+        acc = convolution(t, "QLinearConv", centred(t, x, x_zero), centred(t, w, w_zero, _of_filters(w_zero)), a)
+
+        def one(value):
+            return value[(0,) * value.rank]
+
+        def element(*i):
+            each = one(w_scale) if w_scale.type.size == 1 else w_scale[i[1]]
+            total = acc[i] if b is None else acc[i] + b[i[1]]
+            return requantized(total, one(x_scale) * each / one(y_scale), one(y_zero), y_zero.dtype)
+
+        return t.map(acc.shape, element, name="requantize")
+
+
+ALL = (
+    QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, QLinearMatMul, ConvInteger, QLinearConv,
+)  # fmt: skip
