@@ -13,7 +13,7 @@ from occ.compiler.ir import functions as f
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, exact_quotient
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.expr import Expr, cast, equal, literal, maximum, where, wrap
+from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.ops.reduce import over_axes
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import Builder, Tensor
@@ -102,7 +102,9 @@ class AttentionMask:
             length = None if nonpad is None else cast(I64, nonpad[n])
             if length is not None:
                 allowed = allowed & (k < length)
-            base = wrap(start) if start is not None else length - wrap(scores.shape[2]) if length is not None else wrap(0)
+            base = (
+                wrap(start) if start is not None else length - wrap(scores.shape[2]) if length is not None else wrap(0)
+            )
             if a.causal:
                 allowed = allowed & (k <= q + base)
             if a.left >= 0:
@@ -191,9 +193,7 @@ class Attention:
         if mask is not None or nonpad is not None or a.is_causal or left >= 0 or right >= 0:
             past = past_key.tensor.dims[2] if past_key is not None else None
             offset = None if past is None else b.dims(values=(past,), shape=(1,))
-            scores = b.attention_mask(
-                scores, mask, nonpad, offset, causal=int(a.is_causal), left=left, right=right
-            )
+            scores = b.attention_mask(scores, mask, nonpad, offset, causal=int(a.is_causal), left=left, right=right)
         biased = scores
         if a.softmax_precision is not None:
             scores = b.Cast(scores, to=a.softmax_precision)

@@ -13,7 +13,18 @@ from occ.compiler.ir import functions as f
 from occ.compiler.ir.conversion import convert
 from occ.compiler.ir.dtype import BOOL, U8
 from occ.compiler.ir.expr import (
-    Bitcast, Expr, binary, call, cast, clamp, equal, literal, maximum, minimum, not_equal, where,
+    Bitcast,
+    Expr,
+    binary,
+    call,
+    cast,
+    clamp,
+    equal,
+    literal,
+    maximum,
+    minimum,
+    not_equal,
+    where,
 )  # fmt: skip
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, is_positive, lower
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te import Builder, Tensor
@@ -155,9 +156,7 @@ class Trilu:
 @op("OneHot", static=("depth",))
 class OneHot:
     def body(t, indices, depth, values, *, a):
-        if depth.value is None or depth.value[0] is None:
-            raise Unresolved("OneHot", "depth")
-        n = depth.value[0]
+        (n, *_) = static_dims("OneHot", "depth", depth)
         axis = normalize_axis(a.axis, indices.rank + 1, "OneHot")
         shape = (*indices.shape[:axis], n, *indices.shape[axis:])
 

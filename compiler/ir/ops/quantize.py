@@ -95,9 +95,7 @@ class DynamicQuantizeLinear:
             return where(same, literal(1, x.dtype), top[()] - bottom[()]) / literal(255, x.dtype)
 
         scale = t.map([], scale_of, name="scale")
-        zero = t.map(
-            [], lambda: call("round_even", clamp(0.0 - bottom[()] / scale[()], 0, 255)), name="zero"
-        )
+        zero = t.map([], lambda: call("round_even", clamp(0.0 - bottom[()] / scale[()], 0, 255)), name="zero")
 
         def element(*i):
             return cast(U8, clamp(call("round_even", x[i] / scale[()]) + zero[()], 0, 255))
@@ -112,10 +110,11 @@ class DynamicQuantizeLinear:
 def centred(t: Builder, x: Tensor, zero: Tensor | None, at: Reader | None = None) -> Tensor:
     """`x - zero` as i32 (f32 of narrow floats); `at` reads the zero point, one of the tensor by default."""
     acc = I32 if x.dtype.is_int else F32
-    read = at or (lambda _: zero[(0,) * zero.rank])
 
     def element(*i):
-        return cast(acc, x[i]) if zero is None else cast(acc, x[i]) - cast(acc, read(i))
+        if zero is None:
+            return cast(acc, x[i])
+        return cast(acc, x[i]) - cast(acc, at(i) if at else zero[(0,) * zero.rank])
 
     return t.map(x.shape, element, name="centred")
 

@@ -1,0 +1,215 @@
+"""Operators along an axis whose elements depend on all before them: running sums, ranks, reversals."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import functions as f
+from occ.compiler.ir.dim import Sym, lower, upper
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.expr import Expr, binary, call, cast, equal, literal, where, wrap
+from occ.compiler.ir.ops.movement import static_dims, static_ints
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.te import Builder, Tensor
+
+
+def _cumulative(name: str, combine: str, neutral: int) -> OpSpec:
+    """CumSum and CumProd by doubling: after step k an element holds the last 2**k, so log2(n) steps do.
+
+    Along an axis of symbolic extent, where the number of steps is not known, every element reduces what is before it.
+    """
+
+    def body(t: Builder, x: Tensor, axis: Tensor, *, a: SimpleNamespace) -> Tensor:
+        k = normalize_axis(static_ints(name, "axis", axis)[0], x.rank, name)
+        n, dtype = x.shape[k], x.dtype.acc
+        one = literal(neutral, dtype)
+
+        def at(source: Tensor, i: tuple[Expr, ...], position: Expr) -> Expr:
+            return cast(dtype, source[(*i[:k], position, *i[k + 1 :])])
+
+        def start(*i: Expr) -> Expr:
+            if not a.exclusive:
+                return cast(dtype, x[i])
+            before = i[k] + 1 if a.reverse else i[k] - 1
+            inside = before < wrap(n) if a.reverse else before >= 0
+            return where(inside, at(x, i, before), one)
+
+        value = t.map(x.shape, start, name="start")
+        if isinstance(n, Sym):
+            value = _by_reduction(t, value, k, combine, one, reverse=bool(a.reverse))
+        else:
+            step = 1
+            while step < n:
+                value = _doubled(t, value, k, step, combine, reverse=bool(a.reverse))
+                step *= 2
+        return value if dtype == x.dtype else t.map(x.shape, lambda *i: cast(x.dtype, value[i]), name="narrow")
+
+    return OpSpec(name, {"body": body, "static": ("axis",)})
+
+
+def _doubled(t: Builder, x: Tensor, k: int, step: int, combine: str, *, reverse: bool) -> Tensor:
+    n = x.shape[k]
+
+    def element(*i: Expr) -> Expr:
+        other = i[k] + step if reverse else i[k] - step
+        inside = other < wrap(n) if reverse else other >= 0
+        both = binary(combine, x[(*i[:k], other, *i[k + 1 :])], x[i])
+        return where(inside, both, x[i])
+
+    return t.map(x.shape, element, name="running")
+
+
+def _by_reduction(t: Builder, x: Tensor, k: int, combine: str, neutral: Expr, *, reverse: bool) -> Tensor:
+    def element(*i: Expr) -> Expr:
+        outer, r = i[:-1], i[-1]
+        taken = r >= outer[k] if reverse else r <= outer[k]
+        return where(taken, x[(*outer[:k], r, *outer[k + 1 :])], neutral)
+
+    return t.reduce("sum" if combine == "add" else "prod", x.shape, [x.shape[k]], element, name="running")
+
+
+@op("TopK", static=("K",))
+class TopK:
+    """The k extreme elements: each element's rank is how many come before it, ties in order of position; NaN is greatest."""
+
+    def body(t, x, k_of, *, a):
+        count = static_dims("TopK", "K", k_of)
+        if len(count) != 1:
+            raise Invalid(f"`K` of `TopK` has {len(count)} elements")
+        k = count[0]
+        axis = normalize_axis(a.axis, x.rank, "TopK")
+        n = x.shape[axis]
+        if upper(k) < 0 or upper(n - k) < 0:
+            raise Invalid(f"`TopK` of {k} elements along an axis of {n}")
+
+        if lower(n - k) < 0 or lower(k) < 0:
+            t.check([], lambda: (wrap(k) >= 0) & (wrap(k) <= wrap(n)), "`TopK` takes more elements than there are")
+
+        def beats(p: Expr, q: Expr) -> Expr:
+            low, high = (q, p) if a.largest else (p, q)
+            less = low < high
+            if not x.dtype.is_float:
+                return less
+            nan_first, other = call("isnan", high), call("isnan", low)
+            return where(other, literal(False, less.dtype), nan_first | less)
+
+        def before(*i: Expr) -> Expr:
+            outer, r = i[:-1], i[-1]
+            mine, other = x[outer], x[(*outer[:axis], r, *outer[axis + 1 :])]
+            tie = (r < outer[axis]) & call("not", beats(mine, other))
+            return cast(I64, beats(other, mine) | tie)
+
+        rank = t.sum(x.shape, [n], before, name="rank")
+        shape = tuple(k if j == axis else d for j, d in enumerate(x.shape))
+        # Rows behind k are written to a row of their own, which is cut off.
+        spare = tuple(k + 1 if j == axis else d for j, d in enumerate(x.shape))
+
+        def target(*u: Expr) -> tuple[Expr, ...]:
+            return (*u[:axis], where(rank[u] < wrap(k), rank[u], wrap(k)), *u[axis + 1 :])
+
+        places = t.scatter(spare, lambda *i: literal(0, I64), x.shape, target, lambda *u: u[axis])
+        indices = t.map(shape, lambda *i: places[i], name="indices")
+        values = t.map(shape, lambda *i: x[(*i[:axis], places[i], *i[axis + 1 :])], name="values")
+        return values, indices
+
+
+@op("ReverseSequence")
+class ReverseSequence:
+    """The first `sequence_lens[b]` steps of each batch in reverse order."""
+
+    def body(t, x, lens, *, a):
+        time, batch = a.time_axis, a.batch_axis
+        if x.rank < 2 or sorted((time, batch)) != [0, 1]:
+            raise Invalid(
+                f"`ReverseSequence`: time axis {time} and batch axis {batch} of rank {x.rank}", code="OCC0107"
+            )
+        limit = wrap(x.shape[time])
+        t.check(
+            lens.shape,
+            lambda k: (cast(I64, lens[k]) >= 0) & (cast(I64, lens[k]) <= limit),
+            "`ReverseSequence` has a length that is outside of the time axis",
+        )
+
+        def element(*i):
+            n, at = cast(I64, lens[i[batch]]), i[time]
+            source = where(at < n, n - 1 - at, at)
+            return x[tuple(source if j == time else p for j, p in enumerate(i))]
+
+        return t.map(x.shape, element, name="reversed")
+
+
+@op("TensorScatter")
+class TensorScatter:
+    """A cache with `update` written from position `write_indices[b]` on along `axis`, around the end if circular."""
+
+    def body(t, past, update, write_indices=None, *, a):
+        axis = normalize_axis(a.axis, past.rank, "TensorScatter")
+        if axis == 0:
+            raise Invalid("`axis` of `TensorScatter` is the batch axis", code="OCC0107")
+        size, length = wrap(past.shape[axis]), wrap(update.shape[axis])
+
+        def start(n):
+            return literal(0, I64) if write_indices is None else cast(I64, write_indices[n])
+
+        if write_indices is not None:
+            t.check(
+                write_indices.shape,
+                lambda n: (start(n) >= 0) & (start(n) < size if a.mode == "circular" else start(n) + length <= size),
+                "`TensorScatter` writes outside of the cache",
+            )
+
+        def element(*i):
+            offset = i[axis] - start(i[0])
+            offset = where(offset < 0, offset + size, offset) if a.mode == "circular" else offset
+            written = (offset >= 0) & (offset < length)
+            return where(written, update[(*i[:axis], offset, *i[axis + 1 :])], past[i])
+
+        return t.map(past.shape, element, name="written")
+
+
+@op("Det")
+class Det:
+    """Determinants of square matrices by elimination with pivoting, one column a stage."""
+
+    def body(t, x, *, a):
+        n = x.shape[-1]
+        if x.rank < 2 or x.shape[-2] != n or not isinstance(n, int):
+            raise Invalid(f"`Det` takes square matrices of constant size, not {x.type}")
+        dtype, batch = x.dtype.acc, x.shape[:-2]
+        m = t.map(x.shape, lambda *i: cast(dtype, x[i]), name="matrix")
+        det = t.map(batch, lambda *i: literal(1, dtype), name="det")
+        for c in range(n):
+            m, det = _eliminated(t, m, det, c)
+        return det if dtype == x.dtype else t.map(batch, lambda *i: cast(x.dtype, det[i]), name="narrow")
+
+
+def _eliminated(t: Builder, m: Tensor, det: Tensor, c: int) -> tuple[Tensor, Tensor]:
+    """Column `c` of the remaining rows cleared with the largest pivot, and the determinant times that pivot."""
+    n, batch = int(m.shape[-1]), m.shape[:-2]
+    found = t.reduce("argmax", batch, [n - c], lambda *i: f.absolute(m[(*i[:-1], i[-1] + c, wrap(c))]), name="pivot")
+
+    def swapped(*i: Expr) -> Expr:
+        *b, row, column = i
+        pivot = found[tuple(b)] + c
+        source = where(equal(row, c), pivot, where(equal(row, pivot), wrap(c), row))
+        return m[(*b, source, column)]
+
+    s = t.map(m.shape, swapped, name="swapped")
+
+    def grown(*b: Expr) -> Expr:
+        value = det[b] * s[(*b, wrap(c), wrap(c))]
+        return where(equal(found[b], 0), value, -value)
+
+    def cleared(*i: Expr) -> Expr:
+        *b, row, column = i
+        pivot = s[(*b, wrap(c), wrap(c))]
+        factor = where(equal(pivot, 0), literal(0, pivot.dtype), s[(*b, row, wrap(c))] / pivot)
+        return where(row > c, s[i] - factor * s[(*b, wrap(c), column)], s[i])
+
+    return t.map(m.shape, cleared, name="cleared"), t.map(batch, grown, name="det")
+
+
+ALL = (_cumulative("CumSum", "add", 0), _cumulative("CumProd", "mul", 1), TopK, ReverseSequence, TensorScatter, Det)
