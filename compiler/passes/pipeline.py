@@ -23,6 +23,7 @@ from occ.compiler.passes.lower_te import LowerTe
 from occ.compiler.passes.plan_memory import PlanMemory
 from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
+from occ.compiler.passes.split_phases import SplitPhases
 from occ.compiler.target import Target
 
 Pipeline = Mapping[str, tuple[Pass, ...]]  # stage -> the passes that lead into it
@@ -46,14 +47,14 @@ _COMMON: Pipeline = {
 PIPELINES: Mapping[str, Pipeline] = {
     "cpu": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), Fuse()),
+        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), SplitPhases(), Fuse()),
         "layout": (LayoutWeights(),),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
     "cpu-jit": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), Fuse()),
+        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), SplitPhases(), Fuse()),
         "layout": (),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
@@ -84,7 +85,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, Cse, Dce, FoldAffine, FusePatterns, Expand, Fuse, LayoutWeights, LowerTe,
+        Infer, ApplyRewrites, Canonicalize, Fold, Cse, Dce, FoldAffine, FusePatterns, Expand, SplitPhases, Fuse, LayoutWeights, LowerTe,
         Schedule, PlanMemory,
     )
 }  # fmt: skip

@@ -45,7 +45,7 @@ class Facts:
 
     @cached_property
     def roots(self) -> list[AnyStage]:
-        kept = materialised(self.f)
+        kept = materialised(self.f, shared=True)
         return [s for s in self.f.stages if s.name in kept]
 
     @cached_property

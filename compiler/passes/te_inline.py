@@ -26,30 +26,32 @@ def nominal(d: Dim) -> int:
     )
 
 
-def materialised(f: TeFunc) -> set[str]:
+def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:
     """Names of the stages that are computed into memory; all others are substituted into their readers.
 
     Results, scatters, and what a substitution would recompute too often. A reduction stays apart unless its only
-    reader is elementwise: then it is the start of that reader's expression.
+    reader is elementwise: then it is the start of that reader's expression. With `shared`, several elementwise readers
+    will do if all of them end up in one stage, as in `x * sigmoid(x)`: for code that computes it once for all of them.
     """
     kept = {r.name for r in f.results} | {s.name for s in f.stages if isinstance(s, Scatter)}
     # From the last stage on: whether a reader is itself substituted decides how often a stage is evaluated.
     repeats: dict[str, float] = {}
-    alone: dict[str, bool] = {}  # whether all that becomes of a stage is elementwise work on it in one place
+    homes: dict[str, str] = {}  # of a stage read in place only: the stage in memory that it ends up in, or ""
     for k in reversed(range(len(f.stages))):
         s = f.stages[k]
         sites = _sites(s.name, f.stages[k + 1 :], repeats)
         if s.name in kept:
-            repeats[s.name], alone[s.name] = 1.0, True
+            repeats[s.name], homes[s.name] = 1.0, s.name
             continue
         assert isinstance(s, Stage)
-        in_place = _in_place(s, sites) and all(alone[r.name] for r, _, _ in sites)
-        if _may_inline(s, sites, in_place=in_place):
-            alone[s.name] = in_place
-            repeats[s.name] = max(1.0, sum(n for _, _, n in sites) / max(nominal(product(s.shape)), 1))
+        homes[s.name] = _home(s, sites, homes)
+        once = shared and homes[s.name] != ""
+        alone = homes[s.name] != "" and len({id(r) for r, _, _ in sites}) == 1
+        if _may_inline(s, sites, once=once, alone=alone):
+            repeats[s.name] = 1.0 if once else max(1.0, sum(n for *_, n in sites) / max(nominal(product(s.shape)), 1))
         else:
             kept.add(s.name)
-            repeats[s.name], alone[s.name] = 1.0, True
+            repeats[s.name], homes[s.name] = 1.0, s.name
     return kept
 
 
@@ -73,20 +75,23 @@ def _reduced_loads(e: Expr) -> dict[int, tuple]:  # pyright: ignore[reportMissin
     return {id(n): r.axes for r in walk(e) if isinstance(r, Reduce) for n in walk(r.body) if isinstance(n, Load)}
 
 
-def _in_place(s: Stage, sites: list[tuple[AnyStage, Load, float]]) -> bool:
-    """Whether one elementwise stage reads `s`, at its own position."""
-    at_position = all(
-        ld.index == position(r.axes) and r.shape == s.shape and not reduce_axes(r.exprs[0]) for r, ld, _ in sites
-    )
-    return at_position and len({id(r) for r, _, _ in sites}) == 1
+def _home(s: Stage, sites: list[tuple[AnyStage, Load, float]], homes: Mapping[str, str]) -> str:
+    """The one stage in memory that all readers of `s` end up in, all elementwise and in place; or ""."""
+    found: set[str] = set()
+    for reader, load, _ in sites:
+        in_place = load.index == position(reader.axes) and reader.shape == s.shape and not reduce_axes(reader.exprs[0])
+        found.add(homes[reader.name] if in_place else "")
+    return found.pop() if len(found) == 1 else ""
 
 
-def _may_inline(s: Stage, sites: list[tuple[AnyStage, Load, float]], *, in_place: bool) -> bool:
+def _may_inline(s: Stage, sites: list[tuple[AnyStage, Load, float]], *, once: bool, alone: bool) -> bool:
     nodes = list(walk(s.expr))
     if any(isinstance(reader, Scatter) for reader, _, _ in sites):
         return not any(isinstance(n, (Reduce, Call)) for n in nodes)
     if any(isinstance(n, Reduce) for n in nodes):
-        return in_place
+        return once or alone
+    if once:
+        return True  # all readers want the same element at the same time
     size = max(nominal(product(s.shape)), 1)
     repeats = sum(n for _, _, n in sites) / size
     functions = sum(isinstance(n, Call) and n.fn not in ("neg", "abs", "not") for n in nodes)

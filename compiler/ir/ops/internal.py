@@ -3,6 +3,9 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from math import prod
+
+from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.expr import cast
 from occ.compiler.ir.ops.movement import flatten
@@ -42,6 +45,22 @@ class Dims:
         )
 
 
+@op("phases")
+class Phases:
+    """`out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f` on each axis, `f` row-major over the axes."""
+
+    def body(t, x, *, a):
+        count = prod(a.strides)
+        channels = floordiv(x.shape[1], count)
+
+        def element(n, o, *at):
+            shifted = [p + b for p, b in zip(at, a.before, strict=True)]
+            phase = flatten([p % s for p, s in zip(shifted, a.strides, strict=True)], a.strides)
+            return x[(n, phase * channels + o, *(p // s for p, s in zip(shifted, a.strides, strict=True)))]
+
+        return t.map([x.shape[0], channels, *a.shape], element, name="phases")
+
+
 # Ops of the `scheduled` and `lowered` stages: their result types are stated by the pass that makes them.
 _DECLARED = ("declared",)
 
@@ -71,4 +90,4 @@ class Host:
     """A routine of the runtime that is not a kernel."""
 
 
-ALL: tuple[OpSpec, ...] = (Fuse, Yield, Dims, Call, Alloc, Kernel, View, Host)
+ALL: tuple[OpSpec, ...] = (Fuse, Yield, Dims, Phases, Call, Alloc, Kernel, View, Host)
