@@ -51,7 +51,8 @@ def _window(op: Op) -> Window | None:
 
 def _split(op: Op, win: Window, rw: Rewriter) -> Value:
     x, w = op.operands[:2]
-    assert x is not None and isinstance(w, Weight)
+    assert x is not None
+    assert isinstance(w, Weight)
     taps = [-(-k // s) for k, s in zip(win.kernel, win.strides, strict=True)]
     weight = _phase_weights(w.data, taps, win.strides)
     phases = weight.shape[0] // w.data.shape[1]
