@@ -13,8 +13,10 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+KINDS = ("kernel", "library", "pch", "tool", "weights")
 _STALE = 24 * 3600  # seconds after which a temporary folder belongs to a build that was killed
 
 
@@ -53,7 +55,8 @@ class Cache:
             weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
-        """Where an entry lies or would lie."""
+        """Where an entry lies or would lie; `kind` is one of `KINDS`."""
+        assert kind in KINDS, f"{kind} is not a kind of entry"
         return self.root / kind / key[:2] / f"{key}{suffix}"
 
     def has(self, kind: str, key: str, suffix: str = "") -> bool:
@@ -94,9 +97,12 @@ class Cache:
 
     def size(self) -> tuple[int, int]:
         """(number of entries, bytes)."""
-        files = [p for p in self.root.rglob("*") if p.is_file()] if self.root.is_dir() else []
+        files = [p for kind in KINDS for p in (self.root / kind).rglob("*") if p.is_file()]
         return len(files), sum(p.stat().st_size for p in files)
 
     def clear(self) -> None:
-        """Remove everything."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        """Remove all entries, and the folder if nothing else is in it."""
+        for kind in (*KINDS, "tmp"):
+            shutil.rmtree(self.root / kind, ignore_errors=True)
+        with suppress(OSError):
+            self.root.rmdir()

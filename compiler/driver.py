@@ -17,6 +17,7 @@ from occ.compiler.frontend.text import parse
 from occ.compiler.interp.engine import InterpEngine
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
+from occ.compiler.objects import NativeCode, header
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import pipeline_for
@@ -97,7 +98,13 @@ def _read_text(path: Path) -> Module:
 
 
 class Compilation:
-    """One model on its way through the stages."""
+    """One model on its way through the stages.
+
+    Attributes:
+        module: the model at the stage it has come to.
+        native: object files, once native code has been made.
+        seconds: wall time of each phase.
+    """
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self.settings = settings
@@ -108,6 +115,7 @@ class Compilation:
         self.seconds: dict[str, float] = {}
         self.extensions = extensions(settings.rules)
         self.pipeline = pipeline_for(self.target, self.extensions.passes)
+        self.native: NativeCode | None = None
         start = time.perf_counter()
         settings.progress("reading the model")
         self.module = load_module(source, settings.overrides)
@@ -165,11 +173,15 @@ class Compilation:
             text = module_text(self.module, "../weights.bin")
             self.texts[f"ir/{self.module.stage}.occ"] = text.encode()
 
-    def artifact(self) -> Artifact:
+    def artifact(self, *, linked: bool = True) -> Artifact:
         """Compile to the end.
 
+        Args:
+            linked: the native code must be a library that this machine can load.
+
         Raises:
-            CompileError: the model cannot be compiled, or the toolchain is missing or fails.
+            CompileError: the model cannot be compiled, or the toolchain is missing or fails; or OCC0603 `linked` code is
+                asked for, and the options name another machine.
         """
         if self.target.family not in ("native", "interp"):
             raise not_built(self.target)
@@ -178,6 +190,12 @@ class Compilation:
         self.settings.progress("generating code")
         made = self._interp(m) if self.target.family == "interp" else self._native(m)
         self.seconds["codegen"] = time.perf_counter() - start
+        if linked and self.native is not None and not made.code:
+            raise error(
+                "OCC0603",
+                f"code for `{made.manifest.machine}` cannot be linked on this machine",
+                help="`--emit object` and `--emit static` give what its own linker takes",
+            )
         made.files = {**made.files, **self.texts}
         return made
 
@@ -198,8 +216,12 @@ class Compilation:
         if self.target.name == "cpu-jit":
             from occ.compiler.codegen_llvm import build as llvm
 
-            made = manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of)
-            return Artifact(made, weights, llvm.build(m.te.values()) if m.te else b"", {})
+            made = manifest(m, library=LIBRARY if m.te else "", machine=llvm.machine_name(), tasks=llvm.tasks_of)
+            if not m.te:
+                return Artifact(made, weights)
+            compiled, code = llvm.build(m.te.values())
+            self.native = NativeCode({"kernels.o": compiled}, header(m.te.values(), ranged=True))
+            return Artifact(made, weights, code)
         from occ.compiler.codegen_halide import build as halide
 
         cache = Cache(enabled=self.settings.cache)
@@ -207,6 +229,8 @@ class Compilation:
         built = halide.build(list(m.te.values()), nodes_of(m), cache, target=target, jobs=self.settings.jobs)
         made = manifest(m, library=LIBRARY, machine=built.target, entry="{}_argv")
         self.compiled, self.cached = built.compiled, built.cached
+        objects = {n: p.read_bytes() for n, p in built.objects.items()}
+        self.native = NativeCode(objects, header(m.te.values(), ranged=False))
         return Artifact(made, weights, built.code, {f"src/{n}": data for n, data in built.sources.items()})
 
 

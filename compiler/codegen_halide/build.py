@@ -23,11 +23,13 @@ class Built:
     """What a build gives.
 
     Attributes:
-        code: the shared library.
+        code: the shared library; nothing where the target is another kind of machine.
         sources: the generated sources, by file name; with their Makefile they rebuild the library.
         compiled: kernels that were compiled in this build.
         cached: kernels that came from the cache.
         target: the Halide target.
+        objects: the kernels and the native runtime before linking, by file name.
+        cache: where the objects lie; kept, because a disabled one goes away with its owner.
     """
 
     code: bytes
@@ -35,6 +37,8 @@ class Built:
     compiled: int
     cached: int
     target: str
+    objects: dict[str, Path]
+    cache: Cache
 
 
 def halide_target(name: str) -> str:
@@ -68,17 +72,22 @@ def build(
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
     """
     tools = toolchain()
-    full = halide_target(target if target != "host" else _host_target(tools, cache))
+    host = _host_target(tools, cache)
+    full = halide_target(target if target != "host" else host)
+    is_here = full.split("-")[:3] == host.split("-")[:3]
     header = prelude()
     texts = {f.name: generator(f, nodes.get(f.name, ())) for f in functions}
     keys = {n: digest(["kernel", tools.identity, full, header, _without_comments(t)]) for n, t in texts.items()}
     missing = [n for n in texts if not cache.has("kernel", keys[n], ".o")]
     if missing:
         _compile(missing, texts, keys, header, full, tools, cache, jobs)
-    runtime = _runtime_object(tools, cache)
-    objects = [cache.path("kernel", keys[n], ".o") for n in texts]
-    code = _link(objects, runtime, [keys[n] for n in texts], tools, cache)
-    return Built(code, sources(texts, header, full), len(missing), len(texts) - len(missing), full)
+    objects = {f"{n}.o": cache.path("kernel", keys[n], ".o") for n in texts}
+    code = b""
+    if is_here:
+        runtime = _runtime_object(tools, cache)
+        code = _link(list(objects.values()), runtime, [keys[n] for n in texts], tools, cache)
+        objects["runtime.o"] = runtime
+    return Built(code, sources(texts, header, full), len(missing), len(texts) - len(missing), full, objects, cache)
 
 
 def sources(texts: Mapping[str, str], header: str, target: str) -> dict[str, bytes]:

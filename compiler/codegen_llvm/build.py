@@ -71,8 +71,8 @@ def optimised(module: ir.Module) -> Any:
     return parsed
 
 
-def build(functions: Iterable[TeFunc]) -> bytes:
-    """The shared library of some kernels.
+def build(functions: Iterable[TeFunc]) -> tuple[bytes, bytes]:
+    """The object file of some kernels, and the shared library that it links to.
 
     Raises:
         CompileError: OCC0403 this machine is not x86-64 Linux.
@@ -84,4 +84,5 @@ def build(functions: Iterable[TeFunc]) -> bytes:
             f"`cpu-jit` makes code for x86-64 Linux only, this machine is {triple}",
             help="build with `-t cpu`",
         )
-    return link(_machine().emit_object(optimised(emit_module(functions))))
+    made = _machine().emit_object(optimised(emit_module(functions)))
+    return made, link(made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-_PAGE = 4096
+_PAGE, _X86_64 = 4096, 62
 _SHF_ALLOC, _SHF_EXEC, _SHF_WRITE = 2, 4, 1
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS = 1, 2, 4, 8
 _R_64, _R_PC32, _R_PLT32, _R_GOTPCREL, _R_GLOB_DAT, _R_RELATIVE = 1, 2, 4, 9, 6, 8
@@ -43,8 +43,8 @@ class _Symbol:
 
 
 def _sections(obj: bytes) -> list[_Section]:
-    if obj[:4] != b"\x7fELF" or obj[4] != 2 or struct.unpack_from("<H", obj, 18)[0] != 62:
-        raise LinkError("not an x86-64 ELF object")
+    if obj[:4] != b"\x7fELF" or obj[4:6] != b"\x02\x01":
+        raise LinkError("not an ELF object of 64 bits, little-endian")
     (table,) = struct.unpack_from("<Q", obj, 40)
     count, names_at = struct.unpack_from("<HH", obj, 60)
     rows = [struct.unpack_from("<IIQQQQIIQQ", obj, table + 64 * k) for k in range(count)]
@@ -81,19 +81,35 @@ def link(obj: bytes, needed: tuple[str, ...] = ("libm.so.6", "libc.so.6")) -> by
     Raises:
         LinkError: the object needs a real linker.
     """
-    (sections,) = [_sections(obj)]
+    sections = _sections(obj)
+    if struct.unpack_from("<H", obj, 18)[0] != _X86_64:
+        raise LinkError("not an x86-64 object")
     symbols = _symbols(sections)
     kept = [
         s for s in sections if s.flags & _SHF_ALLOC and s.name != ".eh_frame" and s.kind in (_SHT_PROGBITS, _SHT_NOBITS)
     ]
     relocations = {r.info: r.data for r in sections if r.kind == _SHT_RELA and sections[r.info] in kept}
     imports = _imports(symbols, relocations)
-    exports = [s for s in symbols if s.binding == 1 and s.section not in (0, 0xFFF1) and s.name]
+    exports = list(filter(_is_exported, symbols))
     image = _Image(imports, exports, needed)
     for s in sorted(kept, key=lambda s: not s.flags & _SHF_EXEC):
         s.address = image.place(s)
     image.relocate(sections, symbols, relocations)
     return image.finish(sections)
+
+
+def _is_exported(s: _Symbol) -> bool:
+    """Whether other objects see the symbol and find its definition here; a weak one counts."""
+    return s.binding in (1, 2) and s.section not in (0, 0xFFF1) and bool(s.name)
+
+
+def exported(obj: bytes) -> list[str]:
+    """Names that an object file of any machine defines for others.
+
+    Raises:
+        LinkError: it is not an ELF object of 64 bits.
+    """
+    return [s.name for s in _symbols(_sections(obj)) if _is_exported(s)]
 
 
 def _imports(symbols: list[_Symbol], relocations: dict[int, bytes]) -> list[str]:

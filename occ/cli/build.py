@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from occ.compiler.driver import Compilation
     from occ.runtime.artifact import Artifact
 
-EMITS = ("artifact", "shared", "generator")
+# What --emit can write: the end of the default path, and what it is.
+EMITS = {
+    "artifact": (".occ", "the artifact"),
+    "shared": (".so", "the shared library alone"),
+    "static": (".a", "a static library, and a header beside it"),
+    "object": ("-objects", "a folder of object files and a header"),
+    "generator": ("-src", "a folder of the generated sources with their Makefile"),
+}
 
 
 @click.command("build")
@@ -27,10 +34,10 @@ EMITS = ("artifact", "shared", "generator")
 @click.option("--save-stages", is_flag=True, help="Put the text of every stage into the artifact.")
 @click.option(
     "--emit",
-    type=click.Choice(EMITS),
+    type=click.Choice(list(EMITS)),
     default="artifact",
     show_default=True,
-    help="What to write: the artifact, the shared library alone, or the generated sources.",
+    help="; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) + ".",
 )
 @options.compile_options
 @options.as_json
@@ -44,9 +51,9 @@ def command(
     with progress() as tell:
         settings = options.settings(target, save_stages=save_stages, progress=tell, **how)  # pyright: ignore[reportArgumentType]
         compilation = Compilation(options.source_of(model), settings)
-        artifact = compilation.artifact()
+        artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
         tell("writing")
-        written = _write(artifact, out or _default_out(model, emit), emit, folder)
+        written = _write(compilation, artifact, out or _default_out(model, emit), emit, folder)
     facts = _facts(compilation, artifact, written, time.perf_counter() - start)
     if as_json:
         click.echo(json.dumps(facts))
@@ -56,24 +63,38 @@ def command(
 
 def _default_out(model: str, emit: str) -> Path:
     stem = Path("model" if model == "-" else model).stem
-    name = {"artifact": f"{stem}.occ", "shared": f"{stem}.so", "generator": f"{stem}-src"}[emit]
+    name = stem + EMITS[emit][0]
     if Path(name).resolve() == Path(model).resolve():
         name = f"{stem}-built.occ"
     return Path(name)
 
 
-def _write(artifact: Artifact, out: Path, emit: str, folder: bool) -> Path:
+def _write(compilation: Compilation, artifact: Artifact, out: Path, emit: str, folder: bool) -> Path:
     if emit == "artifact":
         return artifact.save(out, folder=folder)
-    if emit == "shared":
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(artifact.code)
-        return out
-    out.mkdir(parents=True, exist_ok=True)
-    for name, data in artifact.files.items():
-        if name.startswith("src/"):
-            (out / name.removeprefix("src/")).write_bytes(data)
+    files = _files(compilation, artifact, out, emit)
+    if not files:
+        raise click.UsageError(f"target {compilation.target.name} has nothing for --emit {emit}")
+    for path, data in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     return out
+
+
+def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -> dict[Path, bytes]:
+    """What to write where; nothing if the target has no such thing."""
+    native = compilation.native
+    if emit == "generator":
+        return {out / n.removeprefix("src/"): data for n, data in artifact.files.items() if n.startswith("src/")}
+    if native is None:
+        return {}
+    match emit:
+        case "shared":
+            return {out: artifact.code}
+        case "static":
+            return {out: native.archive, out.with_suffix(".h"): native.header.encode()}
+        case _:
+            return {out / "kernels.h": native.header.encode(), **{out / n: d for n, d in native.objects.items()}}
 
 
 def _facts(compilation: Compilation, artifact: Artifact, written: Path, seconds: float) -> dict[str, object]:
@@ -100,7 +121,8 @@ def _summary(f: dict[str, object]) -> None:
     say(f"weights  {_bytes(int(f['weights']))}")  # pyright: ignore[reportArgumentType]
     say(f"arena    {arena}")
     say(f"time     {f['seconds']:.2f} s ({phases})")
-    say(f"next     occ run {f['out']}")
+    if str(f["out"]).endswith(EMITS["artifact"][0]):
+        say(f"next     occ run {f['out']}")
 
 
 def _bytes(n: int) -> str:

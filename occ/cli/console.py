@@ -78,9 +78,8 @@ def guarded(run: Callable[[], Any]) -> int:
     except click.ClickException as e:
         e.show()
         return USAGE
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
-        return 0
+    except (BrokenPipeError, SystemExit):
+        return 0  # the reader of our output went away, which click turns into an exit
     except OSError as e:
         where = f"cannot write `{e.filename}`: " if e.filename else ""
         show_error(f"error[OCC0605]: {where}{e.strerror or e}")

@@ -94,7 +94,7 @@ def _row(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> d
         gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
         places = [np.unravel_index(k, a.shape) for k in np.argsort(gap, axis=None)[::-1][:5]]
     listed = [{"at": [int(i) for i in p], "ours": float(a[p]), "theirs": float(b[p])} for p in places]
-    return row | {"ok": share <= tolerance, "difference": share, "worst": listed}
+    return row | {"ok": bool(share <= tolerance), "difference": share, "worst": listed}
 
 
 def _line(row: dict[str, Any]) -> str:

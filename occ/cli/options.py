@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ def source_of(name: str) -> Source:
     """What a MODEL argument names: a path, or `-` for standard input."""
     if name != "-":
         return Path(name)
-    data: bytes = click.get_binary_stream("stdin").read()  # pyright: ignore[reportCallIssue]
+    data = sys.stdin.buffer.read()
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -50,24 +50,24 @@ def test_two_writers_at_once_and_a_kill_leave_a_whole_entry(tmp_path):
 
 def test_entries_are_found_by_kind_key_and_suffix(tmp_path):
     cache = Cache(tmp_path)
-    path = cache.put("a", "key", b"data", ".x")
+    path = cache.put("tool", "key", b"data", ".x")
     assert path.read_bytes() == b"data"
-    assert cache.has("a", "key", ".x")
-    assert not cache.has("a", "key", ".y")
-    assert not cache.has("b", "key", ".x")
+    assert cache.has("tool", "key", ".x")
+    assert not cache.has("tool", "key", ".y")
+    assert not cache.has("kernel", "key", ".x")
     assert cache.size() == (1, 4)
     cache.clear()
     assert cache.size() == (0, 0)
-    assert not cache.has("a", "key", ".x")
+    assert not cache.has("tool", "key", ".x")
 
 
 def test_a_disabled_cache_misses_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "c"))
-    Cache().put("a", "key", b"data")
+    Cache().put("tool", "key", b"data")
     off = Cache(enabled=False)
-    assert not off.has("a", "key")
-    root = off.put("a", "key", b"x").parents[2]
-    assert off.has("a", "key")
+    assert not off.has("tool", "key")
+    root = off.put("tool", "key", b"x").parents[2]
+    assert off.has("tool", "key")
     del off
     assert not root.exists()
 

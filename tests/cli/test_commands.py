@@ -1,0 +1,438 @@
+"""Every command of the command line: what it prints, what it writes, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp, model_of, reference
+from occ.compiler.cache import Cache
+
+import occ
+from occ.cli import COMMANDS
+
+X = np.random.default_rng(3).standard_normal((5, 8), dtype=np.float32)
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(mlp().SerializeToString())
+    np.save("x.npy", X)
+    np.savez("all.npz", x=X)
+    return path
+
+
+def test_help_lists_every_command(occ_cli):
+    ran = occ_cli("--help")
+    assert ran.code == 0
+    assert all(f"  {name} " in ran.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(name, occ_cli):
+    ran = occ_cli(name, "--help")
+    assert ran.code == 0
+    assert ran.out.startswith("Usage: ")
+    assert name in ran.out
+
+
+def test_version(occ_cli):
+    assert occ_cli("--version").out.startswith("occ ")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["frobnicate"], ["build"], ["build", "m.onnx", "--nonsense"], ["build", "m.onnx", "--shape", "x"],
+        ["build", "m.onnx", "--dim", "n=many"], ["build", "m.onnx", "-C", "key"], ["build", "m.onnx", "--emit", "poem"],
+        ["build", "m.onnx", "--jobs", "0"], ["dump", "m.onnx"], ["dump", "m.onnx", "--stage", "polished"],
+        ["dump", "m.onnx", "--stage", "llvm", "-t", "cpu"], ["explain", "OCC9999"], ["diff", "m.onnx", "--against", "vibes"],
+        ["opt", "m.onnx", "-p", "polish"], ["opt", "m.onnx", "-p", "fuse{max-ops=many}"], ["opt", "m.onnx", "-p", "fuse{speed=1}"],
+        ["build", "m.onnx", "-t", "interp", "--emit", "static"],
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_2(args, model, occ_cli):
+    ran = occ_cli(*args)
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    assert ran.err
+    assert ran.out == ""
+
+
+# build
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
+@pytest.mark.parametrize("folder", [False, True])
+def test_build_and_run(target, folder, model, occ_cli):
+    built = occ_cli("build", model, "-t", target, *(["--dir"] if folder else []))
+    assert built.code == 0, built.err
+    assert built.out == ""
+    assert "wrote    m.occ" in built.err
+    assert Path("m.occ").is_dir() == folder
+    ran = occ_cli("run", "m.occ", "--inputs", "all.npz", "--output", "out", "--threads", "2")
+    assert ran.code == 0, ran.err
+    (want,) = reference(mlp(), {"x": X})
+    np.testing.assert_allclose(np.load("out/y.npy"), want, rtol=1e-4, atol=1e-5)
+    assert ran.out.startswith("y: float32[5, 4]")
+
+
+def test_build_prints_facts_as_json(model, occ_cli):
+    ran = occ_cli("build", model, "-t", "cpu-jit", "--json", "-o", "deep/er/out.occ")
+    facts = json.loads(ran.out)
+    assert facts["target"] == "cpu-jit"
+    assert facts["out"] == "deep/er/out.occ"
+    assert Path("deep/er/out.occ").stat().st_size == facts["bytes"]
+    assert ran.err == ""
+
+
+def test_build_with_its_own_name_does_not_overwrite_the_model(model, occ_cli):
+    text = occ_cli("dump", model, "--stage", "canonical", "-o", "text.occ")
+    assert text.code == 0
+    assert occ_cli("build", "text.occ", "-t", "cpu-jit").code == 0
+    assert Path("text.occ").read_text().startswith("module")
+    assert Path("text-built.occ").is_file()
+
+
+def test_save_stages(model, occ_cli):
+    assert occ_cli("build", model, "-t", "cpu-jit", "--save-stages", "--dir").code == 0
+    stages = {p.stem for p in Path("m.occ/ir").iterdir()}
+    assert {"imported", "inferred", "canonical", "fused", "layout", "scheduled", "lowered"} <= stages
+
+
+def test_shape_and_dim(model, occ_cli):
+    assert occ_cli("build", model, "-t", "cpu-jit", "--dim", "n=5").code == 0
+    assert occ_cli("run", "m.occ", "--input", "x=x.npy").code == 0
+    assert occ_cli("build", model, "-t", "cpu-jit", "--shape", "x=4,8").code == 0
+    ran = occ_cli("run", "m.occ", "--input", "x=x.npy")
+    assert ran.code == 1
+    assert "axis 0 of the input `x` is 5" in ran.err
+    assert occ_cli("build", model, "-t", "cpu-jit", "--shape", "x=batch,8").code == 0
+    assert occ.load("m.occ").inputs[0].shape == ("batch", 8)
+
+
+def test_model_from_standard_input(model, occ_cli):
+    ran = occ_cli("build", "-", "-t", "cpu-jit", stdin=model.read_bytes())
+    assert ran.code == 0, ran.err
+    assert Path("model.occ").is_file()
+    text = occ_cli("dump", "-", "--stage", "canonical", stdin=model.read_bytes()).out
+    again = occ_cli("dump", "-", "--stage", "fused", "-t", "cpu-jit", stdin=text.encode())
+    assert again.code == 0, again.err
+    by_path = occ_cli("dump", model, "--stage", "fused", "-t", "cpu-jit")
+    assert again.out.splitlines()[1:] == by_path.out.splitlines()[1:], "all but the name of the module"
+
+
+def test_no_cache_leaves_nothing(model, occ_cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "cache"))
+    assert occ_cli("build", model, "-t", "cpu-jit", "--no-cache").code == 0
+    assert not (tmp_path / "cache").exists()
+
+
+# --emit
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_emit_shared_is_the_library_of_the_artifact(target, model, occ_cli):
+    assert occ_cli("build", model, "-t", target, "--emit", "shared").code == 0
+    assert Path("m.so").read_bytes() == occ.build(model, target).code
+
+
+MAIN = """
+#include "%s"
+#include <stdio.h>
+int main() { void *kernel = (void *)%s; printf("%%d\\n", kernel != 0); return 0; }
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_emit_object_and_static_link_into_a_c_program(target, model, occ_cli):
+    assert occ_cli("build", model, "-t", target, "--emit", "object").code == 0
+    assert occ_cli("build", model, "-t", target, "--emit", "static").code == 0
+    objects = sorted(Path("m-objects").glob("*.o"))
+    kernel = next(s.name for s in occ.build(model, target).manifest.plan.steps)
+    for name, header, libraries in (("a", "m-objects/kernels.h", objects), ("b", "m.h", ["m.a"])):
+        Path(f"{name}.cpp").write_text(MAIN % (header, kernel))
+        command = ["g++", f"{name}.cpp", *map(str, libraries), "-lm", "-lpthread", "-o", name]
+        subprocess.run(command, check=True, capture_output=True)
+        assert subprocess.run([f"./{name}"], capture_output=True, text=True, check=True).stdout == "1\n"
+    listed = subprocess.run(["ar", "t", "m.a"], capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(listed) == [p.name for p in objects]
+
+
+def test_emit_static_is_deterministic(model, occ_cli):
+    for name in ("a.a", "b.a"):
+        assert occ_cli("build", model, "-t", "cpu-jit", "--emit", "static", "-o", name).code == 0
+    assert Path("a.a").read_bytes() == Path("b.a").read_bytes()
+
+
+def test_emit_for_another_machine(model, occ_cli):
+    other = ["-t", "cpu", "-C", "halide.target=arm-64-linux"]
+    assert occ_cli("build", model, *other, "--emit", "static").code == 0
+    assert occ_cli("build", model, *other, "--emit", "object").code == 0
+    for path in Path("m-objects").glob("*.o"):
+        assert path.read_bytes()[18:20] == b"\xb7\0", "EM_AARCH64"
+    ran = occ_cli("build", model, *other)
+    assert ran.code == 2
+    assert "--emit object" in ran.err
+
+
+def test_emit_generator_is_src(model, occ_cli):
+    assert occ_cli("build", model, "-t", "cpu", "--emit", "generator").code == 0
+    want = {n.removeprefix("src/"): d for n, d in occ.build(model, "cpu").files.items()}
+    assert {p.name: p.read_bytes() for p in Path("m-src").iterdir()} == want
+
+
+# run
+
+
+def test_run_uses_seeded_inputs(model, occ_cli):
+    first, second, other = (
+        json.loads(occ_cli("run", model, "-t", "cpu-jit", "--dim", "n=3", "--seed", s, "--json").out)["outputs"]
+        for s in (0, 0, 1)
+    )
+    assert first == second
+    assert first != other
+    assert first[0]["shape"] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--input", "x=missing.npy"], "cannot be read"),
+        (["--inputs", "missing.npz"], "cannot be read"),
+        (["--input", "x=m.onnx"], "is not a file of arrays"),
+        (["--input", "y=x.npy"], "no input `y`"),
+        (["--threads", "0"], "threads is 0"),
+    ],
+)
+def test_run_with_inputs_that_do_not_fit(args, message, model, occ_cli):
+    ran = occ_cli("run", model, "-t", "interp", *args)
+    assert ran.code == 1
+    assert "error[OCC0501]" in ran.err
+    assert message in ran.err
+
+
+def test_run_refuses_pickled_inputs(model, occ_cli):
+    np.save("evil.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    ran = occ_cli("run", model, "-t", "interp", "--input", "x=evil.npy")
+    assert ran.code == 1
+    assert "is not a file of arrays" in ran.err
+
+
+# dump
+
+
+@pytest.mark.parametrize("stage", ["imported", "inferred", "canonical", "fused", "layout", "scheduled", "lowered"])
+def test_dump_json(stage, model, occ_cli):
+    record = json.loads(occ_cli("dump", model, "--stage", stage, "--format", "json", "-t", "cpu").out)
+    assert record["stage"] == stage
+    assert record["inputs"] == [{"name": "x", "type": "f32[n,8]"}]
+    assert record["ops"]
+    assert bool(record["te"]) == (stage in ("scheduled", "lowered"))
+
+
+@pytest.mark.parametrize(("stage", "target", "word"), [("halide", "cpu", "Generator<"), ("llvm", "cpu-jit", "define")])
+def test_dump_of_the_target_text(stage, target, word, model, occ_cli):
+    assert word in occ_cli("dump", model, "--stage", stage, "-t", target).out
+
+
+def test_dump_to_a_file_brings_its_weights(model, occ_cli, tmp_path):
+    assert occ_cli("dump", model, "--stage", "fused", "-t", "cpu-jit", "-o", "moved/f.occ").code == 0
+    os.rename("moved", "elsewhere")
+    assert occ_cli("build", "elsewhere/f.occ", "-t", "cpu-jit", "-o", "f-built.occ").code == 0
+    (want,) = reference(mlp(), {"x": X})
+    np.testing.assert_allclose(occ.load("f-built.occ")(X)[0], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize("stage", ["imported", "inferred", "canonical", "fused", "layout", "scheduled", "lowered"])
+def test_a_dump_of_any_stage_builds(stage, target, model, occ_cli):
+    assert occ_cli("dump", model, "--stage", stage, "-t", target, "-o", "s.occ").code == 0
+    assert occ_cli("build", "s.occ", "-t", target, "-o", "built.occ").code == 0
+    (want,) = reference(mlp(), {"x": X})
+    np.testing.assert_allclose(occ.load("built.occ")(X)[0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_of_a_late_stage_is_for_one_target(model, occ_cli):
+    assert occ_cli("dump", model, "--stage", "fused", "-t", "cpu", "-o", "s.occ").code == 0
+    ran = occ_cli("build", "s.occ", "-t", "cpu-jit")
+    assert ran.code == 2
+    assert "-t cpu" in ran.err
+
+
+# the rest
+
+
+def test_inspect_model_and_artifact(model, occ_cli):
+    facts = json.loads(occ_cli("inspect", model, "--json").out)
+    assert facts["inputs"] == ["x: f32[n,8]"]
+    assert facts["operators"] == {"MatMul": 2, "Add": 1, "Relu": 1}
+    assert occ_cli("build", model, "-t", "cpu").code == 0
+    ran = occ_cli("inspect", "m.occ", "--json")
+    facts = json.loads(ran.out)
+    assert facts["target"] == "cpu"
+    assert len(facts["members"]) == len(set(facts["members"]))
+    assert {"manifest.json", "weights.bin", "kernels/model.so", "src/Makefile"} <= set(facts["members"])
+    assert "members:\n" in occ_cli("inspect", "m.occ").out
+
+
+def test_check(model, occ_cli):
+    assert occ_cli("check", model, "-t", "cpu").code == 0
+    assert json.loads(occ_cli("check", model, "-t", "cpu", "--json").out) == {"ok": True}
+    bad = model_of("g (float[2] x) => (float[2] y, float[2] z) { y = Blip(x)  z = Blop(x) }")
+    Path("bad.onnx").write_bytes(bad.SerializeToString())
+    ran = occ_cli("check", "bad.onnx", "--json")
+    assert ran.code == 1
+    assert [json.loads(line)["code"] for line in ran.out.splitlines()] == ["OCC0104", "OCC0104"]
+
+
+def test_diff(model, occ_cli):
+    for against in ("onnxruntime", "reference", "interp"):
+        ran = occ_cli("diff", model, "-t", "cpu-jit", "--against", against, "--dim", "n=4")
+        assert ran.code == 0, ran.err
+        assert ran.out.startswith("same     y: [4, 4]")
+    text = "g (float[99] x) => (float[99] y) { e = Exp(x)  y = Softmax(e) }"
+    Path("e.onnx").write_bytes(model_of(text).SerializeToString())
+    ran = occ_cli("diff", "e.onnx", "-t", "cpu-jit", "--tolerance", "1e-30", "--json")
+    assert ran.code == 5
+    row = json.loads(ran.out.splitlines()[0])
+    assert row["ok"] is False
+    assert row["worst"]
+
+
+def test_targets(occ_cli):
+    rows = [json.loads(line) for line in occ_cli("targets", "--json").out.splitlines()]
+    assert [r["name"] for r in rows] == [t.name for t in occ.targets()]
+    assert {"cpu", "cpu-jit", "interp", "ascend310", "ascend310p", "ascend910", "ascend910b"} == {
+        r["name"] for r in rows
+    }
+    assert "halide.target" in occ_cli("targets", "cpu").out
+    assert occ_cli("targets", "toaster").code == 3
+
+
+def test_ops_lists_what_onnx_has(occ_cli):
+    rows = [json.loads(line) for line in occ_cli("ops", "--json").out.splitlines()]
+    assert len(rows) > 100
+    for row in rows:
+        domain, _, name = row["name"].rpartition(".")
+        assert onnx.defs.get_schema(name, domain).since_version == row["since"]
+    assert {r["kind"] for r in rows} <= {"te", "composite", "host", "region"}
+    assert len(occ_cli("ops", "-t", "cpu").out.splitlines()) == len(rows)
+
+
+def test_doctor(occ_cli):
+    ran = occ_cli("doctor")
+    assert ran.code == 0
+    for target in ("interp", "cpu-jit", "cpu"):
+        assert f"trial {target:10} ok" in ran.out
+
+
+def test_cache(occ_cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "c"))
+    Cache().put("tool", "key", b"12345")
+    assert json.loads(occ_cli("cache", "--json").out) == {"path": str(tmp_path / "c"), "entries": 1, "bytes": 5}
+    assert "1 entries" in occ_cli("cache").out
+    assert json.loads(occ_cli("cache", "--clear", "--json").out)["entries"] == 0
+    assert not (tmp_path / "c").exists()
+
+
+def test_clearing_a_cache_removes_only_what_occ_put_there(occ_cli, monkeypatch, tmp_path):
+    """OCC_CACHE_DIR may be set to a folder that holds other things by mistake."""
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
+    (tmp_path / "thesis.txt").write_text("x")
+    made = Cache().put("kernel", "key", b"12345")
+    assert occ_cli("cache", "--clear").code == 0
+    assert (tmp_path / "thesis.txt").exists()
+    assert not made.exists()
+
+
+def test_explain_is_for_codes_only(occ_cli):
+    assert "OCC0202" in occ_cli("explain", "occ0202").out
+
+
+def test_opt(model, occ_cli):
+    text = occ_cli("dump", model, "--stage", "inferred").out
+    ran = occ_cli("opt", "-", "-p", "canonicalize,fold,cse,dce", "--time-passes", "--verify", stdin=text.encode())
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("module")
+    assert "ms  fold" in ran.err
+
+
+def test_json_errors(model, occ_cli):
+    ran = occ_cli("build", model, "-t", "toaster", "--json")
+    assert ran.code == 3
+    record = json.loads(ran.out)
+    assert (record["code"], record["severity"]) == ("OCC0303", "error")
+    assert "toaster" in record["message"]
+
+
+# exit codes that take a process
+
+
+def process(*args: str, **env: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "occ.cli", *args]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | env)
+
+
+def test_interrupt_is_130_and_leaves_nothing(tmp_path, model):
+    with process("build", "-", "-t", "cpu-jit", "-o", str(tmp_path / "o.occ")) as waiting:
+        assert waiting.stdin is not None
+        waiting.stdin.write("x" * 1_000_000)  # more than a pipe holds: when this is done, it is reading
+        waiting.send_signal(signal.SIGINT)
+        _, err = waiting.communicate(timeout=20)
+    assert waiting.returncode == 130, err
+    assert "Traceback" not in err
+    assert not (tmp_path / "o.occ").exists()
+
+
+def test_a_reader_that_goes_away_is_no_error(model):
+    with process("ops") as writing:
+        assert writing.stdout is not None
+        writing.stdout.close()
+        assert writing.stderr is not None
+        err = writing.stderr.read()
+    assert writing.returncode == 0
+    assert "Traceback" not in err
+
+
+def test_without_a_compiler_the_answer_is_4_and_offers_cpu_jit(model, tmp_path):
+    for env in ({"PATH": str(tmp_path)}, {"OCC_CXX": "/no/such/compiler"}):
+        with process("build", str(model), "-t", "cpu", **env) as building:
+            out, err = building.communicate()
+        assert building.returncode == 4
+        assert err.count("error[") == 1
+        assert "-t cpu-jit" in err
+        assert out == ""
+    with process("build", str(model), "-t", "cpu-jit", PATH=str(tmp_path)) as building:
+        building.communicate()
+    assert building.returncode == 0
+
+
+def test_an_internal_error_is_70_and_says_where_its_trace_is(model, occ_cli, monkeypatch):
+    import occ.compiler.driver as driver
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr(driver.Compilation, "advance", fail)
+    ran = occ_cli("build", model, "-t", "interp")
+    assert ran.code == 70
+    assert "error[OCC0901]: internal error: ZeroDivisionError" in ran.err
+    trace = Path(ran.err.partition("traceback is in ")[2].splitlines()[0])
+    assert "a fault" in trace.read_text()
+    trace.unlink()
+
+
+def test_words_for_people_do_not_go_to_standard_output(model, occ_cli):
+    for args in (["build", model, "-t", "interp"], ["check", model, "-t", "interp"]):
+        assert occ_cli(*args).out == ""
