@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 from occ.runtime.dims import evaluate
+from occ.runtime.errors import RunError
 from occ.runtime.hostops import ROUTINES
 from occ.runtime.manifest import DevicePart, Manifest, Step
 from occ.runtime.resident import Resident
@@ -106,12 +107,19 @@ class DeviceEngine:
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[Any]) -> list[Any]:
         """One run; see `occ.runtime.native.NativeEngine.run`. Inputs and outputs may also lie on the device."""
-        with closing(self.device.begin()) as on_device:
+        on_device = self.device.begin()
+        try:
             run = _Run(self, on_device, inputs, env, outputs)
             for step in self.manifest.plan.steps:
                 run.step(step)
             on_device.finish()
-            return run.finish()
+            results = run.finish()
+        except BaseException:
+            with suppress(RunError):  # the error on its way is the one to tell
+                on_device.close()
+            raise
+        on_device.close()
+        return results
 
     def close(self) -> None:
         """Unload the parts and let go of the device.

@@ -1,0 +1,186 @@
+"""The device parts of a session: loaded when they are needed, unloaded when memory is short."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from occ.runtime.acl.arena import Arena, Block, OutOfMemory
+from occ.runtime.acl.device import Device
+from occ.runtime.acl.model import Model, ModelTensor
+from occ.runtime.acl.prototypes import DATA_TYPES
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import DevicePart, PartTensor
+
+
+class Part:
+    """A part of the plan, loaded or not.
+
+    Attributes:
+        record: what the artifact says about it.
+        model: the loaded model, or None.
+        inputs, outputs: for each tensor of the model, its position in the record.
+        users: runs in which it is queued.
+    """
+
+    def __init__(self, record: DevicePart, source: Path | np.ndarray) -> None:
+        self.record, self.source = record, source
+        self.model: Model | None = None
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+        self.users = 0
+
+    def fit(self, model: Model) -> None:
+        """Compare the model with the record.
+
+        Raises:
+            RunError: OCC0502 they do not belong together.
+        """
+        self.inputs = self._order("input", self.record.inputs, model.inputs)
+        self.outputs = self._order("output", self.record.outputs, model.outputs)
+
+    def _order(self, side: str, want: Sequence[PartTensor], have: Sequence[ModelTensor]) -> list[int]:
+        """Inputs go by name where the model has all of the names, else by position, as outputs do: atc renames those."""
+        names = [t.name for t in want]
+        by_name = sorted(names) == sorted(t.name for t in have) and len(set(names)) == len(names)
+        order = [names.index(t.name) for t in have] if by_name else list(range(len(have)))
+        fits = len(want) == len(have) and all(_fits(want[k], t) for k, t in zip(order, have, strict=True))
+        if not fits:
+            raise RunError(
+                "OCC0502",
+                f"the compiled part `{self.record.name}` has the {side}s {', '.join(map(str, have)) or 'none'};"
+                f" the plan expects {', '.join(map(_text, want)) or 'none'}",
+                "the `.om` belongs to another build: compile the part again",
+            )
+        return order
+
+
+def _fits(want: PartTensor, have: ModelTensor) -> bool:
+    same = DATA_TYPES.get(want.dtype) == have.number and len(want.shape) == len(have.dims)
+    pairs = zip(want.shape, have.dims, strict=False)
+    return same and all(not isinstance(w, int) or d in (w, -1) for w, d in pairs)
+
+
+def _text(t: PartTensor) -> str:
+    return f"{t.name}: {t.dtype}[{','.join(str(e) if isinstance(e, int) else '?' for e in t.shape)}]"
+
+
+class PartStore:
+    """Loads parts into the memory of a session.
+
+    Attributes:
+        swapping: not all parts fit at once, so that parts are unloaded to make room for others.
+    """
+
+    def __init__(self, device: Device, arena: Arena) -> None:
+        self.device, self.arena = device, arena
+        self.swapping = False
+        self._loaded: list[Part] = []  # least recently used first
+        self._lock = threading.RLock()
+
+    def add(self, record: DevicePart, files: Mapping[str, bytes]) -> Part:
+        """Load a part for the first time.
+
+        Raises:
+            RunError: OCC0502 it is not compiled, or not what the plan expects; OCC0510 it is for another SoC; OCC0511
+                it does not fit into memory.
+        """
+        if not record.om:
+            raise RunError(
+                "OCC0502",
+                f"part `{record.name}` is GE graph IR that is not compiled for the device yet",
+                "build with `--emit om` where the CANN toolkit is, or run it with `--simulate`",
+            )
+        if record.soc and record.soc != self.device.soc:
+            raise RunError(
+                "OCC0510",
+                f"part `{record.name}` was compiled for `{record.soc}`, device {self.device.number} is"
+                f" `{self.device.soc}`",
+                f"build it with `-C soc_version={self.device.soc}`",
+            )
+        part = Part(record, np.frombuffer(files[record.om], np.uint8))
+        self.use(part)
+        self.unuse(part)
+        return part
+
+    def use(self, part: Part) -> Model:
+        """The model of a part, loaded and kept so until `unuse`.
+
+        Raises:
+            RunError: it does not load; OutOfMemory also if parts in use are what takes up the memory.
+        """
+        with self._lock:
+            if part.model is None:
+                part.model = self._load(part)
+            else:
+                self._loaded.remove(part)
+            self._loaded.append(part)
+            part.users += 1
+            return part.model
+
+    def unuse(self, part: Part) -> None:
+        """A run is done with a part."""
+        with self._lock:
+            part.users -= 1
+
+    def _load(self, part: Part) -> Model:
+        while True:
+            try:
+                model = Model(self.device, self.arena, part.record.name, part.source)
+                break
+            except OutOfMemory:
+                if not self._unload_one():
+                    raise
+        try:
+            part.fit(model)
+        except RunError:
+            model.close()
+            raise
+        return model
+
+    def _unload_one(self) -> bool:
+        """Unload the part that has not been used for longest; whether there was one."""
+        idle = next((p for p in self._loaded if not p.users), None)
+        if idle is None:
+            return False
+        self.swapping = True
+        self._unload(idle)
+        return True
+
+    def _unload(self, part: Part) -> None:
+        self._loaded.remove(part)
+        model, part.model = part.model, None
+        assert model is not None
+        model.close()
+
+    def take(self, size: int) -> Block:
+        """Memory for a tensor, if need be in the place of parts that are not in use.
+
+        Raises:
+            OutOfMemory: there is none.
+        """
+        with self._lock:
+            while True:
+                try:
+                    return self.arena.take(size)
+                except OutOfMemory:
+                    if not self._unload_one():
+                        raise
+
+    def close(self) -> None:
+        """Unload everything. Called with the device current.
+
+        Raises:
+            RunError: the first unload that failed, after all were tried.
+        """
+        first: RunError | None = None
+        with self._lock:
+            while self._loaded:
+                try:
+                    self._unload(self._loaded[-1])
+                except RunError as e:
+                    first = first or e
+        if first is not None:
+            raise first

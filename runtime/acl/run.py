@@ -1,0 +1,219 @@
+"""One run on the device: its tensors, and what is queued on its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from occ.runtime.acl.arena import OutOfMemory
+from occ.runtime.acl.launch import Launch
+from occ.runtime.acl.model import Model, Shape
+from occ.runtime.acl.owner import Owner
+from occ.runtime.acl.parts import Part
+from occ.runtime.errors import RunError
+from occ.runtime.resident import Resident
+from occ.runtime.signature import numpy_dtype
+
+if TYPE_CHECKING:
+    from occ.runtime.acl.ascend import AscendDevice
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Device memory that holds a tensor."""
+
+    address: int
+    nbytes: int
+    shape: Shape
+
+
+@dataclass
+class _Queued:
+    """An execution that may not be over yet."""
+
+    part: Part
+    model: Model
+    launch: Launch
+    shapes: list[Shape]
+
+
+@dataclass
+class _Stream:
+    """A stream of the run, with what `sync` still has to do for it."""
+
+    handle: int
+    queued: list[_Queued] = field(default_factory=list)
+    downloads: list[tuple[int, np.ndarray]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return ", ".join(f"`{q.part.record.name}`" for q in self.queued) or "a copy"
+
+
+class AscendRun:
+    """A run; see `occ.runtime.device.DeviceRun`.
+
+    Executions of one model have to come one after the other, so a model is locked while it is queued. Nobody waits for
+    a lock while holding one: what this run has queued is finished first.
+    """
+
+    def __init__(self, host: AscendDevice) -> None:
+        self._host, self._device = host, host.device
+        self._streams: dict[int, _Stream] = {}
+        self._memory = Owner()
+        self._finished = False
+
+    # tensors
+
+    def allocate(self, dtype: str, shape: Sequence[int]) -> Tensor:
+        """See `DeviceRun`.
+
+        Raises:
+            OutOfMemory: OCC0511 the device or the limit does not allow it.
+        """
+        extents = tuple(shape)
+        size = int(np.prod(extents, dtype=np.int64)) * numpy_dtype(dtype).itemsize
+        with self._device.current():
+            block = self._host.store.take(self._host.room(dtype, extents, size))
+        self._memory.add(self._host.arena.give, block)
+        return Tensor(block.address, size, extents)
+
+    def adopt(self, resident: Resident) -> Tensor:
+        """See `DeviceRun`.
+
+        Raises:
+            RunError: OCC0501 the tensor is closed, or on another device.
+        """
+        if resident.device_id != self._device.number or not resident.address:
+            where = f"on device {resident.device_id}" if resident.address else "closed"
+            raise RunError(
+                "OCC0501", f"{resident!r} is {where}, the session runs on device {self._device.number}", "copy it there"
+            )
+        size = int(np.prod(resident.shape, dtype=np.int64)) * resident.dtype.itemsize
+        return Tensor(resident.address, size, tuple(resident.shape))
+
+    # steps
+
+    def upload(self, source: np.ndarray, target: Tensor, stream: int) -> None:
+        """Copy to the device; done on return, because only page-locked memory can be copied in the background."""
+        with self._device.current():
+            self._device.upload(target.address, np.ascontiguousarray(source))
+
+    def copy(self, source: Tensor, target: Tensor, stream: int) -> None:
+        with self._device.current():
+            self._device.copy(target.address, source.address, source.nbytes, self._stream(stream).handle)
+
+    def download(self, source: Tensor, target: np.ndarray, stream: int) -> None:
+        self._stream(stream).downloads.append((source.address, target))
+
+    def execute(self, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor], stream: int) -> None:
+        """Queue a part.
+
+        Raises:
+            RunError: OCC0501 there is no gear for these extents; OCC0511 no memory; OCC0512 the driver reports an error.
+        """
+        with self._device.current():
+            s = self._stream(stream)
+            model = self._use(part)
+            if not model.lock.acquire(blocking=False):
+                self._finish_streams()
+                model.lock.acquire()
+            try:
+                self._start(s, part, model, inputs, outputs)
+            except BaseException:
+                model.lock.release()
+                self._host.store.unuse(part)
+                raise
+
+    def _use(self, part: Part) -> Model:
+        try:
+            return self._host.store.use(part)
+        except OutOfMemory:
+            self._finish_streams()  # what this run has queued may be what is in the way
+            return self._host.store.use(part)
+
+    def _start(self, s: _Stream, part: Part, model: Model, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ins, outs = [inputs[k] for k in part.inputs], [outputs[k] for k in part.outputs]
+        spans = [[(t.address, t.nbytes) for t in side] for side in (ins, outs)]
+        launch = Launch(model, self._host.arena, spans[0], spans[1], [t.shape for t in ins])
+        s.queued.append(_Queued(part, model, launch, [t.shape for t in outs]))
+        try:
+            launch.start(None if self._host.blocking else s.handle)
+        except BaseException:
+            s.queued.pop()
+            with suppress(RunError):
+                launch.close()
+            raise
+
+    def wait(self, stream: int, on: int) -> None:
+        with self._device.current():
+            self._device.order(self._stream(on).handle, self._stream(stream).handle, self._memory)
+
+    def sync(self, stream: int) -> None:
+        """Wait for a stream, and do the copies to the host that are due.
+
+        Raises:
+            RunError: something that was queued failed, or gave a tensor of an unexpected shape.
+        """
+        with self._device.current():
+            self._finish(self._stream(stream))
+
+    def finish(self) -> None:
+        """Wait for all streams.
+
+        Raises:
+            RunError: as `sync`.
+        """
+        with self._device.current():
+            self._finish_streams()
+        self._finished = True
+
+    def _finish_streams(self) -> None:
+        for s in self._streams.values():
+            self._finish(s)
+
+    def _finish(self, s: _Stream) -> None:
+        self._device.synchronize(s.handle, str(s))
+        while s.queued:
+            q = s.queued[0]
+            q.launch.check(q.shapes)
+            del s.queued[0]
+            self._done(q)
+        downloads, s.downloads = s.downloads, []
+        for address, target in downloads:
+            self._device.download(target, address)
+
+    def _done(self, q: _Queued) -> None:
+        try:
+            q.launch.close()
+        finally:
+            q.model.lock.release()
+            self._host.store.unuse(q.part)
+
+    def _stream(self, number: int) -> _Stream:
+        if number not in self._streams:
+            with self._device.current():
+                self._streams[number] = _Stream(self._device.take_stream())
+        return self._streams[number]
+
+    # the end
+
+    def close(self) -> None:
+        """See `DeviceRun`.
+
+        Raises:
+            RunError: the driver reports an error while things are released; everything was tried.
+        """
+        end = Owner()
+        end.add(self._host.ended)
+        end.add(self._memory.close)
+        for s in self._streams.values():
+            end.add(self._device.give_stream, s.handle)
+            for q in s.queued:
+                end.add(self._done, q)
+            if not self._finished:
+                end.add(self._device.synchronize, s.handle, str(s))
+        with self._device.leaving():
+            end.close()
