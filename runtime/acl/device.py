@@ -12,6 +12,7 @@ from occ.runtime.acl.library import Acl, AclError
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.prototypes import DDR, DEVICE_TO_DEVICE, DEVICE_TO_HOST, HBM, HOST_TO_DEVICE, HUGE_FIRST
 from occ.runtime.acl.statuses import CONTEXT_NULL
+from occ.runtime.errors import RunError
 
 _RUNS_ON_DEVICE = 0  # aclrtRunMode: the program runs on the device's own CPU, and all memory is the device's
 
@@ -120,7 +121,12 @@ class Device:
         """
         address = ctypes.c_void_p()
         doing = f"taking {size} bytes on device {self.number}"
-        self.acl.call("aclrtMalloc", ctypes.byref(address), size, HUGE_FIRST, doing=doing)
+        try:
+            self.acl.call("aclrtMalloc", ctypes.byref(address), size, HUGE_FIRST, doing=doing)
+        except AclError as e:
+            if e.code != "OCC0511":
+                raise
+            raise RunError(e.code, f"{e.message}; {self._memory()}", e.help) from None
         return address.value or 0
 
     def free(self, address: int) -> None:
@@ -147,15 +153,14 @@ class Device:
         if size:
             self.acl.call("aclrtMemcpyAsync", target, size, source, size, DEVICE_TO_DEVICE, stream, doing=doing)
 
-    def memory(self) -> tuple[int, int]:
-        """Free and all bytes of the device's memory."""
+    def _memory(self) -> str:
+        """How much memory the device has, in words."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         for kind in (HBM, DDR):
-            doing = f"asking for the memory of device {self.number}"
-            self.acl.call("aclrtGetMemInfo", kind, ctypes.byref(free), ctypes.byref(total), doing=doing)
-            if total.value:
-                break
-        return free.value, total.value
+            status = self.acl.status("aclrtGetMemInfo", kind, ctypes.byref(free), ctypes.byref(total))
+            if not status and total.value:
+                return f"{free.value} of its {total.value} bytes are free"
+        return "how much is free is not known"
 
     # streams
 

@@ -74,8 +74,8 @@ class Launch:
 
     def _set_shape(self, k: int, tensor: ModelTensor, shape: Shape) -> None:
         """Say the extents of an input of a model whose shapes are open."""
-        dims = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-        desc = self._acl.make("aclCreateTensorDesc", tensor.number, len(shape), dims, tensor.format, doing=self._doing)
+        dims, form = (ctypes.c_int64 * max(1, len(shape)))(*shape), self._model.open_format(k)
+        desc = self._acl.make("aclCreateTensorDesc", tensor.number, len(shape), dims, form, doing=self._doing)
         self._owner.add(self._acl.value, "aclDestroyTensorDesc", desc)
         self._acl.call("aclmdlSetDatasetTensorDesc", self._inputs, desc, k, doing=self._doing)
 

@@ -20,6 +20,7 @@ _ROOTS = (
     "/usr/local/Ascend/latest",
     "/usr/local/Ascend/cann",
 )
+_OTHER_SOC = "socVersion"  # in the driver's words about an `.om` of another SoC; the status then is a general one
 _LONGEST = 600  # characters of the driver's message that an error repeats
 
 
@@ -35,9 +36,8 @@ class AclError(RunError):
         self.call, self.status = call, status
         what = f"{status} ({NAMES.get(status, 'unknown status')})" if status else "nothing"
         told = f"; the driver says: {detail}" if detail else ""
-        super().__init__(
-            diagnostic_code(status), f"{doing} failed: `{call}` returned {what}{told}", HELPS.get(status, "")
-        )
+        code = "OCC0510" if _OTHER_SOC in detail else diagnostic_code(status)
+        super().__init__(code, f"{doing} failed: `{call}` returned {what}{told}", HELPS.get(status, ""))
 
 
 class Acl:

@@ -12,7 +12,16 @@ import numpy as np
 from occ.runtime.acl.arena import Arena, Block
 from occ.runtime.acl.device import Device
 from occ.runtime.acl.owner import Owner
-from occ.runtime.acl.prototypes import ALL_INPUTS, ELEMENT_TYPES, GEAR_INPUT, Batches, ImageSizes, IODims
+from occ.runtime.acl.prototypes import (
+    ALL_INPUTS,
+    DATA_TYPES,
+    ELEMENT_TYPES,
+    FORMAT_ND,
+    GEAR_INPUT,
+    Batches,
+    ImageSizes,
+    IODims,
+)
 from occ.runtime.errors import RunError
 
 Shape = tuple[int, ...]
@@ -32,7 +41,6 @@ class ModelTensor:
     number: int
     dims: Shape
     size: int
-    format: int
 
     @property
     def dtype(self) -> str:
@@ -101,8 +109,9 @@ class Model:
             data = self._source.ctypes.data, self._source.size
             self._acl.call("aclmdlQuerySizeFromMem", *data, *sizes, doing=doing)
             call, where = "aclmdlLoadFromMemWithMem", (*data, ctypes.byref(number))
-        blocks = [self._take(n.value) for n in (work, weight)]
-        memory = [v for b in blocks for v in (b.address, b.size)]
+        larger, smaller = sorted((work, weight), key=lambda n: -n.value)  # the larger first: less is cut to pieces
+        blocks = {id(n): self._take(n.value) for n in (larger, smaller)}
+        memory = [v for n in (work, weight) for v in (blocks[id(n)].address, n.value)]
         self._acl.call(call, *where, *memory, doing=doing)
         self.id = number.value
         self._owner.add(self._unload)
@@ -124,6 +133,8 @@ class Model:
         self.outputs = self._tensors("Output", doing)
         self.gear_bytes = listed[hidden].size if hidden is not None else 0
         self.gears = self._gears(hidden) if hidden is not None else None
+        for tensor in (*listed, *self.outputs):
+            self._check_size(tensor, doing)
 
     def _tensors(self, side: str, doing: str) -> list[ModelTensor]:
         acl, desc = self._acl, self._desc
@@ -132,11 +143,21 @@ class Model:
             dims = IODims()
             acl.call(f"aclmdlGet{side}Dims", desc, k, ctypes.byref(dims), doing=doing)
             name = acl.make(f"aclmdlGet{side}NameByIndex", desc, k, doing=doing).decode("utf-8", "replace")
-            number = acl.value(f"aclmdlGet{side}DataType", desc, k)
-            form = acl.value(f"aclmdlGet{side}Format", desc, k)
+            number = DATA_TYPES["i64"] if name == GEAR_INPUT else acl.value(f"aclmdlGet{side}DataType", desc, k)
             size = acl.value(f"aclmdlGet{side}SizeByIndex", desc, k)
-            made.append(ModelTensor(name, number, tuple(dims.dims[: dims.count]), size, form))
+            made.append(ModelTensor(name, number, tuple(dims.dims[: dims.count]), size))
         return made
+
+    def _check_size(self, tensor: ModelTensor, doing: str) -> None:
+        """A size of 0 is right for empty tensors and for open shapes, and else tells of a failure."""
+        is_open = self.gears is None and any(d < 0 for d in tensor.dims)
+        if not tensor.size and not is_open and 0 not in tensor.dims:
+            raise RunError("OCC0512", f"{doing} failed: AscendCL gives no size for `{tensor.name}`")
+
+    def open_format(self, k: int) -> int:
+        """The aclFormat of an input with an open shape; ND where the model does not say."""
+        found: int = self._acl.value("aclmdlGetInputFormat", self._desc, k)
+        return found if found >= 0 else FORMAT_ND
 
     def _gears(self, hidden: int) -> Gears:
         """The gears, by asking for each kind in turn: a model has one."""

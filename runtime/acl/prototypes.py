@@ -57,12 +57,11 @@ _TYPES = {
 # z size_t, f float, b uint8, s char *, p any other pointer, v void. What a call writes to is a pointer.
 _LETTERS = {
     # process and device
-    "aclInit": "is", "aclFinalize": "i", "aclrtGetVersion": "ippp", "aclGetRecentErrMsg": "s", "aclrtGetSocName": "s",
+    "aclInit": "is", "aclFinalize": "i", "aclGetRecentErrMsg": "s", "aclrtGetSocName": "s",
     "aclrtGetDeviceCount": "ip", "aclrtGetRunMode": "ip", "aclrtSetDevice": "ii", "aclrtResetDevice": "ii",
     "aclrtCreateContext": "ipi", "aclrtDestroyContext": "ip", "aclrtSetCurrentContext": "ip", "aclrtGetCurrentContext": "ip",
     "aclrtCreateStream": "ip", "aclrtDestroyStream": "ip", "aclrtSynchronizeStream": "ip",
     "aclrtCreateEvent": "ip", "aclrtDestroyEvent": "ip", "aclrtRecordEvent": "ipp", "aclrtStreamWaitEvent": "ipp",
-    "aclrtEventElapsedTime": "ippp",
     # memory
     "aclrtMalloc": "ipzi", "aclrtFree": "ip", "aclrtMemcpy": "ipzpzi", "aclrtMemcpyAsync": "ipzpzip", "aclrtGetMemInfo": "iipp",
     # models
@@ -74,7 +73,7 @@ _LETTERS = {
     "aclmdlGetInputDims": "ipzp", "aclmdlGetOutputDims": "ipzp", "aclmdlGetCurOutputDims": "ipzp",
     "aclmdlGetInputNameByIndex": "spz", "aclmdlGetOutputNameByIndex": "spz",
     "aclmdlGetInputDataType": "ipz", "aclmdlGetOutputDataType": "ipz",
-    "aclmdlGetInputFormat": "ipz", "aclmdlGetOutputFormat": "ipz",
+    "aclmdlGetInputFormat": "ipz",
     "aclmdlGetDynamicBatch": "ipp", "aclmdlGetDynamicHW": "ipzp", "aclmdlGetInputDynamicGearCount": "ipzp",
     "aclmdlGetInputDynamicDims": "ipzpz",
     "aclmdlSetDynamicBatchSize": "iupzL", "aclmdlSetDynamicHWSize": "iupzLL", "aclmdlSetInputDynamicDims": "iupzp",

@@ -47,9 +47,12 @@ class _Stream:
     handle: int
     queued: list[_Queued] = field(default_factory=list)
     downloads: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    after: list[_Stream] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return ", ".join(f"`{q.part.record.name}`" for q in self.queued) or "a copy"
+        """The parts whose failure waiting for the stream would tell: its own, and those of streams that it waits for."""
+        queued = [q for s in (self, *self.after) for q in s.queued]
+        return ", ".join(f"`{q.part.record.name}`" for q in queued) or "a copy"
 
 
 class AscendRun:
@@ -149,7 +152,9 @@ class AscendRun:
 
     def wait(self, stream: int, on: int) -> None:
         with self._device.current():
-            self._device.order(self._stream(on).handle, self._stream(stream).handle, self._memory)
+            first, second = self._stream(on), self._stream(stream)
+            self._device.order(first.handle, second.handle, self._memory)
+            second.after.append(first)
 
     def sync(self, stream: int) -> None:
         """Wait for a stream, and do the copies to the host that are due.

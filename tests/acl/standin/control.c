@@ -68,6 +68,7 @@ void *make(Kind kind, size_t size) {
     Thing *t = calloc(1, size);
     t->kind = kind;
     t->alive = true;
+    t->device = current && current->thing.alive ? current->thing.device : -1;
     t->next = state.things;
     state.things = t;
     return t;

@@ -322,9 +322,3 @@ int aclmdlGetInputFormat(const void *desc, size_t index) {
     const Port *p = port(desc, index, true, "aclmdlGetInputFormat");
     return p ? p->format : 2;
 }
-
-int aclmdlGetOutputFormat(const void *desc, size_t index) {
-    MAKES(aclmdlGetOutputFormat, -1);
-    const Port *p = port(desc, index, false, "aclmdlGetOutputFormat");
-    return p ? p->format : 2;
-}

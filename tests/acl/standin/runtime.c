@@ -34,14 +34,6 @@ const char *aclrtGetSocName(void) {
     return state.soc;
 }
 
-aclError aclrtGetVersion(int32_t *major, int32_t *minor, int32_t *patch) {
-    CALL(aclrtGetVersion);
-    *major = 1;
-    *minor = 16;
-    *patch = 0;
-    return 0;
-}
-
 aclError aclrtGetDeviceCount(uint32_t *count) {
     CALL(aclrtGetDeviceCount);
     *count = (uint32_t)state.devices;
@@ -64,7 +56,7 @@ aclError aclrtSetDevice(int32_t device) {
     if (e) return e;
     state.refs[device]++;
     current = make(CONTEXT, sizeof *current);
-    current->device = device;
+    current->thing.device = device;
     current->is_default = true;
     return 0;
 }
@@ -77,10 +69,10 @@ aclError aclrtResetDevice(int32_t device) {
     }
     if (--state.refs[device]) return told_;
     for (Thing *t = state.things; t; t = t->next) {
-        Context *c = t->kind == CONTEXT ? (Context *)t : NULL;
-        if (c && c->is_default && c->device == device)
-            c->thing.alive = false;
-        else if (t->alive && t->kind <= MODEL && !(c && c->device != device)) {
+        if (t->device != device || !t->alive || t->kind > MODEL) continue;
+        if (t->kind == CONTEXT && ((Context *)t)->is_default) {
+            t->alive = false;
+        } else {
             violation("aclrtResetDevice while something of the device is in use (kind %d)", t->kind);
             break;
         }
@@ -94,7 +86,7 @@ aclError aclrtCreateContext(void **context, int32_t device) {
     if (e) return e;
     if (!state.refs[device]) violation("aclrtCreateContext on a device that is not set");
     current = make(CONTEXT, sizeof *current);
-    current->device = device;
+    current->thing.device = device;
     *context = current;
     return 0;
 }

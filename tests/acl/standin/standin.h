@@ -19,12 +19,12 @@ typedef enum { CONTEXT, STREAM, EVENT, MEMORY, MODEL, DESC, DATASET, BUFFER, TEN
 typedef struct Thing {
     Kind kind;
     bool alive;
+    int device; /* of the context in which it was made */
     struct Thing *next;
 } Thing;
 
 typedef struct {
     Thing thing;
-    int device;
     bool is_default;
 } Context;
 

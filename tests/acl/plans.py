@@ -1,0 +1,155 @@
+"""Artifacts with device parts, written by hand: what the compiler makes, in small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from ascend_standin import P, Standin, om
+from occ.runtime.acl.ascend import AscendDevice
+from occ.runtime.acl.options import Options
+from occ.runtime.artifact import Artifact
+from occ.runtime.device import DeviceEngine
+from occ.runtime.manifest import (
+    Buffer,
+    DevicePart,
+    DimInfo,
+    Manifest,
+    PartTensor,
+    Plan,
+    Step,
+    Storage,
+    TensorInfo,
+)
+from occ.runtime.session import Session
+
+SOC = "Ascend310P3"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A device part of a test: reads and writes values by name."""
+
+    name: str
+    reads: Sequence[str]
+    writes: Sequence[str]
+    stream: int = 0
+    waits: Sequence[int] = ()
+
+
+def artifact(
+    values: dict[str, P], inputs: Sequence[str], outputs: Sequence[str], nodes: Sequence[Node],
+    files: dict[str, bytes], dims: Sequence[str] = (), gives: dict[str, str] | None = None, **more: object,
+) -> Artifact:  # fmt: skip
+    """An artifact whose plan uploads the inputs, runs the nodes, and downloads the outputs; `gives`: from what value."""
+    source = {name: name for name in outputs} | (gives or {})
+    made = _Plan(values)
+    for name in inputs:
+        made.host(name, "input", inputs.index(name))
+    for name in outputs:
+        made.host(name, "output", outputs.index(name))
+    uploaded: set[str] = set()
+    for node in nodes:
+        for name in node.reads:
+            if name in inputs and name not in uploaded:
+                made.step("upload", "", [made.hosts[name]], [made.device(name)], node.stream)
+                uploaded.add(name)
+        made.steps += [Step("wait", "", [], [], attrs={"stream": node.stream, "on": on}) for on in node.waits]
+        reads, writes = ([made.device(n) for n in side] for side in (node.reads, node.writes))
+        made.step("device", node.name, reads, writes, node.stream)
+    last = {name: node.stream for node in nodes for name in node.writes}
+    for name in outputs:
+        made.step("download", "", [made.device(source[name])], [made.hosts[name]], last[source[name]])
+    made.steps += [Step("sync", "", [], [], attrs={"stream": s}) for s in sorted({n.stream for n in nodes})]
+    plan = Plan(
+        made.buffers, made.storages, made.steps, [made.hosts[n] for n in inputs], [made.hosts[n] for n in outputs]
+    )
+    tensor = lambda n: TensorInfo(n, values[n].dtype, made.shape(n))
+    part = lambda n: PartTensor(n, values[n].dtype, made.shape(n), values[n].format)
+    parts = [
+        DevicePart(n.name, f"device/{n.name}.air", SOC, "origin", [part(v) for v in n.reads], [part(v) for v in n.writes],
+                   om=f"device/{n.name}.om")
+        for n in nodes
+    ]  # fmt: skip
+    manifest = Manifest(
+        "test", "ascend310p", "test", [DimInfo(d, d) for d in dims], [tensor(n) for n in inputs],
+        [tensor(n) for n in outputs], [], [], plan, engine="ascend", parts=parts, **more,
+    )  # fmt: skip
+    return Artifact(manifest, [], b"", files)
+
+
+class _Plan:
+    def __init__(self, values: dict[str, P]) -> None:
+        self.values = values
+        self.buffers: list[Buffer] = []
+        self.storages: list[Storage] = []
+        self.steps: list[Step] = []
+        self.hosts: dict[str, int] = {}
+        self.devices: dict[str, int] = {}
+
+    def shape(self, name: str) -> list[int | str]:
+        """-1 is the dim `n`."""
+        return ["n" if d == -1 else d for d in self.values[name].shape]
+
+    def _buffer(self, name: str, storage: Storage) -> int:
+        self.storages.append(storage)
+        self.buffers.append(Buffer(self.values[name].dtype, self.shape(name), len(self.storages) - 1))
+        return len(self.buffers) - 1
+
+    def host(self, name: str, kind: str, index: int) -> None:
+        self.hosts[name] = self._buffer(name, Storage(kind, index))
+
+    def device(self, name: str) -> int:
+        if name not in self.devices:
+            self.devices[name] = self._buffer(name, Storage("device"))
+        return self.devices[name]
+
+    def step(self, kind: str, name: str, reads: list[int], writes: list[int], stream: int) -> None:
+        self.steps.append(Step(kind, name, reads, writes, attrs={"stream": stream}))
+
+
+def session(made: Artifact, **options: object) -> Session:
+    """A session on the device."""
+    device = AscendDevice(Options.read(made.manifest.options, options))
+    return Session(made, DeviceEngine(made.manifest, [], made.files, device, {}), 1)
+
+
+def chain(standin: Standin, length: int = 3, extent: int = 64, weight: int = 8192, **more: object) -> Artifact:
+    """x -> 2x+1 -> ... : `length` parts one after the other on f32[extent]."""
+    values = {f"v{k}": P(f"v{k}", "f32", (extent,)) for k in range(length + 1)}
+    nodes = [Node(f"p{k}", [f"v{k}"], [f"v{k + 1}"]) for k in range(length)]
+    standin.programs[b"affine"] = lambda xs: [np.float32(2) * xs[0] + np.float32(1)]
+    files = {
+        f"device/p{k}.om": om(b"affine", [values[f"v{k}"]], [values[f"v{k + 1}"]], weight=weight) for k in range(length)
+    }
+    return artifact(values, ["v0"], [f"v{length}"], nodes, files, **more)
+
+
+def chain_result(x: np.ndarray, length: int = 3) -> np.ndarray:
+    """What `chain` computes."""
+    for _ in range(length):
+        x = np.float32(2) * x + np.float32(1)
+    return x
+
+
+def twice(standin: Standin) -> Artifact:
+    """x -> 3x, as two outputs `y` and `z`."""
+    values = {n: P(n, "f32", (4, 8)) for n in ("x", "y", "z")}
+    standin.programs[b"left"] = lambda xs: [xs[0] * 3]
+    files = {"device/left.om": om(b"left", [values["x"]], [values["y"]])}
+    return artifact(values, ["x"], ["y", "z"], [Node("left", ["x"], ["y"])], files, gives={"z": "y"})
+
+
+def diamond(standin: Standin) -> Artifact:
+    """x -> a(x), b(x) side by side on two streams -> c(a, b)."""
+    values = {n: P(n, "f32", (4, 8)) for n in ("x", "a", "b", "y")}
+    standin.programs[b"left"] = lambda xs: [xs[0] * 3]
+    standin.programs[b"right"] = lambda xs: [xs[0] + 5]
+    standin.programs[b"join"] = lambda xs: [xs[0] - xs[1]]
+    nodes = [Node("left", ["x"], ["a"]), Node("right", ["x"], ["b"], 1), Node("join", ["a", "b"], ["y"], 0, [1])]
+    files = {
+        f"device/{n.name}.om": om(n.name.encode(), [values[v] for v in n.reads], [values[v] for v in n.writes])
+        for n in nodes
+    }
+    return artifact(values, ["x"], ["y"], nodes, files)
