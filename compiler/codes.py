@@ -148,6 +148,11 @@ CODES: dict[str, Code] = {
         "results differ",
         "The results differ from those of the oracle by more than the tolerance.",
     ),
+    "OCC0507": Code(
+        "a node has to be compiled at run time",
+        "The value of an operand decides the shape of its result, and that value is computed at run time. `occ.load`"
+        " compiles the node then; a machine with the runtime alone cannot. Fix the shapes with --shape and build again.",
+    ),
     "OCC0510": Code(
         "the model was compiled for another SoC",
         "An `.om` runs on the SoC that it was compiled for. Build with `-C soc_version=` and the name that the message"

@@ -15,14 +15,16 @@ from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.frontend.text import parse
 from occ.compiler.interp.engine import InterpEngine
+from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.objects import NativeCode, header
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import pipeline_for
-from occ.compiler.plan import manifest, occ_version, signature
+from occ.compiler.plan import defer_text, manifest, occ_version, signature, stored_weights
 from occ.compiler.plugins import extensions
+from occ.compiler.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.stages import BY_NAME, ORDER, STAGES
 from occ.compiler.target import Target, get_target, not_built
 from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
@@ -212,7 +214,7 @@ class Compilation:
         return Artifact(made, [m.weights[n].data for n in names], b"", {"ir/canonical.occ": text})
 
     def _native(self, m: Module) -> Artifact:
-        weights = [w.data for w in m.weights.values()]
+        weights = [w.data for w in stored_weights(m)]
         if self.target.name == "cpu-jit":
             from occ.compiler.codegen_llvm import build as llvm
 
@@ -250,9 +252,33 @@ def open_session(artifact: Artifact, threads: int | None = None) -> Session:
         RunError: the artifact cannot be used.
     """
     if artifact.manifest.engine != "interp":
-        return artifact.session(threads)
+        return artifact.session(threads, specialise=Specialiser(_compile_late))
     m = parse(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
-    return Session(artifact, InterpEngine(m), thread_count(threads))
+    specialise = Specialiser(_interpret_late)
+    engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
+    return Session(artifact, engine, thread_count(threads))
+
+
+def _compile_late(m: Module) -> Compiled:
+    """A late op with known operands as native code; what native code has no types for is interpreted."""
+    compilation = Compilation(m, Settings("cpu-jit"))
+    if has_foreign_types(compilation.advance("canonical").main.body.body):
+        return _interpreted(m)
+    return _runnable(open_session(compilation.artifact(), 1))
+
+
+def _interpret_late(m: Module) -> Compiled:
+    Compilation(m, Settings("interp")).advance("inferred")
+    return _interpreted(m)
+
+
+def _interpreted(m: Module) -> Compiled:
+    interpreter = Interpreter(m)
+    return lambda operands: interpreter.run(operands, {})
+
+
+def _runnable(session: Session) -> Compiled:
+    return lambda operands: list(session(*operands))
 
 
 def compile_model(source: Source, settings: Settings, threads: int | None = None) -> Session:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.te import Stage as TeStage
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.verify import problems
 
 Checker = Callable[[Module], Iterator[str]]
@@ -42,20 +42,6 @@ class Stage:
             yield from self.extra(m)
 
 
-def _resolved(m: Module) -> Iterator[str]:
-    for op in m.walk():
-        for k, value in enumerate(op.operands):
-            if (
-                value is not None
-                and op.spec.operand_name(k) in _SHAPE_OPERANDS.get(op.name, ())
-                and static_elements(value) is None
-            ):
-                yield f"operand {k} of {op_text(op)} decides a shape and is not known"
-
-
-_SHAPE_OPERANDS = {"Reshape": ("shape",), "Expand": ("shape",), "Slice": ("starts", "ends", "axes", "steps")}
-
-
 def _canonical(m: Module) -> Iterator[str]:
     for op in m.walk():
         if op.name in _DOES_NOTHING:
@@ -73,13 +59,13 @@ def _fused(m: Module) -> Iterator[str]:
 def _laid_out(m: Module) -> Iterator[str]:
     for op in m.walk():
         for value in op.results:
-            if not value.tensor.layout.is_row_major:
+            if isinstance(value.type, TensorType) and not value.tensor.layout.is_row_major:
                 yield f"{op_text(op)} gives a value in layout {value.tensor.layout}"
 
 
 def _scheduled(m: Module) -> Iterator[str]:
-    for op in m.main.body.body:
-        if op.name not in ("call", "view") and not op.spec.host:
+    for op in [op for func in m.funcs.values() for op in func.body.body]:
+        if op.name not in ("call", "view", "late") and not op.spec.host and "control" not in op.spec.tags:
             yield f"{op_text(op)} is not lowered to te"
         if op.name == "call":
             yield from _call_fits(op, m)
@@ -101,7 +87,7 @@ def _call_fits(op: Op, m: Module) -> Iterator[str]:
 
 
 def _lowered(m: Module) -> Iterator[str]:
-    for op in m.walk():
+    for op in [op for func in m.funcs.values() for op in func.body]:
         if op.name not in LOWERED_OPS:
             yield f"{op_text(op)} is not a step of a plan"
         if op.name == "kernel" and op.attrs.get("te") not in m.te:
@@ -110,7 +96,7 @@ def _lowered(m: Module) -> Iterator[str]:
 
 STAGES: tuple[Stage, ...] = (
     Stage("imported", "every op is known, in its latest opset form; types may be missing", typed=False),
-    Stage("inferred", "every value has a type; what decides a shape is known", _resolved),
+    Stage("inferred", "every value has a type; what decides a shape is known, or its op is late"),
     Stage("canonical", "no dead, duplicate or empty ops; constants and affine steps folded", _canonical),
     Stage("fused", "ops lie in `fuse` regions or stand alone; each is one kernel to be", _fused),
     Stage("layout", "every value has a physical layout; weights are packed", _laid_out),

@@ -68,7 +68,11 @@ def _convert(key: str, option: Option, value: Any) -> Any:
 
 
 _KERNEL_TYPES = frozenset(["f64", "f32", "f16", "bf16", "bool", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"])
+_LATE = {
+    "late": Option("on", ("on", "off"), "`off` refuses nodes that would have to be compiled at run time"),
+}
 _HALIDE_OPTIONS = {
+    **_LATE,
     "halide.target": Option("host", doc="Halide target triple; anything but `host` gives objects for another machine"),
 }
 _ASCEND = {
@@ -95,7 +99,8 @@ TARGETS: dict[str, Target] = {
             "native",
             "codegen_llvm",
             ("llvm",),
-            dtypes=_KERNEL_TYPES,
+            _LATE,
+            _KERNEL_TYPES,
         ),
         Target("interp", "the numpy oracle: slow, needs nothing", "interp"),
         *(Target(name, doc, "ascend", "", ("ge", "atc")) for name, doc in _ASCEND.items()),

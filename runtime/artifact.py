@@ -21,7 +21,7 @@ import numpy as np
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
-from occ.runtime.native import NativeEngine
+from occ.runtime.native import NativeEngine, Specialise
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
 
@@ -46,8 +46,12 @@ class Artifact:
     code: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
 
-    def session(self, threads: int | None = None) -> Session:
+    def session(self, threads: int | None = None, *, specialise: Specialise | None = None) -> Session:
         """A session that runs the native code of the artifact.
+
+        Args:
+            threads: of one run; OCC_NUM_THREADS or all processors if None.
+            specialise: compiles ops that wait for their operands; without it they are an error.
 
         Raises:
             RunError: the artifact is not native, or its code does not load.
@@ -58,7 +62,7 @@ class Artifact:
             )
         count = thread_count(threads)
         arrays = [np.ascontiguousarray(w) for w in self.weights]
-        return Session(self, NativeEngine(self.manifest, arrays, self.code, count), count)
+        return Session(self, NativeEngine(self.manifest, arrays, self.code, count, specialise), count)
 
     # writing
 

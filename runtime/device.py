@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
+from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import evaluate
 from occ.runtime.errors import RunError
-from occ.runtime.hostops import ROUTINES
+from occ.runtime.hostops import run_host
 from occ.runtime.manifest import DevicePart, Manifest, Step
 from occ.runtime.resident import Resident
 from occ.runtime.session import Engine
@@ -232,7 +233,7 @@ class _Run:
         if step.kind == "island":
             self.engine._islands[step.name].run(reads, self.env, writes)
             return
-        results = reads if step.kind == "copy" else ROUTINES[step.name](reads, step.attrs, self.env)
+        results = reads if step.kind == "copy" else run_host(step.name, reads, decode_attrs(step.attrs), step.nodes)
         for target, value in zip(writes, results, strict=True):
             target[...] = value
 

@@ -39,6 +39,13 @@ def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
             raise ValueError(f"unknown size operator {op!r}")
 
 
+def symbols(e: DimExpr) -> set[str]:
+    """Names of the symbols in an expression."""
+    if isinstance(e, str):
+        return {e}
+    return set() if isinstance(e, int) else {name for a in e[1:] for name in symbols(a)}
+
+
 def text(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
     """An expression as people read it; `labels` are the names that the model gave its dims."""
     if isinstance(e, int):

@@ -37,11 +37,17 @@ class DimInfo:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output of the model."""
+    """An input or output.
+
+    Attributes:
+        kind: `tensor`; `unranked` for a tensor of any shape; `sequence` or `optional`, whose `shape` is empty and whose
+            `dtype` is that of the tensors within.
+    """
 
     name: str
     dtype: str
     shape: list[DimExpr]
+    kind: str = "tensor"
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,13 @@ class Buffer:
         dtype: element type.
         shape: physical extents, row-major.
         storage: where it lies, an index into `Plan.storages`; views share one.
+        opaque: a sequence, an optional, or a tensor of unknown rank, which only host steps touch; `shape` is empty.
     """
 
     dtype: str
     shape: list[DimExpr]
     storage: int
+    opaque: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class Storage:
     """Bytes that buffers lie in.
 
     Attributes:
-        kind: `input`, `output`, `weight`, `arena`, or `device` for the arena in the memory of an accelerator.
+        kind: `input`, `output`, `weight`, `arena`, `host` for what a host step gives, or `device` for the arena in the memory of an accelerator.
         index: which input, output or weight.
         size: bytes, for the arenas.
         first, last: steps during which the contents matter, for the arenas.
@@ -96,13 +104,15 @@ class Step:
     run side by side unless a `wait` comes between.
 
     Attributes:
-        kind: `kernel`, `host` or `copy`; with accelerators also `upload` (one host buffer to one device buffer),
+        kind: `kernel`, `host` (a routine of `runtime/hostops`), `late` (an op that is compiled when its operands are
+            there), `if`, `loop`, `scan`, `map` (run functions of the manifest) or `copy`; with accelerators also `upload` (one host buffer to one device buffer),
             `device` (runs a device part on device buffers), `download` (device to host), `wait` (stream
             `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far), `sync` (the host waits for the
             stream), and `island` (runs a part that the CPU takes, on host buffers).
         name: symbol of the kernel, name of the host routine, or name of the part.
-        reads: buffers read.
+        reads: buffers read; -1 for an operand that is absent.
         writes: buffers written.
+        binds: `[write, axis, symbol]`: sizes that are known only when a host step has run.
         dims: scalar arguments of a kernel, after the buffers.
         tasks: extent of the parallel loop that a kernel leaves to the runtime, or null.
         attrs: arguments of a host routine.
@@ -123,6 +133,7 @@ class Step:
     flag: int = -1
     checks: list[str] = field(default_factory=list)
     operations: DimExpr = 0
+    binds: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -151,6 +162,15 @@ class Plan:
     outputs: list[int]
     arena: int = -1
     device_arena: int = 0
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that steps of control flow run: its signature, by position, and its plan."""
+
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -211,6 +231,7 @@ class Manifest:
 
     Attributes:
         engine: what runs it: `native`, `interp` or `ascend`.
+        functions: what steps of control flow run, by name.
         parts: device parts of the plan.
         islands: parts of the plan that the CPU takes; each is an artifact of its own in `islands/NAME/`.
         options: options that the runtime reads: device, memory limit and the like.
@@ -230,6 +251,7 @@ class Manifest:
     machine: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
     parts: list[DevicePart] = field(default_factory=list)
     islands: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
@@ -266,15 +288,20 @@ class Manifest:
 
 def _problems(m: Manifest) -> Iterator[str]:
     """What in a manifest points at something that is not there."""
-    plan = m.plan
-    counts = {"input": len(m.inputs), "output": len(m.outputs), "weight": len(m.weights), "arena": 1}
     if any(w.offset < 0 or w.nbytes < 0 for w in m.weights):
         yield "a weight lies before the weights file"
+    yield from _plan_problems(m.plan, len(m.inputs), len(m.outputs), len(m.weights))
+    for f in m.functions.values():
+        yield from _plan_problems(f.plan, len(f.inputs), len(f.outputs), len(m.weights))
+
+
+def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:
+    counts = {"input": inputs, "output": outputs, "weight": weights, "arena": 1, "host": 1, "device": 1}
     if any(not 0 <= s.index < counts.get(s.kind, 0) for s in plan.storages):
         yield "a storage stands for nothing"
     if any(not 0 <= b.storage < len(plan.storages) for b in plan.buffers):
         yield "a buffer lies in no storage"
-    used = [*plan.inputs, *plan.outputs, *(b for s in plan.steps for b in (*s.reads, *s.writes))]
+    used = [*plan.inputs, *plan.outputs, *(b for s in plan.steps for b in (*s.reads, *s.writes) if b != -1)]
     used += [s.flag for s in plan.steps if s.flag != -1]
     if any(not 0 <= b < len(plan.buffers) for b in used):
         yield "a step names a buffer that does not exist"
@@ -295,6 +322,8 @@ def _decode(kind: Any, value: Any) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
         return [_decode(get_args(kind)[0], v) for v in value]
+    if origin is dict and is_dataclass(get_args(kind)[1]):
+        return {k: _decode(get_args(kind)[1], v) for k, v in value.items()}
     if kind in (int, str) and (not isinstance(value, kind) or isinstance(value, bool)):
         raise TypeError(f"{value!r} is not {kind.__name__}")
     if origin is None or origin is dict:

@@ -1,33 +1,35 @@
-"""Runs the plan of an artifact with its native kernels. May be called from many threads; each run takes a frame."""
+"""Runs the plans of an artifact with its native kernels. May be called from many threads."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from occ.runtime.dims import evaluate
+from occ.runtime.attributes import decode_attrs
+from occ.runtime.control import CONTROL
 from occ.runtime.errors import RunError
-from occ.runtime.frame import Call, Frame, Segment, segment_of
-from occ.runtime.hostops import ROUTINES
+from occ.runtime.frame import Call, Segment, segment_of
+from occ.runtime.hostops import run_host
 from occ.runtime.library import Library
-from occ.runtime.manifest import Manifest, Step
-from occ.runtime.signature import numpy_dtype
+from occ.runtime.manifest import Manifest, Plan, Step
+from occ.runtime.program import Program
+from occ.runtime.signature import bind_shapes
 
-_KEPT_SHAPES = 16  # sets of extents whose frames are kept
-_KEPT_FRAMES = 4  # idle frames of one set
+# Compiles an op now that its operands are there, and runs it: (text of the op, operands) -> results.
+Specialise = Callable[[str, Sequence[Any]], list[Any]]
 
 
 Observer = Callable[[Call, int, int], None]  # a kernel that ran, from and to nanoseconds of `perf_counter_ns`
 
 
 class NativeEngine:
-    """Executes a plan.
+    """Executes the plans of a manifest.
 
     Attributes:
         observer: told of each kernel of a run; kernels are then run one by one.
@@ -35,39 +37,44 @@ class NativeEngine:
 
     resident = False
 
-    def __init__(self, manifest: Manifest, weights: Sequence[np.ndarray], code: bytes, threads: int) -> None:
+    def __init__(
+        self, manifest: Manifest, weights: Sequence[np.ndarray], code: bytes, threads: int,
+        specialise: Specialise | None = None,
+    ) -> None:  # fmt: skip
         self.manifest, self.threads = manifest, threads
-        self._weights = weights
+        self._weights, self._specialise = weights, specialise
         self._library = Library(code, manifest.name) if code else None
-        self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
+        self._attrs: dict[int, Any] = {}
+        self._main = self._program(manifest.plan)
+        self._functions = {name: self._program(f.plan) for name, f in manifest.functions.items()}
         self.observer: Observer | None = None
 
-    def run(
-        self, inputs: Sequence[np.ndarray], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]
-    ) -> list[np.ndarray]:
+    def _program(self, plan: Plan) -> Program:
+        return Program(plan, self._weights, self._library, self._run_kernels, self._run_step)
+
+    def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
         """One run.
 
         Args:
-            inputs: contiguous arrays, checked.
+            inputs: contiguous arrays, checked; sequences and optionals as Python has them.
             env: values of the symbolic dims.
             outputs: arrays to write into, None where one is to be made.
 
         Raises:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
-        results = [self._result(k, env) if o is None else o for k, o in enumerate(outputs)]
-        frame = self._take(env)
-        try:
-            self._run(frame, inputs, results)
-        finally:
-            self._give_back(frame)
-        return results
+        return self._main.run(inputs, env, outputs)
 
-    def _result(self, k: int, env: Mapping[str, int]) -> np.ndarray:
-        info = self.manifest.outputs[k]
-        return np.empty(tuple(evaluate(e, env) for e in info.shape), numpy_dtype(info.dtype))
+    def call(self, name: str, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
+        """Run a function of the manifest.
+
+        Raises:
+            RunError: as `run`.
+        """
+        arrays = [np.require(x, requirements="C") if isinstance(x, (np.ndarray, np.generic)) else x for x in inputs]
+        return self._functions[name].run(arrays, bind_shapes(self.manifest.functions[name].inputs, arrays, env))
 
     def peak(self) -> float:
         """Operations per second that multiply-adds of f32 reach on the threads of a run; 0 if that is not known."""
@@ -77,37 +84,7 @@ class NativeEngine:
         probe.restype = ctypes.c_double
         return float(max(probe() for _ in range(5))) * self.threads
 
-    # frames
-
-    def _take(self, env: Mapping[str, int]) -> Frame:
-        key = tuple(env.values())
-        with self._lock:
-            idle = self._frames.setdefault(key, [])
-            self._frames.move_to_end(key)
-            while len(self._frames) > _KEPT_SHAPES:
-                self._frames.popitem(last=False)
-            if idle:
-                return idle.pop()
-        return Frame(self.manifest.plan, self._weights, env, self._library)
-
-    def _give_back(self, frame: Frame) -> None:
-        with self._lock:
-            idle = self._frames.get(tuple(frame.env.values()))
-            if idle is not None and len(idle) < _KEPT_FRAMES:
-                idle.append(frame)
-
-    # one run
-
-    def _run(self, frame: Frame, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        kinds = {"input": inputs, "output": outputs}
-        moving = {k: kinds[s.kind][s.index] for k, s in enumerate(frame.plan.storages) if s.kind in kinds}
-        frame.attach({k: a.ctypes.data for k, a in moving.items()})
-        for piece in frame.pieces:
-            if isinstance(piece, Segment):
-                self._run_kernels(piece)
-                self._check(piece, frame, moving)
-            else:
-                self._run_step(piece, frame, moving)
+    # kernels
 
     def _run_kernels(self, segment: Segment) -> None:
         assert self._library is not None
@@ -151,16 +128,27 @@ class NativeEngine:
                 self._executor = ThreadPoolExecutor(self.threads - 1, "occ")
             return self._executor
 
-    def _check(self, segment: Segment, frame: Frame, moving: Mapping[int, np.ndarray]) -> None:
-        for call in segment.calls:
-            if call.step.flag >= 0 and (code := int(frame.array(call.step.flag, moving)[()])):
-                raise RunError("OCC0504", call.step.checks[code - 1])
+    # other steps
 
-    def _run_step(self, step: Step, frame: Frame, moving: Mapping[int, np.ndarray]) -> None:
-        reads = [frame.array(b, moving) for b in step.reads]
-        results = reads if step.kind == "copy" else ROUTINES[step.name](reads, step.attrs, frame.env)
-        for b, value in zip(step.writes, results, strict=True):
-            frame.array(b, moving)[...] = value
+    def _run_step(self, step: Step, reads: list[Any], env: Mapping[str, int]) -> list[Any]:
+        attrs = self._attrs.get(id(step))
+        if attrs is None:
+            attrs = self._attrs[id(step)] = decode_attrs(step.attrs)
+        if step.kind == "late":
+            return self._late(step, reads)
+        if step.kind in CONTROL:
+            return CONTROL[step.kind](reads, attrs, lambda name, given: self.call(name, given, env))
+        return run_host(step.name, reads, attrs, step.nodes)
+
+    def _late(self, step: Step, reads: list[Any]) -> list[Any]:
+        if self._specialise is None:
+            nodes = ", ".join(step.nodes[:3]) or step.name
+            raise RunError(
+                "OCC0507",
+                f"node `{nodes}` has to be compiled for the values of this run, and the compiler is not there",
+                "load the artifact with `occ.load` where occ is installed, or fix the shapes with --shape and build again",
+            )
+        return self._specialise(step.attrs["text"], reads)
 
 
 _RANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)

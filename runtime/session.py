@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
-from occ.runtime.dims import evaluate, text
+from occ.runtime.dims import evaluate, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo
 from occ.runtime.resident import Resident
@@ -38,8 +38,11 @@ class Port:
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+    kind: str = "tensor"
 
     def __str__(self) -> str:
+        if self.kind != "tensor":
+            return f"{self.name}: {self.kind} of {self.dtype}"
         return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
 
 
@@ -72,6 +75,7 @@ class Session:
             info.name,
             info.dtype,
             tuple(e if isinstance(e, int) else text(e, self._signature.labels) for e in info.shape),
+            info.kind,
         )
 
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -113,7 +117,8 @@ class Session:
             raise RunError("OCC0501", f"the model has no output `{unknown[0]}`", f"outputs: {', '.join(names)}")
         for info in self._signature.outputs:
             array = outputs.get(info.name)
-            if array is not None:
+            known = info.kind == "tensor" and all(symbols(e) <= set(env) for e in info.shape)
+            if array is not None and known:  # extents that the data decide are checked when they are known
                 self._check_output(info, array, env)
         return [outputs.get(n) for n in names]
 

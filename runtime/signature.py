@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from occ.runtime.dims import evaluate, text
+from occ.runtime.dims import evaluate, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
@@ -23,6 +23,24 @@ def numpy_dtype(name: str) -> np.dtype:
             return np.dtype(getattr(importlib.import_module("ml_dtypes"), NUMPY_NAMES[name]))
         except ImportError:
             return np.dtype(np.uint16 if name == "bf16" else np.uint8)
+
+
+def dtype_of_numpy_name(name: str) -> np.dtype:
+    """A numpy dtype by its own name, those of ml_dtypes too.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return numpy_dtype({v: k for k, v in NUMPY_NAMES.items()}[name])
+
+
+def bind_shapes(infos: Sequence[TensorInfo], arrays: Sequence[Any], env: Mapping[str, int]) -> dict[str, int]:
+    """`env` with the symbols that are extents of arguments of a function; what the caller knows of them gives way."""
+    found: dict[str, int] = {}
+    for info, x in zip(infos, arrays, strict=True):
+        if info.kind == "tensor":
+            found.update((e, n) for e, n in zip(info.shape, x.shape, strict=True) if isinstance(e, str))
+    return {**env, **found}
 
 
 class Signature:
@@ -61,6 +79,10 @@ class Signature:
         return [self._array(i, d, inputs[i.name], resident) for i, d in zip(self.inputs, self.dtypes, strict=True)]
 
     def _array(self, info: TensorInfo, dtype: np.dtype, value: Any, resident: bool) -> Any:
+        if info.kind == "optional" and value is None:
+            return None
+        if info.kind == "sequence" or (isinstance(value, (list, tuple)) and info.kind == "optional"):
+            return [self._array(info, dtype, v, False) if isinstance(v, list) else np.asarray(v) for v in value]
         array = _as_array(value, resident)
         if dtype.kind == "O" and array.dtype.kind in "UST":
             array = array.astype(object)
@@ -82,6 +104,8 @@ class Signature:
         origin: dict[str, str] = {}
         late: list[tuple[TensorInfo, int, int]] = []
         for info, x in zip(self.inputs, arrays, strict=True):
+            if info.kind != "tensor":
+                continue
             if x.ndim != len(info.shape):
                 raise RunError(
                     "OCC0501", f"the input `{info.name}` has rank {x.ndim}, the model takes {self.show(info)}"
@@ -117,6 +141,8 @@ class Signature:
                 multiple = f", a multiple of {d.divisible_by}" if d.divisible_by > 1 else ""
                 raise RunError("OCC0501", f"the dim `{d.label}` is {n}, the model takes {d.lo}{hi}{multiple}")
         for c in self.constraints:
+            if not symbols(c.lhs) | symbols(c.rhs) <= set(env):
+                continue  # sizes that the data decide; host steps check theirs
             left, right = evaluate(c.lhs, env), evaluate(c.rhs, env)
             if left != right:
                 sides = f"{text(c.lhs, self.labels)} = {left} and {text(c.rhs, self.labels)} = {right}"
@@ -128,6 +154,8 @@ class Signature:
 
     def show(self, info: TensorInfo) -> str:
         """An input as text: `f32[batch,3,224,224]`."""
+        if info.kind != "tensor":
+            return f"{info.kind} of {info.dtype}"
         return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
 
 

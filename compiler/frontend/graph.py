@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, tensor_array
+from occ.compiler.frontend.outline import outline
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import Node, upgrade
 from occ.compiler.ir.location import Location
@@ -20,8 +21,6 @@ from occ.compiler.ir.ops.spec import attr_kind, attr_value
 from occ.compiler.ir.value import Value, Weight
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
-
-_GRAPH_ATTRS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 class GraphImporter:
@@ -161,9 +160,9 @@ class GraphImporter:
         outputs = list(proto.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
-        op = Op(
-            made.name, made.operands, made.attrs, (None,) * len(outputs), result_names=outputs, regions=regions, loc=loc
-        )
+        op = Op(made.name, made.operands, made.attrs, (None,) * len(outputs), result_names=outputs, loc=loc)
+        if regions:
+            outline(self.m, op, regions)
         region.insert(op)
         scopes[-1].update({n: v for n, v in zip(outputs, op.results, strict=True) if n})
 
@@ -229,13 +228,12 @@ class GraphImporter:
 
     def _attributes(
         self, proto: NodeProto, scopes: list[dict[str, Value]], where: str
-    ) -> tuple[dict[str, Any], list[Region]]:
+    ) -> tuple[dict[str, Any], dict[str, Region]]:
         attrs: dict[str, Any] = {}
-        regions: list[Region] = []
+        regions: dict[str, Region] = {}
         for attr in proto.attribute:
-            if attr.type in _GRAPH_ATTRS:
-                graphs = [attr.g] if attr.type == AttributeProto.GRAPH else attr.graphs
-                regions += [self._subgraph(g, scopes) for g in graphs]
+            if attr.type == AttributeProto.GRAPH:
+                regions[attr.name] = self._subgraph(attr.g, scopes)
             elif attr.type == AttributeProto.TENSOR:
                 attrs[attr.name] = self._guard(lambda t=attr.t: tensor_array(t, self.folder))
             else:
@@ -250,12 +248,7 @@ class GraphImporter:
         for tensor in graph.initializer:
             self._define(tensor.name, lambda t=tensor: tensor_array(t, self.folder), inner)
         for info in graph.input:
-            type_ = (
-                self._guard(lambda i=info: self.signature.type_of(i.name, i.type))
-                if info.type.WhichOneof("value")
-                else None
-            )
-            inner[info.name] = region.add_arg(type_, info.name)
+            inner[info.name] = region.add_arg(None, info.name)  # inference finds the type at the call
         self._graph(graph, region, [*scopes, inner], [o.name for o in graph.output])
         return region
 

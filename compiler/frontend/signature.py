@@ -85,11 +85,24 @@ class Signature:
             case "tensor_type":
                 return self._tensor(name, proto.tensor_type)
             case "sequence_type":
-                return SequenceType(self.type_of(name, proto.sequence_type.elem_type))
+                return SequenceType(self._within(name, proto.sequence_type.elem_type))
             case "optional_type":
-                return OptionalType(self.type_of(name, proto.optional_type.elem_type))
+                return OptionalType(self._within(name, proto.optional_type.elem_type))
             case kind:
                 raise error("OCC0301", f"input `{shorten(name)}` is of the unsupported kind {kind or 'none'}")
+
+    def _within(self, name: str, proto: TypeProto) -> Type:
+        """The type of an element; an extent that is not constant leaves its rank open, since elements may differ."""
+        if proto.WhichOneof("value") != "tensor_type":
+            return self.type_of(name, proto)
+        dtype = dt.BY_ONNX.get(proto.tensor_type.elem_type)
+        if dtype is None:
+            raise error(
+                "OCC0108", f"input `{shorten(name)}` has the unknown element type {proto.tensor_type.elem_type}"
+            )
+        dims = proto.tensor_type.shape.dim
+        known = proto.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
+        return TensorType(dtype, tuple(d.dim_value for d in dims) if known else None)
 
     def _tensor(self, name: str, proto: TypeProto.Tensor) -> TensorType:
         dtype = dt.BY_ONNX.get(proto.elem_type)

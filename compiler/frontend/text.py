@@ -21,7 +21,7 @@ from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.layout import ROW, Layout
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.te import Check, Param, Scatter, Stage, TeFunc
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
@@ -135,7 +135,9 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     string = staticmethod(_string)
     none_value = staticmethod(lambda: None)
     dim_value = staticmethod(lambda d: d)
-    symbol = staticmethod(_name)
+    symbol = staticmethod(lambda token: FuncRef(_name(token)))
+
+    type_value = staticmethod(lambda t: t)
 
     def list(self, *items: Any) -> tuple[Any, ...]:
         return () if items == (None,) else items

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+
+Specialise = Callable[[str, Sequence[Any]], list[Any]]
 
 
 class InterpEngine:
@@ -14,17 +18,16 @@ class InterpEngine:
 
     resident = False
 
-    def __init__(self, m: Module) -> None:
-        self.interpreter = Interpreter(m)
+    def __init__(self, m: Module, specialise: Callable[[Op, Sequence[Any]], list[Any]] | None = None) -> None:
+        self.interpreter = Interpreter(m, specialise)
 
-    def run(
-        self, inputs: Sequence[np.ndarray], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]
-    ) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
         """One run; see `occ.runtime.native.NativeEngine.run`."""
         made = self.interpreter.run(inputs, env)
-        results: list[np.ndarray] = []
+        results: list[Any] = []
         for given, result in zip(outputs, made, strict=True):
             if given is not None:
                 given[...] = result
-            results.append(np.array(result) if given is None else given)
+                result = given
+            results.append(np.array(result) if isinstance(result, (np.ndarray, np.generic)) else result)
         return results

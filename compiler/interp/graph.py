@@ -2,58 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import evaluate
+from occ.compiler.ir.dim import Sym, evaluate
+from occ.compiler.ir.late import is_late
 from occ.compiler.ir.layout import unpack
 from occ.compiler.ir.meaning import build_te, expand_composite
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.runtime.control import CONTROL
+from occ.runtime.hostops import run_host
+
+Env = dict[Value, Any]
+Dims = dict[str, int]
+Late = Callable[[Op, Sequence[Any]], list[Any]]
 
 
 class Interpreter:
-    """Runs a module of a stage from `inferred` to `layout`; te functions of ops are built once and kept."""
+    """Runs a module of a stage from `inferred` to `layout`; te functions of ops are built once and kept.
 
-    def __init__(self, m: Module) -> None:
-        self.m = m
+    Args:
+        m: the module.
+        late: runs an op that waits for its operands.
+    """
+
+    def __init__(self, m: Module, late: Late | None = None) -> None:
+        self.m, self._run_late = m, late
         self._te: dict[Op, tuple[TeFunc, list[Value]]] = {}
         self._expanded: dict[Op, tuple[Region, Sequence[Value]]] = {}
+        self._late: dict[Op, bool] = {}
 
-    def run(self, inputs: Sequence[np.ndarray], dims: Mapping[str, int]) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[Any], dims: Mapping[str, int]) -> list[Any]:
         """The results of `main`.
 
         Args:
-            inputs: an array for each argument.
+            inputs: an array for each argument; sequences are lists, optionals None or the value.
             dims: values of the symbolic dims.
 
         Raises:
             RunError: OCC0504 a node met data that it cannot work on.
         """
-        env = dict(zip(self.m.main.args, inputs, strict=True))
-        return self._region(self.m.main.body, env, dims)
+        return self._function(self.m.main, inputs, dict(dims))
 
-    def _region(self, region: Region, env: dict[Value, np.ndarray], dims: Mapping[str, int]) -> list[np.ndarray]:
+    def _function(self, func: Func, inputs: Sequence[Any], dims: Dims) -> list[Any]:
+        for arg, x in zip(func.args, inputs, strict=True):
+            _bind(arg, x, dims)
+        return self._region(func.body, dict(zip(func.args, inputs, strict=True)), dims)
+
+    def _region(self, region: Region, env: Env, dims: Dims) -> list[Any]:
         last_use = {v: op for op in region for v in op.inputs}
         for op in region.body:
-            env.update(zip(op.results, self.op(op, env, dims), strict=True))
+            found = self.op(op, env, dims)
+            for value, x in zip(op.results, found, strict=True):
+                env[value] = x
+                _bind(value, x, dims)
             for v in op.inputs:
                 if last_use[v] is op and v not in region.args:
                     env.pop(v, None)
         return [_read(v, env) for v in region.yields]
 
-    def op(self, op: Op, env: dict[Value, np.ndarray], dims: Mapping[str, int]) -> list[np.ndarray]:
+    def op(self, op: Op, env: Env, dims: Mapping[str, int]) -> list[Any]:
         """The results of one op, its operands in `env`."""
+        known = dict(dims)
         if op.name == "fuse":
             (region,) = op.regions
             given = dict(zip(region.args, (_read(v, env) for v in op.inputs), strict=True))
-            return self._region(region, env | given, dims)
+            return self._region(region, env | given, known)
+        reads = [None if v is None else _read(v, env) for v in op.operands]
+        if op.spec.host:
+            return run_host(op.spec.host, reads, _attrs(op), op.loc.nodes)
+        if "control" in op.spec.tags:
+            return self._control(op, reads, known)
+        if self._is_late(op):
+            assert self._run_late is not None, f"{op} is late"
+            return self._run_late(op, reads)
         if op.spec.composite is not None:
-            return self._composite(op, env, dims)
+            return self._composite(op, env, known)
         if "view" in op.spec.tags:
             shape = [evaluate(d, dims) for d in op.result.tensor.dims]
             return [_read(op.inputs[0], env).reshape(shape)]
@@ -62,13 +94,57 @@ class Interpreter:
         f, params = self._te[op]
         return run_te(f, [_read(v, env) for v in params], dims)
 
-    def _composite(self, op: Op, env: dict[Value, np.ndarray], dims: Mapping[str, int]) -> list[np.ndarray]:
+    def _is_late(self, op: Op) -> bool:
+        if op not in self._late:
+            self._late[op] = op.name == "late" or (self._run_late is not None and is_late(op))
+        return self._late[op]
+
+    def _control(self, op: Op, reads: list[Any], dims: Dims) -> list[Any]:
+        a = _attrs(op)
+        n_operands, n_captures = len(reads), op.attrs["captures"]
+        shapes = [_empty(r) for r in op.results]
+        match op.name:
+            case "Loop":
+                a.n_carried = n_operands - 2 - n_captures
+                a.empty = shapes[a.n_carried :]
+            case "Scan":
+                a.n_states = n_operands - n_captures - a.num_scan_inputs
+                a.empty = shapes[a.n_states :]
+            case _:
+                a.n_inputs = n_operands - n_captures
+        kind = {"SequenceMap": "map"}.get(op.name, op.name.lower())
+        return CONTROL[kind](reads, a, lambda name, given: self._function(self.m.funcs[name], given, dict(dims)))
+
+    def _composite(self, op: Op, env: Env, dims: Dims) -> list[Any]:
         if op not in self._expanded:
             region = Region()
             results = expand_composite(op, GraphBuilder(region, loc=op.loc), op.operands)
             region.insert(Op("yield", results[: len(op.results)], {}, ()))
             self._expanded[op] = (region, results)
         return self._region(self._expanded[op][0], dict(env), dims)
+
+
+def _attrs(op: Op) -> SimpleNamespace:
+    a = op.a
+    a.n_results = len(op.results)
+    for name, value in vars(a).items():
+        if hasattr(value, "onnx"):  # the runtime knows element types by name
+            setattr(a, name, value.name)
+    return a
+
+
+def _bind(value: Value, x: Any, dims: Dims) -> None:
+    """Take the sizes that a value shows."""
+    if isinstance(value.type, TensorType) and value.type.shape is not None:
+        for d, n in zip(value.type.shape, np.shape(x), strict=False):
+            if isinstance(d, Sym) and d.is_symbol:
+                dims[str(d)] = n
+
+
+def _empty(value: Value) -> np.ndarray:
+    if not isinstance(value.type, TensorType):
+        return np.empty(0, np.float32)
+    return np.empty([d if isinstance(d, int) else 0 for d in value.type.shape or (0,)], value.type.dtype.numpy)
 
 
 def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:
@@ -79,7 +155,7 @@ def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:
     return f, [by_name[p.name] for p in f.params]
 
 
-def _read(value: Value, env: Mapping[Value, np.ndarray]) -> np.ndarray:
+def _read(value: Value, env: Mapping[Value, Any]) -> Any:
     if isinstance(value, Weight):
         return unpack(
             value.data, value.tensor.layout, value.data.shape if value.tensor.layout.is_row_major else _static(value)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from occ.compiler.ir.dim import Dim, Sym, Symbol
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.te import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+
+DATA_LABEL = "?"  # label of a symbol that no input has: an op binds it when it runs
 
 
 @dataclass(eq=False)
@@ -99,6 +101,28 @@ class Module:
         unused = [name for name, w in self.weights.items() if not w.uses]
         for name in unused:
             del self.weights[name]
+        return len(unused)
+
+    def called(self, op: Op) -> Iterator[Func]:
+        """The functions that an op runs."""
+        for value in op.attrs.values():
+            if isinstance(value, FuncRef):
+                yield self.funcs[value]
+
+    def drop_unused_funcs(self) -> int:
+        """Forget the functions that no op runs; gives their number."""
+        reached: dict[str, None] = {}
+        work = [self.main]
+        while work:
+            func = work.pop()
+            if func.name not in reached:
+                reached[func.name] = None
+                work += [f for op in func.body.walk() for f in self.called(op)]
+        unused = [f for name, f in self.funcs.items() if name not in reached]
+        for func in unused:
+            for op in func.body.walk():
+                op.set_operands(())
+            del self.funcs[func.name]
         return len(unused)
 
     def fresh_symbol(self, hint: str, lo: int = 0, hi: int | None = None, *, label: str = "") -> Sym:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 Attr = Any
 
 
+class FuncRef(str):
+    """The name of a function of the module, as an attribute; prints `@name`."""
+
+    __slots__ = ()
+
+
 class Op:
     """An operation.
 
@@ -26,7 +32,7 @@ class Op:
         operands: values read; None where an optional operand is absent.
         attrs: attributes by name, defaults left out.
         results: values given.
-        regions: nested bodies (`fuse`, `If`, `Loop`).
+        regions: nested bodies (`fuse`, `late`).
         loc: the ONNX nodes that the op stands for.
         parent: the region that holds the op.
     """

@@ -25,9 +25,9 @@ from occ.compiler.ir.expr import (
     Size,
 )
 from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.te import AnyStage, Scatter, TeFunc
-from occ.compiler.ir.types import Type
+from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
 LARGEST_DENSE = 16  # elements of a weight that is printed in place
@@ -69,8 +69,12 @@ def attr_text(value: Any) -> str:
             return "none"
         case DType():
             return value.name
+        case FuncRef():
+            return sigil("@", value)
         case Sym():
             return f"dim<{value}>"
+        case TensorType() | SequenceType() | OptionalType():
+            return f"type<{value}>"
         case tuple() | list():
             return f"[{', '.join(map(attr_text, value))}]"
         case np.ndarray():

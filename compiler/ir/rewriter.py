@@ -9,6 +9,7 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.location import fuse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 Rule = Callable[[Op, "Rewriter"], bool]
@@ -84,7 +85,7 @@ class Rewriter:
         counts: Counter[int] = Counter()
         while work:
             op = work.pop()
-            if op.parent is None:
+            if op.parent is None or not _has_ranks(op):
                 continue
             for rule in rules.get(op.name, ()):
                 self._touched = []
@@ -100,12 +101,19 @@ class Rewriter:
         return changes
 
 
+def _has_ranks(op: Op) -> bool:
+    """Whether no tensor that an op reads or gives is of unknown rank; rules look at shapes."""
+    types = (v.type for v in (*op.inputs, *op.results))
+    return all(t.shape is not None for t in types if isinstance(t, TensorType))
+
+
 def erase_dead(m: Module) -> int:
     """Erase ops without effect whose results nothing reads; gives their number."""
     rw = Rewriter(m)
     erased = 0
     for func in m.funcs.values():
         erased += _erase_dead(func.body, rw)
+    erased += m.drop_unused_funcs()
     m.drop_unused_weights()
     return erased
 

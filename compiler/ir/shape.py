@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Dim, lower, terms_of
+from occ.compiler.ir.dim import Dim, lower, symbol, terms_of
 
 _assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("assumed", default=None)
 
@@ -20,6 +20,11 @@ def collecting(into: list[tuple[Dim, Dim]]) -> Generator[None]:
         yield
     finally:
         _assumed.reset(token)
+
+
+def data_dim(k: int = 0) -> Dim:
+    """An extent that the data decide. Inference puts a symbol in its place, one for each `k` of an op."""
+    return symbol(f"_{k}")
 
 
 def surely_different(a: Dim, b: Dim) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.meaning import infer_results
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.shape import surely_different
 from occ.compiler.ir.types import TensorType, Type
@@ -23,6 +23,10 @@ def problems(m: Module, *, types: bool = True) -> Iterator[str]:
     """
     for func in m.funcs.values():
         yield from _region(func.body, set(), m, types=types)
+    for op in m.walk():
+        for value in op.attrs.values():
+            if isinstance(value, FuncRef) and value not in m.funcs:
+                yield f"{op_text(op)} runs @{value}, which does not exist"
     for name, w in m.weights.items():
         if w.name != name:
             yield f"weight @{name} calls itself @{w.name}"
@@ -46,7 +50,7 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
             elif value not in visible:
                 yield f"{op_text(op)} reads %{value.name}, which is not defined before it"
         for inner in op.regions:
-            yield from _region(inner, visible, m, types=types)
+            yield from _region(inner, visible, m, types=types and op.name not in ("late", "host"))
         if types and op.name != "yield":
             yield from _types(op)
         visible.update(op.results)
@@ -74,7 +78,9 @@ def _types(op: Op) -> Iterator[str]:
 def agree(stated: Type | None, inferred: Type | None) -> bool:
     """Whether two types can be the same; symbolic extents that are not proven different agree."""
     if not isinstance(stated, TensorType) or not isinstance(inferred, TensorType):
-        return stated == inferred
+        return type(stated) is type(inferred)
+    if stated.shape is None or inferred.shape is None:
+        return stated.dtype == inferred.dtype
     if stated.dtype != inferred.dtype or len(stated.dims) != len(inferred.dims):
         return False
     return not any(surely_different(a, b) for a, b in zip(stated.dims, inferred.dims, strict=True))

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 from occ.compiler.interp.graph import Interpreter
+from occ.compiler.ir.late import is_late
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
@@ -36,7 +37,7 @@ class Fold(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         rw, interpreter = Rewriter(m), Interpreter(m)
         folded = 0
-        for op in list(m.main.body):
+        for op in [op for func in m.funcs.values() for op in func.body]:
             if self._is_worth_folding(op):
                 folded += _fold(op, m, rw, interpreter)
         m.drop_unused_weights()
@@ -47,6 +48,8 @@ class Fold(Pass):
         if not op.results or not op.inputs or op.spec.is_internal or op.regions:
             return False
         if op.spec.body is None or not all(isinstance(v, Weight) for v in op.inputs):
+            return False
+        if is_late(op):
             return False
         if not all(isinstance(r.type, TensorType) and r.type.is_static for r in op.results):
             return False

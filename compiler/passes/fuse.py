@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from occ.compiler.ir.expr import Call, Load, Reduce, walk
 from occ.compiler.ir.meaning import build_te
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.te import Scatter, Stage, TeFunc, position
 from occ.compiler.ir.types import TensorType
@@ -33,7 +33,12 @@ class Fuse(Pass):
     name: ClassVar[str] = "fuse"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        facts = {op: Facts.of(op) for op in m.main.body.body}
+        made = sum(self._function(m, func) for func in m.funcs.values())
+        ctx.hits["fuse"] += made
+        return made > 0
+
+    def _function(self, m: Module, func: Func) -> int:
+        facts = {op: Facts.of(op) for op in func.body.body}
         grouping = _Grouping(facts, self.max_ops)
         for kind in (CONTRACTION, REDUCTION, MAP):
             for op in facts:
@@ -47,8 +52,7 @@ class Fuse(Pass):
             if len(group) > 1:
                 outline(group)
                 made += 1
-        ctx.hits["fuse"] += made
-        return made > 0
+        return made
 
 
 @dataclass

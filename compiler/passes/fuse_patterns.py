@@ -31,8 +31,8 @@ class FusePatterns(Pass):
         rules = [r for r in in_order(ctx) if isinstance(r, Fusion)]
         made = 0
         for rule in rules:  # a rule takes all it can before the next one is asked
-            for root in reversed(m.main.body.body):
-                if root.parent is m.main.body and root.name in rule.roots:
+            for root in [op for func in m.funcs.values() for op in reversed(func.body.body)]:
+                if root.parent is not None and root.parent.owner is None and root.name in rule.roots:
                     made += _apply(rule, root, ctx)
         return made > 0
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from occ.compiler.diagnostics import Diagnostic, Invalid, shorten
+from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.late import has_unknown_rank, late_types
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, infer_results, static_elements
-from occ.compiler.ir.module import Constraint, Module, SymbolInfo
+from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.spec import onnx_type_name
 from occ.compiler.ir.printer import op_text
@@ -21,6 +23,7 @@ from occ.compiler.ir.shape import collecting
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.infer_control import infer_control
 
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
 
@@ -79,6 +82,8 @@ class _Inference:
                 self.op(op)
 
     def op(self, op: Op) -> None:
+        if op.name == "late":
+            return
         for inner in op.regions:
             self.region(inner)
         if any(v.type is None for v in op.inputs):
@@ -87,14 +92,70 @@ class _Inference:
         try:
             _check_types(op)
             with collecting(pairs):
-                types = infer_results(op, self.elements)
+                types = self._result_types(op)
         except Invalid as e:
             self._report(op, e)
             return
         self.assumed += [(a, b, str(op.loc)) for a, b in pairs]
+        self._settle(op, types)
+        self._propagate(op)
+
+    def _result_types(self, op: Op) -> Sequence[Type | None]:
+        if "control" in op.spec.tags:
+            return infer_control(self, op)
+        if has_unknown_rank(op) and not op.spec.host:
+            return late_types(op)
+        try:
+            return infer_results(op, self.elements)
+        except Unresolved:
+            return late_types(op)
+
+    def _settle(self, op: Op, types: Sequence[Type | None]) -> None:
+        """Type the results, with a symbol for each extent that the data decide: the one of an earlier inference again."""
+        values: dict[str, Dim] = {}
+        for value, type_ in zip(op.results, types, strict=True):
+            stated = value.type.shape if isinstance(value.type, TensorType) else None
+            found = type_.shape if isinstance(type_, TensorType) else None
+            for k, d in enumerate(found or ()):
+                if isinstance(d, Sym) and d.is_symbol and str(d).startswith("_") and str(d) not in values:
+                    known = stated is not None and found is not None and len(stated) == len(found)
+                    values[str(d)] = stated[k] if known and stated else self._data_symbol(op, value)
         for value, type_ in zip(op.results, types, strict=True):
             value.type = type_
-        self._propagate(op)
+            if values and isinstance(type_, TensorType) and type_.shape is not None:
+                value.type = type_.with_shape(tuple(dim.substitute(d, values) for d in type_.shape))
+
+    def _data_symbol(self, op: Op, value: Value) -> Dim:
+        return self.m.fresh_symbol("u0", label=DATA_LABEL)
+
+    # functions that ops run
+
+    def function(
+        self, func: Func, types: Sequence[Type | None], values: Sequence[Elements | None]
+    ) -> list[Type | None]:
+        """Infer a function; see `infer_control`."""
+        if len(types) != len(func.args):
+            raise Invalid(f"`{func.name}` takes {len(func.args)} values and is given {len(types)}")
+        for arg, type_, found in zip(func.args, types, values, strict=True):
+            arg.type = type_
+            self.known.pop(arg, None)
+            if found is not None and len(found) <= LARGEST_KNOWN:
+                self.known[arg] = found
+        self.region(func.body)
+        return [v.type for v in func.results]
+
+    @property
+    def mark(self) -> int:
+        return len(self.assumed)
+
+    def forget(self, func: Func, mark: int) -> None:
+        """Drop what a tentative inference of a function found."""
+        del self.assumed[mark:]
+        for value in [*func.args, *(r for op in func.body.walk() for r in op.results)]:
+            self.known.pop(value, None)
+        for op in func.body.walk():
+            for r in op.results:
+                r.type = None
 
     def elements(self, value: Value) -> Elements | None:
         """What is known of the elements of a value."""
@@ -107,11 +168,16 @@ class _Inference:
         if not results or op.spec.body is None or op.name == "dims":  # `static_elements` has those
             return
         tensors = [v for v in op.inputs if isinstance(v.type, TensorType)]
+        if any(v.tensor.shape is None for v in tensors):
+            return
         if "shape" not in op.spec.tags and all(self.elements(v) is None for v in tensors):
             return
         if any(v.tensor.dtype.is_float and v.tensor.size not in (0, 1) for v in results) and op.name != "Concat":
             return  # only shape arithmetic passes through floats, one number at a time
-        f = build_te("shape", [op], tensors, results, self.elements)
+        try:
+            f = build_te("shape", [op], tensors, results, self.elements)
+        except Unresolved:
+            return
         order = {f"p{k}": v for k, v in enumerate(v for v in tensors if not _inlined(v))}
         found = elements(f, [self.elements(order[p.name]) for p in f.params])
         self.known |= {
@@ -143,19 +209,22 @@ class _Inference:
         made = 0
         for value, found in self.known.items():
             op = value.defining_op
-            if op is None or not value.uses or any(x is None for x in found) or op.name == "dims":
+            if not value.uses or any(x is None for x in found) or (op is not None and op.name == "dims"):
                 continue
-            known = self._known_value(rw, op, value, found)
+            if op is None and not isinstance(value.owner, Region):
+                continue  # a constant
+            known = self._known_value(rw, value, found)
             for user, k in list(value.uses):
                 rw.set_operand(user, k, known)
             made += 1
         return made
 
-    def _known_value(self, rw: Rewriter, op: Op, value: Value, found: Elements) -> Value:
+    def _known_value(self, rw: Rewriter, value: Value, found: Elements) -> Value:
         type_ = value.tensor
         if not any(isinstance(x, Sym) for x in found):
             return self.m.add_weight(value.name, np.asarray(found, type_.dtype.numpy).reshape(type_.static))
-        anchor = op.next
+        op = value.defining_op
+        anchor = op.next if op is not None else value.owner.first if isinstance(value.owner, Region) else None
         assert anchor is not None
         attrs: dict[str, Any] = {} if type_.dtype == I64 else {"dtype": type_.dtype}
         return rw.builder(anchor).op("dims", values=found, shape=type_.dims, **attrs)
@@ -213,7 +282,7 @@ def _check_types(op: Op) -> None:
         Invalid: OCC0201.
     """
     bound: dict[str, tuple[str, str]] = {}
-    formals = op.spec.operands
+    formals = () if op.spec.region else op.spec.operands
     for k, value in enumerate(op.operands):
         if value is None or not formals:
             continue

@@ -39,11 +39,11 @@ class LowerTe(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         lowering = _Lowering(m, self.split)
-        for op in m.main.body.body:
+        for op in [op for func in m.funcs.values() for op in func.body.body]:
             if op.name != "dims":
                 lowering.op(op)
         erase_dead(m)
-        for op in m.main.body.body:
+        for op in [op for func in m.funcs.values() for op in func.body.body]:
             if op.name == "dims":  # last: the shapes above were read off these ops
                 lowering.op(op)
         m.drop_unused_weights()
@@ -58,7 +58,7 @@ def _check_types(m: Module, ctx: Context) -> None:
     Raises:
         CompileError: OCC0302.
     """
-    for op in m.main.body.body:
+    for op in [op for func in m.funcs.values() for op in func.body.body]:
         f = m.te.get(op.attrs.get("te", ""))
         if f is None or not ctx.target.dtypes:
             continue
@@ -79,7 +79,7 @@ class _Lowering:
         self.names: dict[str, str] = {}  # text of a te function without its name -> its name
 
     def op(self, op: Op) -> None:
-        if op.name in ("call", "view") or op.spec.host:
+        if op.name in ("call", "view", "late") or op.spec.host or "control" in op.spec.tags:
             return
         if "view" in op.spec.tags:
             assert op.operands[0] is not None

@@ -12,6 +12,7 @@ from occ.compiler.passes.base import Pass
 from occ.compiler.passes.canonicalize import Canonicalize
 from occ.compiler.passes.cse import Cse
 from occ.compiler.passes.dce import Dce
+from occ.compiler.passes.defer import Defer
 from occ.compiler.passes.expand import Expand
 from occ.compiler.passes.fold import Fold
 from occ.compiler.passes.fold_affine import FoldAffine
@@ -47,14 +48,14 @@ _COMMON: Pipeline = {
 PIPELINES: Mapping[str, Pipeline] = {
     "cpu": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), SplitPhases(), Fuse()),
+        "fused": (ApplyRewrites("fused"), FusePatterns(), Defer(), Expand(), Defer(), SplitPhases(), Fuse()),
         "layout": (LayoutWeights(),),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
     "cpu-jit": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Expand(), SplitPhases(), Fuse()),
+        "fused": (ApplyRewrites("fused"), FusePatterns(), Defer(), Expand(), Defer(), SplitPhases(), Fuse()),
         "layout": (),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
@@ -85,8 +86,8 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, Cse, Dce, FoldAffine, FusePatterns, Expand, SplitPhases, Fuse, LayoutWeights, LowerTe,
-        Schedule, PlanMemory,
+        Infer, ApplyRewrites, Canonicalize, Fold, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, Fuse,
+        LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.runtime.buffers import assign_offsets
@@ -27,18 +28,22 @@ class PlanMemory(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         erase_dead(m)
-        body = m.main.body
-        storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
-        for op in list(body.body):
-            if op.name == "view":
-                source = op.operands[0]
-                assert source is not None
-                storage[op.result] = storage.get(source, source)
-            elif op.results:
-                _to_destination(op)
-        outputs = _claim_outputs(m, storage)
-        _set_lifetimes(m, storage, outputs)
+        for func in m.funcs.values():
+            _plan(func)
         return True
+
+
+def _plan(func: Func) -> None:
+    storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
+    for op in func.body.body:
+        if op.name == "view":
+            source = op.operands[0]
+            assert source is not None
+            storage[op.result] = storage.get(source, source)
+        elif op.results:
+            _to_destination(op)
+    outputs = _claim_outputs(func, storage)
+    _set_lifetimes(func, storage, outputs)
 
 
 def _to_destination(op: Op) -> None:
@@ -55,24 +60,34 @@ def _to_destination(op: Op) -> None:
     attrs = dict(op.attrs) | {"writes": len(buffers)}
     kind = "kernel" if op.name == "call" else "host"
     if kind == "host":
-        attrs["routine"] = op.spec.host
-    made = Op(kind, [*op.operands, *buffers], attrs, (), loc=op.loc)
+        attrs = dict(vars(op.a)) | attrs | {"routine": _routine(op), "n_results": len(buffers)}
+        for value in buffers:
+            assert value.defining_op is not None
+            value.defining_op.attrs["host"] = True  # the routine makes it
+    made = Op(kind, [*op.operands, *buffers], attrs, (), regions=op.regions, loc=op.loc)
     home.insert(made, op)
     op.set_operands(())
     home.remove(op)
 
 
-def _claim_outputs(m: Module, storage: dict[Value, Value]) -> set[Value]:
+def _routine(op: Op) -> str:
+    """What the runtime knows an op by: a routine of hostops, `late`, or a kind of control flow."""
+    return op.spec.host or {"SequenceMap": "map"}.get(op.name, op.name.lower())
+
+
+def _claim_outputs(func: Func, storage: dict[Value, Value]) -> set[Value]:
     """Make the buffer of each output the caller's own; what cannot be (inputs, constants, one value twice) is copied."""
-    end = m.main.body.terminator
+    end = func.body.terminator
     claimed: set[Value] = set()
     for k, value in enumerate(end.inputs):
         root = storage.get(value, value)
         maker = root.defining_op
+        if (maker is not None and "host" in maker.attrs) or not _has_buffer(value):
+            continue  # given out as it is
         if maker is None or maker.name != "alloc" or root in claimed or isinstance(root, Weight):
             alloc = Op("alloc", (), {}, [value.type], result_names=[value.name])
-            m.main.body.insert(alloc, end)
-            m.main.body.insert(Op("host", [value, alloc.result], {"routine": "copy", "writes": 1}, ()), end)
+            func.body.insert(alloc, end)
+            func.body.insert(Op("host", [value, alloc.result], {"routine": "copy", "writes": 1}, ()), end)
             end.set_operand(k, alloc.result)
             root, maker = alloc.result, alloc
         maker.attrs["output"] = k
@@ -80,8 +95,13 @@ def _claim_outputs(m: Module, storage: dict[Value, Value]) -> set[Value]:
     return claimed
 
 
-def _set_lifetimes(m: Module, storage: dict[Value, Value], outputs: set[Value]) -> None:
-    steps = [op for op in m.main.body.body if op.name in ("kernel", "host")]
+def _has_buffer(value: Value) -> bool:
+    """Whether a value is a tensor whose extents the plan can compute."""
+    return isinstance(value.type, TensorType) and value.type.shape is not None and value.type.dtype.kind != "s"
+
+
+def _set_lifetimes(func: Func, storage: dict[Value, Value], outputs: set[Value]) -> None:
+    steps = [op for op in func.body.body if op.name in ("kernel", "host")]
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for k, op in enumerate(steps):
@@ -91,7 +111,7 @@ def _set_lifetimes(m: Module, storage: dict[Value, Value], outputs: set[Value]) 
             last[root] = max(k, last.get(root, 0))
         if "checks" in op.attrs:
             last[op.inputs[-1]] = len(steps)  # the runtime reads flags after it has run the kernels
-    allocs = [op for op in m.main.body.body if op.name == "alloc" and op.result not in outputs]
+    allocs = [op for op in func.body.body if op.name == "alloc" and op.result not in outputs and "host" not in op.attrs]
     for op in allocs:
         op.attrs |= {"first": first.get(op.result, 0), "last": last.get(op.result, 0)}
     sizes = [op.result.tensor.nbytes for op in allocs]

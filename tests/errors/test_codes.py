@@ -130,7 +130,14 @@ def _(s: Scene):
 
 @case("OCC0203")
 def _(s: Scene):
-    return ["build", s.model("g (float[2] x, int64[k] s) => (float[a, b] y) { y = Reshape(x, s) }"), "-t", "interp"]
+    return [
+        "build",
+        s.model("g (float[2] x, int64[k] s) => (float[a, b] y) { y = Reshape(x, s) }"),
+        "-t",
+        "cpu-jit",
+        "-C",
+        "late=off",
+    ]
 
 
 @case("OCC0204")
@@ -156,7 +163,14 @@ def _(s: Scene):
 
 @case("OCC0302")
 def _(s: Scene):
-    return ["build", s.model("g (complex64[2] x) => (complex64[4] y) { y = Concat<axis = 0>(x, x) }"), "-t", "cpu-jit"]
+    return [
+        "build",
+        s.model("g (complex64[2] x) => (complex64[4] y) { y = Concat<axis = 0>(x, x) }"),
+        "-t",
+        "cpu-jit",
+        "-C",
+        "late=off",
+    ]
 
 
 @case("OCC0303")

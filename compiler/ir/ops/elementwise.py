@@ -165,21 +165,9 @@ class BitCast:
         return t.map(x.shape, element, name="bitcast")
 
 
-@op("Dropout")
-class Dropout:
-    """Inference form: the data as they are, the mask all true (training mode is refused by `infer`)."""
-
-    static = ("training_mode",)
-
-    def body(t, x, ratio=None, training_mode=None, *, a):
-        mask = t.map(x.shape, lambda *i: literal(True, BOOL), name="mask")
-        return t.map(x.shape, lambda *i: x[i], name="dropout"), mask
-
-
 ALL = (
     *(elementwise(name, fn) for name, fn in PLAIN.items()),
     *(elementwise(name, fn, with_attributes=True) for name, fn in WITH_ATTRIBUTES.items()),
     CastLike,
     BitCast,
-    Dropout,
 )

@@ -85,9 +85,14 @@ class View:
     """The operand's bytes under another type."""
 
 
+@op("late", region=True, tags=_DECLARED)
+class Late:
+    """An op that is compiled when its operands are there: their values, or their ranks, decide what it is."""
+
+
 @op("host", region=True, tags=_DECLARED)
 class Host:
     """A routine of the runtime that is not a kernel."""
 
 
-ALL: tuple[OpSpec, ...] = (Fuse, Yield, Dims, Phases, Call, Alloc, Kernel, View, Host)
+ALL: tuple[OpSpec, ...] = (Fuse, Yield, Dims, Phases, Call, Alloc, Kernel, View, Late, Host)

@@ -17,6 +17,7 @@ from typing import Any
 import onnx
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
 from onnx.defs import OpSchema
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
@@ -168,10 +169,28 @@ def attr_value(proto: onnx.AttributeProto) -> Any:
             return onnx.numpy_helper.to_array(value)
         case str() | int() | float():
             return value
-        case onnx.GraphProto() | onnx.SparseTensorProto() | onnx.TypeProto():
+        case onnx.TypeProto():
+            return value_type(value)
+        case onnx.GraphProto() | onnx.SparseTensorProto():
             return value
         case _:
             return tuple(v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in value)
+
+
+def value_type(proto: onnx.TypeProto) -> Type | None:
+    """A type that an attribute states; extents are left open."""
+    match proto.WhichOneof("value"):
+        case "tensor_type":
+            dtype = dt.BY_ONNX.get(proto.tensor_type.elem_type)
+            return None if dtype is None else TensorType(dtype, None)
+        case "sequence_type":
+            elem = value_type(proto.sequence_type.elem_type)
+            return None if elem is None else SequenceType(elem)
+        case "optional_type":
+            elem = value_type(proto.optional_type.elem_type)
+            return None if elem is None else OptionalType(elem)
+        case _:
+            return None
 
 
 def onnx_type_name(dtype: DType) -> str:

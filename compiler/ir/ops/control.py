@@ -1,0 +1,34 @@
+"""Control flow. The sub-graphs are functions of the module; what they take from outside follows the formal operands.
+
+`If(cond, *captures) {then_branch=@f, else_branch=@g, captures=k}`; `passes/infer_control.py` finds the types, and
+`runtime/control.py` states what runs.
+"""
+
+from __future__ import annotations
+
+from occ.compiler.ir.ops.spec import OpSpec, op
+
+_DECLARED = ("declared", "control")
+
+
+@op("If", region=True, tags=_DECLARED)
+class If:
+    """One of two branches."""
+
+
+@op("Loop", region=True, tags=_DECLARED)
+class Loop:
+    """A body, as long as its condition holds and the trip count is not reached."""
+
+
+@op("Scan", region=True, tags=_DECLARED)
+class Scan:
+    """A body for each slice of the scanned operands."""
+
+
+@op("SequenceMap", region=True, tags=_DECLARED)
+class SequenceMap:
+    """A body for each element of a sequence."""
+
+
+ALL: tuple[OpSpec, ...] = (If, Loop, Scan, SequenceMap)

@@ -1,0 +1,38 @@
+"""Random tensors. Without a seed every run gives other numbers."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.ir.dtype import F32, I32
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.types import TensorType
+
+
+class _Shaped:
+    def infer(*, a):
+        return TensorType(a.dtype or F32, tuple(a.shape))
+
+
+class _Like:
+    def infer(x, *, a):
+        return TensorType(a.dtype or x.dtype, x.type.shape)
+
+
+RandomNormal = op("RandomNormal", host="RandomNormal")(_Shaped)
+RandomUniform = op("RandomUniform", host="RandomUniform")(_Shaped)
+RandomNormalLike = op("RandomNormalLike", host="RandomNormalLike")(_Like)
+RandomUniformLike = op("RandomUniformLike", host="RandomUniformLike")(_Like)
+Bernoulli = op("Bernoulli", host="Bernoulli")(_Like)
+
+
+@op("Multinomial", host="Multinomial")
+class Multinomial:
+    """Class numbers drawn by unnormalised log-probabilities."""
+
+    def infer(x, *, a):
+        return TensorType(a.dtype or I32, (x.shape[0], a.sample_size))
+
+
+ALL: tuple[OpSpec, ...] = (
+    RandomNormal, RandomUniform, RandomNormalLike, RandomUniformLike, Bernoulli, Multinomial,
+)  # fmt: skip

@@ -1,0 +1,69 @@
+"""Operators whose number of results the data decide: NonZero, Unique, Compress, NonMaxSuppression; and Dropout."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import data_dim, normalize_axis
+from occ.compiler.ir.types import TensorType
+
+
+@op("NonZero", host="NonZero")
+class NonZero:
+    """Indices of the elements that are not zero, a column each."""
+
+    def infer(x, *, a):
+        return TensorType(I64, (data_dim(1) if x.type.shape is None else max(x.rank, 1), data_dim(0)))
+
+
+@op("Unique", host="Unique")
+class Unique:
+    """The distinct elements, or slices along an axis; where each came from; which each element is; how often."""
+
+    def infer(x, *, a):
+        rows = TensorType(I64, (data_dim(0),))
+        if x.type.shape is None:
+            return (
+                TensorType(x.dtype, (data_dim(0),) if a.axis is None else None),
+                rows,
+                TensorType(I64, (data_dim(1),)),
+                rows,
+            )
+        if a.axis is None:
+            return TensorType(x.dtype, (data_dim(0),)), rows, TensorType(I64, (x.type.size,)), rows
+        axis = normalize_axis(a.axis, x.rank, "Unique")
+        shape = tuple(data_dim(0) if k == axis else d for k, d in enumerate(x.shape))
+        return TensorType(x.dtype, shape), rows, TensorType(I64, (x.shape[axis],)), rows
+
+
+@op("Compress", host="Compress")
+class Compress:
+    """The elements, or slices along an axis, where a condition holds."""
+
+    def infer(x, condition, *, a):
+        if a.axis is None:
+            return TensorType(x.dtype, (data_dim(0),))
+        if x.type.shape is None:
+            return TensorType(x.dtype, None)
+        axis = normalize_axis(a.axis, x.rank, "Compress")
+        return TensorType(x.dtype, tuple(data_dim(0) if k == axis else d for k, d in enumerate(x.shape)))
+
+
+@op("NonMaxSuppression", host="NonMaxSuppression")
+class NonMaxSuppression:
+    """Boxes that do not overlap a better one, as rows of (batch, class, box)."""
+
+    def infer(boxes, scores, limit=None, iou=None, score=None, *, a):
+        return TensorType(I64, (data_dim(0), 3))
+
+
+@op("Dropout", host="Dropout")
+class Dropout:
+    """In training, zeroes elements at random and scales the others; else nothing, and then it is removed."""
+
+    def infer(x, ratio=None, training=None, *, a):
+        return x.type, TensorType(BOOL, x.type.shape)
+
+
+ALL: tuple[OpSpec, ...] = (NonZero, Unique, Compress, NonMaxSuppression, Dropout)

@@ -1,0 +1,65 @@
+"""Strings and text features."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dtype import BOOL, F32, I64, STR
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import broadcast_shapes, data_dim
+from occ.compiler.ir.types import TensorType
+
+
+@op("StringConcat", host="StringConcat")
+class StringConcat:
+    """Joins strings, element by element."""
+
+    def infer(x, y, *, a):
+        if x.type.shape is None or y.type.shape is None:
+            return TensorType(STR, None)
+        return TensorType(STR, broadcast_shapes(x.shape, y.shape, op="StringConcat"))
+
+
+@op("StringSplit", host="StringSplit")
+class StringSplit:
+    """Splits strings; the pieces, padded with empty strings along a new axis, and how many each string has."""
+
+    def infer(x, *, a):
+        if x.type.shape is None:
+            return x.type, TensorType(I64, None)
+        return TensorType(STR, (*x.shape, data_dim(0))), TensorType(I64, x.shape)
+
+
+@op("RegexFullMatch", host="RegexFullMatch")
+class RegexFullMatch:
+    """Whether all of a string matches a regular expression (RE2 syntax, as far as Python's `re` shares it)."""
+
+    def infer(x, *, a):
+        return TensorType(BOOL, x.type.shape)
+
+
+@op("StringNormalizer", host="StringNormalizer")
+class StringNormalizer:
+    """Changes case, and leaves out stop words."""
+
+    def infer(x, *, a):
+        if x.type.shape is None:
+            return x.type
+        if not a.stopwords:
+            return x.type
+        return TensorType(STR, (*x.shape[:-1], data_dim(0)))
+
+
+@op("TfIdfVectorizer", host="TfIdfVectorizer")
+class TfIdfVectorizer:
+    """Counts n-grams of a pool in each row."""
+
+    def infer(x, *, a):
+        if x.type.shape is None:
+            return TensorType(F32, None)
+        if x.rank not in (1, 2):
+            raise Invalid(f"`TfIdfVectorizer` takes a vector or a matrix, not {x.type}")
+        return TensorType(F32, (*x.shape[:-1], max(a.ngram_indexes, default=-1) + 1))
+
+
+ALL: tuple[OpSpec, ...] = (StringConcat, StringSplit, RegexFullMatch, StringNormalizer, TfIdfVectorizer)

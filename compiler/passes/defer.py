@@ -1,0 +1,72 @@
+"""Sets late ops apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from occ.compiler.diagnostics import shorten
+from occ.compiler.ir.late import foreign_types, is_late
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.passes.base import Context, Pass, finish
+
+
+@dataclass(frozen=True)
+class Defer(Pass):
+    """Puts every op that waits for its operands into a region of its own, where nothing looks before the run.
+
+    `%y = Reshape(%x, %s)` --> `%y = late(%x, %s) do (%a, %b) { %r = Reshape(%a, %b)  yield %r }`
+    """
+
+    name: ClassVar[str] = "defer"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        rw = Rewriter(m)
+        deferred = 0
+        for func in m.funcs.values():
+            for op in func.body.body:
+                if is_late(op):
+                    if ctx.options.get("late") == "off":
+                        _refuse(op, ctx)
+                        continue
+                    _defer(op, rw)
+                    deferred += 1
+        ctx.sink.raise_errors()
+        rw.hits["defer"] += deferred
+        return finish(rw, ctx, deferred)
+
+
+def _refuse(op: Op, ctx: Context) -> None:
+    where = f"{shorten(ctx.source)}: {shorten(str(op.loc))}"
+    if foreign := foreign_types(op):
+        ctx.sink.error(
+            "OCC0302", f"target `{ctx.target.name}` has no kernels for the element type {foreign[0]}", where=where,
+            help="without `-C late=off` the node is interpreted at run time",
+        )  # fmt: skip
+        return
+    ctx.sink.error(
+        "OCC0203", f"`{op.name}` has to be compiled at run time, which `-C late=off` forbids", where=where,
+        notes=[f"`{shorten(v.name, 60)}` is {v.type}" for v in op.inputs[:4]],
+        help="give the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
+    )  # fmt: skip
+
+
+def _defer(op: Op, rw: Rewriter) -> None:
+    home = op.parent
+    assert home is not None
+    outer = list(dict.fromkeys(op.inputs))
+    body = Region([v.type for v in outer], [v.name for v in outer])
+    inside = dict(zip(outer, body.args, strict=True))
+    late = Op(
+        "late", outer, {"op": op.name}, [r.type for r in op.results], result_names=[r.name for r in op.results],
+        regions=[body], loc=op.loc,
+    )  # fmt: skip
+    home.insert(late, op)
+    for old, new in zip(op.results, late.results, strict=True):
+        for user, k in list(old.uses):
+            rw.set_operand(user, k, new)
+    rw.move_into(op, body)
+    op.set_operands([v if v is None else inside[v] for v in op.operands])
+    body.insert(Op("yield", op.results, {}, ()))

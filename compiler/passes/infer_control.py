@@ -1,0 +1,294 @@
+"""Types of control flow: the functions of an op are inferred from its operands, and its results from theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Protocol
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import Dim, Sym
+from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.meaning import Elements
+from occ.compiler.ir.module import DATA_LABEL, Func, Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.shape import data_dim
+from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.value import Value
+
+_ROUNDS = 8  # of generalising what a loop carries; each makes an extent symbolic or a rank unknown
+Types = Sequence[Type | None]
+
+
+class Inference(Protocol):
+    """What this file needs of the inference at work."""
+
+    m: Module
+
+    def elements(self, value: Value) -> Elements | None: ...
+
+    def function(self, func: Func, types: Types, values: Sequence[Elements | None]) -> list[Type | None]:
+        """Infer a function from the types and known values of its arguments; gives the types of its results."""
+        ...
+
+    def forget(self, func: Func, mark: int) -> None:
+        """Drop what `function` found since `mark`."""
+        ...
+
+    @property
+    def mark(self) -> int: ...
+
+
+def infer_control(inf: Inference, op: Op) -> list[Type | None]:
+    """Result types of If, Loop, Scan or SequenceMap; extents that differ from run to run are `data_dim`s.
+
+    Raises:
+        Invalid: the functions do not fit the op.
+    """
+    return _RULES[op.name](inf, op)
+
+
+def _if(inf: Inference, op: Op) -> list[Type | None]:
+    captures = op.operands[1:]
+    found = [
+        inf.function(f, [v and v.type for v in captures], [v and inf.elements(v) for v in captures])
+        for f in inf.m.called(op)
+    ]
+    then, other = found
+    if len(then) != len(other) or len(then) != len(op.results):
+        raise Invalid(f"the branches of `If` give {len(then)} and {len(other)} values, the node {len(op.results)}")
+    fresh = _counted()
+    return [join(a, b, fresh) for a, b in zip(then, other, strict=True)]
+
+
+def _loop(inf: Inference, op: Op) -> list[Type | None]:
+    (func,) = inf.m.called(op)
+    n = len(op.operands) - 2 - op.attrs["captures"]
+    captures = op.operands[2 + n :]
+    head: list[Type | None] = [TensorType(I64, ()), TensorType(BOOL, ())]
+    carried = _start(inf, func, [v and v.type for v in op.operands[2 : 2 + n]], 2)
+
+    def body(types: Types) -> list[Type | None]:
+        values: list[Elements | None] = [None] * (2 + n) + [v and inf.elements(v) for v in captures]
+        return inf.function(func, [*head, *types, *(v and v.type for v in captures)], values)
+
+    carried, yields = _to_fixpoint(inf, func, carried, body, 2, lambda found: found[1 : 1 + n])
+    _count_fits(op, len(yields) - 1)
+    trips = _trips(inf, op, func)
+    fresh = _counted()
+    scanned = [_stacked(t, trips, 0, inf) for t in yields[1 + n :]]
+    return [*(_outward(t, inf, fresh) for t in carried), *(_outward(t, inf, fresh) for t in scanned)]
+
+
+def _trips(inf: Inference, op: Op, func: Func) -> Dim:
+    """The trip count, where it is known and the body cannot stop earlier."""
+    limit, start = op.operands[:2]
+    known = inf.elements(limit) if limit is not None else None
+    goes_on = [inf.elements(func.results[0])] if func.results[0] is not func.args[1] else []
+    goes_on += [inf.elements(start)] if start is not None else []
+    if known and isinstance(known[0], (int, Sym)) and all(e is not None and e[0] for e in goes_on):
+        return known[0] if not isinstance(known[0], int) else max(known[0], 0)
+    return data_dim(99)
+
+
+def _scan(inf: Inference, op: Op) -> list[Type | None]:
+    (func,) = inf.m.called(op)
+    a = op.a
+    n = len(op.operands) - a.captures - a.num_scan_inputs
+    states, sequences, captures = (
+        op.operands[:n],
+        op.operands[n:][: a.num_scan_inputs],
+        op.operands[n + a.num_scan_inputs :],
+    )
+    axes = a.scan_input_axes or (0,) * len(sequences)
+    slices: list[Type | None] = []
+    length: Dim = data_dim(99)
+    for v, axis in zip(sequences, axes, strict=True):
+        assert v is not None
+        dims = list(v.tensor.dims)
+        length = dims.pop(axis % len(dims))
+        slices.append(TensorType(v.tensor.dtype, tuple(dims)))
+    carried = _start(inf, func, [v and v.type for v in states], 0)
+
+    def body(types: Types) -> list[Type | None]:
+        values: list[Elements | None] = [None] * (n + len(slices)) + [v and inf.elements(v) for v in captures]
+        return inf.function(func, [*types, *slices, *(v and v.type for v in captures)], values)
+
+    carried, yields = _to_fixpoint(inf, func, carried, body, 0, lambda found: found[:n])
+    _count_fits(op, len(yields))
+    out_axes = a.scan_output_axes or (0,) * (len(yields) - n)
+    fresh = _counted()
+    scanned = [_stacked(t, length, axis, inf) for t, axis in zip(yields[n:], out_axes, strict=True)]
+    return [*(_outward(t, inf, fresh) for t in carried), *(_outward(t, inf, fresh) for t in scanned)]
+
+
+def _sequence_map(inf: Inference, op: Op) -> list[Type | None]:
+    (func,) = inf.m.called(op)
+    types = [
+        v.type.elem if v is not None and isinstance(v.type, SequenceType) and k < len(op.operands) - op.attrs["captures"]
+        else v and v.type
+        for k, v in enumerate(op.operands)
+    ]  # fmt: skip
+    inner = [_inward(inf, func, k, t) for k, t in enumerate(types)]
+    found = inf.function(func, inner, [None] * len(types))
+    _count_fits(op, len(found))
+    return [SequenceType(_loose(t)) for t in found if t is not None]
+
+
+_RULES: dict[str, Callable[[Inference, Op], list[Type | None]]] = {
+    "If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map,
+}  # fmt: skip
+
+
+def _count_fits(op: Op, n: int) -> None:
+    if n != len(op.results):
+        raise Invalid(f"the body of `{op.name}` gives {n} values, the node {len(op.results)}")
+
+
+def _to_fixpoint(
+    inf: Inference, func: Func, carried: list[Type | None], body: Callable[[Types], list[Type | None]], first: int,
+    pick: Callable[[list[Type | None]], list[Type | None]],
+) -> tuple[list[Type | None], list[Type | None]]:  # fmt: skip
+    """Widen what a loop carries until the body gives back what it takes."""
+    for _ in range(_ROUNDS):
+        mark = inf.mark
+        found = body(carried)
+        wider = [_widen(inf, func, first + k, a, b) for k, (a, b) in enumerate(zip(carried, pick(found), strict=True))]
+        if wider == carried:
+            return carried, found
+        inf.forget(func, mark)
+        carried = wider
+    raise Invalid(f"what `{func.name}` carries changes its type in every iteration")
+
+
+def _start(inf: Inference, func: Func, types: Types, first: int) -> list[Type | None]:
+    """Types to begin with: those of the operands, extents that an earlier inference found to vary left symbolic."""
+    return [_widen(inf, func, first + k, t, func.args[first + k].type, only_known=True) for k, t in enumerate(types)]
+
+
+def _widen(
+    inf: Inference, func: Func, k: int, carried: Type | None, found: Type | None, *, only_known: bool = False
+) -> Type | None:
+    """A type that both are; an extent that differs becomes a symbol of the function, for its lifetime the same one."""
+    if not isinstance(carried, TensorType) or not isinstance(found, TensorType):
+        if only_known or carried == found or found is None:
+            return carried
+        return _join_containers(carried, found)
+    if only_known and (found.shape is None or carried.shape is None or len(found.shape) != len(carried.shape)):
+        return carried if found.shape is not None else found
+    if carried.dtype != found.dtype:
+        raise Invalid(f"a loop carries {carried} into an iteration and {found} out of it")
+    if carried.shape is None or found.shape is None or len(carried.shape) != len(found.shape):
+        return TensorType(carried.dtype, None)
+    dims: list[Dim] = []
+    for axis, (a, b) in enumerate(zip(carried.shape, found.shape, strict=True)):
+        varies = is_data(b, inf.m) if only_known else a != b
+        dims.append(_local(inf, func, k, axis, b) if varies else a)
+    return TensorType(carried.dtype, tuple(dims))
+
+
+def _local(inf: Inference, func: Func, k: int, axis: int, known: Dim) -> Dim:
+    """The symbol of an extent of an argument that varies."""
+    arg = func.args[k].type
+    if (
+        isinstance(arg, TensorType)
+        and arg.shape is not None
+        and axis < len(arg.shape)
+        and is_data(arg.shape[axis], inf.m)
+    ):
+        return arg.shape[axis]
+    return inf.m.fresh_symbol(f"{_plain(func.args[k].name)}_{axis}", label=DATA_LABEL)
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"u_{name}")[:40]
+
+
+def _inward(inf: Inference, func: Func, k: int, t: Type | None) -> Type | None:
+    """The type of an element of a sequence inside of the body: its extents are symbols that each call binds."""
+    if not isinstance(t, TensorType) or t.shape is None:
+        return t
+    dims = tuple(_local(inf, func, k, axis, d) if not isinstance(d, int) else d for axis, d in enumerate(t.shape))
+    return TensorType(t.dtype, dims)
+
+
+def is_data(d: Dim, m: Module) -> bool:
+    """Whether an extent is a symbol that the data decide."""
+    return isinstance(d, Sym) and d.is_symbol and str(d) in m.symbols and m.symbols[str(d)].label == DATA_LABEL
+
+
+def _outward(t: Type | None, inf: Inference, fresh: Callable[[], Dim]) -> Type | None:
+    """The type of a result of a loop: what depends on its symbols is decided by the data."""
+    if not isinstance(t, TensorType) or t.shape is None:
+        return _loose(t) if t is not None else None
+    return t.with_shape(tuple(fresh() if _varies(d, inf.m) else d for d in t.shape))
+
+
+def _varies(d: Dim, m: Module) -> bool:
+    from occ.compiler.ir.dim import symbols
+
+    return any(s.startswith("_") or (s in m.symbols and m.symbols[s].label == DATA_LABEL) for s in symbols(d))
+
+
+def _stacked(t: Type | None, length: Dim, axis: int, inf: Inference) -> Type | None:
+    if not isinstance(t, TensorType) or t.shape is None:
+        return t
+    dims = list(t.shape)
+    dims.insert(axis % (len(dims) + 1), length)
+    return t.with_shape(tuple(dims))
+
+
+def _loose(t: Type) -> Type:
+    """A type without the extents of tensors in sequences, which need not agree."""
+    match t:
+        case TensorType():
+            return t
+        case SequenceType(elem):
+            return SequenceType(_loose(elem))
+        case OptionalType(elem):
+            return OptionalType(_loose(elem))
+
+
+def join(a: Type | None, b: Type | None, fresh: Callable[[], Dim]) -> Type | None:
+    """A type that both are.
+
+    Raises:
+        Invalid: the element types or kinds differ.
+    """
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        if a.dtype != b.dtype:
+            raise Invalid(f"the branches give {a} and {b}")
+        if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+            return TensorType(a.dtype, None)
+        dims = tuple(x if x == y else fresh() for x, y in zip(a.shape, b.shape, strict=True))
+        return TensorType(a.dtype, dims)
+    return _join_containers(a, b)
+
+
+def _join_containers(a: Type | None, b: Type | None) -> Type | None:
+    match a, b:
+        case SequenceType(x), SequenceType(y):
+            return SequenceType(_unshaped(x, y))
+        case OptionalType(x), OptionalType(y):
+            return OptionalType(_unshaped(x, y))
+        case OptionalType(x), y if y is not None:
+            return OptionalType(_unshaped(x, y))
+        case x, OptionalType(y) if x is not None:
+            return OptionalType(_unshaped(x, y))
+        case _:
+            raise Invalid(f"the branches give {a} and {b}")
+
+
+def _unshaped(a: Type, b: Type) -> Type:
+    if a == b:
+        return a
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        return TensorType(a.dtype, None)
+    joined = _join_containers(a, b)
+    assert joined is not None
+    return joined
+
+
+def _counted() -> Callable[[], Dim]:
+    numbers = count()
+    return lambda: data_dim(next(numbers))

@@ -1,0 +1,65 @@
+"""Attributes of steps as JSON data, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+def encode(value: Any) -> Any:
+    """An attribute as JSON data: arrays and tuples get a tag, element types become their names."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return {"float": repr(value)}  # JSON has neither inf nor nan
+        case np.ndarray():
+            if value.dtype == object:
+                return {"strings": [_text(v) for v in value.reshape(-1)], "shape": list(value.shape)}
+            return {"array": value.tobytes().hex(), "dtype": value.dtype.name, "shape": list(value.shape)}
+        case tuple() | list():
+            return {"list": [encode(v) for v in value]}
+        case _:
+            return getattr(value, "name", None)  # an element type by its name; a type is for the compiler alone
+
+
+def decode(value: Any) -> Any:
+    """An attribute from JSON data."""
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"float": text}:
+            return float(text)
+        case {"strings": texts, "shape": shape}:
+            array = np.empty(len(texts), object)
+            array[:] = texts
+            return array.reshape(shape)
+        case {"array": data, "dtype": name, "shape": shape}:
+            return np.frombuffer(bytes.fromhex(data), _dtype(name)).reshape(shape)
+        case {"list": items}:
+            return tuple(decode(v) for v in items)
+        case _:
+            raise ValueError(f"the attribute {value!r} cannot be read")
+
+
+def encode_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """All attributes of a step."""
+    return {k: encode(v) for k, v in attrs.items()}
+
+
+def decode_attrs(attrs: Mapping[str, Any]) -> SimpleNamespace:
+    """All attributes of a step, as fields."""
+    return SimpleNamespace(**{k: decode(v) for k, v in attrs.items()})
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def _dtype(name: str) -> np.dtype:
+    from occ.runtime.signature import dtype_of_numpy_name
+
+    return dtype_of_numpy_name(name)

@@ -1,0 +1,102 @@
+"""NonZero, Unique, Compress, NonMaxSuppression, Dropout (ONNX operators of the same names)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+def nonzero(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    """Indices, i64[rank, count], in row-major order."""
+    return np.array(np.nonzero(np.atleast_1d(x) != 0), np.int64).reshape(max(x.ndim, 1), -1)
+
+
+def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
+    """Values, first positions, inverse, counts; in order of value, or of first occurrence if `a.sorted` is 0."""
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=a.axis
+    )
+    inverse = inverse.reshape(-1)
+    if not a.sorted:
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        axis = 0 if a.axis is None else a.axis
+        values, first, counts = np.take(values, order, axis=axis), first[order], counts[order]
+        inverse = rank[inverse]
+    return values, first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
+
+
+def compress(x: np.ndarray, condition: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    """The condition may be shorter than the axis; what lies behind its end is left out."""
+    source, axis = (x.reshape(-1), 0) if a.axis is None else (x, a.axis)
+    if len(condition) > source.shape[axis]:
+        raise ValueError(f"the condition has {len(condition)} elements, the axis {source.shape[axis]}")
+    return np.take(source, np.flatnonzero(condition), axis=axis)
+
+
+def non_max_suppression(
+    boxes: np.ndarray, scores: np.ndarray, limit: np.ndarray | None = None, iou: np.ndarray | None = None,
+    score: np.ndarray | None = None, *, a: SimpleNamespace,
+) -> np.ndarray:  # fmt: skip
+    """Boxes f32[batch, n, 4], scores f32[batch, classes, n] -> i64[count, 3]; without a limit nothing is selected."""
+    most = 0 if limit is None else int(np.asarray(limit).reshape(-1)[0])
+    overlap = 0.0 if iou is None else float(np.asarray(iou).reshape(-1)[0])
+    least = None if score is None else float(np.asarray(score).reshape(-1)[0])
+    chosen: list[tuple[int, int, int]] = []
+    for batch, per_class in enumerate(scores):
+        low, high = _corners(boxes[batch].astype(np.float64), a.center_point_box)
+        for label, values in enumerate(per_class):
+            kept = _suppress(values, low, high, most, overlap, least)
+            chosen += [(batch, label, k) for k in kept]
+    return np.array(chosen, np.int64).reshape(-1, 3)
+
+
+def _corners(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
+    if center:  # x, y, width, height
+        middle, half = boxes[:, :2], boxes[:, 2:] / 2
+        return middle - half, middle + half
+    return np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+
+
+def _suppress(
+    scores: np.ndarray, low: np.ndarray, high: np.ndarray, most: int, overlap: float, least: float | None
+) -> list[int]:
+    order = np.argsort(-scores, kind="stable")
+    if least is not None:
+        order = order[scores[order] > least]
+    area = np.prod(high - low, axis=1)
+    kept: list[int] = []
+    while order.size and len(kept) < most:
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        common = np.prod(
+            np.clip(np.minimum(high[best], high[order]) - np.maximum(low[best], low[order]), 0, None), axis=1
+        )
+        total = area[best] + area[order] - common
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.where(total > 0, common / total, 0)
+        order = order[ratio <= overlap]
+    return kept
+
+
+def dropout(
+    x: np.ndarray, ratio: np.ndarray | None = None, training: np.ndarray | None = None, *, a: SimpleNamespace
+) -> tuple[np.ndarray, np.ndarray]:
+    """The result and the mask of what stays."""
+    rate = 0.5 if ratio is None else float(np.asarray(ratio).reshape(()))
+    if training is None or not bool(np.asarray(training).reshape(())) or rate == 0:
+        return x, np.ones(x.shape, np.bool_)
+    random = np.random.RandomState(a.seed)  # the generator of the ONNX reference, so that seeds mean the same
+    mask = random.uniform(0, 1.0, x.shape) >= rate
+    scale = np.float64(1 / (1 - rate)) if rate < 1 else np.float64(0)
+    return (mask * x * scale).astype(x.dtype), mask
+
+
+ROUTINES: dict[str, Callable[..., Any]] = {
+    "NonZero": nonzero, "Unique": unique, "Compress": compress, "NonMaxSuppression": non_max_suppression,
+    "Dropout": dropout,
+}  # fmt: skip

@@ -1,0 +1,93 @@
+"""What the data decide: sizes, shapes, branches, trip counts; compared with onnxruntime or the ONNX reference."""
+
+import numpy as np
+import onnx.parser
+import onnx.reference
+import pytest
+from occ.runtime.artifact import Artifact
+from occ.runtime.errors import RunError
+
+import occ
+
+TARGETS = ["interp", "cpu-jit"]
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def agree(text: str, target: str, *feeds: dict[str, np.ndarray]) -> None:
+    """One build gives what the reference gives, for all feeds."""
+    model = onnx.parser.parse_model(HEAD + text)
+    built = occ.compile(model, target)
+    reference = onnx.reference.ReferenceEvaluator(model)
+    for feed in feeds:
+        for got, want in zip(built.run(feed).values(), reference.run(None, feed), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+            assert got.dtype == want.dtype
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+
+
+def i64(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_reshape_by_an_input(target: str) -> None:
+    text = "g (float[n, m] x, int64[3] s) => (float[a, b, c] y) { r = Reshape(x, s)  y = Relu(r) }"
+    agree(text, target, {"x": f32(4, 6), "s": i64(2, -1, 3)}, {"x": f32(2, 2), "s": i64(1, 0, 2)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_follows_a_late_op_is_compiled_for_its_extents(target: str) -> None:
+    text = """g (float[n] x, int64[1] start, int64[1] end) => (float[k] y) {
+        s = Slice(x, start, end)  e = Exp(s)  t = Sum(e, e)  y = Neg(t)
+    }"""
+    agree(text, target, {"x": f32(9), "start": i64(1), "end": i64(-2)}, {"x": f32(5), "start": i64(4), "end": i64(2)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_number_of_non_zeros(target: str) -> None:
+    text = "g (float[n, m] x) => (float[k, 2] y) { z = NonZero(x)  t = Transpose(z)  y = Cast<to = 1>(t) }"
+    agree(text, target, {"x": np.eye(3, dtype=np.float32)}, {"x": np.zeros((2, 2), np.float32)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_branches_of_unlike_shapes(target: str) -> None:
+    text = """g (bool c, float[n] x) => (float[k] y) {
+        y = If (c) <then_branch = a () => (float[p] t) { t = Concat<axis = 0>(x, x) },
+                    else_branch = b () => (float[q] t) { t = Abs(x) }>
+    }"""
+    agree(text, target, {"c": np.array(True), "x": f32(3)}, {"c": np.array(False), "x": f32(3)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_loop_that_grows_what_it_carries(target: str) -> None:
+    text = """g (int64 trips, bool on, float[2] x) => (float[n] y, float[m, 2] s) {
+        start = Identity(x)
+        y, s = Loop (trips, on, start) <body = b (int64 i, bool c, float[k] v) => (bool go, float[l] w, float[2] z) {
+            go = Identity(c)  z = Neg(x)  w = Concat<axis = 0>(v, z)
+        }>
+    }"""
+    agree(text, target, *({"trips": np.array(n, np.int64), "on": np.array(True), "x": f32(2)} for n in (3, 1)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sequence_outlives_the_buffers_of_its_elements(target: str) -> None:
+    """The elements are intermediate values, whose memory the next kernel takes over."""
+    text = """g (float[n] x) => (float[m] y) {
+        a = Exp(x)  s = SequenceConstruct(a)  b = Neg(a)  c = Abs(b)  t = SequenceInsert(s, c)
+        d = Sin(c)  e = Cos(d)  u = SequenceInsert(t, e)  y = ConcatFromSequence<axis = 0>(u)
+    }"""
+    agree(text, target, {"x": f32(5)}, {"x": f32(70)})
+
+
+def test_runtime_alone_says_that_the_compiler_is_missing(tmp_path) -> None:
+    """OCC0507."""
+    text = "g (float[n] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }"
+    path = tmp_path / "model.occ"
+    occ.build(onnx.parser.parse_model(HEAD + text), "cpu-jit", path)
+    session = Artifact.load(path).session()
+    with pytest.raises(RunError, match="OCC0507"):
+        session.run({"x": f32(4), "s": i64(2, 2)})
+    assert occ.load(path).run({"x": f32(4), "s": i64(2, 2)})["y"].shape == (2, 2)
