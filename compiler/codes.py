@@ -194,6 +194,11 @@ CODES: dict[str, Code] = {
         "A `when` condition or a replacement raised an exception, or built an op that is not valid. The notes name the"
         " line.",
     ),
+    "OCC0613": Code(
+        "a rule is wrong",
+        "`occ check-rules` found operands for which the pattern and its replacement give different results. The"
+        " counterexample is an .occ file that computes both.",
+    ),
     "OCC0901": Code(
         "internal error",
         "A fault of occ. The message gives the path of a reproducer: one .occ file that fails the same way.",

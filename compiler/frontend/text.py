@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -55,7 +57,7 @@ class _WeightText(NamedTuple):
     name: str
     type: TensorType
     ref: tuple[int, int] | None
-    values: list[Any]
+    values: list[Any] | bytes
 
 
 _SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le"}
@@ -193,6 +195,9 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     def dense(self, *values: Any) -> tuple[None, list[Any]]:
         return None, _present([*values])
+
+    def packed(self, data: str) -> tuple[None, bytes]:
+        return None, zlib.decompress(base64.b64decode(_string(data)))
 
     # expressions; loads and indices take their dtype in a second step, where sources are known
     index = staticmethod(lambda name: ex.Index(str(name)))
@@ -395,6 +400,12 @@ class _WeightsFile:
         return _shaped(self._map[offset : offset + size], w.type)
 
 
+def _data(type_: TensorType, values: list[Any] | bytes) -> np.ndarray:
+    if isinstance(values, bytes):
+        return _shaped(np.frombuffer(values, np.uint8), type_)
+    return _array(type_, values)
+
+
 def _extents(type_: TensorType) -> tuple[int, ...]:
     """Physical extents of a weight, which are constants."""
     return type_.with_shape(type_.static).layout.physical_shape(type_.static)  # pyright: ignore[reportReturnType]
@@ -413,7 +424,7 @@ def _fill(m: Module, items: list[Any], read: Callable[[_WeightText], np.ndarray]
             case Constraint():
                 m.constraints.append(item)
             case _WeightText():
-                data = read(item) if item.ref else _array(item.type, item.values)
+                data = read(item) if item.ref else _data(item.type, item.values)
                 m.weights[item.name] = Weight(item.name, data, item.type)
             case _FuncText():
                 m.funcs[item.name] = Func(item.name, _region(item.region, {}, m), item.result_names)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -262,8 +264,11 @@ def weight_offsets(m: Module) -> dict[str, int]:
     return offsets
 
 
-def _weight_line(w: Weight, offsets: dict[str, int]) -> str:
+def _weight_line(w: Weight, offsets: dict[str, int], *, inline: bool) -> str:
     head = f"  weight {sigil('@', w.name)} : {w.type} = "
+    if w.name in offsets and inline:
+        data = zlib.compress(np.ascontiguousarray(w.data).tobytes())
+        return f"{head}zlib<{quote(base64.b64encode(data).decode())}>"
     if w.name in offsets:
         return f"{head}ref({offsets[w.name]}, {w.data.nbytes})"
     return f"{head}dense<{', '.join(number(v) for v in _elements(w.data))}>"
@@ -274,16 +279,22 @@ def _symbol_line(s: Symbol, label: str) -> str:
     return f"  dim {s.name} {quote(label)}{bounds}" + (f" % {s.divisible_by}" if s.divisible_by > 1 else "")
 
 
-def module_text(m: Module, weights_file: str = "") -> str:
-    """A module; `weights_file` is where `write_weights` puts what is not printed in place."""
+def module_text(m: Module, weights_file: str = "", *, inline: bool = False) -> str:
+    """A module.
+
+    Args:
+        m: the module.
+        weights_file: the file with what `weight_bytes` gives, which has the weights that are not printed in place.
+        inline: put those weights into the text, compressed.
+    """
     attrs = {"stage": m.stage} | ({"target": m.target} if m.target else {})
     offsets = weight_offsets(m)
-    if offsets:
+    if offsets and not inline:
         attrs["weights"] = weights_file
     lines = [f"module {sigil('@', m.name)} {{{', '.join(f'{k}={quote(v)}' for k, v in attrs.items())}}} {{"]
     lines += [_symbol_line(info.symbol, info.label) for info in m.symbols.values()]
     lines += [f"  constraint {c.lhs} == {c.rhs} {quote(c.node)}" for c in m.constraints]
-    lines += [_weight_line(w, offsets) for w in m.weights.values()]
+    lines += [_weight_line(w, offsets, inline=inline) for w in m.weights.values()]
     lines += [func_text(f) for f in m.funcs.values()]
     lines += [te_text(f, "  ") for f in m.te.values()]
     return "\n".join([*lines, "}", ""])

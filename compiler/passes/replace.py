@@ -12,9 +12,8 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.location import fuse
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value
-from occ.compiler.ir.verify import agree
 from occ.compiler.passes.rules import Match, Rejected, Rewrite, call, failed
 
 
@@ -163,9 +162,16 @@ def _objection(old: Sequence[Value], new: Sequence[Value]) -> str | None:
     for a, b in zip(old, new, strict=True):
         if a is b:
             return "its replacement is what it replaces"
-        if not agree(a.type, b.type):
+        if not _same_type(a.type, b.type):
             return f"%{a.name} is {a.type}, its replacement {b.type}"
     return None
+
+
+def _same_type(a: Type | None, b: Type | None) -> bool:
+    """Equality, not agreement: a symbolic extent that might be 1 is not one that is."""
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        return a.dtype == b.dtype and a.dims == b.dims
+    return a == b
 
 
 def _undo(b: RuleBuilder) -> None:
@@ -205,3 +211,13 @@ def sorted_ops(ops: Sequence[Op]) -> list[Op]:
     assert home is not None
     inside = [op for op in home if op in wanted]
     return [*(op for op in ops if op.parent is not home), *inside]
+
+
+class PatternRule:
+    """A rewrite as a function of an op and a rewriter, as `Rewriter.apply` takes them."""
+
+    def __init__(self, rule: Rewrite) -> None:
+        self.rule, self.__name__ = rule, rule.name
+
+    def __call__(self, op: Op, rw: Rewriter) -> bool:
+        return any(isinstance(replace(self.rule, found, rw), list) for found in self.rule.matches(op))

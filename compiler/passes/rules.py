@@ -18,6 +18,7 @@ from occ.compiler.ir.value import Value
 from occ.compiler.passes.matcher import Matcher, State
 from occ.compiler.passes.pattern import (
     Alternatives,
+    Constant,
     Many,
     Named,
     OpPattern,
@@ -97,6 +98,7 @@ class Rule:
         stage: the stage on the way to which it is applied.
         benefit: rules of greater benefit come first; then the name decides.
         conditions: functions of the match that all must accept it.
+        sampler: gives operands to check the rule on, where `occ check-rules` cannot find some by itself.
         doc: one line.
         origin: the file that defines it.
     """
@@ -108,6 +110,7 @@ class Rule:
     stage: str = "canonical"
     benefit: int = 0
     conditions: tuple[Condition, ...] = ()
+    sampler: Callable[[Any], dict[str, Any]] | None = None
     doc: str = ""
     origin: str = ""
 
@@ -118,9 +121,10 @@ class Rule:
         self.conditions = (*self.conditions, condition)
         return condition
 
-    @property
-    def __name__(self) -> str:
-        return self.name
+    def sample(self, sampler: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+        """Decorator: `fn(rng)` gives arrays by parameter name, for `occ check-rules`."""
+        self.sampler = sampler
+        return sampler
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -335,7 +339,7 @@ def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
 def _check_bound(patterns: Sequence[Pattern], names: Sequence[str]) -> None:
     """Every parameter occurs in the pattern, and `many` stands alone among operands."""
     every = [p for pattern in patterns for p in pattern.walk()]
-    found = {p.name for p in every if isinstance(p, Variable)}
+    found = {p.name for p in every if isinstance(p, (Variable, Constant, Named, Many))}
     for name in names:
         if name not in found:
             raise Invalid(f"the pattern does not use `{name}`", help="remove the parameter, or use it")

@@ -16,6 +16,8 @@ COMMANDS = {
     "diff": "compare results with another runtime",
     "bench": "time a model beside other runtimes",
     "opt": "run passes on .occ text",
+    "rules": "list the rules, and say why they match or do not",
+    "check-rules": "prove rewrite rules on random operands",
     "targets": "list the targets",
     "ops": "list the operators",
     "explain": "explain a diagnostic code",
@@ -33,7 +35,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return import_module(f"occ.cli.{cmd_name}").command
+        return import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

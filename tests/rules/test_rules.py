@@ -2,15 +2,14 @@
 
 import numpy as np
 import onnx
-import onnx.parser
 import onnx.reference
 import pytest
+from building import model_of
 from occ.compiler.driver import Compilation, Settings
 
 import occ
 
 NET = """
-<ir_version: 10, opset_import: ["" : 21]>
 g (float[1,3,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] z)
 {
   c = Conv <pads = [1,1,1,1]> (x, w, b)
@@ -26,10 +25,8 @@ g (float[1,3,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] z)
 
 
 def with_weights(text: str, **shapes: tuple[int, ...]) -> onnx.ModelProto:
-    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
-    filled = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in filled.items())
-    return model
+    rng = np.random.default_rng(0)
+    return model_of(text, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +167,7 @@ def test_a_replacement_of_another_type_is_not_applied(net) -> None:
 
 
 def test_attributes_constants_and_variadic_operands_are_bound_and_computed() -> None:
-    model = onnx.parser.parse_model("""
-        <ir_version: 10, opset_import: ["" : 21]>
+    model = model_of("""
         g (float[2,3] x) => (float[2,9] y)
         <float k = {2.0}, float[1] j = {3.0}> {
           a = Mul (x, k)
@@ -208,7 +204,6 @@ def test_attributes_constants_and_variadic_operands_are_bound_and_computed() -> 
 
 def test_patterns_of_several_outputs_rewrite_all_of_them() -> None:
     text = """
-        <ir_version: 10, opset_import: ["" : 21]>
         g (float[2,3] x) => (float[2,4] y, float[2,4] z) {
           y = MatMul (x, w)
           z = MatMul (x, v)

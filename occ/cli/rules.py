@@ -1,0 +1,101 @@
+"""`occ rules`: what rules there are, how often each fired, and why one did not match."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from occ.cli import options
+from occ.cli.console import say
+
+if TYPE_CHECKING:
+    from occ.compiler.driver import Compilation
+    from occ.compiler.passes.rules import Rule
+
+
+@click.command("rules")
+@click.argument("model", required=False)
+@options.target
+@click.option(
+    "--why", metavar="VALUE", help="Say for each rule why it does or does not match at a value (or a node) of MODEL."
+)
+@options.compile_options
+@options.as_json
+def command(model: str | None, target: str, why: str | None, as_json: bool, **how: object) -> None:
+    """List the rules that are loaded; with MODEL, how often each fired on it, the compiler's own rewrites too.
+
+    Values have the names that `occ dump MODEL --stage canonical` shows.
+    """
+    from occ.compiler.plugins import extensions
+
+    settings = options.settings(target, **how)  # pyright: ignore[reportArgumentType]
+    if model is None:
+        if why is not None:
+            raise click.UsageError("--why needs a MODEL")
+        for rule in extensions(settings.rules).rules:
+            click.echo(json.dumps(_facts(rule)) if as_json else _line(rule))
+        return
+    from occ.compiler.driver import Compilation
+
+    compilation = Compilation(options.source_of(model), settings)
+    if why is not None:
+        _why(compilation, why.removeprefix("%").strip('"'), as_json=as_json)
+    else:
+        _fired(compilation, as_json=as_json)
+
+
+def _applied(compilation: Compilation) -> None:
+    stage = "fused" if "fused" in compilation.pipeline else compilation.last_stage
+    compilation.advance(stage)
+
+
+def _fired(compilation: Compilation, *, as_json: bool) -> None:
+    from occ.compiler.passes.canonical_rules import ALL
+
+    _applied(compilation)
+    hits = compilation.context.hits
+    own = [r.name for r in compilation.extensions.rules]
+    for rule in [*compilation.extensions.rules, *ALL]:
+        facts = _facts(rule) | {"fired": hits[rule.name], "builtin": rule in ALL}
+        click.echo(json.dumps(facts) if as_json else f"{hits[rule.name]:6}  {_line(rule)}")
+    if not as_json:
+        others = {n: k for n, k in sorted(hits.items()) if n not in own and n not in {r.name for r in ALL} and k}
+        say("passes: " + ", ".join(f"{n} {k}" for n, k in others.items()))
+
+
+def _why(compilation: Compilation, value: str, *, as_json: bool) -> None:
+    from occ.compiler.diagnostics import error
+    from occ.compiler.why import Why
+
+    if not any(r.name == value for op in compilation.module.walk() for r in op.results) and not any(
+        value in op.loc.nodes for op in compilation.module.walk()
+    ):
+        help_ = f"`occ dump {compilation.context.source} --stage canonical` shows the names"
+        raise error("OCC0205", f"the model has no value or node `{value}`", help=help_)
+    heard = Why(value)
+    compilation.context.why = heard
+    _applied(compilation)
+    if not compilation.extensions.rules:
+        say("no rules are loaded: --rules FILE loads some")
+    for rule in compilation.extensions.rules:
+        other = "" if rule.applies_to(compilation.target.name) else f"not for target {compilation.target.name}"
+        text = other or heard.explain(rule)
+        if as_json:
+            click.echo(
+                json.dumps({"rule": rule.name, "value": value, "matches": text.startswith("matches"), "text": text})
+            )
+        else:
+            click.echo(f"{rule.name} ({rule.kind}): {text}")
+
+
+def _facts(rule: Rule) -> dict[str, object]:
+    return {
+        "name": rule.name, "kind": rule.kind, "stage": rule.stage, "targets": rule.targets, "benefit": rule.benefit,
+        "doc": rule.doc, "origin": rule.origin,
+    }  # fmt: skip
+
+
+def _line(rule: Rule) -> str:
+    return f"{rule.name:24} {rule.kind:8} {rule.stage:10} {rule.targets:10} {rule.doc or rule.origin}"
