@@ -83,10 +83,10 @@ CODES: dict[str, Code] = {
         "The operator is supported, but not for this element type on this target.",
     ),
     "OCC0303": Code("unknown target", "`occ targets` lists the targets."),
-    "OCC0304": Code(
-        "the target is not built yet",
-        "The target is registered, so that its name and options are known, but it has no code generator in this"
-        " version.",
+    "OCC0305": Code(
+        "the target needs constant extents",
+        "Ascend models are compiled for fixed extents, or for a few sets of them (gears). Fix symbolic dims with --shape"
+        " or --dim, or list gears with `-C dynamic_batch_size`, `dynamic_image_size` or `dynamic_dims`.",
     ),
     "OCC0401": Code(
         "no C++ compiler",

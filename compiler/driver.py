@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from occ.compiler.cache import Cache
-from occ.compiler.diagnostics import error
+from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.frontend.text import parse
@@ -26,7 +26,7 @@ from occ.compiler.plan import defer_text, manifest, occ_version, signature, stor
 from occ.compiler.plugins import extensions
 from occ.compiler.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.stages import BY_NAME, ORDER, STAGES
-from occ.compiler.target import Target, get_target, not_built
+from occ.compiler.target import Target, get_target
 from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
 from occ.runtime.manifest import Manifest, Plan
 from occ.runtime.session import Session
@@ -124,6 +124,10 @@ class Compilation:
         self.seconds["import"] = time.perf_counter() - start
         name = source if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else self.module.name
         self.context = Context(self.target, self.options, source=str(name), rules=tuple(self.extensions.rules))
+        if self.target.family == "ascend":
+            from occ.compiler.codegen_cann.mapping import takes
+
+            self.context.takes = takes
         self._save_text()
 
     @property
@@ -175,6 +179,18 @@ class Compilation:
             text = module_text(self.module, "../weights.bin")
             self.texts[f"ir/{self.module.stage}.occ"] = text.encode()
 
+    def check(self) -> None:
+        """Find everything that the target cannot take, without generating code.
+
+        Raises:
+            CompileError: there is something; OCC0301 for each op that an Ascend device leaves to the CPU.
+        """
+        m = self.advance(self.last_stage)
+        if self.target.family == "ascend":
+            from occ.compiler.codegen_cann.build import check
+
+            check(m, self.target.name, self.options, self.context.source)
+
     def artifact(self, *, linked: bool = True) -> Artifact:
         """Compile to the end.
 
@@ -185,12 +201,10 @@ class Compilation:
             CompileError: the model cannot be compiled, or the toolchain is missing or fails; or OCC0603 `linked` code is
                 asked for, and the options name another machine.
         """
-        if self.target.family not in ("native", "interp"):
-            raise not_built(self.target)
         m = self.advance(self.last_stage)
         start = time.perf_counter()
         self.settings.progress("generating code")
-        made = self._interp(m) if self.target.family == "interp" else self._native(m)
+        made = {"interp": self._interp, "native": self._native, "ascend": self._ascend}[self.target.family](m)
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise error(
@@ -200,6 +214,21 @@ class Compilation:
             )
         made.files = {**made.files, **self.texts}
         return made
+
+    def _ascend(self, m: Module) -> Artifact:
+        from occ.compiler.codegen_cann import build as cann
+
+        return cann.build(m, self.target.name, self.options, self._island, self.context.source)
+
+    def _island(self, m: Module) -> Artifact:
+        """What the CPU takes of a model for an accelerator; without a C++ compiler, through LLVM."""
+        settings = replace(self.settings, target=self.options["cpu_fallback"], options={}, save_stages=False)
+        try:
+            return Compilation(m, settings).artifact()
+        except CompileError as e:
+            if settings.target != "cpu" or not e.diagnostics[0].code.startswith("OCC040"):
+                raise
+            return Compilation(m, replace(settings, target="cpu-jit")).artifact()
 
     def _interp(self, m: Module) -> Artifact:
         m.target = self.target.name
@@ -245,12 +274,21 @@ def nodes_of(m: Module) -> dict[str, list[str]]:
     return nodes
 
 
-def open_session(artifact: Artifact, threads: int | None = None) -> Session:
+def open_session(artifact: Artifact, threads: int | None = None, *, simulate: bool = False) -> Session:
     """A session that runs an artifact of any engine.
+
+    Args:
+        artifact: the artifact.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+        simulate: run device parts on the simulator instead of on a device.
 
     Raises:
         RunError: the artifact cannot be used.
     """
+    if simulate and artifact.manifest.engine == "ascend":
+        from occ.compiler.ge_simulator.device import SimulatedDevice
+
+        return artifact.session(threads, device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
         return artifact.session(threads, specialise=Specialiser(_compile_late))
     m = parse(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
@@ -281,10 +319,10 @@ def _runnable(session: Session) -> Compiled:
     return lambda operands: list(session(*operands))
 
 
-def compile_model(source: Source, settings: Settings, threads: int | None = None) -> Session:
-    """Compile a model and open a session on the result.
+def compile_model(source: Source, settings: Settings, threads: int | None = None, *, simulate: bool = False) -> Session:
+    """Compile a model and open a session on the result; `simulate` as `open_session`.
 
     Raises:
         CompileError: the model cannot be compiled.
     """
-    return open_session(Compilation(source, settings).artifact(), threads)
+    return open_session(Compilation(source, settings).artifact(), threads, simulate=simulate)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from occ.compiler.diagnostics import CompileError, error
-
-
-@dataclass(frozen=True)
-class Option:
-    """A `-C` option: its default, what it may be, and what it does."""
-
-    default: Any
-    choices: tuple[Any, ...] = ()
-    doc: str = ""
+from occ.compiler import ascend
+from occ.compiler.diagnostics import error
+from occ.compiler.option import Option
 
 
 @dataclass(frozen=True)
@@ -30,6 +23,7 @@ class Target:
         texts: dumps after `lowered` that are the target's own text.
         options: `-C` options.
         dtypes: element types that its kernels compute with; empty for all.
+        check: refuses combinations of options.
     """
 
     name: str
@@ -39,6 +33,7 @@ class Target:
     texts: tuple[str, ...] = ()
     options: Mapping[str, Option] = field(default_factory=dict)
     dtypes: frozenset[str] = frozenset()
+    check: Callable[[str, Mapping[str, Any]], None] | None = None
 
     def check_options(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Options with defaults filled in.
@@ -50,7 +45,10 @@ class Target:
         for key in given:
             if key not in self.options:
                 raise error("OCC0603", f"target `{self.name}` has no option `{key}`", help=f"options: {known}")
-        return {key: _convert(key, option, given.get(key)) for key, option in self.options.items()}
+        made = {key: _convert(key, option, given.get(key)) for key, option in self.options.items()}
+        if self.check is not None:
+            self.check(self.name, made)
+        return made
 
 
 def _convert(key: str, option: Option, value: Any) -> Any:
@@ -59,6 +57,8 @@ def _convert(key: str, option: Option, value: Any) -> Any:
     if option.choices and value not in option.choices:
         choices = ", ".join(map(str, option.choices))
         raise error("OCC0603", f"option `{key}` cannot be `{value}`", help=f"one of: {choices}")
+    if isinstance(option.default, bool):
+        return value in (True, "true", "on", "1")
     if isinstance(option.default, int) and not isinstance(value, int):
         try:
             return int(value)
@@ -103,7 +103,10 @@ TARGETS: dict[str, Target] = {
             _KERNEL_TYPES,
         ),
         Target("interp", "the numpy oracle: slow, needs nothing", "interp"),
-        *(Target(name, doc, "ascend", "", ("ge", "atc")) for name, doc in _ASCEND.items()),
+        *(
+            Target(name, doc, "ascend", "codegen_cann", ("ge", "atc"), ascend.options(name), check=ascend.check)
+            for name, doc in _ASCEND.items()
+        ),
     )
 }
 
@@ -118,12 +121,3 @@ def get_target(name: str) -> Target:
     if found is None:
         raise error("OCC0303", f"unknown target `{name}`", help=f"targets: {', '.join(TARGETS)}")
     return found
-
-
-def not_built(target: Target) -> CompileError:
-    """The error of a target that is registered but has no code generator."""
-    return error(
-        "OCC0304",
-        f"target `{target.name}` is not built yet: it has no code generator in this version",
-        help="`-t cpu`, `-t cpu-jit` and `-t interp` are built",
-    )

@@ -75,13 +75,13 @@ def build(
     return artifact
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None) -> Session:
-    """Load an artifact to run it.
+def load(path: str | os.PathLike[str], threads: int | None = None, *, simulate: bool = False) -> Session:
+    """Load an artifact to run it; with `simulate`, device parts run on the simulator instead of on a device.
 
     Raises:
         RunError: OCC0502 the artifact cannot be used.
     """
-    return open_session(Artifact.load(path), threads)
+    return open_session(Artifact.load(path), threads, simulate=simulate)
 
 
 def targets() -> list[Target]:
@@ -105,14 +105,10 @@ class Capability:
 def capability(model: Source, target: str = "cpu") -> Capability:
     """Whether a target can take a model, found without generating code."""
     from occ.compiler.diagnostics import CompileError
-    from occ.compiler.target import get_target, not_built
 
     try:
-        found = get_target(target)
-        if found.family == "ascend":
-            raise not_built(found)
         compilation = Compilation(model, _settings(target, None, None, None))
-        compilation.advance(compilation.last_stage)
+        compilation.check()
     except CompileError as e:
         return Capability(False, tuple(d.text() for d in e.diagnostics))
     return Capability(True, ())

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.device import Device, DeviceEngine
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
 from occ.runtime.native import NativeEngine, Specialise
@@ -46,16 +47,21 @@ class Artifact:
     code: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
 
-    def session(self, threads: int | None = None, *, specialise: Specialise | None = None) -> Session:
-        """A session that runs the native code of the artifact.
+    def session(
+        self, threads: int | None = None, *, specialise: Specialise | None = None, device: Device | None = None
+    ) -> Session:
+        """A session that runs the native code of the artifact, or its parts on an accelerator.
 
         Args:
             threads: of one run; OCC_NUM_THREADS or all processors if None.
             specialise: compiles ops that wait for their operands; without it they are an error.
+            device: what runs the device parts; the accelerator of this machine by default.
 
         Raises:
-            RunError: the artifact is not native, or its code does not load.
+            RunError: the artifact needs the compiler, its code does not load, or there is no accelerator.
         """
+        if self.manifest.engine == "ascend":
+            return self._on_device(threads, device)
         if self.manifest.engine != "native":
             raise RunError(
                 "OCC0502", f"an artifact for `{self.manifest.target}` needs the compiler to run", "use `occ.load`"
@@ -64,7 +70,37 @@ class Artifact:
         arrays = [np.ascontiguousarray(w) for w in self.weights]
         return Session(self, NativeEngine(self.manifest, arrays, self.code, count, specialise), count)
 
+    def _on_device(self, threads: int | None, device: Device | None) -> Session:
+        islands = {name: self.island(name).session(threads).engine for name in self.manifest.islands}
+        if device is None:
+            from occ.runtime.acl.ascend import AscendDevice
+            from occ.runtime.acl.options import Options
+
+            device = AscendDevice(Options.read(self.manifest.options))
+        return Session(
+            self, DeviceEngine(self.manifest, self.weights, self.files, device, islands), thread_count(threads)
+        )
+
+    def island(self, name: str) -> Artifact:
+        """The artifact of an island: a part that the CPU takes, in `islands/NAME/`.
+
+        Raises:
+            RunError: OCC0502 it is missing or damaged.
+        """
+        return self._read(_Nested(self.files, f"islands/{name}/"), Path(f"islands/{name}"))
+
     # writing
+
+    def members(self) -> dict[str, bytes]:
+        """All members, by path: what `save` writes."""
+        digest = hashlib.blake2b(digest_size=16)
+        data = b"".join(bytes(p) for p in self._weight_pieces())
+        digest.update(data)
+        return {
+            **dict(self._small_members()),
+            WEIGHTS: data,
+            MANIFEST: self._manifest_text(digest.hexdigest()).encode(),
+        }
 
     def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
         """Write the artifact under a temporary name and move it into place; a failure leaves nothing behind.
@@ -153,7 +189,10 @@ class Artifact:
             RunError: OCC0502 it is missing, damaged or of another format.
         """
         source = Path(path)
-        members = _Folder(source) if source.is_dir() else _Zip(source)
+        return cls._read(_Folder(source) if source.is_dir() else _Zip(source), source)
+
+    @classmethod
+    def _read(cls, members: _Folder | _Zip | _Nested, source: Path) -> Artifact:
         for name in members.names():
             if not _is_plain(name):
                 raise RunError("OCC0502", f"a member of `{source}` has the path `{name!a}`, which leaves the artifact")
@@ -258,6 +297,28 @@ class _Folder:
 
 def _leads_inside(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root)
+
+
+class _Nested:
+    """Members of an artifact that lies in another one."""
+
+    def __init__(self, files: Mapping[str, bytes], prefix: str) -> None:
+        self.files = {n.removeprefix(prefix): data for n, data in files.items() if n.startswith(prefix)}
+        self.prefix = prefix
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def read(self, name: str) -> bytes:
+        if name not in self.files:
+            raise RunError("OCC0502", f"`{self.prefix}{name}` is missing in the artifact", "build the artifact again")
+        return self.files[name]
+
+    def map(self, name: str) -> np.ndarray:
+        return np.frombuffer(self.read(name), np.uint8)
+
+    def others(self) -> dict[str, bytes]:
+        return {n: data for n, data in sorted(self.files.items()) if n not in (MANIFEST, WEIGHTS, LIBRARY)}
 
 
 class _Zip:

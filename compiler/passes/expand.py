@@ -23,7 +23,12 @@ class Expand(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
         expanded = 0
-        while composites := [op for f in m.funcs.values() for op in f.body.body if op.spec.composite is not None]:
+        while composites := [
+            op
+            for f in m.funcs.values()
+            for op in f.body.body
+            if op.spec.composite is not None and not ctx.takes(op.name)
+        ]:
             for op in composites:
                 rw.replace(op, expand_composite(op, rw.builder(op), op.operands)[: len(op.results)])
             expanded += len(composites)

@@ -61,6 +61,7 @@ PIPELINES: Mapping[str, Pipeline] = {
         "lowered": (PlanMemory(),),
     },
     "interp": _COMMON,
+    "ascend": {**_COMMON, "fused": (Expand(),)},
 }
 
 

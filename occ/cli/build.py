@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,7 @@ EMITS = {
     "static": (".a", "a static library, and a header beside it"),
     "object": ("-objects", "a folder of object files and a header"),
     "generator": ("-src", "a folder of the generated sources with their Makefile"),
+    "air": (".air", "the GE graph of an Ascend target; a folder where there are several parts"),
 }
 
 
@@ -86,6 +87,11 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
     native = compilation.native
     if emit == "generator":
         return {out / n.removeprefix("src/"): data for n, data in artifact.files.items() if n.startswith("src/")}
+    if emit == "air":
+        parts = {n.removeprefix("device/"): d for n, d in artifact.files.items() if n.startswith("device/")}
+        graphs = [d for n, d in parts.items() if n.endswith(".air")]
+        alone = len(graphs) == 1 and len(parts) == 2 and not artifact.manifest.islands
+        return {out: graphs[0]} if alone else {out / n: d for n, d in parts.items()}
     if native is None:
         return {}
     match emit:
@@ -109,7 +115,7 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path, seconds:
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
         "compiled": getattr(compilation, "compiled", len(kernels)), "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "seconds": round(seconds, 3),
-        "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
+        "phases": {k: round(v, 3) for k, v in compilation.seconds.items()}, **m.summary,
     }  # fmt: skip
 
 
@@ -117,12 +123,25 @@ def _summary(f: dict[str, object]) -> None:
     arena = "sized per run" if f["arena"] == -1 else _bytes(int(f["arena"]))  # pyright: ignore[reportArgumentType]
     phases = ", ".join(f"{k} {v:.2f}" for k, v in f["phases"].items())  # pyright: ignore[reportAttributeAccessIssue]
     say(f"wrote    {f['out']} ({_bytes(int(f['bytes']))}) for {f['target']}")  # pyright: ignore[reportArgumentType]
-    say(f"plan     {f['steps']} steps, {f['kernels']} kernels ({f['compiled']} compiled, the rest from the cache)")
+    if "device_parts" in f:
+        _parts(f)
+    else:
+        say(f"plan     {f['steps']} steps, {f['kernels']} kernels ({f['compiled']} compiled, the rest from the cache)")
     say(f"weights  {_bytes(int(f['weights']))}")  # pyright: ignore[reportArgumentType]
     say(f"arena    {arena}")
     say(f"time     {f['seconds']:.2f} s ({phases})")
     if str(f["out"]).endswith(EMITS["artifact"][0]):
         say(f"next     occ run {f['out']}")
+
+
+def _parts(f: dict[str, Any]) -> None:
+    """What of the model runs where, and in what precision."""
+    say(f"device   {f['device_parts']} parts with {f['device_ops']} nodes, {_bytes(f['device_weights'])} of weights")
+    names = ", ".join(f["cpu_operators"])
+    say(f"cpu      {f['cpu_parts']} parts with {f['cpu_ops']} nodes" + (f": {names}" if names else ""))
+    say(f"precise  {f['precision']}")
+    for remark in f["remarks"]:
+        say(f"         {remark}")
 
 
 def _bytes(n: int) -> str:

@@ -16,12 +16,9 @@ from occ.cli.console import say
 def command(model: str, target: str, as_json: bool, **how: object) -> None:
     """Report everything in MODEL that the target cannot take, without generating code."""
     from occ.compiler.driver import Compilation
-    from occ.compiler.target import not_built
 
     compilation = Compilation(options.source_of(model), options.settings(target, **how))  # pyright: ignore[reportArgumentType]
-    if compilation.target.family == "ascend":
-        raise not_built(compilation.target)
-    compilation.advance(compilation.last_stage)
+    compilation.check()
     if as_json:
         click.echo('{"ok": true}')
     else:

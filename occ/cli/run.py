@@ -32,28 +32,29 @@ if TYPE_CHECKING:
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="With --profile: write a trace for chrome://tracing to this file."
 )
+@click.option("--simulate", is_flag=True, help="Run the device parts of an Ascend artifact on the simulator.")
 @options.threads
 @options.compile_options
 @options.as_json
 def command(
     model: str, target: str, single: tuple[str, ...], npz: str | None, folder: Path | None, seed: int, threads: int | None,
-    profiled: bool, trace: Path | None, as_json: bool, **how: object,
+    profiled: bool, trace: Path | None, simulate: bool, as_json: bool, **how: object,
 ) -> None:  # fmt: skip
     """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
 
     For random inputs, --dim gives the values of symbolic dims; they are 1 otherwise.
     """
-    from occ.api import load
-    from occ.compiler.driver import compile_model
+    from occ.compiler.driver import compile_model, open_session
+    from occ.runtime.artifact import Artifact
 
     sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
     if options.is_artifact(model):
-        session = load(model, threads)
+        session = open_session(Artifact.load(model), threads, simulate=simulate)
     else:
         with progress() as tell:
             how["dims"] = ()
             settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
-            session = compile_model(options.source_of(model), settings, threads)
+            session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
     inputs = options.given_inputs(session, single, npz, sizes, seed)
     if profiled or trace is not None:
         _profile(session, inputs, trace, as_json=as_json)

@@ -18,16 +18,13 @@ def command(name: str | None, as_json: bool) -> None:
 
     listed = [get_target(name)] if name else list(TARGETS.values())
     for t in listed:
-        state = "not built yet" if t.family == "ascend" else "ready"
         if as_json:
             choices = {
                 k: {"default": o.default, "choices": list(o.choices), "doc": o.doc} for k, o in t.options.items()
             }
-            click.echo(
-                json.dumps({"name": t.name, "doc": t.doc, "family": t.family, "state": state, "options": choices})
-            )
+            click.echo(json.dumps({"name": t.name, "doc": t.doc, "family": t.family, "options": choices}))
             continue
-        click.echo(f"{t.name:12} {t.doc}" + ("" if state == "ready" else f" ({state})"))
+        click.echo(f"{t.name:12} {t.doc}")
         if name:
             for key, o in t.options.items():
                 click.echo(

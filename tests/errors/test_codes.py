@@ -178,7 +178,7 @@ def _(s: Scene):
     return ["build", s.model(RELU), "-t", "gpu"]
 
 
-@case("OCC0304")
+@case("OCC0305")
 def _(s: Scene):
     return ["build", s.model(RELU), "-t", "ascend310"]
 

@@ -230,6 +230,11 @@ def _interpolated(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> T
     return t.map(shape, element, name="resize")
 
 
+def along_axis(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor:
+    """Resize one axis; interpolated values have the accumulation type."""
+    return _nearest(t, x, r, a) if a.mode == "nearest" else _interpolated(t, x, r, a)
+
+
 @op("Resize", static=("roi", "scales", "sizes"))
 class Resize:
     def body(t, x, roi=None, scales=None, sizes=None, *, a):
@@ -237,7 +242,7 @@ class Resize:
             raise Invalid(f"`mode` of `Resize` is {a.mode!r}", code="OCC0107")
         value = x
         for r in axis_plan(x, roi, scales, sizes, a):
-            value = _nearest(t, value, r, a) if a.mode == "nearest" else _interpolated(t, value, r, a)
+            value = along_axis(t, value, r, a)
         if value.dtype != x.dtype:
             rounded = x.dtype.is_int
             return t.map(

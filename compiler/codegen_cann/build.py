@@ -1,0 +1,232 @@
+"""From a module to the parts of an artifact: verdicts, cuts, graphs, `.air` files, islands, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from occ.compiler.ascend import precision_of
+from occ.compiler.codegen_cann import atc
+from occ.compiler.codegen_cann.air import air
+from occ.compiler.codegen_cann.formats import occ_type
+from occ.compiler.codegen_cann.graph import Desc, Graph
+from occ.compiler.codegen_cann.islands import island_module
+from occ.compiler.codegen_cann.mapping import build_graph, takes, verdict
+from occ.compiler.codegen_cann.memory import total, workspace
+from occ.compiler.codegen_cann.partition import Part, is_free, make_parts, partition, split
+from occ.compiler.codegen_cann.schedule import plan_parts
+from occ.compiler.codegen_cann.validate import graph_problems
+from occ.compiler.diagnostics import CompileError, Diagnostic
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.value import Weight
+from occ.compiler.plan import occ_version, signature
+from occ.runtime.artifact import Artifact, weight_infos
+from occ.runtime.manifest import DevicePart, Manifest, PartTensor
+
+Compile = Callable[[Module], Artifact]
+
+
+@dataclass(eq=False)
+class DeviceGraph:
+    """A part of the device as a GE graph."""
+
+    part: Part
+    graph: Graph
+
+
+def verdicts(m: Module, precision: str) -> dict[Op, str]:
+    """Why the device cannot take each op of the main function; empty for those that it can."""
+    return {op: verdict(op, precision) for op in m.main.body.body if not is_free(op)}
+
+
+def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
+    """A diagnostic for every op that the device cannot take."""
+    made: list[Diagnostic] = []
+    for op, reason in found.items():
+        if reason:
+            where = f"{source}: {op.loc}"
+            text = f"`{target}` cannot take `{op.name}`: {reason}"
+            made.append(
+                Diagnostic("OCC0301", text, where, op_text(op), (), ("it runs on the CPU unless cpu_fallback=off",))
+            )
+    return made
+
+
+def check(m: Module, target: str, options: Mapping[str, Any], source: str) -> None:
+    """Report every op that the device cannot take.
+
+    Raises:
+        CompileError: there are some, or OCC0305 extents are not constant.
+    """
+    found: list[Diagnostic] = []
+    try:
+        _check_extents(m, target)
+        reasons = verdicts(m, precision_of(options))
+    except CompileError as e:  # what can be said without knowing extents
+        found += e.diagnostics
+        ops = [op for op in m.main.body.body if not is_free(op)]
+        reasons = {op: "" if takes(op.name) else f"GE has no operator for `{op.name}`" for op in ops}
+    if found := [*found, *refusals(m, reasons, target, source)]:
+        raise CompileError(found)
+
+
+def cut(m: Module, options: Mapping[str, Any], target: str, source: str) -> list[Part]:
+    """The parts of a module.
+
+    Raises:
+        CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
+    """
+    _check_extents(m, target)
+    precision = precision_of(options)
+    found = verdicts(m, precision)
+    limit = options["npu_mem_limit"]
+    if limit:
+        for op, reason in found.items():
+            if not reason and (need := _need(m, [op], precision)) > limit:
+                found[op] = f"it needs {need} bytes, `npu_mem_limit` is {limit}"
+    if options["cpu_fallback"] == "off" and any(found.values()):
+        raise CompileError(
+            Diagnostic(
+                d.code,
+                d.message,
+                d.where,
+                d.source,
+                d.notes,
+                ("build without `-C cpu_fallback=off` to run it on the CPU",),
+            )
+            for d in refusals(m, found, target, source)
+        )
+    parts = partition(m, lambda op: not found[op])
+    if not limit and options["enable_cann_graph"]:
+        return parts
+    groups: list[tuple[bool, list[Op]]] = []
+    for part in parts:
+        if not part.on_device:
+            groups.append((False, part.ops))
+        elif not options["enable_cann_graph"]:
+            groups += [(True, [op]) for op in part.ops]
+        else:
+            groups += [(True, g) for g in split(part.ops, lambda ops: _need(m, ops, precision) <= limit)]
+    return make_parts(m, groups)
+
+
+def _check_extents(m: Module, target: str) -> None:
+    for arg in m.main.args:
+        if not arg.tensor.is_static:
+            raise CompileError(
+                [
+                    Diagnostic(
+                        "OCC0305",
+                        f"`{target}` needs constant extents, the input `{arg.name}` is {arg.type}",
+                        helps=(f"fix them: `--shape {arg.name}=...`, or `--dim NAME=...` for each symbolic dim",),
+                    )
+                ]
+            )
+
+
+def _need(m: Module, ops: Sequence[Op], precision: str) -> int:
+    (part,) = make_parts(m, [(True, list(ops))])
+    return total(graph_of(m, part, precision))
+
+
+def output_names(m: Module, part: Part) -> list[str]:
+    """Names of what a part gives: that of the model where it is an output of the model."""
+    names = dict(zip(m.main.results, m.main.result_names, strict=True))
+    return [names.get(v, v.name) for v in part.outputs]
+
+
+def graph_of(m: Module, part: Part, precision: str) -> Graph:
+    """The GE graph of a device part."""
+    return build_graph(part.name, part.ops, part.inputs, part.outputs, output_names(m, part), precision)
+
+
+def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) -> list[DeviceGraph]:
+    """The GE graphs of the device parts, checked.
+
+    Raises:
+        AssertionError: a graph does not fit the prototypes; the verdicts should have seen to that.
+    """
+    made: list[DeviceGraph] = []
+    for part in parts:
+        if part.on_device:
+            graph = graph_of(m, part, precision_of(options))
+            problems = list(graph_problems(graph))
+            assert not problems, problems[:3]
+            made.append(DeviceGraph(part, graph))
+    return made
+
+
+def build(m: Module, target: str, options: Mapping[str, Any], compile_island: Compile, source: str) -> Artifact:
+    """The artifact of a module for an Ascend target.
+
+    Args:
+        m: at the last stage of the target.
+        target: its name.
+        options: checked.
+        compile_island: compiles what the CPU runs.
+        source: how messages name the model.
+
+    Raises:
+        CompileError: as `cut`, or an island does not compile.
+    """
+    parts = cut(m, options, target, source)
+    files: dict[str, bytes] = {}
+    records: list[DevicePart] = []
+    for d in device_graphs(m, parts, options):
+        data, outside = air(d.graph)
+        members = {f"device/{name}": content for name, content in outside.items()}
+        files |= {f"device/{d.graph.name}.air": data, **members}
+        records.append(_record(d, options, sorted(members)))
+    if records:
+        files["device/compile.sh"] = script([r.command for r in records]).encode()
+    islands = [p for p in parts if not p.on_device]
+    for part in islands:
+        made = compile_island(island_module(m, part))
+        files |= {f"islands/{part.name}/{name}": data for name, data in made.members().items()}
+    weights = [v for v in dict.fromkeys(m.main.results) if isinstance(v, Weight)]
+    inputs, outputs, dims, constraints = signature(m)
+    made = Manifest(
+        m.name, target, f"occ {occ_version()}", dims, inputs, outputs, constraints,
+        weight_infos([w.name for w in weights], [w.data.nbytes for w in weights]), plan_parts(m, parts), engine="ascend",
+        machine=options["soc_version"], parts=records, islands=[p.name for p in islands],
+        options={k: options[k] for k in ("device_id", "npu_mem_limit", "arena_extend_strategy")},
+        summary={**_summary(parts, target, options), "device_weights": sum(r.weights for r in records)},
+    )  # fmt: skip
+    return Artifact(made, [w.data for w in weights], b"", files)
+
+
+def _summary(parts: Sequence[Part], target: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    on_cpu = [op for p in parts if not p.on_device for op in p.ops]
+    return {
+        "device_parts": sum(p.on_device for p in parts), "cpu_parts": sum(not p.on_device for p in parts),
+        "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
+        "cpu_operators": sorted({op.name for op in on_cpu}), "precision": precision_of(options),
+        "remarks": atc.remarks(target, options),
+    }  # fmt: skip
+
+
+def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str]) -> DevicePart:
+    graph = d.graph
+    return DevicePart(
+        graph.name, f"device/{graph.name}.air", options["soc_version"], precision_of(options),
+        [_tensor(n.name, n.outputs[0]) for n in graph.data],
+        [_tensor(name, r.desc) for name, r in zip(graph.output_names, graph.outputs, strict=True)],
+        files=members, command=atc.command(graph.name, options), weights=graph.weights, workspace=workspace(graph),
+    )  # fmt: skip
+
+
+def _tensor(name: str, desc: Desc) -> PartTensor:
+    return PartTensor(name, occ_type(desc.dtype).name, list(desc.shape), desc.format)
+
+
+def script(commands: Sequence[Sequence[str]]) -> str:
+    """A shell script that compiles the parts."""
+    lines = [
+        "#!/bin/sh",
+        "# Compiles the parts with the toolkit's atc; run it in the folder of the .air files.",
+        "set -e",
+    ]
+    return "\n".join([*lines, *(atc.text(c) for c in commands)]) + "\n"

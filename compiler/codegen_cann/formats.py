@@ -1,0 +1,46 @@
+"""Element types and tensor formats as GE numbers and spells them; two numberings of types exist side by side."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.dtype import BY_NAME, DType
+
+# GE spelling -> (number in TensorDescriptor.dtype, number in attributes and in AscendCL, bytes an element)
+TYPES: dict[str, tuple[int, int, int]] = {
+    "UNDEFINED": (0, 28, 0), "FLOAT": (1, 0, 4), "FLOAT16": (2, 1, 2), "INT8": (3, 2, 1), "UINT8": (4, 4, 1),
+    "INT16": (5, 6, 2), "UINT16": (6, 7, 2), "INT32": (7, 3, 4), "INT64": (8, 9, 8), "UINT32": (9, 8, 4),
+    "UINT64": (10, 10, 8), "BOOL": (11, 12, 1), "DOUBLE": (12, 11, 8), "STRING": (13, 13, 0), "COMPLEX64": (16, 16, 8),
+    "COMPLEX128": (17, 17, 16), "BF16": (27, 27, 2),
+}  # fmt: skip
+_FROM_OCC = {
+    "f32": "FLOAT", "f16": "FLOAT16", "f64": "DOUBLE", "bf16": "BF16", "i8": "INT8", "i16": "INT16", "i32": "INT32",
+    "i64": "INT64", "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "u64": "UINT64", "bool": "BOOL",
+    "c64": "COMPLEX64", "c128": "COMPLEX128", "str": "STRING",
+}  # fmt: skip
+_TO_OCC = {v: k for k, v in _FROM_OCC.items()}
+FORMATS = {"NCHW": 0, "NHWC": 1, "ND": 2, "NDHWC": 27, "NCDHW": 30}
+FLOATS = frozenset({"FLOAT", "FLOAT16", "DOUBLE", "BF16"})
+
+
+def ge_type(dtype: DType) -> str | None:
+    """GE's name of an element type; None where GE has none."""
+    return _FROM_OCC.get(dtype.name)
+
+
+def occ_type(name: str) -> DType:
+    """The element type that GE calls `name`."""
+    return BY_NAME[_TO_OCC[name]]
+
+
+def descriptor_number(name: str) -> int:
+    """The number of a type in `TensorDescriptor.dtype`."""
+    return TYPES[name][0]
+
+
+def attribute_number(name: str) -> int:
+    """The number of a type in attributes (ge::DataType, aclDataType)."""
+    return TYPES[name][1]
+
+
+def serial_name(name: str) -> str:
+    """How GE writes a type into string attributes: `DT_FLOAT`; readers know BF16 as `DT_BFLOAT16` only."""
+    return "DT_BFLOAT16" if name == "BF16" else f"DT_{name}"

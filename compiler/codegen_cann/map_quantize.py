@@ -1,0 +1,118 @@
+"""Quantisation and integer products as GE nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from occ.compiler.codegen_cann.emitter import Emitter, Unsupported
+from occ.compiler.codegen_cann.formats import occ_type
+from occ.compiler.codegen_cann.graph import Desc, Ref
+from occ.compiler.codegen_cann.map_linear import matmul
+from occ.compiler.codegen_cann.map_reduce import reduced
+from occ.compiler.codegen_cann.map_shape import joined
+from occ.compiler.ir.op import Op
+
+Row = Callable[..., Any]
+_INTS = ("INT8", "UINT8", "INT16", "UINT16", "INT32")
+
+
+def _along(e: Emitter, v: Ref, x: Ref, axis: int, block: int) -> Ref:
+    """A scale or zero point as something that broadcasts against `x`: per tensor, per axis, or per block."""
+    if not v.shape or (v.shape == (1,) and not block):
+        return v
+    if not block:
+        shape = [1] * len(x.shape)
+        shape[axis % len(x.shape)] = v.shape[0]
+        return e.reshape(v, shape)
+    k = axis % len(x.shape)
+    parts = [v] * block
+    stacked = joined(e, [e.reshape(p, (*v.shape[: k + 1], 1, *v.shape[k + 1 :])) for p in parts], k + 1)
+    whole = e.reshape(stacked, (*v.shape[:k], v.shape[k] * block, *v.shape[k + 1 :]))
+    if whole.shape[k] == x.shape[k]:
+        return whole
+    axes, ends = e.ints([k]), e.ints([x.shape[k]])
+    return e.op("StridedSliceV2", whole, e.ints([0]), ends, axes, e.ints([1]), out=Desc(v.dtype, x.shape))
+
+
+def _dequantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -> Ref:
+    if x.dtype not in _INTS:
+        raise Unsupported(f"GE computes with no {x.dtype}")
+    axis, block = op.a.axis, op.a.block_size or 0
+    if zero is not None and _may_differ_from_zero(zero):
+        # 8-bit values are exact in every float; differences of wider ones are taken in INT32.
+        wide = "INT32" if x.dtype == "INT32" else "FLOAT"
+        x = e.op("Sub", e.cast(x, wide), e.cast(_along(e, zero, x, axis, block), wide))
+    made = e.op("Mul", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
+    return e.cast(made, e.type(op.result).dtype)
+
+
+def _may_differ_from_zero(zero: Ref) -> bool:
+    return zero.node.type != "Const" or bool(np.any(zero.node.value))
+
+
+def _quantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -> Ref:
+    out = e.type(op.result).dtype
+    if out not in ("INT8", "UINT8", "INT16", "UINT16"):
+        raise Unsupported(f"GE rounds to no {out}")
+    axis, block = op.a.axis, op.a.block_size or 0
+    dtype = occ_type(out)
+    value = e.op("RealDiv", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
+    value = e.op("Round", value)
+    if zero is not None and _may_differ_from_zero(zero):
+        value = e.op("Add", value, e.cast(_along(e, zero, x, axis, block), "FLOAT"))
+    low, high = e.scalar(dtype.lowest, "FLOAT"), e.scalar(dtype.highest, "FLOAT")
+    return e.cast(e.op("ClipByValue", value, low, high), out)
+
+
+def _dynamic_quantize(e: Emitter, op: Op, x: Ref) -> tuple[Ref, Ref, Ref]:
+    axes = list(range(len(x.shape)))
+    zero = e.scalar(0, x)
+    high = e.op("Maximum", reduced(e, "ReduceMax", x, axes, keep=False), zero)
+    low = e.op("Minimum", reduced(e, "ReduceMin", x, axes, keep=False), zero)
+    scale = e.op("RealDiv", e.op("Sub", high, low), e.scalar(255, x))
+    top, bottom = e.scalar(255, x), e.scalar(0, x)
+    point = e.op("Round", e.op("ClipByValue", e.op("DivNoNan", e.op("Neg", low), scale), bottom, top))
+    y = e.op("Add", e.op("Round", e.op("DivNoNan", x, scale, out=x.desc)), point)
+    return e.cast(e.op("ClipByValue", y, bottom, top), "UINT8"), scale, e.cast(point, "UINT8")
+
+
+def _signed(e: Emitter, x: Ref, zero: Ref | None) -> tuple[Ref, Ref | None]:
+    """An 8-bit operand as INT8, and what is to be taken from it, as INT32; None for nothing."""
+    point = None if zero is None or not _may_differ_from_zero(zero) else e.cast(zero, "INT32")
+    if x.dtype == "INT8":
+        return x, point
+    shift = e.scalar(128, "INT32")
+    if x.node.type == "Const":
+        moved = e.constant((x.node.value.astype(np.int32) - 128).astype(np.int8))
+    else:
+        moved = e.cast(e.op("Sub", e.cast(x, "INT32"), shift), "INT8")
+    return moved, e.op("Sub", point if point is not None else e.scalar(0, "INT32"), shift)
+
+
+def _matmul_integer(e: Emitter, op: Op, x: Ref, y: Ref, xz: Ref | None = None, yz: Ref | None = None) -> Ref:
+    """`(x - xz) @ (y - yz)` as a product of INT8 and sums of rows and columns, all exact in INT32."""
+    if len(x.shape) < 2 or len(y.shape) < 2:
+        raise Unsupported("an operand is a vector")
+    left, a = _signed(e, x, xz)
+    right, b = _signed(e, y, yz)
+    if a is not None and len(a.shape) == 1 and a.shape[0] > 1:
+        a = e.reshape(a, (a.shape[0], 1))
+    total = matmul(e, left, right, "INT32")
+    columns = rows = None
+    if a is not None:
+        columns = reduced(e, "ReduceSum", e.cast(right, "INT32"), [len(y.shape) - 2], keep=True)
+        total = e.op("Sub", total, e.op("Mul", columns, a))
+    if b is not None:
+        rows = reduced(e, "ReduceSum", e.cast(left, "INT32"), [len(x.shape) - 1], keep=True)
+        total = e.op("Sub", total, e.op("Mul", rows, b))
+    if a is not None and b is not None:
+        total = e.op("Add", total, e.op("Mul", e.op("Mul", a, b), e.scalar(x.shape[-1], "INT32")))
+    return e.reshape(total, e.type(op.result).shape)
+
+
+ROWS: dict[str, Row] = {
+    "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic_quantize, "MatMulInteger": _matmul_integer,
+    "QuantizeLinear": _quantize,
+}  # fmt: skip

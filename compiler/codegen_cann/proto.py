@@ -1,0 +1,93 @@
+"""Writer of ge.proto messages: the fields that occ writes, and a deterministic encoder. No protobuf library is needed.
+
+The schema is that of the public ge.proto (metadef); the numbers have not changed since 2021. A message is a dict by
+field name; absent fields are not written, and neither are scalars at their proto3 default outside of a oneof.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+Message = Mapping[str, Any]
+
+# message -> field -> (number, kind); a kind ending in * repeats, `map` is map<string, AttrDef>, `!` marks oneof members
+SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
+    "ModelDef": {"name": (1, "string"), "version": (2, "int"), "custom_version": (3, "string"), "graph": (7, "GraphDef*"), "attr": (11, "map")},
+    "GraphDef": {"name": (1, "string"), "input": (4, "string*"), "output": (5, "string*"), "op": (6, "OpDef*"), "attr": (11, "map")},
+    "OpDef": {
+        "name": (1, "string"), "type": (2, "string"), "input": (5, "string*"), "attr": (10, "map"),
+        "has_out_attr": (20, "int"), "id": (21, "int"), "is_input_const": (32, "int*"),
+        "input_desc": (33, "TensorDescriptor*"), "output_desc": (34, "TensorDescriptor*"), "subgraph_name": (35, "string*"),
+    },
+    "TensorDescriptor": {
+        "name": (1, "string"), "dtype": (2, "int"), "shape": (3, "ShapeDef"), "layout": (4, "string"), "attr": (5, "map"),
+        "has_out_attr": (9, "int"), "size": (10, "int"), "weight_size": (11, "int"), "device_type": (14, "string"),
+    },
+    "ShapeDef": {"dim": (1, "int*")},
+    "TensorDef": {"desc": (1, "TensorDescriptor"), "data": (2, "bytes")},
+    "AttrDef": {
+        "list": (1, "ListValue!"), "s": (2, "bytes!"), "i": (3, "int!"), "f": (4, "float!"), "b": (5, "int!"),
+        "t": (12, "TensorDef!"), "list_list_int": (14, "ListListInt!"), "dt": (15, "int!"),
+    },
+    "ListValue": {
+        "s": (2, "bytes*"), "i": (3, "int*"), "f": (4, "float*"), "b": (5, "int*"), "dt": (12, "int*"), "val_type": (20, "int"),
+    },
+    "ListListInt": {"list_list_i": (1, "ListInt*")},
+    "ListInt": {"list_i": (1, "int*")},
+}  # fmt: skip
+
+
+def varint(value: int) -> bytes:
+    """A number in base 128, least significant group first; negative ones as 64-bit two's complement."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _tagged(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def _blob(kind: str, value: Any) -> bytes:
+    if kind in ("string", "bytes"):
+        return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+    return encode(kind, value)
+
+
+def encode(message: str, value: Message) -> bytes:
+    """The bytes of a message: fields by number, maps by key.
+
+    Raises:
+        KeyError: `value` has a field that the message has not.
+    """
+    schema = SCHEMA[message]
+    parts: list[bytes] = []
+    for name in sorted(value, key=lambda n: schema[n][0]):
+        number, kind = schema[name]
+        parts.append(_field(number, kind, value[name]))
+    return b"".join(parts)
+
+
+def _field(number: int, kind: str, value: Any) -> bytes:
+    if kind == "map":
+        entries = ((key, _tagged(1, _blob("string", key)) + _tagged(2, encode("AttrDef", value[key]))) for key in value)
+        return b"".join(_tagged(number, data) for _, data in sorted(entries))
+    base, repeated, one_of = kind.rstrip("*!"), kind.endswith("*"), kind.endswith("!")
+    if repeated and base == "int":
+        return _tagged(number, b"".join(varint(int(v)) for v in value)) if len(value) else b""
+    if repeated and base == "float":
+        return _tagged(number, struct.pack(f"<{len(value)}f", *value)) if len(value) else b""
+    if repeated:
+        return b"".join(_tagged(number, _blob(base, v)) for v in value)
+    if base == "int":
+        return varint(number << 3) + varint(int(value)) if value or one_of else b""
+    if base == "float":
+        return varint(number << 3 | 5) + struct.pack("<f", value)
+    data = _blob(base, value)
+    return _tagged(number, data) if data or one_of or base[0].isupper() else b""

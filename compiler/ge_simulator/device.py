@@ -1,0 +1,87 @@
+"""The simulator as a device of the runtime: the plan of an artifact runs with it as it would with hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from occ.compiler.ge_simulator.precision import Precision
+from occ.compiler.ge_simulator.reader import BadGraph
+from occ.compiler.ge_simulator.simulate import Simulator
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import DevicePart
+from occ.runtime.resident import Resident
+from occ.runtime.signature import numpy_dtype
+
+_NO_SATURATION = ("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1")
+
+
+class SimulatedDevice:
+    """Runs device parts with numpy. Steps run at once, so there is nothing to wait for."""
+
+    def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Simulator:
+        """See `occ.runtime.device.Device`.
+
+        Raises:
+            RunError: OCC0502 the `.air` file is not one that GE would load.
+        """
+        beside = {name.rpartition("/")[2]: files[name] for name in part.files}
+        try:
+            return Simulator(files[part.air], beside, Precision(part.precision, part.soc not in _NO_SATURATION))
+        except (BadGraph, KeyError) as e:
+            raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
+
+    def begin(self) -> SimulatedRun:
+        """See `Device`."""
+        return SimulatedRun()
+
+    def close(self) -> None:
+        """See `Device`."""
+
+
+class SimulatedRun:
+    """One run; device memory is host memory here."""
+
+    def allocate(self, dtype: str, shape: Sequence[int]) -> np.ndarray:
+        """See `occ.runtime.device.DeviceRun`."""
+        return np.empty(tuple(shape), numpy_dtype(dtype))
+
+    def adopt(self, resident: Resident) -> np.ndarray:
+        """See `DeviceRun`; there is no device that the tensor could lie on.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError("OCC0501", "the simulator has no device memory", "give arrays of the host")
+
+    def upload(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:
+        target[...] = source
+
+    def copy(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:
+        target[...] = source
+
+    def execute(
+        self, part: Simulator, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], stream: int
+    ) -> None:
+        """See `DeviceRun`.
+
+        Raises:
+            RunError: OCC0505 a result is not what the graph says of it.
+        """
+        try:
+            made = part.run(inputs)
+        except BadGraph as e:
+            raise RunError("OCC0505", f"the simulator stopped: {e}") from None
+        for target, value in zip(outputs, made, strict=True):
+            target[...] = value
+
+    def download(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:
+        target[...] = source
+
+    def wait(self, stream: int, on: int) -> None: ...
+
+    def sync(self, stream: int) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...

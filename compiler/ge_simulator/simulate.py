@@ -1,0 +1,129 @@
+"""Runs a graph with numpy, and checks every result against what the graph says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from occ.compiler.ge_simulator import compute, data, recurrent, reductions, window
+from occ.compiler.ge_simulator.precision import Precision
+from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, Tensor, read
+
+Arrays = list[Any]
+Kernel = Callable[[Node, Arrays], Any]
+_NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_LONGEST_LOOP = 100_000
+
+
+@cache
+def kernels() -> Mapping[str, Kernel]:
+    """What each operator type computes: a function of the node and its operands (None where absent)."""
+    table: dict[str, Kernel] = {}
+    for family in (compute, window, reductions, data, recurrent):
+        table |= family.KERNELS
+    return MappingProxyType(table)
+
+
+class Simulator:
+    """A graph ready to run.
+
+    Args:
+        air: contents of the `.air` file.
+        files: contents of the files beside it.
+        precision: what it is computed in.
+    """
+
+    def __init__(
+        self, air: bytes, files: Mapping[str, bytes] | None = None, precision: Precision | None = None
+    ) -> None:
+        self.graphs = read(air, files)
+        self.root = next(iter(self.graphs.values()))
+        self.precision = precision or Precision()
+        unknown = {n.type for g in self.graphs.values() for n in g.nodes} - set(kernels()) - _STRUCTURE
+        if unknown:
+            raise BadGraph(f"operators that the simulator does not know: {', '.join(sorted(unknown))}")
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of the root graph for an array per Data node.
+
+        Raises:
+            BadGraph: an input, or the result of a node, is not what the graph says.
+        """
+        with np.errstate(all="ignore"):
+            return self._graph(self.root, inputs)
+
+    def _graph(self, g: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if len(inputs) != len(g.data):
+            raise BadGraph(f"{g.name} takes {len(g.data)} inputs, not {len(inputs)}")
+        env: dict[tuple[str, int], np.ndarray] = {}
+        last = {e: n for n in g.nodes for e in n.inputs if e is not None}
+        kept = set(g.outputs)
+        for node, x in zip(g.data, inputs, strict=True):
+            env[node.name, 0] = self._checked(node, node.output_descs[0], np.asarray(x))
+        for node in g.nodes:
+            if node.type in ("Data", "NetOutput"):
+                continue
+            for k, value in enumerate(self._node(node, env)):
+                env[node.name, k] = value
+            for e in node.inputs:
+                if e is not None and last[e] is node and e not in kept:
+                    env.pop(e, None)
+        return [env[e] for e in g.outputs]
+
+    def _node(self, node: Node, env: Mapping[tuple[str, int], np.ndarray]) -> list[np.ndarray]:
+        if node.type in ("Const", "Constant", "FileConstant"):
+            return [self.precision.result("Const", node.attrs["value"])]
+        given = [None if e is None else env[e] for e in node.inputs]
+        for x, desc in zip(given, node.input_descs, strict=True):
+            if x is not None and desc.dtype is not None and (x.dtype != desc.dtype or not _fits(x.shape, desc.shape)):
+                raise BadGraph(f"{node.name}: `{desc.name}` is {x.dtype}{list(x.shape)}, described as {desc}")
+        if node.type in ("If", "StatelessIf", "While", "StatelessWhile"):
+            made = self._control(node, [x for x in given if x is not None])
+        else:
+            operands = [None if x is None else self.precision.operand(node.type, _wide(x)) for x in given]
+            made = kernels()[node.type](node, operands)
+        results = list(made) if isinstance(made, (list, tuple)) else [made]
+        if len(results) < len(node.output_descs):
+            raise BadGraph(f"{node.name}: {node.type} gives {len(results)} results")
+        return [self._stored(node, d, r) for d, r in zip(node.output_descs, results, strict=False)]
+
+    def _stored(self, node: Node, desc: Tensor, value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        if desc.dtype in _NARROW and array.dtype == np.float32:
+            array = array.astype(desc.dtype)
+        return self._checked(node, desc, self.precision.result(node.type, array))
+
+    def _checked(self, node: Node, desc: Tensor, x: np.ndarray) -> np.ndarray:
+        if x.dtype != desc.dtype or not _fits(x.shape, desc.shape):
+            raise BadGraph(f"{node.name}: {node.type} gives {x.dtype}{list(x.shape)}, described as {desc}")
+        return x
+
+    def _control(self, node: Node, given: list[np.ndarray]) -> list[np.ndarray]:
+        first, second = (self.graphs[s] for s in node.subgraphs)
+        if "If" in node.type:
+            cond, *rest = given
+            branch = first if bool(cond.reshape(-1)[0]) else second
+            return self._graph(branch, rest)
+        for _ in range(_LONGEST_LOOP):
+            if not bool(self._graph(first, given)[0].reshape(-1)[0]):
+                return given
+            given = self._graph(second, given)
+        raise BadGraph(f"{node.name}: the loop does not end")
+
+
+_STRUCTURE = {"Data", "NetOutput", "Const", "Constant", "FileConstant", "If", "StatelessIf", "While", "StatelessWhile"}
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    """Half precision is computed in single and rounded when it is stored."""
+    return x.astype(np.float32) if x.dtype in _NARROW else x
+
+
+def _fits(shape: tuple[int, ...], described: tuple[int, ...]) -> bool:
+    if described == (-2,):
+        return True
+    return len(shape) == len(described) and all(d in (-1, n) for n, d in zip(shape, described, strict=True))
