@@ -288,7 +288,7 @@ def open_session(artifact: Artifact, threads: int | None = None, *, simulate: bo
     if simulate and artifact.manifest.engine == "ascend":
         from occ.compiler.ge_simulator.device import SimulatedDevice
 
-        return artifact.session(threads, device=SimulatedDevice())
+        return artifact.session(threads, specialise=Specialiser(_compile_late), device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
         return artifact.session(threads, specialise=Specialiser(_compile_late))
     m = parse(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)

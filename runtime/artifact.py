@@ -61,7 +61,7 @@ class Artifact:
             RunError: the artifact needs the compiler, its code does not load, or there is no accelerator.
         """
         if self.manifest.engine == "ascend":
-            return self._on_device(threads, device)
+            return self._on_device(threads, specialise, device)
         if self.manifest.engine != "native":
             raise RunError(
                 "OCC0502", f"an artifact for `{self.manifest.target}` needs the compiler to run", "use `occ.load`"
@@ -70,8 +70,8 @@ class Artifact:
         arrays = [np.ascontiguousarray(w) for w in self.weights]
         return Session(self, NativeEngine(self.manifest, arrays, self.code, count, specialise), count)
 
-    def _on_device(self, threads: int | None, device: Device | None) -> Session:
-        islands = {name: self.island(name).session(threads).engine for name in self.manifest.islands}
+    def _on_device(self, threads: int | None, specialise: Specialise | None, device: Device | None) -> Session:
+        islands = {n: self.island(n).session(threads, specialise=specialise).engine for n in self.manifest.islands}
         if device is None:
             from occ.runtime.acl.ascend import AscendDevice
             from occ.runtime.acl.options import Options
