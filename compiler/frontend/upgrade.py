@@ -158,6 +158,11 @@ def _group_norm18(n: Node) -> None:
         n.operands[k] = n.emit("legacy.PerChannel", [n.operands[k], n.operands[0]], {"num_groups": groups})
 
 
+def _dft17(n: Node) -> None:
+    """Below opset 20 the axis is an attribute, 1 by default."""
+    n.put(2, n.constant(np.asarray(n.attrs.pop("axis", 1), np.int64)))
+
+
 def _grid_sample(n: Node) -> None:
     names = {"bilinear": "linear", "bicubic": "cubic"}
     n.attrs["mode"] = names.get(n.attrs.get("mode", "bilinear"), n.attrs.get("mode"))
@@ -177,6 +182,7 @@ RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "BatchNormalization": ((14, _batch_norm),),
     "Cast": ((6, _cast),),
     "Clip": ((6, _drop("consumed_inputs")), (11, _clip)),
+    "DFT": ((20, _dft17),),
     "Dropout": ((12, _dropout),),
     "Gemm": ((7, _drop("broadcast")),),
     "GridSample": ((20, _grid_sample),),

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.expr import Expr, cast, equal, literal, maximum, where, wrap
-from occ.compiler.ir.ops.reduce import count_of, over_axes
+from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import normalize_axis
 from occ.compiler.ir.te import Builder, Tensor
@@ -17,11 +16,21 @@ from occ.compiler.ir.te import Builder, Tensor
 
 @op("BatchNormalization")
 class BatchNormalization:
-    """Inference form: `scale * (x - mean) / sqrt(var + epsilon) + bias` per channel."""
+    """`scale * (x - mean) / sqrt(var + epsilon) + bias` per channel.
+
+    In training mode mean and variance are those of the data, and the running ones move towards them by `1 - momentum`.
+    """
 
     def body(t, x, scale, bias, mean, var, *, a):
+        running = ()
         if a.training_mode:
-            raise Invalid("`BatchNormalization` in training mode is not compiled", code="OCC0301")
+            axes = tuple(k for k in range(x.rank) if k != 1)
+            own_mean, own_var = (squeeze(t, m, axes) for m in moments(t, x, axes, _kept(axes))[1:])
+            running = tuple(
+                t.map(old.shape, lambda c, o=old, n=new: cast(o.dtype, _moved(o[c], n[c], a.momentum)), name="running")
+                for old, new in ((mean, own_mean), (var, own_var))
+            )
+            mean, var = own_mean, own_var
 
         def element(*i):
             c = i[1] if x.rank > 1 else wrap(0)
@@ -29,7 +38,12 @@ class BatchNormalization:
             factor = cast(dtype, scale[c]) / f.root(cast(dtype, var[c]) + a.epsilon)
             return cast(x.dtype, (cast(dtype, x[i]) - cast(dtype, mean[c])) * factor + cast(dtype, bias[c]))
 
-        return t.map(x.shape, element, name="batch_norm")
+        y = t.map(x.shape, element, name="batch_norm")
+        return (y, *running) if running else y
+
+
+def _moved(old: Expr, new: Expr, momentum: float) -> Expr:
+    return cast(new.dtype, old) * momentum + new * (1 - momentum)
 
 
 def moments(

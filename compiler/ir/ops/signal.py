@@ -1,0 +1,205 @@
+"""Signals: windows, Fourier transforms, mel filters. Angles and their functions are computed in f64."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log, pi
+from types import SimpleNamespace
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import Dim, floordiv
+from occ.compiler.ir.dtype import F64, I64
+from occ.compiler.ir.expr import Expr, call, cast, equal, literal, maximum, where, wrap
+from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.te import Builder, Tensor
+
+
+def _one(operator: str, name: str, operand: Tensor) -> Dim:
+    values = static_dims(operator, name, operand)
+    if len(values) != 1:
+        raise Invalid(f"`{name}` of `{operator}` has {len(values)} elements, not one")
+    return values[0]
+
+
+def _window(name: str, coefficients: tuple[float, ...]) -> OpSpec:
+    """A sum of cosines of multiples of the angle `2 pi n / N`, N one less for a symmetric window."""
+
+    def body(t: Builder, size: Tensor, *, a: SimpleNamespace) -> Tensor:
+        n = _one(name, "size", size)
+        whole = cast(F64, wrap(n)) - (0.0 if a.periodic else 1.0)
+
+        def element(k: Expr) -> Expr:
+            angle = cast(F64, k) * (2 * pi) / whole
+            total: Expr = literal(coefficients[0], F64)
+            for multiple, c in enumerate(coefficients[1:], 1):
+                total = total + call("cos", angle * multiple) * c
+            return cast(a.output_datatype, total)
+
+        return t.map([n], element, name="window")
+
+    return OpSpec(name, {"body": body, "static": ("size",)})
+
+
+def _turns(t: Builder, n: Dim) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of `2 pi k / n` for all k below n."""
+
+    def angle(k: Expr) -> Expr:
+        return cast(F64, k) * (2 * pi) / cast(F64, wrap(n))
+
+    cosine = t.map([n], lambda k: call("cos", angle(k)), name="cosine")
+    return cosine, t.map([n], lambda k: call("sin", angle(k)), name="sine")
+
+
+def fourier(
+    t: Builder, read: Callable[..., Expr | None], n: Dim, lead: tuple[Dim, ...], bins: Dim, used: Dim, *, inverse: bool
+) -> Callable[..., Expr]:
+    """`sum over k < used of x[k] * exp(-+2 pi i k f / n)`: a function of (part 0 or 1, *lead, f).
+
+    `read(part, *lead, k)` gives the real and imaginary parts of the signal in f64, None for a part that is zero.
+    """
+    cosine, sine = _turns(t, n)
+    sign = 1.0 if inverse else -1.0
+
+    def term(part: int) -> Callable[..., Expr]:
+        def of(*i: Expr) -> Expr:
+            *at, f, k = i
+            turn = (f * k) % wrap(n)
+            c, s = cosine[turn], sine[turn] * sign
+            real, imaginary = read(0, *at, k), read(1, *at, k)
+            straight, crossed = (c, s) if part == 0 else (s, c)
+            value = real * straight
+            if imaginary is None:
+                return value
+            return value - imaginary * crossed if part == 0 else value + imaginary * crossed
+
+        return of
+
+    parts = [t.sum((*lead, bins), [used], term(part), name="fourier") for part in (0, 1)]
+
+    def element(part: Expr, *at: Expr) -> Expr:
+        return where(equal(part, 0), parts[0][at], parts[1][at])
+
+    return element
+
+
+@op("DFT", static=("dft_length", "axis"))
+class DFT:
+    """Discrete Fourier transform along an axis; real and imaginary parts lie on the last axis (ONNX DFT 20)."""
+
+    def body(t, x, dft_length=None, axis=None, *, a):
+        k = -2 if axis is None else _one("DFT", "axis", axis)
+        k = normalize_axis(int(k), x.rank, "DFT")
+        if x.rank < 2 or k == x.rank - 1 or x.shape[-1] not in (1, 2):
+            raise Invalid(f"`DFT` along axis {k} of {show_shape(x.shape)}: the last axis has the one or two parts")
+        size = x.shape[k]
+        to_real = bool(a.inverse and a.onesided)
+        n = _one("DFT", "dft_length", dft_length) if dft_length is not None else 2 * (size - 1) if to_real else size
+        bins = floordiv(n, 2) + 1 if a.onesided and not a.inverse else n
+        lead = (*x.shape[:k], *x.shape[k + 1 : -1])
+
+        def at(part: int, *i: Expr) -> Expr | None:
+            """The signal, zero behind its end; the second half of a one-sided spectrum is the mirrored first one."""
+            if part == 1 and x.shape[-1] == 1:
+                return None
+            *outer, p = i
+            half = floordiv(n, 2) + 1 if to_real else n
+            mirrored = where(p < wrap(half), p, wrap(n) - p) if to_real else p
+            read = cast(F64, x[(*outer[:k], mirrored, *outer[k:], wrap(part))])
+            if to_real and part == 1:
+                edge = equal(p, 0) | equal(p * 2, wrap(n))  # the spectrum of a real signal is real there
+                read = where(edge, literal(0, F64), where(p < wrap(half), read, -read))
+            return where(mirrored < wrap(size), read, literal(0, F64))
+
+        value = fourier(t, at, n, lead, bins, n, inverse=bool(a.inverse))
+        scale = literal(1, F64) / cast(F64, wrap(n)) if a.inverse else literal(1, F64)
+
+        def element(*i: Expr) -> Expr:
+            *outer, part = i
+            bin_ = outer.pop(k)
+            return cast(x.dtype, value(part, *outer, bin_) * scale)
+
+        shape = (*x.shape[:k], bins, *x.shape[k + 1 : -1], 1 if to_real else 2)
+        return t.map(shape, element, name="dft")
+
+
+@op("STFT", static=("frame_step", "frame_length"))
+class STFT:
+    """Fourier transforms of overlapping frames of `[batch, length, 1 or 2]`, each times a window."""
+
+    def body(t, signal, frame_step, window=None, frame_length=None, *, a):
+        step = _one("STFT", "frame_step", frame_step)
+        n = _one("STFT", "frame_length", frame_length) if frame_length is not None else None
+        if window is not None:
+            n = window.shape[0] if n is None else equal_dims(n, window.shape[0], "`STFT`: window and frame length")
+        if n is None:
+            raise Invalid("`STFT` needs a window or a frame length")
+        frames = floordiv(signal.shape[1] - n, step) + 1
+        bins = floordiv(n, 2) + 1 if a.onesided else n
+
+        def at(part: int, b: Expr, frame: Expr, k: Expr) -> Expr | None:
+            if part == 1 and (signal.rank < 3 or signal.shape[2] == 1):
+                return None
+            index = (b, frame * wrap(step) + k, *((wrap(part),) if signal.rank > 2 else ()))
+            value = cast(F64, signal[index])
+            return value if window is None else value * cast(F64, window[k])
+
+        value = fourier(t, at, n, (signal.shape[0], frames), bins, n, inverse=False)
+        return t.map(
+            (signal.shape[0], frames, bins, 2),
+            lambda b, frame, f, part: cast(signal.dtype, value(part, b, frame, f)),
+            name="stft",
+        )
+
+
+@op("MelWeightMatrix", static=("num_mel_bins", "dft_length"))
+class MelWeightMatrix:
+    """Triangular filters at equal steps of the mel scale (ONNX MelWeightMatrix)."""
+
+    def body(t, num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz, *, a):
+        bands, n = (
+            _one("MelWeightMatrix", "num_mel_bins", num_mel_bins),
+            _one("MelWeightMatrix", "dft_length", dft_length),
+        )
+
+        def number(x: Tensor) -> Expr:
+            return cast(F64, x[(0,) * x.rank])
+
+        def mel(hertz: Expr) -> Expr:
+            return call("log", hertz / 700.0 + 1.0) * (2595 / log(10))
+
+        low, high = mel(number(lower_edge_hertz)), mel(number(upper_edge_hertz))
+
+        def edge(k: Expr) -> Expr:
+            at = cast(F64, k) * ((high - low) / cast(F64, wrap(bands + 2))) + low
+            hertz = (call("exp", at * (log(10) / 2595)) - 1.0) * 700.0
+            return cast(I64, call("floor", cast(F64, wrap(n + 1)) * hertz / number(sample_rate)))
+
+        edges = t.map([bands + 2], edge, name="edges")
+
+        def element(j: Expr, i: Expr) -> Expr:
+            left, centre, right = edges[i], edges[i + 1], edges[i + 2]
+
+            def ratio(p: Expr, q: Expr) -> Expr:
+                return cast(F64, p) / cast(F64, maximum(q, 1))
+
+            zero = literal(0, F64)
+            rising = where((j >= left) & (j <= centre), ratio(j - left, centre - left), zero)
+            point = where(equal(j, centre), literal(1, F64), zero)
+            first = where(equal(centre, left), point, rising)
+            falling = (j >= centre) & (j < right)
+            return cast(a.output_datatype, where(falling, ratio(right - j, right - centre), first))
+
+        return t.map([floordiv(n, 2) + 1, bands], element, name="mel")
+
+
+ALL = (
+    _window("HannWindow", (0.5, -0.5)),
+    _window("HammingWindow", (25 / 46, -21 / 46)),
+    _window("BlackmanWindow", (0.42, -0.5, 0.08)),
+    DFT,
+    STFT,
+    MelWeightMatrix,
+)
