@@ -14,6 +14,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
 from occ.compiler.ir.printer import te_text
 from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.storage import to_bytes
 from occ.compiler.ir.te import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -97,7 +98,7 @@ class _Lowering:
         loaded = [v for v, a in zip(actual, args, strict=True) if not _inlined(a)]
         operands = {f"p{k}": v for k, v in enumerate(loaded) if v is not None}
         messages = tuple(c.message for c in f.checks)
-        f = checks_to_stage(f)
+        f = to_bytes(checks_to_stage(f))
         if self.split_stages:
             self._calls(op, inline(f, materialised(f)), operands, messages)
         else:

@@ -1,4 +1,4 @@
-"""Operators that put pieces into a larger image or cut them out: Col2Im, MaxUnpool, CenterCropPad."""
+"""Operators that put pieces into a larger tensor or cut them out: Col2Im, MaxUnpool, CenterCropPad."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -61,9 +61,7 @@ class MaxUnpool:
         pads = tuple(a.pads or (0,) * (2 * n))
         if not len(kernel) == len(strides) == n or len(pads) != 2 * n:
             raise Invalid(f"`MaxUnpool`: kernel, strides or pads do not fit {n} spatial axes", code="OCC0107")
-        inner = tuple(
-            (x.shape[2 + k] - 1) * strides[k] - pads[k] - pads[n + k] + kernel[k] for k in range(n)
-        )
+        inner = tuple((x.shape[2 + k] - 1) * strides[k] - pads[k] - pads[n + k] + kernel[k] for k in range(n))
         shape = (*x.shape[:2], *inner)
         size = product(shape)
         t.check(

@@ -4,32 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from itertools import product as box
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv
-from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
-from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import equal_dims, show_shape
-from occ.compiler.ir.te import Tensor
+from occ.compiler.ir.te import Builder, Tensor
 
-Pixel = Callable[[Sequence[Expr]], Expr]
-Weights = Callable[[Expr], list[Expr]]
 CUBIC_A = -0.75  # of Keys' cubic convolution, as PyTorch has it
 
 
-def linear_weights(d: Expr) -> list[Expr]:
-    """Weights of the neighbours at 0 and 1 of a point at `d` between them."""
-    return [1.0 - d, d]
-
-
-def cubic_weights(d: Expr) -> list[Expr]:
-    """Weights of the neighbours at -1, 0, 1 and 2 of a point at `d` between the middle ones."""
+def tap_weight(tap: Expr, d: Expr, taps: int) -> Expr:
+    """Weight of neighbour `tap` of a point at `d` behind a pixel: of two linear ones, or of four cubic ones."""
+    if taps == 2:
+        return where(equal(tap, 0), 1.0 - d, d)
 
     def near(x: Expr) -> Expr:
         return ((x * (CUBIC_A + 2)) - (CUBIC_A + 3)) * x * x + 1.0
@@ -37,33 +32,43 @@ def cubic_weights(d: Expr) -> list[Expr]:
     def far(x: Expr) -> Expr:
         return ((x * CUBIC_A - 5 * CUBIC_A) * x + 8 * CUBIC_A) * x - 4 * CUBIC_A
 
-    return [far(d + 1.0), near(d), near(1.0 - d), far(2.0 - d)]
+    last = where(equal(tap, 2), near(1.0 - d), far(2.0 - d))
+    return where(equal(tap, 0), far(d + 1.0), where(equal(tap, 1), near(d), last))
 
 
-def interpolated(pixel: Pixel, at: Sequence[Expr], first: int, weights: Weights) -> Expr:
-    """The weighted sum of the pixels around a point; `first` is the position of the first neighbour."""
-    low = [call("floor", p) for p in at]
-    per_axis = [weights(p - q) for p, q in zip(at, low, strict=True)]
-    corner = [cast(I64, q) + first for q in low]
-    total: Expr | None = None
-    for taps in box(*(range(len(w)) for w in per_axis)):
-        weight = reduce(lambda x, y: x * y, (w[k] for w, k in zip(per_axis, taps, strict=True)))
-        value = pixel([c + k for c, k in zip(corner, taps, strict=True)]) * weight
-        total = value if total is None else total + value
-    assert total is not None
-    return total
+@dataclass(frozen=True)
+class Neighbours:
+    """Along one axis: position (-1 where there is no pixel) and weight of each neighbour, `[..., taps]`."""
+
+    index: Tensor
+    weight: Tensor
 
 
-def zero_outside(read: Pixel, extents: Sequence[Dim], dtype_zero: Expr) -> Pixel:
-    """A reader that gives zero outside of the image."""
+def neighbours(t: Builder, at: Tensor, taps: int, bounded: Callable[[Expr], Expr]) -> Neighbours:
+    """The pixels around the positions `at`; `bounded` brings a position inside or makes it -1."""
+    shape = (*at.shape, taps)
 
-    def pixel(at: Sequence[Expr]) -> Expr:
-        inside: Expr = literal(True, BOOL)
-        for p, n in zip(at, extents, strict=True):
-            inside = inside & (p >= 0) & (p < wrap(n))
-        return where(inside, read(at), dtype_zero)
+    def low(i: Sequence[Expr]) -> Expr:
+        return call("floor", at[tuple(i[:-1])])
 
-    return pixel
+    index = t.map(shape, lambda *i: bounded(cast(I64, low(i)) + i[-1] - (taps // 2 - 1)), name="index")
+    weight = t.map(shape, lambda *i: tap_weight(i[-1], at[i[:-1]] - low(i), taps), name="weight")
+    return Neighbours(index, weight)
+
+
+def zero_outside(size: Dim) -> Callable[[Expr], Expr]:
+    """Positions outside of an axis become -1."""
+    return lambda p: where((p >= 0) & (p < wrap(size)), p, literal(-1, I64))
+
+
+def weighted(
+    read: Callable[[Sequence[Expr]], Expr], around: Sequence[Neighbours], at: Sequence[Sequence[Expr]]
+) -> Expr:
+    """One pixel times its weights, zero where there is none; `at` indexes the neighbours of each axis."""
+    index = [n.index[tuple(i)] for n, i in zip(around, at, strict=True)]
+    inside = reduce(lambda p, q: p & q, (k >= 0 for k in index))
+    value = reduce(lambda p, q: p * q, (n.weight[tuple(i)] for n, i in zip(around, at, strict=True)), read(index))
+    return where(inside, value, literal(0, value.dtype))
 
 
 def reflected(x: Expr, low: float | Expr, high: Expr) -> Expr:
@@ -108,28 +113,42 @@ class GridSample:
                 return where((p < low) | (p > high[k]), clamp(p, 0.0, last[k]), p)
             return reflected(p, low, high[k]) if a.padding_mode == "reflection" else p
 
-        def bounded(k: int, p: Expr) -> Expr:
+        def bounded(k: int) -> Callable[[Expr], Expr]:
+            if a.padding_mode == "zeros":
+                return zero_outside(sizes[k])
             if a.padding_mode == "border":
-                return clamp(p, 0, wrap(sizes[k] - 1))
-            return cast(I64, reflected(cast(dtype, p), low, high[k]))
+                return lambda p: clamp(p, 0, wrap(sizes[k] - 1))
+            return lambda p: cast(I64, reflected(cast(dtype, p), low, high[k]))
 
-        def element(*i: Expr) -> Expr:
-            def read(at: Sequence[Expr]) -> Expr:
-                return cast(dtype, x[(i[0], i[1], *at)])
+        lead = grid.shape[:-1]
+        at = [
+            t.map(lead, lambda *i, k=k: place(cast(dtype, grid[(*i, wrap(n - 1 - k))]), k), name="at") for k in range(n)
+        ]
+        shape = (*x.shape[:2], *grid.shape[1:-1])
+        if a.mode == "nearest":
+            return _nearest(t, x, shape, [(p, bounded(k)) for k, p in enumerate(at)])
+        taps = 2 if a.mode == "linear" else 4
+        around = [neighbours(t, p, taps, bounded(k)) for k, p in enumerate(at)]
 
-            def pixel(at: Sequence[Expr]) -> Expr:
-                if a.padding_mode == "zeros":
-                    return zero_outside(read, sizes, literal(0, dtype))(at)
-                return read([bounded(k, p) for k, p in enumerate(at)])
+        def term(*i: Expr) -> Expr:
+            batch, c, out, tap = i[0], i[1], i[2 : 2 + n], i[2 + n :]
+            return weighted(lambda p: cast(dtype, x[(batch, c, *p)]), around, [(batch, *out, k) for k in tap])
 
-            at = [place(cast(dtype, grid[(i[0], *i[2:], wrap(n - 1 - k))]), k) for k in range(n)]
-            if a.mode == "nearest":
-                return cast(x.dtype, pixel([cast(I64, p) for p in at]))
-            linear = a.mode == "linear"
-            value = interpolated(pixel, at, 0 if linear else -1, linear_weights if linear else cubic_weights)
-            return cast(x.dtype, value)
+        acc = t.sum(shape, (taps,) * n, term, name="grid_sample")
+        return acc if dtype == x.dtype else t.map(shape, lambda *i: cast(x.dtype, acc[i]), name="narrow")
 
-        return t.map((*x.shape[:2], *grid.shape[1:-1]), element, name="grid_sample")
+
+def _nearest(
+    t: Builder, x: Tensor, shape: Sequence[Dim], at: Sequence[tuple[Tensor, Callable[[Expr], Expr]]]
+) -> Tensor:
+    index = [t.map(p.shape, lambda *i, p=p, b=b: b(cast(I64, p[i])), name="index") for p, b in at]
+
+    def element(*i: Expr) -> Expr:
+        place = [k[(i[0], *i[2:])] for k in index]
+        inside = reduce(lambda p, q: p & q, (k >= 0 for k in place))
+        return where(inside, x[(i[0], i[1], *place)], literal(0, x.dtype))
+
+    return t.map(shape, element, name="grid_sample")
 
 
 @op("AffineGrid", static=("size",))
@@ -172,23 +191,29 @@ class DeformConv:
         taps = reduce(lambda p, q: p * q, win.kernel, 1)
         dtype = x.dtype.acc
 
+        lead = (x.shape[0], a.offset_group * taps, *win.out)
+
+        def place(*i: Expr, k: int) -> Expr:
+            batch, first, out = i[0], i[1], i[2:]
+            tap = unflatten(first % taps, win.kernel)[k]
+            moved = f.in_acc(offset[(batch, first * n + k, *out)])
+            return cast(dtype, out[k] * win.strides[k] + tap * win.dilations[k] - wrap(win.before[k])) + moved
+
+        around = [
+            neighbours(t, t.map(lead, lambda *i, k=k: place(*i, k=k), name="at"), 2, zero_outside(x.shape[2 + k]))
+            for k in range(n)
+        ]
+
         def product(*i: Expr) -> Expr:
-            batch, o, out, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n :]
+            batch, o, out, c, tap, near = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n : 3 + 2 * n], i[3 + 2 * n :]
             channel = o // wrap(each) * wrap(per_group) + c
-            flat: Expr = literal(0, I64)
-            for k, size in zip(tap, win.kernel, strict=True):
-                flat = flat * size + k
-            first = channel // wrap(per_offset) * taps + flat
-            at = [
-                cast(dtype, p - wrap(pad)) + f.in_acc(offset[(batch, first * n + k, *out)])
-                for k, (p, pad) in enumerate(zip(win.position(out, tap), win.before, strict=True))
-            ]
-            read = zero_outside(lambda p: cast(dtype, x[(batch, channel, *p)]), x.shape[2:], literal(0, dtype))
-            value = interpolated(read, at, 0, linear_weights) * f.in_acc(w[(o, c, *tap)])
+            first = channel // wrap(per_offset) * taps + flatten(tap, win.kernel)
+            at = [(batch, first, *out, k) for k in near]
+            value = weighted(lambda p: cast(dtype, x[(batch, channel, *p)]), around, at) * f.in_acc(w[(o, c, *tap)])
             return value if mask is None else value * f.in_acc(mask[(batch, first, *out)])
 
         shape = (x.shape[0], w.shape[0], *win.out)
-        acc = t.sum(shape, (per_group, *win.kernel), product, name="deform_conv")
+        acc = t.sum(shape, (per_group, *win.kernel, *(2,) * n), product, name="deform_conv")
         return t.map(
             shape, lambda *i: cast(x.dtype, acc[i] if b is None else acc[i] + f.in_acc(b[i[1]])), name="deform_conv_out"
         )
@@ -240,40 +265,58 @@ class RoiAlign:
                 "`RoiAlign` with sampling_ratio 0 has a region that is larger than the image",
             )
 
-        def sample(r: Expr, c: Expr, p: Sequence[Expr], s: Sequence[Expr]) -> tuple[Expr, list[Expr]]:
-            """Whether a sample counts, and its weighted neighbours."""
-            used, corner = literal(True, BOOL), []
-            for k in (0, 1):
-                n = samples(r, k)
-                unit = step[r, wrap(k)]
-                at = begin[r, wrap(k)] + cast(dtype, p[k]) * unit + (cast(dtype, s[k]) + 0.5) * unit / cast(dtype, n)
-                used = used & (s[k] < n) & (at >= -1.0) & (at <= cast(dtype, wrap(sizes[k])))
-                at = maximum(at, 0.0)
-                low = minimum(cast(I64, at), wrap(sizes[k] - 1))
-                high = minimum(low + 1, wrap(sizes[k] - 1))
-                part = where(equal(low, wrap(sizes[k] - 1)), literal(0, dtype), at - cast(dtype, low))
-                corner.append(((low, 1.0 - part), (high, part)))
-            batch = cast(I64, batch_indices[r])
-            return used, [wy * wx * f.in_acc(x[batch, c, y, z]) for y, wy in corner[0] for z, wx in corner[1]]
+        around = [
+            _roi_neighbours(t, x.shape[2 + k], (count, bins[k], most[k]), begin, step, lambda r, k=k: samples(r, k), k)
+            for k in (0, 1)
+        ]
+        average = a.mode == "avg"
 
-        def term(r, c, py, px, sy, sx):
-            used, parts = sample(r, c, (py, px), (sy, sx))
-            join = (lambda p, q: p + q) if a.mode == "avg" else maximum
-            none = literal(0 if a.mode == "avg" else dtype.lowest, dtype)
+        def term(r, c, py, px, sy, sx, ty, tx):
+            batch = cast(I64, batch_indices[r])
+            value = weighted(lambda p: f.in_acc(x[(batch, c, *p)]), around, [(r, py, sy, ty), (r, px, sx, tx)])
             # A sample outside of the image is a zero, one behind the last is none.
-            value = where(used, reduce(join, parts), literal(0, dtype))
+            none = literal(0 if average else dtype.lowest, dtype)
             return where((sy < samples(r, 0)) & (sx < samples(r, 1)), value, none)
 
         shape = (count, channels, *bins)
-        acc = t.reduce("sum" if a.mode == "avg" else "max", shape, most, term, name="roi_align")
+        acc = t.reduce("sum" if average else "max", shape, (*most, 2, 2), term, name="roi_align")
 
         def element(*i: Expr) -> Expr:
             n = maximum(samples(i[0], 0) * samples(i[0], 1), 1)
-            if a.mode == "avg":
+            if average:
                 return cast(x.dtype, acc[i] / cast(dtype, n))
             return cast(x.dtype, where(equal(acc[i], dtype.lowest), literal(0, dtype), acc[i]))
 
         return t.map(shape, element, name="roi_align_out")
+
+
+def _roi_neighbours(
+    t: Builder, size: Dim, shape: Sequence[Dim], begin: Tensor, step: Tensor, samples: Callable[[Expr], Expr], k: int
+) -> Neighbours:
+    """The two pixels around each sample of each bin along one axis, weight 0 where the sample lies outside."""
+    dtype = step.dtype
+
+    def place(r: Expr, p: Expr, s: Expr) -> Expr:
+        unit = step[r, wrap(k)]
+        n = cast(dtype, maximum(samples(r), 1))
+        return begin[r, wrap(k)] + cast(dtype, p) * unit + (cast(dtype, s) + 0.5) * unit / n
+
+    at = t.map(shape, place, name="at")
+    last = wrap(size - 1)
+
+    def low(i: Sequence[Expr]) -> Expr:
+        return minimum(cast(I64, maximum(at[tuple(i[:-1])], 0.0)), last)
+
+    def weight(*i: Expr) -> Expr:
+        p = at[i[:-1]]
+        part = where(equal(low(i), last), literal(0, dtype), maximum(p, 0.0) - cast(dtype, low(i)))
+        inside = (p >= -1.0) & (p <= cast(dtype, wrap(size)))
+        return where(inside, where(equal(i[-1], 0), 1.0 - part, part), literal(0, dtype))
+
+    wide = (*shape, 2)
+    return Neighbours(
+        t.map(wide, lambda *i: minimum(low(i) + i[-1], last), name="index"), t.map(wide, weight, name="weight")
+    )
 
 
 @op("MaxRoiPool")

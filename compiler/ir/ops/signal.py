@@ -69,6 +69,7 @@ def fourier(
             turn = (f * k) % wrap(n)
             c, s = cosine[turn], sine[turn] * sign
             real, imaginary = read(0, *at, k), read(1, *at, k)
+            assert real is not None, "a signal has a real part"
             straight, crossed = (c, s) if part == 0 else (s, c)
             value = real * straight
             if imaginary is None:
