@@ -154,9 +154,10 @@ CODES: dict[str, Code] = {
         " compiles the node then; a machine with the runtime alone cannot. Fix the shapes with --shape and build again.",
     ),
     "OCC0510": Code(
-        "the model was compiled for another SoC",
-        "An `.om` runs on the SoC that it was compiled for. Build with `-C soc_version=` and the name that the message"
-        " gives for the device; `npu-smi info` shows it without the prefix `Ascend`.",
+        "the model was compiled for another device",
+        "An `.om` runs on the SoC that it was compiled for: build with `-C soc_version=` and the name that the message"
+        " gives for the device; `npu-smi info` shows it without the prefix `Ascend`. It also needs the release of CANN"
+        " that compiled it, or a newer one.",
     ),
     "OCC0511": Code(
         "device memory is exhausted",

@@ -204,6 +204,7 @@ class DevicePart:
         gears: sets of extents that the compiled graph takes, by symbol; empty where all extents are constant.
         weights: bytes of constants.
         workspace: bytes of intermediate values that are alive at once, at the most.
+        toolkit: release of CANN that compiled `om`, as far as it is known.
     """
 
     name: str
@@ -218,6 +219,7 @@ class DevicePart:
     gears: list[dict[str, int]] = field(default_factory=list)
     weights: int = 0
     workspace: int = 0
+    toolkit: str = ""
 
     @property
     def memory(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from occ.runtime.acl.prototypes import LIBRARIES, PROTOTYPES
 from occ.runtime.acl.statuses import HELPS, NAMES, diagnostic_code
 from occ.runtime.errors import RunError
+from occ.runtime.release import read_release
 
 MAIN = "libascendcl.so"
 OVERRIDE = "OCC_ASCENDCL"  # path of the library, where it is in none of the usual places
@@ -41,12 +42,18 @@ class AclError(RunError):
 
 
 class Acl:
-    """The loaded library. Calls release the interpreter lock while they run."""
+    """The loaded library. Calls release the interpreter lock while they run.
+
+    Attributes:
+        path: as it was opened.
+        release: of the CANN that it belongs to, or empty.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = str(path)
         self._functions: dict[str, Any] = {}
         self._main = ctypes.CDLL(self.path)
+        self.release = read_release(_location(self.path), "runtime")
 
     def _function(self, name: str) -> Any:
         found = self._functions.get(name)
@@ -116,6 +123,17 @@ class Acl:
         words = " ".join((text or b"").decode("utf-8", "replace").split())
         clean = "".join(c if c.isprintable() else "?" for c in words)
         return clean if len(clean) <= _LONGEST else clean[:_LONGEST] + "..."
+
+
+def _location(path: str) -> Path:
+    """Where a loaded library lies; one that was opened by name is somewhere on the loader's path."""
+    if "/" in path:
+        return Path(path)
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return Path(path)
+    return next((Path(line.split(maxsplit=5)[5]) for line in lines if line.endswith(f"/{path}")), Path(path))
 
 
 def places() -> list[Path]:

@@ -13,6 +13,7 @@ from occ.runtime.acl.model import Model, ModelTensor
 from occ.runtime.acl.prototypes import DATA_TYPES
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import DevicePart, PartTensor
+from occ.runtime.release import is_older
 
 
 class Part:
@@ -87,23 +88,34 @@ class PartStore:
             RunError: OCC0502 it is not compiled, or not what the plan expects; OCC0510 it is for another SoC; OCC0511
                 it does not fit into memory.
         """
-        if not record.om:
+        self._check_machine(record)
+        beside = record.air.removesuffix(".air") + ".om"  # where `compile.sh` leaves it
+        member = record.om or (beside if beside in files else "")
+        if not member:
             raise RunError(
                 "OCC0502",
                 f"part `{record.name}` is GE graph IR that is not compiled for the device yet",
                 "build with `--emit om` where the CANN toolkit is, or run it with `--simulate`",
             )
-        if record.soc and record.soc != self.device.soc:
-            raise RunError(
-                "OCC0510",
-                f"part `{record.name}` was compiled for `{record.soc}`, device {self.device.number} is"
-                f" `{self.device.soc}`",
-                f"build it with `-C soc_version={self.device.soc}`",
-            )
-        part = Part(record, np.frombuffer(files[record.om], np.uint8))
+        part = Part(record, np.frombuffer(files[member], np.uint8))
         self.use(part)
         self.unuse(part)
         return part
+
+    def _check_machine(self, record: DevicePart) -> None:
+        device, release = self.device, self.device.acl.release
+        if record.soc and record.soc != device.soc:
+            raise RunError(
+                "OCC0510",
+                f"part `{record.name}` was compiled for `{record.soc}`, device {device.number} is `{device.soc}`",
+                f"build it with `-C soc_version={device.soc}`",
+            )
+        if is_older(release, record.toolkit):
+            raise RunError(
+                "OCC0510",
+                f"part `{record.name}` was compiled by CANN {record.toolkit}, this machine has CANN {release}",
+                "an `.om` runs on the release that compiled it or a newer one: update CANN here, or build with an older",
+            )
 
     def use(self, part: Part) -> Model:
         """The model of a part, loaded and kept so until `unuse`.

@@ -1,0 +1,36 @@
+"""Releases of CANN: which one is installed, from the `version.info` that each of its components has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_VERSION = re.compile(r"^\s*Version\s*=\s*([0-9][\w.]*)", re.MULTILINE | re.IGNORECASE)
+
+
+def read_release(tool: Path, component: str) -> str:
+    """The release that a file of CANN belongs to.
+
+    Args:
+        tool: a program or library of it, `.../bin/atc` or `.../lib64/libascendcl.so`.
+        component: `compiler` or `runtime`, whose versions agree within a release.
+
+    Returns:
+        Such as `7.6.0.1.220`; empty where it cannot be found out.
+    """
+    for start in (tool, tool.resolve()):
+        for folder in list(start.parents)[:4]:
+            for path in (folder / component / "version.info", folder / "version.info"):
+                try:
+                    found = _VERSION.search(path.read_text(encoding="utf-8", errors="replace"))
+                except OSError:
+                    continue
+                if found:
+                    return found.group(1)
+    return ""
+
+
+def is_older(release: str, than: str) -> bool:
+    """Whether a release is older than another; what is not known is not."""
+    mine, other = ([int(n) for n in re.findall(r"\d+", text)[:3]] for text in (release, than))
+    return bool(mine) and bool(other) and mine < other
