@@ -22,6 +22,7 @@ from occ.compiler.passes.infer import Infer
 from occ.compiler.passes.layout_weights import LayoutWeights
 from occ.compiler.passes.lower_te import LowerTe
 from occ.compiler.passes.plan_memory import PlanMemory
+from occ.compiler.passes.propagate_constants import PropagateConstants
 from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_phases import SplitPhases
@@ -34,6 +35,7 @@ _COMMON: Pipeline = {
     "canonical": (
         Canonicalize(),
         Fold(),
+        PropagateConstants(),
         Cse(),
         Dce(),
         FoldAffine(),
@@ -48,14 +50,36 @@ _COMMON: Pipeline = {
 PIPELINES: Mapping[str, Pipeline] = {
     "cpu": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Defer(), Expand(), Defer(), SplitPhases(), Fuse()),
+        "fused": (
+            ApplyRewrites("fused"),
+            FusePatterns(),
+            Defer(),
+            Expand(),
+            Fold(),
+            PropagateConstants(),
+            Dce(),
+            Defer(),
+            SplitPhases(),
+            Fuse(),
+        ),
         "layout": (LayoutWeights(),),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
     "cpu-jit": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Defer(), Expand(), Defer(), SplitPhases(), Fuse()),
+        "fused": (
+            ApplyRewrites("fused"),
+            FusePatterns(),
+            Defer(),
+            Expand(),
+            Fold(),
+            PropagateConstants(),
+            Dce(),
+            Defer(),
+            SplitPhases(),
+            Fuse(),
+        ),
         "layout": (),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
@@ -87,7 +111,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, Fuse,
         LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
