@@ -12,6 +12,16 @@
 #include <unistd.h>
 #include <vector>
 
+// Errors end the process at once: exceptions of libHalide do not reach sources that are compiled without RTTI.
+struct Reporter : Halide::CompileTimeErrorReporter {
+    void warning(const char *) override {}
+    void error(const char *message) override {
+        fprintf(stderr, "%s\n", message);
+        fflush(nullptr);
+        _exit(1);
+    }
+};
+
 static int compile(const std::string &name, const std::string &directory, const std::string &target) {
     try {
         Halide::Internal::ExecuteGeneratorArgs args;
@@ -34,6 +44,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: %s OUT_DIR TARGET JOBS SECONDS NAME...\n", argv[0]);
         return 2;
     }
+    static Reporter reporter;
+    Halide::set_custom_compile_time_error_reporter(&reporter);
     const int jobs = atoi(argv[3]) > 0 ? atoi(argv[3]) : 1;
     std::map<pid_t, std::string> running;
     int failed = 0;
