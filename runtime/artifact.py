@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from occ.runtime.buffers import ALIGNMENT
-from occ.runtime.device import Device, DeviceEngine
+from occ.runtime.device import Device, DeviceEngine, Island
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
 from occ.runtime.native import NativeEngine, Specialise
@@ -71,7 +71,10 @@ class Artifact:
         return Session(self, NativeEngine(self.manifest, arrays, self.code, count, specialise), count)
 
     def _on_device(self, threads: int | None, specialise: Specialise | None, device: Device | None) -> Session:
-        islands = {n: self.island(n).session(threads, specialise=specialise).engine for n in self.manifest.islands}
+        islands: dict[str, Island] = {}
+        for name in self.manifest.islands:
+            made = self.island(name)
+            islands[name] = Island(made.manifest, made.session(threads, specialise=specialise).engine)
         if device is None:
             from occ.runtime.acl.ascend import AscendDevice
             from occ.runtime.acl.options import Options

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from occ.runtime.attributes import decode_attrs
-from occ.runtime.dims import evaluate
+from occ.runtime.dims import evaluate, is_known
 from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
 from occ.runtime.manifest import DevicePart, Manifest, Step
 from occ.runtime.resident import Resident
 from occ.runtime.session import Engine
-from occ.runtime.signature import numpy_dtype
+from occ.runtime.signature import bind_shapes, numpy_dtype
 
 _ON_DEVICE = ("upload", "device", "download", "wait", "sync")
 
@@ -131,8 +131,24 @@ class DeviceEngine:
         self.device.close()
 
 
+class Island:
+    """A part that the CPU takes, as an engine: its sizes follow from the arrays that it gets."""
+
+    resident = False
+
+    def __init__(self, manifest: Manifest, engine: Engine) -> None:
+        self.manifest, self.engine = manifest, engine
+
+    def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[Any]) -> list[Any]:
+        """One run; see `Engine`."""
+        return self.engine.run(inputs, bind_shapes(self.manifest.inputs, inputs, env), outputs)
+
+
 class _Run:
-    """The buffers of one run, by storage."""
+    """The buffers of one run, by storage.
+
+    Outputs and storages of the kind `host` whose extents the data decide are there when the step that gives them has run.
+    """
 
     def __init__(
         self, engine: DeviceEngine, on_device: DeviceRun, inputs: Sequence[Any], env: Mapping[str, int],
@@ -150,7 +166,7 @@ class _Run:
                 value = given[s.kind][s.index]
                 if isinstance(value, Resident):
                     self.resident[k] = value
-                else:
+                elif value is not None:
                     self.host[k] = value
         self._bind_outputs()
 
@@ -166,8 +182,10 @@ class _Run:
     def _storage(self, buffer: int) -> int:
         return self.plan.buffers[buffer].storage
 
-    def _result(self, k: int) -> np.ndarray:
+    def _result(self, k: int) -> np.ndarray | None:
         info = self.engine.manifest.outputs[k]
+        if info.kind != "tensor" or not all(is_known(e, self.env) for e in info.shape):
+            return None
         return np.empty(self._shape(info.shape), numpy_dtype(info.dtype))
 
     def _shape(self, shape: Sequence[Any]) -> tuple[int, ...]:
@@ -183,6 +201,17 @@ class _Run:
             self.host[b.storage] = np.asarray(bound) if is_input else np.empty(shape, dtype)
         flat = self.host[b.storage].reshape(-1)
         return (flat.view(dtype) if flat.dtype != dtype else flat).reshape(shape)
+
+    def _is_sized(self, buffer: int) -> bool:
+        """Whether a host buffer can be made before its step runs."""
+        b = self.plan.buffers[buffer]
+        kind = self.plan.storages[b.storage].kind
+        return kind != "host" and (kind != "output" or b.storage in self.host or b.storage in self.resident)
+
+    def _value(self, buffer: int) -> Any:
+        """A host buffer that a step reads, or what a step has given."""
+        storage = self._storage(buffer)
+        return self.array(buffer) if self._is_sized(buffer) else self.host[storage]
 
     def tensor(self, buffer: int) -> Any:
         """A device buffer."""
@@ -229,10 +258,13 @@ class _Run:
             self.device.download(source, self.array(step.writes[0]), stream)
 
     def _on_host(self, step: Step) -> None:
-        reads, writes = ([self.array(b) for b in bs] for bs in (step.reads, step.writes))
+        reads = [self._value(b) for b in step.reads]
         if step.kind == "island":
-            self.engine._islands[step.name].run(reads, self.env, writes)
+            writes = [self.array(b) if self._is_sized(b) else None for b in step.writes]
+            made = self.engine._islands[step.name].run(reads, self.env, writes)
+            self.host |= {self._storage(b): v for b, v in zip(step.writes, made, strict=True)}
             return
+        writes = [self.array(b) for b in step.writes]
         results = reads if step.kind == "copy" else run_host(step.name, reads, decode_attrs(step.attrs), step.nodes)
         for target, value in zip(writes, results, strict=True):
             target[...] = value
@@ -242,4 +274,7 @@ class _Run:
         for k, bound in self.resident.items():
             if self.plan.storages[k].kind == "output" and k in self.host:
                 bound.write(self.host[k])
-        return self.results
+        made = {
+            s.index: self.host[k] for k, s in enumerate(self.plan.storages) if s.kind == "output" and k in self.host
+        }
+        return [made[k] if r is None else r for k, r in enumerate(self.results)]

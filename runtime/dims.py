@@ -60,3 +60,8 @@ def text(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
         f"({p})" if isinstance(a, list) and a[0] != "min" and op != "+" else p for p, a in zip(parts, args, strict=True)
     ]
     return (f" {op} " if op == "+" else op).join(wrapped)
+
+
+def is_known(e: DimExpr, env: Mapping[str, int]) -> bool:
+    """Whether all symbols of an expression have a value."""
+    return all(is_known(a, env) for a in e[1:]) if isinstance(e, list) else isinstance(e, int) or e in env

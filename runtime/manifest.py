@@ -166,12 +166,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that steps of control flow run: its signature, by position, its plan, and what it assumes."""
+    """A function that steps of control flow run: its signature, by position, and its plan."""
 
     inputs: list[TensorInfo]
     outputs: list[TensorInfo]
     plan: Plan
-    constraints: list[Constraint] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,17 @@ from typing import Any
 from occ.compiler.ascend import precision_of
 from occ.compiler.codegen_cann import atc
 from occ.compiler.codegen_cann.air import air
+from occ.compiler.codegen_cann.emit_cpp import cpp
 from occ.compiler.codegen_cann.formats import occ_type
 from occ.compiler.codegen_cann.graph import Desc, Graph
 from occ.compiler.codegen_cann.islands import island_module
 from occ.compiler.codegen_cann.mapping import build_graph, takes, verdict
 from occ.compiler.codegen_cann.memory import total, workspace
+from occ.compiler.codegen_cann.onnx_view import onnx_view
 from occ.compiler.codegen_cann.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.schedule import plan_parts
+from occ.compiler.codegen_cann.single_op import single_ops
+from occ.compiler.codegen_cann.text import graph_text
 from occ.compiler.codegen_cann.validate import graph_problems
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
@@ -39,7 +44,7 @@ class DeviceGraph:
 
 def verdicts(m: Module, precision: str) -> dict[Op, str]:
     """Why the device cannot take each op of the main function; empty for those that it can."""
-    return {op: verdict(op, precision) for op in m.main.body.body if not is_free(op)}
+    return {op: verdict(op, precision, m) for op in m.main.body.body if not is_free(op)}
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
@@ -140,7 +145,7 @@ def output_names(m: Module, part: Part) -> list[str]:
 
 def graph_of(m: Module, part: Part, precision: str) -> Graph:
     """The GE graph of a device part."""
-    return build_graph(part.name, part.ops, part.inputs, part.outputs, output_names(m, part), precision)
+    return build_graph(part.name, part.ops, part.inputs, part.outputs, output_names(m, part), precision, m)
 
 
 def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) -> list[DeviceGraph]:
@@ -157,6 +162,12 @@ def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) 
             assert not problems, problems[:3]
             made.append(DeviceGraph(part, graph))
     return made
+
+
+def gears_of(options: Mapping[str, Any]) -> list[str]:
+    """Arguments of atc for symbolic dims."""
+    keys = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
+    return [f"--{k}={options[k]}" for k in keys if options[k]]
 
 
 def build(m: Module, target: str, options: Mapping[str, Any], compile_island: Compile, source: str) -> Artifact:
@@ -178,7 +189,7 @@ def build(m: Module, target: str, options: Mapping[str, Any], compile_island: Co
     for d in device_graphs(m, parts, options):
         data, outside = air(d.graph)
         members = {f"device/{name}": content for name, content in outside.items()}
-        files |= {f"device/{d.graph.name}.air": data, **members}
+        files |= {f"device/{d.graph.name}.air": data, **members, **_for_people(d.graph, options)}
         records.append(_record(d, options, sorted(members)))
     if records:
         files["device/compile.sh"] = script([r.command for r in records]).encode()
@@ -198,6 +209,17 @@ def build(m: Module, target: str, options: Mapping[str, Any], compile_island: Co
     return Artifact(made, [w.data for w in weights], b"", files)
 
 
+def _for_people(graph: Graph, options: Mapping[str, Any]) -> dict[str, bytes]:
+    """The C++ that builds a graph; with `dump_graphs` also its text and its view; op by op, the operators by themselves."""
+    name = graph.name
+    made = {f"src/{name}.cpp": cpp(graph)[0].encode()}
+    if options["dump_graphs"]:
+        made |= {f"graphs/{name}.txt": graph_text(graph).encode(), f"graphs/{name}.onnx": onnx_view(graph)}
+    if not options["enable_cann_graph"]:
+        made[f"device/{name}.singleop.json"] = (json.dumps(single_ops(graph.all()), indent=1) + "\n").encode()
+    return made
+
+
 def _summary(parts: Sequence[Part], target: str, options: Mapping[str, Any]) -> dict[str, Any]:
     on_cpu = [op for p in parts if not p.on_device for op in p.ops]
     return {
@@ -214,7 +236,7 @@ def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str]) -> D
         graph.name, f"device/{graph.name}.air", options["soc_version"], precision_of(options),
         [_tensor(n.name, n.outputs[0]) for n in graph.data],
         [_tensor(name, r.desc) for name, r in zip(graph.output_names, graph.outputs, strict=True)],
-        files=members, command=atc.command(graph.name, options), weights=graph.weights, workspace=workspace(graph),
+        files=members, command=atc.command(graph.name, options, gears_of(options)), weights=graph.weights, workspace=workspace(graph),
     )  # fmt: skip
 
 

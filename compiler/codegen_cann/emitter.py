@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from occ.compiler.codegen_cann.formats import ge_type, occ_type
-from occ.compiler.codegen_cann.graph import Desc, Graph, Node, Ref, const_node
+from occ.compiler.codegen_cann.graph import Desc, Graph, Node, Ref, const_node, data_node, drop_dead
 from occ.compiler.codegen_cann.prototypes import Prototype, prototypes
 from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.meaning import static_elements
+from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -21,6 +22,7 @@ class Unsupported(Exception):
 
 
 Given = Ref | Sequence[Ref] | None
+EmitOp = Callable[["Emitter", Op], None]
 
 
 class Emitter:
@@ -32,9 +34,13 @@ class Emitter:
         refs: the outputs that stand for values of the module.
     """
 
-    def __init__(self, graph: Graph, precision: str = "origin", names: set[str] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, emit: EmitOp, precision: str = "origin", module: Module | None = None,
+        names: set[str] | None = None,
+    ) -> None:  # fmt: skip
         self.graph, self.precision = graph, precision
         self.refs: dict[Value, Ref] = {}
+        self._emit, self._module = emit, module
         self._names: set[str] = set() if names is None else names
         self._made: list[Node] = []
         self._source: tuple[str, ...] = ()
@@ -141,6 +147,48 @@ class Emitter:
         self.graph.nodes.append(node)
         self._made.append(node)
         return Ref(node)
+
+    # sub-graphs
+
+    def function(self, name: str) -> Func:
+        """A function of the module."""
+        assert self._module is not None, "control flow needs the module"
+        return self._module.funcs[name]
+
+    def child(self, name: str, inputs: Sequence[Desc], first_parent_input: int = 0) -> Emitter:
+        """An emitter of a sub-graph; its Data nodes stand for inputs of the node that has it."""
+        graph = Graph(self.unique(f"{self.graph.name}/{name}"))
+        made = Emitter(graph, self._emit, self.precision, self._module, self._names)
+        for k, desc in enumerate(inputs):
+            parent = {"_parent_node_index": first_parent_input + k}
+            node = data_node(self.unique(f"{graph.name}/arg{k}"), desc, k, parent)
+            graph.nodes.append(node)
+            graph.data.append(node)
+        self.graph.children.append(graph)
+        return made
+
+    @property
+    def data(self) -> list[Ref]:
+        """The inputs of the graph."""
+        return [Ref(d) for d in self.graph.data]
+
+    def call(self, func: Func, arguments: Sequence[Ref]) -> list[Ref]:
+        """Emit the ops of a function on given arguments; gives its results."""
+        self.refs |= zip(func.args, arguments, strict=True)
+        for op in func.body.body:
+            if op.name != "dims":
+                self._emit(self, op)
+        return [self.ref(v) for v in func.results]
+
+    def give(self, results: Sequence[Ref]) -> None:
+        """End a sub-graph with its results."""
+        for r in results:
+            is_made = r.node.type not in ("Data", "Const")
+            self.graph.outputs.append(r if is_made else self.op("Identity", r, out=r.desc))
+        drop_dead(self.graph)
+        self.graph.output_names = [f"output{k}" for k in range(len(results))]
+        for node in self.graph.nodes:
+            node.name = node.name or self.unique(f"{self.graph.name}/{node.type}")
 
     # names
 

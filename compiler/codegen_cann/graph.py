@@ -126,3 +126,15 @@ def data_node(name: str, desc: Desc, index: int, extra: Mapping[str, Any] | None
 def zeros(desc: Desc) -> np.ndarray:
     """An array of a described tensor."""
     return np.zeros(desc.shape, occ_type(desc.dtype).numpy)
+
+
+def drop_dead(graph: Graph) -> None:
+    """Remove nodes that no output needs; Data nodes stay."""
+    needed: set[Node] = set()
+    work = [r.node for r in graph.outputs] + graph.data
+    while work:
+        node = work.pop()
+        if node not in needed:
+            needed.add(node)
+            work += [r.node for r in node.inputs if r is not None]
+    graph.nodes = [n for n in graph.nodes if n in needed]

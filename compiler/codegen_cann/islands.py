@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from occ.compiler.codegen_cann.partition import Part, reads
 from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.value import Value, Weight
 
 
@@ -17,6 +17,7 @@ def island_module(m: Module, part: Part) -> Module:
     for op in part.ops:
         _sizes(op, copies, region)
         _weights(op, copies, made)
+        _functions(op, m, made)
         region.insert(clone(op, copies))
     region.insert(Op("yield", [copies[v] for v in part.outputs], {}, ()))
     made.funcs["main"] = Func("main", region, [f"{k}.{v.name}" for k, v in enumerate(part.outputs)])
@@ -35,6 +36,20 @@ def _weights(op: Op, copies: dict[Value, Value], made: Module) -> None:
     for value in reads(op):
         if isinstance(value, Weight) and value not in copies:
             copies[value] = made.add_weight(value.name, value.data, value.tensor)
+
+
+def _functions(op: Op, m: Module, made: Module) -> None:
+    """The functions that an op calls, and those that they call."""
+    for ref in op.attrs.values():
+        if not isinstance(ref, FuncRef) or ref in made.funcs:
+            continue
+        source = m.funcs[ref]
+        copies: dict[Value, Value] = {}
+        for inner in source.body.walk():
+            _weights(inner, copies, made)
+        made.funcs[ref] = Func(source.name, _clone_region(source.body, copies), list(source.result_names))
+        for inner in source.body.walk():
+            _functions(inner, m, made)
 
 
 def clone(op: Op, copies: dict[Value, Value]) -> Op:

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from occ.compiler.codegen_cann import map_elementwise, map_linear, map_quantize, map_reduce, map_resize, map_shape
+from occ.compiler.codegen_cann import map_control, map_elementwise, map_linear, map_quantize, map_reduce, map_resize
+from occ.compiler.codegen_cann import map_shape as shape
 from occ.compiler.codegen_cann import map_window as window
 from occ.compiler.codegen_cann.emitter import Emitter, Unsupported, describe
-from occ.compiler.codegen_cann.graph import Graph, Node, Ref, data_node
+from occ.compiler.codegen_cann.graph import Graph, Ref, data_node, drop_dead
 from occ.compiler.codegen_cann.map_elementwise import Row
 from occ.compiler.codegen_cann.validate import node_problems
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 
@@ -25,7 +26,7 @@ def rows() -> Mapping[str, Row]:
         ValueError: two families have a row for the same operator.
     """
     table: dict[str, Row] = {}
-    for family in (map_elementwise, window, map_linear, map_reduce, map_shape, map_resize, map_quantize):
+    for family in (map_elementwise, window, map_linear, map_reduce, shape, map_resize, map_quantize, map_control):
         if twice := set(table) & set(family.ROWS):
             raise ValueError(f"two rows for {sorted(twice)}")
         table |= family.ROWS
@@ -52,7 +53,8 @@ def emit_op(e: Emitter, op: Op) -> None:
     e.begin(op)
     start = len(e.graph.nodes)
     refs = [_operand(e, op, k) for k in range(len(op.operands))]
-    if any(r is not None and 0 in r.shape for r in refs):
+    names = [op.spec.operand_name(k) for k in range(len(refs))]
+    if any(r is not None and 0 in r.shape and n not in op.spec.static for n, r in zip(names, refs, strict=True)):
         raise Unsupported("an operand is empty")
     made = row(e, op, *refs)
     results: Sequence[Ref] = made if type(made) is tuple else (made,)
@@ -80,9 +82,9 @@ def _operand(e: Emitter, op: Op, k: int) -> Ref | None:
         raise
 
 
-def verdict(op: Op, precision: str = "origin") -> str:
-    """Why the device cannot take an op; empty if it can."""
-    e = Emitter(Graph("trial"), precision)
+def verdict(op: Op, precision: str = "origin", module: Module | None = None) -> str:
+    """Why the device cannot take an op; empty if it can. The module has the functions that the op runs."""
+    e = Emitter(Graph("trial"), emit_op, precision, module)
     try:
         for k, value in enumerate(dict.fromkeys(op.inputs)):
             if not isinstance(value, Weight) and not _is_size(value):
@@ -101,7 +103,7 @@ def _is_size(value: Value) -> bool:
 
 def build_graph(
     name: str, ops: Iterable[Op], inputs: Sequence[Value], outputs: Sequence[Value], output_names: Sequence[str],
-    precision: str = "origin",
+    precision: str = "origin", module: Module | None = None,
 ) -> Graph:  # fmt: skip
     """The GE graph of a part of a module.
 
@@ -112,9 +114,10 @@ def build_graph(
         outputs: what it gives.
         output_names: names of the outputs.
         precision: `precision_mode_v2`.
+        module: has the functions that ops run.
     """
     graph = Graph(name, output_names=list(output_names))
-    e = Emitter(graph, precision)
+    e = Emitter(graph, emit_op, precision, module)
     for k, value in enumerate(inputs):
         node = data_node(e.unique(value.name), describe(value), k)
         graph.nodes.append(node)
@@ -134,20 +137,3 @@ def build_graph(
         if not node.name:
             node.name = e.unique(node.type)
     return graph
-
-
-def drop_dead(graph: Graph) -> None:
-    """Remove nodes that no output needs; Data nodes stay."""
-    needed: set[Node] = set()
-    work = [r.node for r in graph.outputs] + graph.data
-    while work:
-        node = work.pop()
-        if node not in needed:
-            needed.add(node)
-            work += [r.node for r in node.inputs if r is not None]
-    graph.nodes = [n for n in graph.nodes if n in needed]
-
-
-def is_tensor(value: Value) -> bool:
-    """Whether a value is a tensor that can cross from one part to another."""
-    return isinstance(value.type, TensorType)

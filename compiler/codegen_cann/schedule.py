@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from occ.compiler.codegen_cann.partition import Part
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.plan import dim_expr
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.manifest import Buffer, Plan, Step, Storage
 
@@ -45,21 +47,31 @@ class _Scheduler:
 
     def _buffer(self, value: Value, storage: Storage) -> int:
         self.storages.append(storage)
-        shape = [int(d) for d in value.tensor.dims]  # pyright: ignore[reportArgumentType] - parts have constant extents
-        self.buffers.append(Buffer(value.tensor.dtype.name, list(shape), len(self.storages) - 1))
+        t = value.type
+        if isinstance(t, TensorType) and t.shape is not None:
+            self.buffers.append(Buffer(t.dtype.name, [dim_expr(d) for d in t.dims], len(self.storages) - 1))
+        else:
+            self.buffers.append(Buffer("", [], len(self.storages) - 1))
         return len(self.buffers) - 1
 
     def _host(self, value: Value) -> int:
         """The host buffer of a value: the output's own where it is one."""
         if value not in self.on_host:
-            size = value.tensor.nbytes
-            storage = Storage("output", self.home[value]) if value in self.home else Storage("arena", 0, size)  # pyright: ignore[reportArgumentType]
-            self.on_host[value] = self._buffer(value, storage)
+            self.on_host[value] = self._buffer(value, self._host_storage(value))
         return self.on_host[value]
+
+    def _host_storage(self, value: Value) -> Storage:
+        """Where a value lies on the host; what the data decide the size of is there when its step has run."""
+        if value in self.home:
+            return Storage("output", self.home[value])
+        t = value.type
+        if isinstance(t, TensorType) and t.is_static and t.dtype.kind != "s":
+            return Storage("arena", 0, dim_expr(t.nbytes))
+        return Storage("host")
 
     def _on_device(self, value: Value) -> int:
         if value not in self.on_device:
-            self.on_device[value] = self._buffer(value, Storage("device", 0, value.tensor.nbytes))
+            self.on_device[value] = self._buffer(value, Storage("device", 0, dim_expr(value.tensor.nbytes)))
         return self.on_device[value]
 
     def _device(self, part: Part) -> None:

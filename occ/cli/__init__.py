@@ -22,7 +22,6 @@ COMMANDS = {
     "ops": "list the operators",
     "explain": "explain a diagnostic code",
     "doctor": "report on this machine's toolchain",
-    "warm": "compile the kernels of many models into the build cache at once",
     "cache": "show or clear the build cache",
 }
 

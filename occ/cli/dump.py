@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stage",
     required=True,
-    help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu) or llvm (cpu-jit).",
+    help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge and atc (ascend*).",
 )
 @options.target
 @click.option(
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "onnx", "cpp"]),
     default="text",
     show_default=True,
-    help="Text that can be read back, or JSON.",
+    help="Text, or JSON; of the stage ge also onnx (files for viewers) and cpp (what builds the same graph).",
 )
 @options.compile_options
 def command(model: str, stage: str, target: str, out: Path | None, form: str, **how: object) -> None:
@@ -47,7 +47,7 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
         settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
         compilation = Compilation(options.source_of(model), settings)
         text = _text(compilation, stage, form, out)
-    if out is None:
+    if out is None or form == "onnx":
         click.echo(text, nl=False)
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +55,12 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
 
 
 def _text(compilation: Compilation, stage: str, form: str, out: Path | None) -> str:
+    if stage in compilation.target.texts and compilation.target.family == "ascend":
+        from occ.cli.dump_ge import dump
+
+        return dump(compilation, stage, form, out)
+    if form in ("onnx", "cpp"):
+        raise click.UsageError(f"--format {form} is for the stage ge of Ascend targets")
     if stage in compilation.target.texts:
         return _target_text(compilation, stage)
     m = compilation.advance(stage)

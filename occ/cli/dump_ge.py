@@ -1,0 +1,84 @@
+"""The dumps of Ascend targets: GE graphs, the C++ that builds them, and the commands that compile them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from occ.compiler.codegen_cann.build import DeviceGraph
+    from occ.compiler.codegen_cann.partition import Part
+    from occ.compiler.driver import Compilation
+
+
+def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> str:
+    """The text of stage `ge` or `atc`; with `onnx`, files are written and their names are the text.
+
+    Raises:
+        CompileError: the model cannot be built.
+    """
+    from occ.compiler.codegen_cann import build
+
+    m = compilation.advance(compilation.last_stage)
+    parts = build.cut(m, compilation.options, compilation.target.name, compilation.context.source)
+    graphs = build.device_graphs(m, parts, compilation.options)
+    if stage == "atc":
+        return _commands(compilation, graphs, form)
+    match form:
+        case "text":
+            return _text(compilation, parts, graphs)
+        case "cpp":
+            from occ.compiler.codegen_cann.emit_cpp import cpp
+
+            return "\n".join(cpp(d.graph)[0] for d in graphs)
+        case "json":
+            from occ.compiler.codegen_cann.single_op import single_ops
+
+            return json.dumps(single_ops(g for d in graphs for g in d.graph.all()), indent=1) + "\n"
+        case _:
+            return _views(graphs, out)
+
+
+def _text(compilation: Compilation, parts: list[Part], graphs: list[DeviceGraph]) -> str:
+    from occ.compiler.codegen_cann.islands import island_module
+    from occ.compiler.codegen_cann.text import graph_text
+    from occ.compiler.ir.printer import op_text
+
+    by_part = {d.part: d.graph for d in graphs}
+    made: list[str] = []
+    for part in parts:
+        where = compilation.options["soc_version"] if part.on_device else "the CPU"
+        made.append(f"# {part.name}: {len(part.ops)} nodes on {where}\n")
+        if part in by_part:
+            made.append(graph_text(by_part[part]) + "\n")
+        else:
+            island = island_module(compilation.module, part)
+            made.append("".join(f"  {op_text(op)}\n" for op in island.main.body.body) + "\n")
+    return "".join(made)
+
+
+def _commands(compilation: Compilation, graphs: list[DeviceGraph], form: str) -> str:
+    from occ.compiler.codegen_cann import atc, build
+
+    commands = [atc.command(d.graph.name, compilation.options, build.gears_of(compilation.options)) for d in graphs]
+    if form == "json":
+        return json.dumps(commands, indent=1) + "\n"
+    notes = [f"# {line}" for line in atc.remarks(compilation.target.name, compilation.options)]
+    return "\n".join([*notes, *map(atc.text, commands)]) + "\n"
+
+
+def _views(graphs: list[DeviceGraph], out: Path | None) -> str:
+    from occ.compiler.codegen_cann.onnx_view import onnx_view
+
+    if out is None:
+        raise click.UsageError("--format onnx writes files: say where with -o")
+    names: list[str] = []
+    for d in graphs:
+        path = out if len(graphs) == 1 else out.with_name(f"{out.stem}.{d.graph.name}{out.suffix or '.onnx'}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(onnx_view(d.graph))
+        names.append(str(path))
+    return "\n".join(names) + "\n"
