@@ -91,8 +91,12 @@ def signature(m: Module) -> tuple[list[TensorInfo], list[TensorInfo], list[DimIn
     """Inputs, outputs, dims and constraints of a module."""
     inputs = [value_info(a.name, a.type) for a in m.main.args]
     outputs = [value_info(n, r.type) for n, r in zip(m.main.result_names, m.main.results, strict=True)]
-    constraints = [Constraint(dim_expr(c.lhs), dim_expr(c.rhs), c.node) for c in m.constraints]
-    return inputs, outputs, dim_infos(m), constraints
+    return inputs, outputs, dim_infos(m), constraints_of(m, "main")
+
+
+def constraints_of(m: Module, func: str) -> list[Constraint]:
+    """What must hold when a function runs."""
+    return [Constraint(dim_expr(c.lhs), dim_expr(c.rhs), c.node) for c in m.constraints if c.func == func]
 
 
 class _Planner:
@@ -294,19 +298,18 @@ def manifest(
     """
     stored = {w.name: k for k, w in enumerate(stored_weights(m))}
     plans = {f.name: _Planner(m, stored, entry, tasks).plan(f) for f in m.funcs.values()}
-    functions = {
-        f.name: Function(
-            [value_info(a.name, a.type) for a in f.args], [value_info(r.name, r.type) for r in f.results], plans[f.name]
-        )
-        for f in m.funcs.values()
-        if f is not m.main
-    }
+    functions = {f.name: _function(m, f, plans[f.name]) for f in m.funcs.values() if f is not m.main}
     inputs, outputs, dims, constraints = signature(m)
     infos = weight_infos(list(stored), [w.data.nbytes for w in stored_weights(m)])
     return Manifest(
         m.name, m.target, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, plans["main"],
         library=library, machine=machine, functions=functions,
     )  # fmt: skip
+
+
+def _function(m: Module, f: Func, plan: Plan) -> Function:
+    args, results = ([value_info(v.name, v.type) for v in values] for values in (f.args, f.results))
+    return Function(args, results, plan, constraints_of(m, f.name))
 
 
 def stored_weights(m: Module) -> list[Weight]:

@@ -59,8 +59,11 @@ def _fused(m: Module) -> Iterator[str]:
 def _laid_out(m: Module) -> Iterator[str]:
     for op in m.walk():
         for value in op.results:
-            if isinstance(value.type, TensorType) and not value.tensor.layout.is_row_major:
+            if isinstance(value.type, TensorType) and value.type.layout.tiles:
                 yield f"{op_text(op)} gives a value in layout {value.tensor.layout}"
+    for value in m.main.results:
+        if isinstance(value.type, TensorType) and not value.type.layout.is_row_major:
+            yield f"the output %{value.name} is in layout {value.tensor.layout}"
 
 
 def _scheduled(m: Module) -> Iterator[str]:

@@ -74,6 +74,11 @@ _LATE = {
 _HALIDE_OPTIONS = {
     **_LATE,
     "halide.target": Option("host", doc="Halide target triple; anything but `host` gives objects for another machine"),
+    "winograd": Option(
+        "auto",
+        ("auto", "off"),
+        "3x3 convolutions by Winograd's method: up to 3 times as fast, weights 4 times as large",
+    ),
 }
 _ASCEND = {
     "ascend310": "Ascend 310 (Atlas 200/300 inference)",

@@ -41,18 +41,24 @@ class Rep(BackendRep):
 
 
 class Backend(BaseBackend):
-    """occ as an ONNX backend."""
+    """occ as an ONNX backend.
+
+    Attributes:
+        default_target: what models are compiled for where `prepare` is not told.
+    """
+
+    default_target = "cpu"
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether the model can be compiled."""
         from occ.api import capability
 
-        return cls.supports_device(device) and capability(model, kwargs.get("target", "cpu")).ok
+        return cls.supports_device(device) and capability(model, kwargs.get("target", cls.default_target)).ok
 
     @classmethod
     def prepare(
-        cls, model: ModelProto, device: str = "CPU", *, target: str = "cpu", threads: int | None = None, **_: Any
+        cls, model: ModelProto, device: str = "CPU", *, target: str | None = None, threads: int | None = None, **_: Any
     ) -> Rep:
         """Compile a model.
 
@@ -63,7 +69,7 @@ class Backend(BaseBackend):
         if not cls.supports_device(device):
             raise BackendIsNotSupposedToImplementIt(f"device {device}")
         try:
-            return Rep(compile_model(model, Settings(target), threads))
+            return Rep(compile_model(model, Settings(target or cls.default_target), threads))
         except CompileError as e:
             if all(d.code.startswith(_UNSUPPORTED) for d in e.diagnostics):
                 raise BackendIsNotSupposedToImplementIt(str(e)) from e
@@ -99,6 +105,22 @@ class Backend(BaseBackend):
     def supports_device(cls, device: str) -> bool:
         """Only the CPU."""
         return device.partition(":")[0] == "CPU"
+
+
+class Cpu(Backend):
+    """The target `cpu`."""
+
+
+class CpuJit(Backend):
+    """The target `cpu-jit`."""
+
+    default_target = "cpu-jit"
+
+
+class Interp(Backend):
+    """The target `interp`."""
+
+    default_target = "interp"
 
 
 prepare = Backend.prepare

@@ -166,11 +166,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that steps of control flow run: its signature, by position, and its plan."""
+    """A function that steps of control flow run: its signature, by position, its plan, and what it assumes."""
 
     inputs: list[TensorInfo]
     outputs: list[TensorInfo]
     plan: Plan
+    constraints: list[Constraint] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

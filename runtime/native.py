@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.control import CONTROL
+from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.frame import Call, Segment, segment_of
 from occ.runtime.hostops import run_host
 from occ.runtime.library import Library
-from occ.runtime.manifest import Manifest, Plan, Step
+from occ.runtime.manifest import Constraint, Manifest, Plan, Step
 from occ.runtime.program import Program
 from occ.runtime.signature import bind_shapes
 
@@ -47,12 +48,14 @@ class NativeEngine:
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._attrs: dict[int, Any] = {}
-        self._main = self._program(manifest.plan)
-        self._functions = {name: self._program(f.plan) for name, f in manifest.functions.items()}
+        inside = {i.name for i in manifest.dims if i.label == "?"}  # sizes that no input shows
+        waiting = [c for c in manifest.constraints if inside & (symbols(c.lhs) | symbols(c.rhs))]
+        self._main = self._program(manifest.plan, waiting)
+        self._functions = {name: self._program(f.plan, f.constraints) for name, f in manifest.functions.items()}
         self.observer: Observer | None = None
 
-    def _program(self, plan: Plan) -> Program:
-        return Program(plan, self._weights, self._library, self._run_kernels, self._run_step)
+    def _program(self, plan: Plan, constraints: Sequence[Constraint]) -> Program:
+        return Program(plan, self._weights, self._library, self._run_kernels, self._run_step, constraints)
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
         """One run.

@@ -12,8 +12,8 @@ import numpy as np
 from occ.runtime.dims import DimExpr, evaluate, symbols
 from occ.runtime.errors import RunError
 from occ.runtime.frame import Frame, Segment, phases
-from occ.runtime.manifest import Plan, Step
-from occ.runtime.signature import numpy_dtype
+from occ.runtime.manifest import Constraint, Plan, Step
+from occ.runtime.signature import check_constraints, numpy_dtype
 
 if TYPE_CHECKING:
     from occ.runtime.library import Library
@@ -32,6 +32,7 @@ class _Run:
     env: dict[str, int]
     moving: dict[int, Any]  # storage -> value, for what lies in no arena of the phase at hand
     outputs: list[np.ndarray | None]
+    unchecked: Sequence[Constraint]
     frames: list[tuple[int, Frame]] = field(default_factory=list)
 
 
@@ -44,12 +45,14 @@ class Program:
         library: the kernels.
         kernels: runs a segment of kernels.
         step: runs a step that is not a kernel, on arrays; gives arrays or opaque values.
+        constraints: what the plan assumes of sizes.
     """
 
     def __init__(
-        self, plan: Plan, weights: Sequence[np.ndarray], library: Library | None, kernels: RunKernels, step: RunStep
-    ) -> None:
-        self.plan = plan
+        self, plan: Plan, weights: Sequence[np.ndarray], library: Library | None, kernels: RunKernels, step: RunStep,
+        constraints: Sequence[Constraint] = (),
+    ) -> None:  # fmt: skip
+        self.plan, self._constraints = plan, constraints
         self._weights, self._library, self._kernels, self._step = weights, library, kernels, step
         self._phases = phases(plan)
         self._symbols = sorted(_symbols(plan))
@@ -71,7 +74,7 @@ class Program:
         """
         given = list(outputs) if outputs is not None else [None] * len(self.plan.outputs)
         moving = {k: inputs[s.index] for k, s in enumerate(self.plan.storages) if s.kind == "input"}
-        run = _Run(dict(env), moving, list(given))
+        run = _Run(dict(env), moving, list(given), self._constraints)
         try:
             for phase in range(len(self._phases)):
                 self._phase(phase, run)
@@ -82,6 +85,8 @@ class Program:
     # one phase
 
     def _phase(self, phase: int, run: _Run) -> None:
+        if run.unchecked:
+            run.unchecked = check_constraints(run.unchecked, run.env)
         self._make_outputs(run)
         frame = self._take(phase, run.env)
         run.frames.append((phase, frame))

@@ -43,6 +43,30 @@ def bind_shapes(infos: Sequence[TensorInfo], arrays: Sequence[Any], env: Mapping
     return {**env, **found}
 
 
+def check_constraints(
+    constraints: Sequence[Constraint], env: Mapping[str, int], labels: Mapping[str, str] | None = None
+) -> list[Constraint]:
+    """Check what the build assumed; gives the constraints that name symbols without a value yet.
+
+    Raises:
+        RunError: OCC0503 an assumption does not hold.
+    """
+    open_: list[Constraint] = []
+    for c in constraints:
+        if not symbols(c.lhs) | symbols(c.rhs) <= set(env):
+            open_.append(c)
+            continue
+        left, right = evaluate(c.lhs, env), evaluate(c.rhs, env)
+        if left != right:
+            sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
+            raise RunError(
+                "OCC0503",
+                f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}",
+                "choose other extents, or build for this size with --dim or --shape",
+            )
+    return open_
+
+
 class Signature:
     """Inputs, outputs and dims of a model."""
 
@@ -140,17 +164,7 @@ class Signature:
                 hi = "" if d.hi is None else f" to {d.hi}"
                 multiple = f", a multiple of {d.divisible_by}" if d.divisible_by > 1 else ""
                 raise RunError("OCC0501", f"the dim `{d.label}` is {n}, the model takes {d.lo}{hi}{multiple}")
-        for c in self.constraints:
-            if not symbols(c.lhs) | symbols(c.rhs) <= set(env):
-                continue  # sizes that the data decide; host steps check theirs
-            left, right = evaluate(c.lhs, env), evaluate(c.rhs, env)
-            if left != right:
-                sides = f"{text(c.lhs, self.labels)} = {left} and {text(c.rhs, self.labels)} = {right}"
-                raise RunError(
-                    "OCC0503",
-                    f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}",
-                    "choose other extents, or build for this size with --dim or --shape",
-                )
+        check_constraints(self.constraints, env, self.labels)
 
     def show(self, info: TensorInfo) -> str:
         """An input as text: `f32[batch,3,224,224]`."""

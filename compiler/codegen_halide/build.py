@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from occ.compiler.cache import Cache, digest
-from occ.compiler.codegen_halide.emit import generator, prelude, source
+from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, native, sources
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.ir.te import TeFunc
 
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
-_UNITS = 2  # translation units compiled at once; more pay for the headers again, fewer leave a core idle
 
 
 @dataclass
@@ -46,11 +43,6 @@ def halide_target(name: str) -> str:
     return "-".join([name, *(f for f in FEATURES if f not in name)])
 
 
-def native(name: str) -> str:
-    """A source file that is part of the compiler."""
-    return files("occ.compiler.codegen_halide").joinpath(f"native/{name}").read_text("utf-8")
-
-
 def build(
     functions: Sequence[TeFunc],
     nodes: Mapping[str, Sequence[str]],
@@ -71,121 +63,33 @@ def build(
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
     """
+    setup, is_here = setup_for(target, cache)
+    kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in functions]
+    missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
+    if missing:
+        compile_kernels(missing, setup, cache, jobs)
+    objects = {f"{k.name}.o": cache.path("kernel", k.key, ".o") for k in kernels}
+    code = b""
+    if is_here:
+        objects["runtime.o"] = runtime_object(setup.tools, cache)
+        code = link([k.key for k in kernels], setup.tools, cache)
+    files = sources({k.name: k.text for k in kernels}, setup)
+    return Built(code, files, len(missing), len(kernels) - len(missing), setup.target, objects, cache)
+
+
+def setup_for(target: str, cache: Cache) -> tuple[Setup, bool]:
+    """What kernels for a Halide target, or for the `host`, are compiled with; and whether they run on this machine.
+
+    Raises:
+        CompileError: OCC0401, OCC0402, a part of the toolchain is missing.
+    """
     tools = toolchain()
     host = _host_target(tools, cache)
     full = halide_target(target if target != "host" else host)
-    is_here = full.split("-")[:3] == host.split("-")[:3]
-    header = prelude()
-    texts = {f.name: generator(f, nodes.get(f.name, ())) for f in functions}
-    keys = {n: digest(["kernel", tools.identity, full, header, _without_comments(t)]) for n, t in texts.items()}
-    missing = [n for n in texts if not cache.has("kernel", keys[n], ".o")]
-    if missing:
-        _compile(missing, texts, keys, header, full, tools, cache, jobs)
-    objects = {f"{n}.o": cache.path("kernel", keys[n], ".o") for n in texts}
-    code = b""
-    if is_here:
-        runtime = _runtime_object(tools, cache)
-        code = _link(list(objects.values()), runtime, [keys[n] for n in texts], tools, cache)
-        objects["runtime.o"] = runtime
-    return Built(code, sources(texts, header, full), len(missing), len(texts) - len(missing), full, objects, cache)
+    return Setup.of(tools, full), full.split("-")[:3] == host.split("-")[:3]
 
 
-def sources(texts: Mapping[str, str], header: str, target: str) -> dict[str, bytes]:
-    """The files of `src/`."""
-    units = {f"kernels_{k}.cpp": source([texts[n] for n in part]) for k, part in enumerate(_parts(list(texts)))}
-    makefile = native("Makefile.in").replace("@TARGET@", target).replace("@KERNELS@", " ".join(texts))
-    all_ = {
-        "te.h": header,
-        "emit.cpp": native("emit.cpp"),
-        "runtime.cpp": native("runtime.cpp"),
-        "Makefile": makefile,
-        **units,
-    }
-    return {name: text.encode() for name, text in all_.items()}
-
-
-def _without_comments(text: str) -> str:
-    return re.sub(r"\s*//[^\n]*", "", text)
-
-
-def _parts(names: list[str]) -> list[list[str]]:
-    """Names dealt out to the translation units."""
-    return [part for k in range(_UNITS) if (part := names[k::_UNITS])]
-
-
-def _compile(
-    names: list[str], texts: Mapping[str, str], keys: Mapping[str, str], header: str, target: str, tools: Toolchain,
-    cache: Cache, jobs: int,
-) -> None:  # fmt: skip
-    """Compile generators and run them; kernels go into the cache one by one."""
-    with cache.workspace() as folder:
-        work = Path(folder)
-        (work / "te.h").write_text(header)
-        (work / "emit.cpp").write_text(native("emit.cpp"))
-        units = ["emit.cpp"]
-        for k, part in enumerate(_parts(names)):
-            units.append(f"kernels_{k}.cpp")
-            (work / units[-1]).write_text(source([texts[n] for n in part]))
-        flags = _generator_flags(tools, cache, header)
-        run_all(
-            [[tools.cxx, *flags, "-c", u, "-o", u.replace(".cpp", ".o")] for u in units[1:]]
-            + [_emit_object(tools, cache, work)],
-            work,
-        )
-        _keep_emit_object(tools, cache, work)
-        rpath = f"-Wl,-rpath,{tools.library.parent}"
-        run_all([[tools.cxx, *(u.replace(".cpp", ".o") for u in units), str(tools.library), rpath, "-o", "emit"]], work)
-        (work / "out").mkdir()
-        run_all([[str(work / "emit"), "out", target, str(max(jobs, 1)), *names]], work)
-        for n in names:
-            cache.adopt("kernel", keys[n], work / "out" / f"{n}.o", ".o")
-
-
-def _generator_flags(tools: Toolchain, cache: Cache, header: str) -> list[str]:
-    """Flags for generator sources. From the second cold build on, the headers are precompiled: that takes as long as
-    three builds save, so a first build does without.
-    """
-    base = ["-std=c++17", "-O0", "-fno-rtti", "-w", f"-I{tools.include}"]
-    key = digest(["pch", tools.identity, header])
-    ready = cache.path("pch", key, "/te.h.gch")
-    if not ready.is_file():
-        seen = cache.path("pch", key, ".seen")
-        if not seen.is_file():
-            cache.put("pch", key, b"", ".seen")
-            return base
-        _precompile(tools, cache, header, base, ready)
-    return [f"-I{ready.parent}", "-include", "te.h", *base]
-
-
-def _precompile(tools: Toolchain, cache: Cache, header: str, base: list[str], ready: Path) -> None:
-    with cache.workspace() as folder:
-        work = Path(folder)
-        (work / "te.h").write_text(header)
-        run_all([[tools.cxx, *base, "-x", "c++-header", "te.h", "-o", "te.h.gch"]], work)
-        ready.parent.mkdir(parents=True, exist_ok=True)
-        (work / "te.h").replace(ready.parent / "te.h")
-        (work / "te.h.gch").replace(ready)
-
-
-def _emit_key(tools: Toolchain) -> str:
-    return digest(["emit", tools.identity, native("emit.cpp")])
-
-
-def _emit_object(tools: Toolchain, cache: Cache, work: Path) -> list[str]:
-    """The command that puts emit.o into the workspace."""
-    known = cache.path("tool", _emit_key(tools), ".o")
-    if known.is_file():
-        return ["cp", str(known), str(work / "emit.o")]
-    return [tools.cxx, "-std=c++17", "-O0", "-w", f"-I{tools.include}", "-c", "emit.cpp", "-o", "emit.o"]
-
-
-def _keep_emit_object(tools: Toolchain, cache: Cache, work: Path) -> None:
-    key = _emit_key(tools)
-    if not cache.has("tool", key, ".o"):
-        cache.put("tool", key, (work / "emit.o").read_bytes(), ".o")
-
-
-def _runtime_object(tools: Toolchain, cache: Cache) -> Path:
+def runtime_object(tools: Toolchain, cache: Cache) -> Path:
     """The native runtime, compiled once."""
     text = native("runtime.cpp")
     key = digest(["runtime", tools.cxx_version, text])
@@ -202,8 +106,14 @@ def _runtime_object(tools: Toolchain, cache: Cache) -> Path:
     return known
 
 
-def _link(objects: Sequence[Path], runtime: Path, keys: Sequence[str], tools: Toolchain, cache: Cache) -> bytes:
-    """The shared library of some objects; the same objects give the same bytes."""
+def link(keys: Sequence[str], tools: Toolchain, cache: Cache) -> bytes:
+    """The shared library of the kernels of these keys; the same kernels give the same bytes.
+
+    Raises:
+        CompileError: OCC0403 the toolchain fails.
+    """
+    runtime = runtime_object(tools, cache)
+    objects = [cache.path("kernel", k, ".o") for k in keys]
     key = digest(["link", tools.cxx_version, runtime.name, *keys])
     known = cache.path("library", key, ".so")
     if not known.is_file():

@@ -87,8 +87,8 @@ def toolchain() -> Toolchain:
     return Toolchain(cxx, lines[0] if lines else "unknown", halide, found)
 
 
-def run_all(commands: Sequence[Sequence[str]], where: Path) -> None:
-    """Run commands at once and wait for all.
+def run_all(commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12) -> None:
+    """Run commands at once and wait for all; an error repeats that many lines of what they say.
 
     Raises:
         CompileError: OCC0403 one fails; its command line and output are in the notes.
@@ -107,7 +107,7 @@ def run_all(commands: Sequence[Sequence[str]], where: Path) -> None:
         for command, process in running:
             output, _ = process.communicate()
             if process.returncode and failed is None:
-                failed = _failure(command, process.returncode, output)
+                failed = _failure(command, process.returncode, output, lines)
     except BaseException:
         for _, process in running:
             process.kill()
@@ -116,10 +116,9 @@ def run_all(commands: Sequence[Sequence[str]], where: Path) -> None:
         raise failed
 
 
-def _failure(command: Sequence[str], code: int, output: str) -> CompileError:
+def _failure(command: Sequence[str], code: int, output: str, lines: int) -> CompileError:
     shown = " ".join(command)
-    lines = output.strip().splitlines()
-    notes = [f"command: {shown[:300]}", *lines[:12]]
+    notes = [f"command: {shown[:300]}", *output.strip().splitlines()[:lines]]
     return error(
         "OCC0403",
         f"`{Path(command[0]).name}` failed with exit code {code}",

@@ -23,7 +23,7 @@ def outline(m: Module, op: Op, regions: Mapping[str, Region]) -> None:
     for region in regions.values():
         captured |= dict.fromkeys(v for v in outer_values(region) if not isinstance(v, Weight))
     for attr, region in regions.items():
-        name = _unused(m, f"{op.name.lower()}.{attr}")
+        name = m.unused_func(f"{op.name.lower()}.{attr}")
         args = {v: region.add_arg(None, v.name) for v in captured}
         _redirect(region, args)
         m.funcs[name] = Func(name, region, [])
@@ -40,11 +40,3 @@ def _redirect(region: Region, args: Mapping[Value, Value]) -> None:
 
 def _mapped(operands: Sequence[Value | None], args: Mapping[Value, Value]) -> list[Value | None]:
     return [v if v is None else args.get(v, v) for v in operands]
-
-
-def _unused(m: Module, stem: str) -> str:
-    name, n = stem, 1
-    while name in m.funcs:
-        n += 1
-        name = f"{stem}.{n}"
-    return name

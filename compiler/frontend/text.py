@@ -110,8 +110,8 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     multiple = staticmethod(int)
 
-    def constraint(self, lhs: Dim, rhs: Dim, node: str) -> Constraint:
-        return Constraint(lhs, rhs, _string(node))
+    def constraint(self, lhs: Dim, rhs: Dim, node: str, func: str | None) -> Constraint:
+        return Constraint(lhs, rhs, _string(node), "main" if func is None else _name(func))
 
     # types
     def tensor(self, dtype: str, *rest: Any) -> TensorType:

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import Sym, evaluate
+from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.late import is_late
 from occ.compiler.ir.layout import unpack
 from occ.compiler.ir.meaning import build_te, expand_composite
-from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.te import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime.control import CONTROL
+from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
 
 Env = dict[Value, Any]
@@ -55,11 +56,13 @@ class Interpreter:
     def _function(self, func: Func, inputs: Sequence[Any], dims: Dims) -> list[Any]:
         for arg, x in zip(func.args, inputs, strict=True):
             _bind(arg, x, dims)
-        return self._region(func.body, dict(zip(func.args, inputs, strict=True)), dims)
+        waiting = [c for c in self.m.constraints if c.func == func.name]
+        return self._region(func.body, dict(zip(func.args, inputs, strict=True)), dims, waiting)
 
-    def _region(self, region: Region, env: Env, dims: Dims) -> list[Any]:
+    def _region(self, region: Region, env: Env, dims: Dims, waiting: Sequence[Constraint] = ()) -> list[Any]:
         last_use = {v: op for op in region for v in op.inputs}
         for op in region.body:
+            waiting = _check(waiting, dims)
             found = self.op(op, env, dims)
             for value, x in zip(op.results, found, strict=True):
                 env[value] = x
@@ -118,10 +121,26 @@ class Interpreter:
     def _composite(self, op: Op, env: Env, dims: Dims) -> list[Any]:
         if op not in self._expanded:
             region = Region()
-            results = expand_composite(op, GraphBuilder(region, loc=op.loc), op.operands)
+            results = expand_composite(op, GraphBuilder(region, None, op.loc, self.m), op.operands)
             region.insert(Op("yield", results[: len(op.results)], {}, ()))
             self._expanded[op] = (region, results)
         return self._region(self._expanded[op][0], dict(env), dims)
+
+
+def _check(constraints: Sequence[Constraint], dims: Dims) -> list[Constraint]:
+    """Check what the build assumed of sizes; gives what cannot be checked yet.
+
+    Raises:
+        RunError: OCC0503.
+    """
+    waiting: list[Constraint] = []
+    for c in constraints:
+        if not set(symbols(c.lhs, c.rhs)) <= set(dims):
+            waiting.append(c)
+        elif evaluate(c.lhs, dims) != evaluate(c.rhs, dims):
+            sides = f"{c.lhs} = {evaluate(c.lhs, dims)} and {c.rhs} = {evaluate(c.rhs, dims)}"
+            raise RunError("OCC0503", f"node `{c.node}` needs two sizes to be equal, and they are not: {sides}")
+    return waiting
 
 
 def _attrs(op: Op) -> SimpleNamespace:

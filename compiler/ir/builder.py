@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.location import UNKNOWN, Location
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.types import Type
 from occ.compiler.ir.value import Value, Weight
 
 if TYPE_CHECKING:
@@ -45,6 +46,34 @@ class GraphBuilder:
             value.type = type_
         self._region.insert(op, self._before)
         return op.result if n_results == 1 else op.results
+
+    def call_body(
+        self, name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type],
+        body: Callable[..., Sequence[Value]], results: Sequence[Type], **attrs: Any,
+    ) -> tuple[Value, ...]:  # fmt: skip
+        """Append an op of control flow with a body of its own, a new function of the module; gives its results.
+
+        Args:
+            name: `Loop`, `Scan` or `SequenceMap`.
+            operands: formal operands.
+            captured: what the body reads besides.
+            types: of the arguments of the body, captured values last.
+            body: builds it: `body(builder, *arguments) -> results`.
+            results: types of the results of the op.
+            attrs: attributes of the op.
+        """
+        from occ.compiler.ir.module import Func
+
+        assert self._module is not None, "a function needs a module"
+        region = Region(types, [f"a{k}" for k in range(len(types))])
+        given = body(GraphBuilder(region, None, self._loc, self._module), *region.args)
+        region.insert(Op("yield", given, {}, ()))
+        ref = self._module.unused_func(f"{name.lower()}.body")
+        self._module.funcs[ref] = Func(ref, region, [])
+        attrs = {**attrs, "body": FuncRef(ref), "captures": len(captured)}
+        op = Op(name, [*operands, *captured], attrs, results, loc=self._loc)
+        self._region.insert(op, self._before)
+        return op.results
 
     def constant(self, data: Any, dtype: DType | None = None) -> Weight:
         """A constant, added to the weights of the module if the builder has one."""

@@ -34,6 +34,11 @@ class Layout:
     def is_row_major(self) -> bool:
         return not self.tiles and self.order == tuple(range(len(self.order)))
 
+    @property
+    def is_permuted(self) -> bool:
+        """Whether only the order of the axes differs from row-major."""
+        return not self.tiles and not self.is_row_major
+
     @cached_property
     def tag(self) -> str:
         """The memory-format tag, or the alias that people know (`NCHW16c`)."""
@@ -79,6 +84,11 @@ def _letter(axis: int) -> str:
 
 
 ROW = Layout()
+
+
+def channels_last(rank: int) -> Layout:
+    """Axis 1 innermost: `NHWC` for pictures, where `channels_last(4)` is `acdb`."""
+    return Layout((0, *range(2, rank), 1))
 
 
 def panels(rank: int, axis: int, width: int) -> Layout:

@@ -46,11 +46,12 @@ class SymbolInfo:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Two dims that must be equal at run time, and the node that needs it."""
+    """Two dims that must be equal when a function runs, and the node that needs it."""
 
     lhs: Dim
     rhs: Dim
     node: str
+    func: str = "main"
 
 
 @dataclass(eq=False)
@@ -102,6 +103,14 @@ class Module:
         for name in unused:
             del self.weights[name]
         return len(unused)
+
+    def unused_func(self, stem: str) -> str:
+        """A name like `stem` that no function has."""
+        name, n = stem, 1
+        while name in self.funcs:
+            n += 1
+            name = f"{stem}.{n}"
+        return name
 
     def called(self, op: Op) -> Iterator[Func]:
         """The functions that an op runs."""

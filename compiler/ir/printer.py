@@ -26,7 +26,7 @@ from occ.compiler.ir.expr import (
     Select,
     Size,
 )
-from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.te import AnyStage, Scatter, TeFunc
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
@@ -279,6 +279,11 @@ def _symbol_line(s: Symbol, label: str) -> str:
     return f"  dim {s.name} {quote(label)}{bounds}" + (f" % {s.divisible_by}" if s.divisible_by > 1 else "")
 
 
+def _constraint_line(c: Constraint) -> str:
+    where = "" if c.func == "main" else f" in {sigil('@', c.func)}"
+    return f"  constraint {c.lhs} == {c.rhs} {quote(c.node)}{where}"
+
+
 def module_text(m: Module, weights_file: str = "", *, inline: bool = False) -> str:
     """A module.
 
@@ -293,7 +298,7 @@ def module_text(m: Module, weights_file: str = "", *, inline: bool = False) -> s
         attrs["weights"] = weights_file
     lines = [f"module {sigil('@', m.name)} {{{', '.join(f'{k}={quote(v)}' for k, v in attrs.items())}}} {{"]
     lines += [_symbol_line(info.symbol, info.label) for info in m.symbols.values()]
-    lines += [f"  constraint {c.lhs} == {c.rhs} {quote(c.node)}" for c in m.constraints]
+    lines += [_constraint_line(c) for c in m.constraints]
     lines += [_weight_line(w, offsets, inline=inline) for w in m.weights.values()]
     lines += [func_text(f) for f in m.funcs.values()]
     lines += [te_text(f, "  ") for f in m.te.values()]

@@ -29,6 +29,7 @@ class Fuse(Pass):
     """
 
     max_ops: int = 32
+    lazy_transpose: bool = False  # leave Transpose alone: a later pass makes it a view
 
     name: ClassVar[str] = "fuse"
 
@@ -38,7 +39,7 @@ class Fuse(Pass):
         return made > 0
 
     def _function(self, m: Module, func: Func) -> int:
-        facts = {op: Facts.of(op) for op in func.body.body}
+        facts = {op: self._facts(op) for op in func.body.body}
         grouping = _Grouping(facts, self.max_ops)
         for kind in (CONTRACTION, REDUCTION, MAP):
             for op in facts:
@@ -53,6 +54,9 @@ class Fuse(Pass):
                 outline(group)
                 made += 1
         return made
+
+    def _facts(self, op: Op) -> Facts:
+        return Facts(OPAQUE) if self.lazy_transpose and op.name == "Transpose" else Facts.of(op)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,7 +74,8 @@ class _Inference:
     def __init__(self, m: Module, ctx: Context) -> None:
         self.m, self.ctx = m, ctx
         self.known: dict[Value, Elements] = {}
-        self.assumed: list[tuple[Dim, Dim, str]] = []
+        self.assumed: list[Constraint] = []
+        self._func = "main"  # the function at work
 
     def region(self, region: Region) -> None:
         for op in region:
@@ -96,7 +97,7 @@ class _Inference:
         except Invalid as e:
             self._report(op, e)
             return
-        self.assumed += [(a, b, str(op.loc)) for a, b in pairs]
+        self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b in pairs]
         self._settle(op, types)
         self._propagate(op)
 
@@ -141,7 +142,9 @@ class _Inference:
             self.known.pop(arg, None)
             if found is not None and len(found) <= LARGEST_KNOWN:
                 self.known[arg] = found
+        caller, self._func = self._func, func.name
         self.region(func.body)
+        self._func = caller
         return [v.type for v in func.results]
 
     @property
@@ -188,17 +191,18 @@ class _Inference:
         """Replace symbols by what they are assumed equal to; whether anything changed."""
         values: dict[str, Dim] = {}
         rest: list[Constraint] = []
-        for lhs, rhs, node in self.assumed:
-            a, b = dim.substitute(lhs, values), dim.substitute(rhs, values)
+        for c in self.assumed:
+            a, b = dim.substitute(c.lhs, values), dim.substitute(c.rhs, values)
             if a == b:
                 continue
-            found = solve(a, b)
+            # what holds in a function need not hold where it is not run
+            found = solve(a, b) if c.func == "main" else None
             if found is None:
-                rest.append(Constraint(a, b, node))
+                rest.append(replace(c, lhs=a, rhs=b))
             else:
                 values = {k: dim.substitute(v, found) for k, v in values.items()} | found
-        known = {(str(c.lhs), str(c.rhs)) for c in self.m.constraints}
-        self.m.constraints += [c for c in rest if (str(c.lhs), str(c.rhs)) not in known]
+        known = {(str(c.lhs), str(c.rhs), c.func) for c in self.m.constraints}
+        self.m.constraints += [c for c in rest if (str(c.lhs), str(c.rhs), c.func) not in known]
         if values:
             substitute_dims(self.m, values)
         return bool(values)
@@ -337,5 +341,5 @@ def substitute_dims(m: Module, values: dict[str, Dim]) -> None:
         if info is not None and name in dim.symbols(value):  # the same symbol with tighter bounds
             m.symbols[name] = SymbolInfo(dim.symbols(value)[name], info.label)
     m.constraints = [
-        Constraint(dim.substitute(c.lhs, values), dim.substitute(c.rhs, values), c.node) for c in m.constraints
+        replace(c, lhs=dim.substitute(c.lhs, values), rhs=dim.substitute(c.rhs, values)) for c in m.constraints
     ]

@@ -1,32 +1,34 @@
-"""Packs constant weights of contractions in panels, so that the innermost loop of a kernel streams them."""
+"""Lays constant weights out as the innermost loop of their kernel streams them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from occ.compiler.ir.layout import Layout, pack, panels
+from occ.compiler.ir.layout import Layout, pack
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.value import Weight
+from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.machine import machine_of
 
 
 @dataclass(frozen=True)
 class LayoutWeights(Pass):
-    """Gives the weights of Conv, MatMul and Gemm a panel layout, packed now.
+    """Gives the weights of Conv, MatMul and Gemm a panel layout, packed now; depthwise ones put their channels last.
 
-    `Conv(%x, @w : f32[64,3,7,7])` --> `Conv(%x, @w.packed : f32[64,3,7,7]@Abcd32a)`
+    `Conv(%x, @w : f32[64,3,7,7])` --> `Conv(%x, @w.packed : f32[64,3,7,7]@Acdb32a)`
     """
 
-    lanes: int = 16
+    lanes: int = 0  # of an f32 vector; 0 takes those of the target
 
     name: ClassVar[str] = "layout-weights"
 
     def run(self, m: Module, ctx: Context) -> bool:
+        lanes = self.lanes or machine_of(ctx.options).lanes(32)
         packed: dict[tuple[Weight, Layout], Weight] = {}
         for op in list(m.walk()):
-            layout = weight_layout(op, self.lanes)
+            layout = weight_layout(op, lanes)
             if layout is None:
                 continue
             w = op.operands[1]
@@ -41,26 +43,41 @@ class LayoutWeights(Pass):
 
 def weight_layout(op: Op, lanes: int) -> Layout | None:
     """The layout of the weight of an op: panels along the axis that only the weight has, or None."""
-    w = op.operands[1] if len(op.operands) > 1 else None
+    x, w = (*op.operands, None, None)[:2]
     if not isinstance(w, Weight) or not w.tensor.layout.is_row_major or w.tensor.dtype.name not in ("f32", "f64"):
         return None
     rank = w.tensor.rank
     match op.name:
         case "Conv" if op.a.group == 1:
-            axis = 0
+            # Channels innermost for channels-last inputs; taps innermost where channels are few and lie apart.
+            taps = tuple(range(2, rank))
+            axis, order, least = 0, (0, *taps, 1) if _is_channels_last(x) else (0, 1, *taps), 2
+        case "Conv" if w.tensor.dims[1] == 1:
+            return Layout((*range(1, rank), 0))
+        case "winograd":
+            axis, order, least = 2, (2, 0, 1), lanes
         case "MatMul" if rank == 2:
-            axis = 1
+            axis, order, least = 1, (1, 0), lanes // 2
         case "Gemm":
-            axis = 0 if op.a.transB else 1
+            axis, least = 0 if op.a.transB else 1, lanes // 2
+            order = (axis, 1 - axis)
         case _:
             return None
-    width = panel_width(int(w.tensor.dims[axis]), lanes)  # pyright: ignore[reportArgumentType]
-    return panels(rank, axis, width) if width else None
+    width = panel_width(int(w.tensor.dims[axis]), lanes, least)  # pyright: ignore[reportArgumentType]
+    return Layout(order, ((axis, width),)) if width else None
 
 
-def panel_width(extent: int, lanes: int) -> int:
+def _is_channels_last(x: Value | None) -> bool:
+    """Whether the kernel reads channels as contiguous memory: the value has them last, or a border is added first."""
+    if x is None:
+        return False
+    wide = x.tensor.dims[1]
+    return x.tensor.layout.is_permuted or not isinstance(wide, int) or wide >= 8
+
+
+def panel_width(extent: int, lanes: int, least: int) -> int:
     """Two vectors, or three or one where the number of vectors is odd; 0 where panels would be mostly padding."""
-    if extent < lanes // 2:
+    if extent < least:
         return 0
     count = -(-extent // lanes)
     return lanes * next((k for k in (2, 3) if count % k == 0), 1)

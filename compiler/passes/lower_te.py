@@ -22,6 +22,7 @@ from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.te_canonical import FLAG, canonical, checks_to_stage, split
 from occ.compiler.passes.te_collapse import collapse
 from occ.compiler.passes.te_inline import inline, materialised
+from occ.compiler.passes.te_physical import physical
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class _Lowering:
     def _emit(
         self, op: Op, f: TeFunc, operands: dict[str, Value], types: Sequence[TensorType], checks: Sequence[str]
     ) -> tuple[Value, ...]:
-        collapsed, dims, params = canonical(collapse(f))
+        collapsed, dims, params = canonical(collapse(physical(f)))
         name = self._name(f.name, collapsed)
         attrs: dict[str, Any] = {"te": name}
         if dims:

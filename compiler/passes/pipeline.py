@@ -19,12 +19,15 @@ from occ.compiler.passes.fold_affine import FoldAffine
 from occ.compiler.passes.fuse import Fuse
 from occ.compiler.passes.fuse_patterns import FusePatterns
 from occ.compiler.passes.infer import Infer
+from occ.compiler.passes.layout_activations import LayoutActivations
 from occ.compiler.passes.layout_weights import LayoutWeights
 from occ.compiler.passes.lower_te import LowerTe
 from occ.compiler.passes.plan_memory import PlanMemory
+from occ.compiler.passes.propagate_constants import PropagateConstants
 from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_phases import SplitPhases
+from occ.compiler.passes.use_winograd import UseWinograd
 from occ.compiler.target import Target
 
 Pipeline = Mapping[str, tuple[Pass, ...]]  # stage -> the passes that lead into it
@@ -34,6 +37,7 @@ _COMMON: Pipeline = {
     "canonical": (
         Canonicalize(),
         Fold(),
+        PropagateConstants(),
         Cse(),
         Dce(),
         FoldAffine(),
@@ -48,14 +52,37 @@ _COMMON: Pipeline = {
 PIPELINES: Mapping[str, Pipeline] = {
     "cpu": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Defer(), Expand(), Defer(), SplitPhases(), Fuse()),
-        "layout": (LayoutWeights(),),
+        "fused": (
+            ApplyRewrites("fused"),
+            FusePatterns(),
+            Defer(),
+            Expand(),
+            Fold(),
+            PropagateConstants(),
+            Dce(),
+            Defer(),
+            SplitPhases(),
+            UseWinograd(),
+            Fuse(lazy_transpose=True),
+        ),
+        "layout": (LayoutActivations(), LayoutWeights()),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
     "cpu-jit": {
         **_COMMON,
-        "fused": (ApplyRewrites("fused"), FusePatterns(), Defer(), Expand(), Defer(), SplitPhases(), Fuse()),
+        "fused": (
+            ApplyRewrites("fused"),
+            FusePatterns(),
+            Defer(),
+            Expand(),
+            Fold(),
+            PropagateConstants(),
+            Dce(),
+            Defer(),
+            SplitPhases(),
+            Fuse(),
+        ),
         "layout": (),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
@@ -87,8 +114,8 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, Fuse,
-        LayoutWeights, LowerTe, Schedule, PlanMemory,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, UseWinograd, Fuse,
+        LayoutActivations, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
 

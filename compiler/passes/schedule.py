@@ -11,8 +11,10 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.schedule import Directive, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, reduce_axes
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.schedule_facts import Facts, Machine, contraction, element_bits, step
+from occ.compiler.passes.machine import Machine, machine_of
+from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, step
 from occ.compiler.passes.schedule_rules import RULES, rows
+from occ.compiler.passes.schedule_winograd import winograd
 from occ.compiler.passes.te_inline import nominal
 from occ.compiler.passes.te_reduce import COMBINE, in_lanes, separate
 
@@ -24,12 +26,10 @@ class Schedule(Pass):
     `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same `with schedule { out.split(..)  acc.compute_at(..) }`
     """
 
-    vector_bits: int = 512
-
     name: ClassVar[str] = "schedule"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        machine = Machine(self.vector_bits)
+        machine = machine_of(ctx.options)
         for name, f in m.te.items():
             m.te[name] = scheduled(f, machine)
         ctx.hits["schedule"] += len(m.te)
@@ -41,16 +41,23 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     f = _clamp_dynamic_rows(_lanes(separate(f), machine))
     facts = Facts(f, machine)
     last = facts.roots[-1]
+    tiled = winograd(facts)
+    if tiled is not None:
+        return replace(f, schedule=tuple(tiled))
     by_rows = rows(last, facts)
     if by_rows is not None:
         return replace(f, schedule=tuple(by_rows))
-    directives: list[Directive] = []
+    parts: list[list[Directive]] = []
     results = {r.name for r in f.results}
-    for s in facts.roots:
-        if s.name not in results:
-            directives += Scheduler(s.name).compute_root().directives
-        directives += next(made for rule in RULES if (made := rule(s, facts)) is not None)
-    return replace(f, schedule=tuple(directives))
+    placed: set[str] = set()  # stages that the rule of a reader computes in its loops
+    for s in reversed(facts.roots):
+        if s.name in placed:
+            continue
+        made = next(made for rule in RULES if (made := rule(s, facts)) is not None)
+        placed |= {d.stage for d in made if d.call == "compute_at"}
+        root = [] if s.name in results else Scheduler(s.name).compute_root().directives
+        parts.append([*root, *made])
+    return replace(f, schedule=tuple(d for part in reversed(parts) for d in part))
 
 
 def _lanes(f: TeFunc, machine: Machine) -> TeFunc:

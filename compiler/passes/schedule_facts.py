@@ -10,25 +10,9 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.expr import Binary, Cast, Expr, Index, Load, Reduce, walk
 from occ.compiler.ir.index import axis_symbols, to_dim
-from occ.compiler.ir.te import AnyStage, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.passes.machine import Machine
 from occ.compiler.passes.te_inline import materialised, nominal
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Facts of a CPU.
-
-    Attributes:
-        vector_bits: width of a vector register.
-        registers: number of vector registers.
-    """
-
-    vector_bits: int = 512
-    registers: int = 32
-
-    def lanes(self, bits: int) -> int:
-        """Elements of a vector."""
-        return max(self.vector_bits // max(bits, 8), 1)
 
 
 @dataclass
@@ -103,6 +87,7 @@ class Contraction:
         batch: axes that both have, outermost first.
         panel: width of the panels that `B` is packed in, or 0.
         a, b: the loads.
+        order: the reduced axes, innermost first, so that `B` is read as it lies in memory.
     """
 
     lanes: str
@@ -112,6 +97,7 @@ class Contraction:
     panel: int
     a: Load
     b: Load
+    order: tuple[str, ...]
 
 
 def contraction(s: Stage, f: TeFunc) -> Contraction | None:
@@ -162,7 +148,16 @@ def _roles(s: Stage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     only_a = [n for n in mine if n in in_a and n not in in_b]
     tile = only_a[-1] if only_a else ""
     batch = tuple(n for n in mine if n != lanes and n not in only_a)
-    return Contraction(lanes, tile, tuple(only_a[:-1]), batch, panel, a, b)
+    return Contraction(lanes, tile, tuple(only_a[:-1]), batch, panel, a, b, _reduction_order(s, b, param))
+
+
+def _reduction_order(s: Stage, b: Load, param: Param | None) -> tuple[str, ...]:
+    """Reduced axes from the innermost out, in the order in which `B` has them in memory."""
+    order = param.type.layout.order if param is not None else ()
+    dims = order or range(len(b.index))
+    place = {n.name: k for k, d in enumerate(dims) for n in walk(b.index[d]) if isinstance(n, Index)}
+    reduced = [a.name for a in reduce_axes(s.expr)]
+    return tuple(sorted(reduced, key=lambda name: -place.get(name, 0)))
 
 
 def extent_of(s: AnyStage, axis: str) -> Dim:

@@ -12,7 +12,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.expr import Load, Reduce, walk
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Directive, Scheduler
-from occ.compiler.ir.te import AnyStage, Scatter, Stage, reduce_axes
+from occ.compiler.ir.te import AnyStage, Scatter, Stage, loads, reduce_axes
 from occ.compiler.passes.schedule_facts import Contraction, Facts, contraction, element_bits, extent_of, step, work
 from occ.compiler.passes.te_inline import nominal
 
@@ -48,7 +48,10 @@ def packed_contraction(s: AnyStage, facts: Facts) -> Directives | None:
         lanes = width if width < lanes else lanes // 2
     if width == 0 or width % lanes:
         return None
-    rows = tile_size(extent_of(acc, found.tile), 14 * lanes // width if width <= 2 * lanes else 7) if found.tile else 1
+    most = (
+        max(facts.machine.accumulators * lanes // width, 1) if width <= 2 * lanes else facts.machine.accumulators // 2
+    )
+    rows = tile_size(extent_of(acc, found.tile), most) if found.tile else 1
     return _tile(s, acc, found, here, width, lanes, rows, facts)
 
 
@@ -101,12 +104,11 @@ def _tile(
     start.split(a_n, f"{a_n}u", f"{a_n}v", lanes).reorder(f"{a_n}v", f"{a_n}u", *reversed(others))
     start.vectorize(f"{a_n}v").unroll(f"{a_n}u")
     update = Scheduler(acc.name, update=True)
-    reduced = [a.name for a in reduce_axes(acc.expr)]
     update.split(a_n, f"{a_n}w", f"{a_n}x", lanes)
     # The rows inside of the vectors: with the vectors inside, all broadcast rows would be alive at once.
     tile = [a_m] if a_m else []
     rest = [a for a in others if a != a_m]
-    order = _reduction_order(acc, reduced)
+    order = list(c.order)
     update.reorder(f"{a_n}x", f"{a_n}w", *tile, *order, *reversed(rest)).vectorize(f"{a_n}x").unroll(f"{a_n}w")
     if a_m:
         start.unroll(a_m)
@@ -115,11 +117,6 @@ def _tile(
     if not isinstance(innermost, int) or innermost >= 4:
         update.unroll(order[0], 4)
     return [*out.directives, *start.directives, *update.directives]
-
-
-def _reduction_order(acc: Stage, reduced: list[str]) -> list[str]:
-    """Reduced axes from the innermost out: window taps inside, channels outside, so that panels stream."""
-    return list(reversed(reduced))
 
 
 def _row_tail(extent: Dim, rows: int) -> str:
@@ -135,10 +132,14 @@ def _count(s: Stage, acc: Stage, c: Contraction, loop: str, here: dict[str, str]
     return nominal(extent_of(s, loop))
 
 
-def _parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> None:
-    """Run the outermost loop in parallel, fused with the next one while it is short."""
+def _parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> dict[str, str]:
+    """Run the outermost loop in parallel, fused with the next one while it is short.
+
+    Returns:
+        The loop that each of the fused ones became a part of.
+    """
     if cost < _SERIAL or not loops:
-        return
+        return {}
     loop, total, k = loops[0], counts[0], 0
     while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop stays: reductions are computed in it
         k += 1
@@ -147,10 +148,15 @@ def _parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) ->
         loop, total = fused, total * counts[k]
     if total > 1:
         out.parallel(loop)
+    return dict.fromkeys(loops[: k + 1], loop) if k else {}
 
 
 def window(s: AnyStage, facts: Facts) -> Directives | None:
-    """Other reductions with lanes along the innermost axis of the result: depthwise convolutions, pools, column sums."""
+    """Other reductions with lanes along the innermost axis of the result: depthwise convolutions, pools, column sums.
+
+    A few neighbours along the axis before share the taps that they load; a border is added a few rows at a time, while
+    they are in cache.
+    """
     if not isinstance(s, Stage) or not s.axes:
         return None
     sums = facts.reductions(s)
@@ -166,23 +172,81 @@ def window(s: AnyStage, facts: Facts) -> Directives | None:
         while lanes > last.extent:
             lanes //= 2
     out = Scheduler(s.name)
-    tail = _row_tail(last.extent, lanes)
-    out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, tail).vectorize(f"{last.name}i")
-    loops = [*(a.name for a in s.axes[:-1]), f"{last.name}o"]
-    _parallel(out, loops, [nominal(a.extent) for a in s.axes[:-1]] + [1], work(s, facts))
+    names = [a.name for a in s.axes]
+    out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, _row_tail(last.extent, lanes))
+    out.vectorize(f"{last.name}i")
+    taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
+    small = len(sums) == 1 and all(isinstance(n, int) and n <= 7 for n in taps)
+    tile, block = _neighbours(s, facts) if small and len(names) > 1 else 1, 4 if small and len(names) > 2 else 1
+    inner, outer = [f"{last.name}i"], list(names[:-1])
+    if tile > 1:
+        x = outer[-1]
+        out.split(x, f"{x}o", f"{x}i", tile, _row_tail(s.axes[-2].extent, tile)).unroll(f"{x}i")
+        inner, outer = [*inner, f"{x}i"], [*outer[:-1], f"{x}o"]
+    borders = [p for p in facts.roots if p is not s and _is_border(p, s, sums, facts)] if block > 1 else []
+    if borders:
+        y, height = outer[-2], s.axes[-3].extent
+        block = min(block, height) if isinstance(height, int) else block
+        out.split(y, f"{y}o", f"{y}i", block, _row_tail(height, block))
+        outer = [*outer[:-2], f"{y}o", f"{last.name}o", f"{y}i", outer[-1]]
+    else:
+        outer = [*outer, f"{last.name}o"] if tile == 1 else [*outer[:-1], f"{last.name}o", outer[-1]]
+    out.reorder(*inner, *reversed(outer))
+    counts = [nominal(a.extent) for a in s.axes[: len(outer) - 2]]
+    fused = _parallel(out, outer, [*counts, *[1] * (len(outer) - len(counts))], work(s, facts))
     made = list(out.directives)
+    for p in borders:
+        made += _border(p, s.name, fused.get(outer[-3], outer[-3]), facts)
     for r in sums:
-        axis = r.axes[-1].name
-        start = Scheduler(r.name).compute_at(s.name, loops[-1]).vectorize(axis, lanes)
-        reduced = reduce_axes(r.expr)
-        update = Scheduler(r.name, update=True)
-        others = [a.name for a in r.axes[:-1]]
-        update.reorder(axis, *(a.name for a in reversed(reduced)), *reversed(others)).vectorize(axis, lanes)
-        for a in reversed(reduced):
-            if isinstance(a.extent, int) and a.extent <= 7:
-                update.unroll(a.name)
-        made += [*start.directives, *update.directives]
+        made += _taps(r, s.name, outer[-1], lanes, tile, small=small)
     return made
+
+
+def _neighbours(s: Stage, facts: Facts) -> int:
+    """How many elements along the axis before the last are computed at once."""
+    extent = s.axes[-2].extent
+    most = max(facts.machine.registers // 4, 2)
+    return tile_size(extent, most) if isinstance(extent, int) else 1
+
+
+def _is_border(p: AnyStage, s: Stage, sums: list[Stage], facts: Facts) -> bool:
+    """Whether a stage in memory only prepares the input of a window: same axes, read by its reductions alone."""
+    readers = [r for r in facts.f.stages if any(ld.source == p.name for e in r.exprs for ld in loads(e))]
+    results = {r.name for r in facts.f.results}
+    plain = isinstance(p, Stage) and not any(isinstance(n, Reduce) for n in walk(p.expr))
+    return plain and p.name not in results and len(p.axes) == len(s.axes) and all(r in sums for r in readers)
+
+
+def _border(p: AnyStage, root: str, level: str, facts: Facts) -> Directives:
+    made = Scheduler(p.name).compute_at(root, level)
+    last = p.axes[-1]
+    lanes = facts.machine.lanes(element_bits(p))
+    if isinstance(last.extent, int):
+        while lanes > last.extent:
+            lanes //= 2
+    if lanes > 1:
+        made.vectorize(
+            last.name, lanes, "GuardWithIf" if not isinstance(last.extent, int) else _row_tail(last.extent, lanes)
+        )
+    return made.directives
+
+
+def _taps(r: Stage, root: str, level: str, lanes: int, tile: int, *, small: bool) -> Directives:
+    """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
+    axis = r.axes[-1].name
+    start = Scheduler(r.name).compute_at(root, level).vectorize(axis, lanes)
+    reduced = [a.name for a in reversed(reduce_axes(r.expr))]
+    update = Scheduler(r.name, update=True)
+    others = [a.name for a in r.axes[:-1]]
+    near = [others.pop()] if tile > 1 else []
+    update.reorder(axis, *near, *reduced, *reversed(others)).vectorize(axis, lanes)
+    for name in near:
+        start.unroll(name)
+        update.unroll(name)
+    for a in reversed(reduce_axes(r.expr)):
+        if small or (isinstance(a.extent, int) and a.extent <= 7):
+            update.unroll(a.name)
+    return [*start.directives, *update.directives]
 
 
 def _contiguous(r: Stage, axis: str, facts: Facts) -> bool:
@@ -204,7 +268,7 @@ def rows(s: AnyStage, facts: Facts) -> Directives | None:
     if all(isinstance(r, Stage) and _same_axes(s, r) for r in others) and len(others) < 2:
         return None  # one reduction and what is done with it: the rules for those do better
     depth = _shared_rows(s, others, facts)
-    if not others or depth == 0 or any(isinstance(r, Scatter) for r in others):
+    if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
         return None
     out = Scheduler(s.name)
     _vectorise(out, s, facts, outer=depth)

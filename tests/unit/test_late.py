@@ -91,3 +91,37 @@ def test_runtime_alone_says_that_the_compiler_is_missing(tmp_path) -> None:
     with pytest.raises(RunError, match="OCC0507"):
         session.run({"x": f32(4), "s": i64(2, 2)})
     assert occ.load(path).run({"x": f32(4), "s": i64(2, 2)})["y"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_lstm_with_sequence_lengths_over_two_lengths(target: str, direction: str) -> None:
+    """Against onnxruntime; the reference does not know `sequence_lens`."""
+    import onnxruntime
+
+    n = 2 if direction == "bidirectional" else 1
+    text = f"""g (float[t, b, 3] x, float[{n}, 16, 3] w, float[{n}, 16, 4] r, float[{n}, 32] bias, int32[b] lens)
+        => (float[t, {n}, b, 4] y, float[{n}, b, 4] h, float[{n}, b, 4] c) {{
+        y, h, c = LSTM<hidden_size = 4, direction = "{direction}">(x, w, r, bias, lens)
+    }}"""
+    model = onnx.parser.parse_model(HEAD + text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    built = occ.compile(model, target)
+    weights = {"w": f32(n, 16, 3), "r": f32(n, 16, 4), "bias": f32(n, 32)}
+    for steps, lens in ((5, [5, 2]), (2, [1, 2]), (1, [1, 1])):
+        feed = {"x": f32(steps, 2, 3), "lens": np.array(lens, np.int32), **weights}
+        for got, want in zip(built.run(feed).values(), session.run(None, feed), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_assumption_of_a_branch_holds_for_the_branch_alone(target: str) -> None:
+    text = """g (bool c, float[n] x, float[m] y) => (float[k] z) {
+        z = If (c) <then_branch = a () => (float[p] s) { s = Add(x, y) },
+                   else_branch = b () => (float[q] t) { t = Concat<axis = 0>(x, y) }>
+    }"""
+    feeds = [{"c": np.array(False), "x": f32(3), "y": f32(2)}, {"c": np.array(True), "x": f32(3), "y": f32(3)}]
+    agree(text, target, *feeds)
+    built = occ.compile(onnx.parser.parse_model(HEAD + text), target)
+    with pytest.raises(RunError, match="OCC0503"):
+        built.run({"c": np.array(True), "x": f32(3), "y": f32(2)})

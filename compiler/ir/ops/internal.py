@@ -61,6 +61,14 @@ class Phases:
         return t.map([x.shape[0], channels, *a.shape], element, name="phases")
 
 
+@op("pack", tags=("declared",))
+class Pack:
+    """The same elements in another order in memory: the layout of the result."""
+
+    def body(t, x, *, a):
+        return t.map(x.shape, lambda *i: x[i], name="pack")
+
+
 # Ops of the `scheduled` and `lowered` stages: their result types are stated by the pass that makes them.
 _DECLARED = ("declared",)
 
@@ -95,4 +103,4 @@ class Host:
     """A routine of the runtime that is not a kernel."""
 
 
-ALL: tuple[OpSpec, ...] = (Fuse, Yield, Dims, Phases, Call, Alloc, Kernel, View, Late, Host)
+ALL: tuple[OpSpec, ...] = (Fuse, Yield, Dims, Phases, Pack, Call, Alloc, Kernel, View, Late, Host)

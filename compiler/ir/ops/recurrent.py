@@ -1,0 +1,279 @@
+"""RNN, GRU and LSTM (ONNX operators, opset 22): one product for the input of all steps, then a Scan over the steps.
+
+A step past the end of its sequence (`sequence_lens`) keeps the state and gives zeros, in either direction.
+"""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value
+
+_UNROLLED = 2  # steps that are written out in a row, without a loop
+
+# name -> (builder, x, alpha, beta) -> result, and the defaults of alpha and beta (ONNX RNN, "Activation functions")
+_ACTIVATIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
+    "relu": (lambda b, x, p, q: b.Relu(x), 0, 0),
+    "tanh": (lambda b, x, p, q: b.Tanh(x), 0, 0),
+    "sigmoid": (lambda b, x, p, q: b.Sigmoid(x), 0, 0),
+    "affine": (lambda b, x, p, q: b.Add(b.Mul(x, _like(b, x, p)), _like(b, x, q)), 1.0, 0),
+    "leakyrelu": (lambda b, x, p, q: b.LeakyRelu(x, alpha=p), 0.01, 0),
+    "thresholdedrelu": (lambda b, x, p, q: b.ThresholdedRelu(x, alpha=p), 1.0, 0),
+    "scaledtanh": (lambda b, x, p, q: b.Mul(b.Tanh(b.Mul(x, _like(b, x, q))), _like(b, x, p)), 1.0, 1.0),
+    "hardsigmoid": (lambda b, x, p, q: b.HardSigmoid(x, alpha=p, beta=q), 0.2, 0.5),
+    "elu": (lambda b, x, p, q: b.Elu(x, alpha=p), 1.0, 0),
+    "softsign": (lambda b, x, p, q: b.Softsign(x), 0, 0),
+    "softplus": (lambda b, x, p, q: b.Softplus(x), 0, 0),
+}
+
+
+def _like(b: Any, x: Value, number: float) -> Value:
+    return b.constant(number, x.tensor.dtype)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """What tells one recurrent operator from another.
+
+    Attributes:
+        gates: how many gates share the weights.
+        states: tensors that a step hands on; the first is the result of the step.
+        defaults: activations of one direction.
+        step: `(builder, gates of the input, states, weights, activations, attributes) -> states`.
+    """
+
+    gates: int
+    states: int
+    defaults: tuple[str, ...]
+    step: Callable[..., tuple[Value, ...]]
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of one direction: recurrence [h, gates * h], its bias, peepholes [3, h]."""
+
+    r: Value
+    bias: Value | None
+    peephole: Value | None
+
+
+def _rnn(b, x, states, w, act, a):
+    return (act[0](_clipped(b, b.Add(x, _plus_bias(b, b.MatMul(states[0], w.r), w.bias)), a)),)
+
+
+def _gru(b, x, states, w, act, a):
+    (h,) = states
+    xz, xr, xh = _parts(b, x, 3)
+    rz, rr, rh = _parts(b, w.r, 3)
+    bz, br, bh = (None,) * 3 if w.bias is None else _parts(b, w.bias, 3)
+    z = act[0](_clipped(b, b.Add(xz, _plus_bias(b, b.MatMul(h, rz), bz)), a))
+    r = act[0](_clipped(b, b.Add(xr, _plus_bias(b, b.MatMul(h, rr), br)), a))
+    if a.linear_before_reset:
+        inner = b.Mul(r, _plus_bias(b, b.MatMul(h, rh), bh))
+    else:
+        inner = _plus_bias(b, b.MatMul(b.Mul(r, h), rh), bh)
+    new = act[1](_clipped(b, b.Add(xh, inner), a))
+    return (b.Add(b.Mul(b.Sub(_like(b, z, 1), z), new), b.Mul(z, h)),)
+
+
+def _lstm(b, x, states, w, act, a):
+    h, c = states
+    i, o, f, g = _parts(b, b.Add(x, _plus_bias(b, b.MatMul(h, w.r), w.bias)), 4)
+    pi, po, pf = (None,) * 3 if w.peephole is None else _parts(b, w.peephole, 3)
+    i = act[0](_clipped(b, _peep(b, i, pi, c), a))
+    f = b.Sub(_like(b, i, 1), i) if a.input_forget else act[0](_clipped(b, _peep(b, f, pf, c), a))
+    new = b.Add(b.Mul(f, c), b.Mul(i, act[1](_clipped(b, g, a))))
+    o = act[0](_clipped(b, _peep(b, o, po, new), a))
+    return b.Mul(o, act[2](new)), new
+
+
+def _peep(b, gate, weight, c):
+    return gate if weight is None else b.Add(gate, b.Mul(weight, c))
+
+
+def _plus_bias(b, x, bias):
+    return x if bias is None else b.Add(x, bias)
+
+
+def _clipped(b, x, a):
+    return x if a.clip is None else b.Clip(x, _like(b, x, -a.clip), _like(b, x, a.clip))
+
+
+def _parts(b, x, n: int):
+    """`x` in `n` equal pieces along its last axis."""
+    return b.Split(x, axis=-1, num_outputs=n, n_results=n)
+
+
+_CELLS = {
+    "RNN": _Cell(1, 1, ("Tanh",), _rnn),
+    "GRU": _Cell(3, 1, ("Sigmoid", "Tanh"), _gru),
+    "LSTM": _Cell(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
+}
+
+
+def _infer(cell: _Cell, x, r, a):
+    directions = 2 if a.direction == "bidirectional" else 1
+    hidden = r.shape[2]
+    steps, batch = (x.shape[1], x.shape[0]) if a.layout else (x.shape[0], x.shape[1])
+    if a.layout:
+        y, last = (batch, steps, directions, hidden), (batch, directions, hidden)
+    else:
+        y, last = (steps, directions, batch, hidden), (directions, batch, hidden)
+    return (TensorType(x.dtype, y), *[TensorType(x.dtype, last)] * cell.states)
+
+
+def _composite(cell: _Cell, b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, a):
+    if a.layout:
+        x = b.Transpose(x, perm=(1, 0, 2))
+        initial = [v and b.Transpose(v, perm=(1, 0, 2)) for v in initial]
+    valid = None if lens is None else _valid(b, x.tensor.dims[0], lens)
+    backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(a.direction)
+    if backwards is None:
+        raise Invalid(f"`direction` cannot be `{a.direction}`", code="OCC0107")
+    runs = []
+    for d, back in enumerate(backwards):
+        pieces = [_direction(b, v, d) for v in (w, r, bias, peephole)]
+        states = [_zeros(b, x, r) if v is None else _direction(b, v, d) for v in initial]
+        runs.append(_run(cell, b, x, pieces, states, valid, _activations(cell, a, d), a, back))
+    y = _joined(b, [ys for ys, _ in runs], 1)
+    last = [_joined(b, list(values), 0) for values in zip(*(states for _, states in runs), strict=True)]
+    if a.layout:
+        y, last = b.Transpose(y, perm=(2, 0, 1, 3)), [b.Transpose(v, perm=(1, 0, 2)) for v in last]
+    return (y, *last)
+
+
+def _joined(b, values: list[Value], axis: int):
+    axes = b.constant([axis], I64)
+    return b.Concat(*(b.Unsqueeze(v, axes) for v in values), axis=axis)
+
+
+def _direction(b, v, d: int):
+    return None if v is None else b.Gather(v, b.constant(d, I64), axis=0)
+
+
+def _zeros(b, x, r):
+    shape: tuple[Dim, ...] = (x.tensor.dims[1], r.tensor.dims[2])
+    return b.Expand(b.constant(0, x.tensor.dtype), b.dims(values=shape, shape=(2,)))
+
+
+def _valid(b, steps: Dim, lens: Value):
+    """Whether a step is within its sequence, bool[steps, batch, 1]."""
+    limit = b.dims(values=(steps,), shape=())
+    times = b.Range(b.constant(0, I64), limit, b.constant(1, I64))
+    times = b.Unsqueeze(times, b.constant([1, 2], I64))
+    return b.Less(times, b.Unsqueeze(b.Cast(lens, to=I64), b.constant([0, 2], I64)))
+
+
+def _activations(cell: _Cell, a, d: int):
+    names = a.activations or cell.defaults * (d + 1)
+    at = d * len(cell.defaults)
+    alphas, betas = iter(a.activation_alpha or ()), iter(a.activation_beta or ())
+    made = []
+    for k, name in enumerate(names):
+        if name.lower() not in _ACTIVATIONS:
+            raise Invalid(f"the activation `{name}` is unknown", code="OCC0107")
+        fn, alpha, beta = _ACTIVATIONS[name.lower()]
+        p = next(alphas, alpha) if alpha or beta else alpha  # only functions with parameters take them
+        q = next(betas, beta) if name.lower() in ("affine", "scaledtanh", "hardsigmoid") else beta
+        if at <= k < at + len(cell.defaults):
+            made.append(lambda b, fn=fn, p=p, q=q: lambda x: fn(b, x, p, q))
+    return made
+
+
+def _run(cell: _Cell, b, x, pieces, states, valid, activations, a, backwards: bool):
+    """One direction: the results of all steps [steps, batch, h], and the last states."""
+    w, r, bias, peephole = pieces
+    given = b.MatMul(x, b.Transpose(w, perm=(1, 0)))
+    of_r = None
+    if bias is not None:
+        of_w, of_r = _parts(b, bias, 2)
+        if cell.gates == 3 and a.linear_before_reset:
+            given = b.Add(given, of_w)
+        else:
+            given, of_r = b.Add(given, b.Add(of_w, of_r)), None
+    weights = [b.Transpose(r, perm=(1, 0)), of_r, peephole]
+
+    def step(inner, current, slices, captured):
+        act = [make(inner) for make in activations]
+        new = cell.step(inner, slices[0], current, _Weights(*captured), act, a)
+        if valid is None:
+            return (*new, new[0])
+        kept = [inner.Where(slices[1], n, old) for n, old in zip(new, current, strict=True)]
+        return (*kept, inner.Where(slices[1], new[0], _like(inner, new[0], 0)))
+
+    sequences = [given] if valid is None else [given, valid]
+    steps = x.tensor.dims[0]
+    if isinstance(steps, int) and 0 < steps <= _UNROLLED:
+        return _unrolled(b, step, states, sequences, weights, steps, backwards)
+    return _scanned(b, step, states, sequences, weights, backwards)
+
+
+def _unrolled(b, step, states, sequences, weights, steps: int, backwards: bool):
+    results: list[Value] = []
+    for k in reversed(range(steps)) if backwards else range(steps):
+        *states, y = step(b, states, [b.Gather(s, b.constant(k, I64), axis=0) for s in sequences], weights)
+        results.append(y)
+    return _joined(b, results[::-1] if backwards else results, 0), states
+
+
+def _scanned(b, step, states, sequences, weights, backwards: bool):
+    captured = [v for v in weights if v is not None]
+    slices = [TensorType(s.tensor.dtype, s.tensor.dims[1:]) for s in sequences]
+    types = [*(s.tensor for s in states), *slices, *(v.tensor for v in captured)]
+
+    def body(inner, *args):
+        n, m = len(states), len(states) + len(sequences)
+        rest = iter(args[m:])
+        return step(inner, args[:n], args[n:m], [v and next(rest) for v in weights])
+
+    y = TensorType(states[0].tensor.dtype, (sequences[0].tensor.dims[0], *states[0].tensor.dims))
+    directions = {"scan_input_directions": (1,) * len(sequences), "scan_output_directions": (1,)} if backwards else {}
+    *last, results = b.call_body(
+        "Scan", [*states, *sequences], captured, types, body, [*(s.tensor for s in states), y],
+        num_scan_inputs=len(sequences), **directions,
+    )  # fmt: skip
+    return results, last
+
+
+@op("RNN")
+class RNN:
+    """`h' = f(x W + h R + b)`."""
+
+    def infer(x, w, r, bias=None, lens=None, h=None, *, a):
+        return _infer(_CELLS["RNN"], x, r, a)
+
+    def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
+        return _composite(_CELLS["RNN"], b, x, w, r, bias, lens, [h], None, a)
+
+
+@op("GRU")
+class GRU:
+    """Gates z, r, h."""
+
+    def infer(x, w, r, bias=None, lens=None, h=None, *, a):
+        return _infer(_CELLS["GRU"], x, r, a)
+
+    def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
+        return _composite(_CELLS["GRU"], b, x, w, r, bias, lens, [h], None, a)
+
+
+@op("LSTM")
+class LSTM:
+    """Gates i, o, f, c; peepholes i, o, f."""
+
+    def infer(x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
+        return _infer(_CELLS["LSTM"], x, r, a)
+
+    def composite(b, x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
+        return _composite(_CELLS["LSTM"], b, x, w, r, bias, lens, [h, c], peephole, a)
+
+
+ALL: tuple[OpSpec, ...] = (RNN, GRU, LSTM)

@@ -1,0 +1,374 @@
+"""Chooses how the axes of every value lie in memory: channels last around windows, and transpositions for free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.layout import ROW, Layout, channels_last
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, outer_values
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+
+Order = tuple[int, ...]
+
+_WINDOWS = {
+    "Conv",
+    "MaxPool",
+    "AveragePool",
+    "LpPool",
+    "phases",
+    "winograd",
+}  # vectors along the channels, which lie last
+_FOLLOW = {
+    "Concat",
+    "Slice",
+    "Split",
+    "Pad",
+    "Resize",
+    "Upsample",
+    "BatchNormalization",
+    "LRN",
+    "Tile",
+}  # any order will do
+_ROWS = {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}  # sums over whole planes
+_LAST = {
+    "MatMul",
+    "Softmax",
+    "LogSoftmax",
+    "LayerNormalization",
+    "RMSNormalization",
+    "LpNormalization",
+}  # read along the last axis
+
+
+@dataclass(frozen=True)
+class LayoutActivations(Pass):
+    """Lays activations out so that kernels run along contiguous memory.
+
+    Convolutions and pools give channels-last values; elementwise ops and the like follow their operands; Transpose and
+    Reshape become views wherever the bytes are already right; what needs another order gets a `pack`.
+
+    `%y = Conv(%x, @w) : f32[1,64,56,56]  %z = Transpose(%y) {perm=[0, 2, 3, 1]}`
+    --> `%y = Conv(%x, @w) : f32[1,64,56,56]@acdb  %z = view(%y) : f32[1,56,56,64]`
+    """
+
+    name: ClassVar[str] = "layout-activations"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        packs = views = 0
+        for func in m.funcs.values():
+            chooser = _Chooser(func.body)
+            for op in list(func.body.body):
+                chooser.op(op)
+            end = func.body.terminator
+            for k in range(len(end.operands)):
+                chooser.need_rows(end, k)
+            packs += chooser.packs - _absorb(func.body)
+            views += chooser.views
+        ctx.hits["layout-pack"] += packs
+        ctx.hits["layout-view"] += views
+        return bool(packs or views)
+
+
+class _Chooser:
+    """Walks the ops in order; every operand has its layout when its reader is looked at."""
+
+    def __init__(self, body: Region) -> None:
+        self.body = body
+        self.packs = self.views = 0
+        self.captured = {v for op in body for r in op.regions if op.name != "fuse" for v in outer_values(r)}
+        self._packed: dict[tuple[Value, Layout], Value] = {}
+
+    def op(self, op: Op) -> None:
+        """Choose the layout of what an op gives, and bring its operands into the layouts that it takes."""
+        inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
+        names = {o.name for o in inner}
+        takes_any = op.name == "fuse" or (op.spec.body is not None and not op.regions and "view" not in op.spec.tags)
+        if op.name == "Transpose" and self._transpose(op):
+            return
+        if "view" in op.spec.tags and op.operands and op.operands[0] is not None:
+            self._view(op)
+            return
+        if not takes_any:
+            for k in range(len(op.operands)):
+                self.need_rows(op, k)
+            return
+        for o in inner:
+            if o.name in _LAST:
+                for k in range(2 if o.name == "MatMul" else 1):
+                    self._need_last(op, o, k)
+            elif o.name in _ROWS and (j := self._outer(op, o, 0)) is not None:
+                self.need_rows(op, j)
+            elif o.name in ("Conv", "winograd", "Gemm"):
+                self._need_channels(op, o)
+        self._follow(op, inner, names)
+
+    # operands
+
+    def need_rows(self, op: Op, k: int) -> None:
+        """Make an operand row-major."""
+        self._need(op, k, ROW)
+
+    def _need(self, op: Op, k: int, layout: Layout) -> None:
+        value = op.operands[k]
+        if (
+            value is None
+            or not isinstance(value.type, TensorType)
+            or _same(value.tensor.layout, layout, value.tensor.rank)
+        ):
+            return
+        op.set_operand(k, self._pack(value, layout))
+        if op.name == "fuse":
+            op.regions[0].args[k].type = op.operands[k].type  # pyright: ignore[reportOptionalMemberAccess]
+
+    def _pack(self, value: Value, layout: Layout) -> Value:
+        if (value, layout) not in self._packed:
+            made = Op("pack", [value], {}, [value.tensor.with_layout(layout)], result_names=[value.name])
+            maker = value.defining_op
+            self.body.insert(made, maker.next if maker is not None else self.body.first)
+            made.loc = maker.loc if maker is not None else made.loc
+            self._packed[value, layout] = made.result
+            self.packs += 1
+        return self._packed[value, layout]
+
+    def _outer(self, op: Op, inner: Op, k: int) -> int | None:
+        """The operand of `op` that is operand `k` of an op inside, if it comes from outside."""
+        value = inner.operands[k] if k < len(inner.operands) else None
+        if value is None or isinstance(value, Weight):
+            return None
+        if inner is op:
+            return k
+        return op.regions[0].args.index(value) if value in op.regions[0].args else None
+
+    def _need_last(self, op: Op, inner: Op, k: int) -> None:
+        """Vectors and sums along the last axis want it innermost."""
+        j = self._outer(op, inner, k)
+        value = None if j is None else op.operands[j]
+        if j is not None and value is not None and (order := value.tensor.layout.order) and order[-1] != len(order) - 1:
+            self.need_rows(op, j)
+
+    def _need_channels(self, op: Op, inner: Op) -> None:
+        j = self._outer(op, inner, 0)
+        value = None if j is None else op.operands[j]
+        if j is None or value is None:
+            return
+        if inner.name == "Gemm":
+            self.need_rows(op, j)
+        elif (wide := value.tensor.dims[1]) and (not isinstance(wide, int) or wide >= 8):
+            self._need(op, j, channels_last(value.tensor.rank))
+
+    # results
+
+    def _follow(self, op: Op, inner: Sequence[Op], names: set[str]) -> None:
+        layout = self._result_layout(op, inner, names)
+        for k, r in enumerate(op.results):
+            if not isinstance(r.type, TensorType) or r in self.captured or r.tensor.rank != len(layout.order):
+                continue
+            if any(u.parent is not op.parent for u in r.users):
+                continue
+            r.type = r.tensor.with_layout(layout)
+            if op.name == "fuse":
+                op.regions[0].yields[k].type = r.type
+        if op.name == "fuse":
+            for arg, given in zip(op.regions[0].args, op.operands, strict=True):
+                assert given is not None
+                arg.type = given.type
+
+    def _result_layout(self, op: Op, inner: Sequence[Op], names: set[str]) -> Layout:
+        result = op.results[0] if op.results else None
+        if result is None or not isinstance(result.type, TensorType) or result.tensor.rank < 3:
+            return ROW
+        rank = result.tensor.rank
+        if names & _WINDOWS:
+            return channels_last(rank)
+        if not all(
+            "elementwise" in o.spec.tags
+            or o.name in _FOLLOW
+            or o.name.startswith(("Reduce", "Global", "yield", "dims"))
+            for o in inner
+        ):
+            return ROW
+        sizes = [v for v in op.operands if v is not None and isinstance(v.type, TensorType) and v.tensor.rank == rank]
+        moved = [v for v in sizes if v.tensor.layout.is_permuted]
+        full = [v for v in moved if v.tensor.dims == result.tensor.dims] or moved
+        plain = [v for v in sizes if not v.tensor.layout.is_permuted and v.tensor.dims == result.tensor.dims]
+        if not full or len(plain) > len(full):
+            return ROW
+        return full[0].tensor.layout
+
+    # views
+
+    def _transpose(self, op: Op) -> bool:
+        """A Transpose moves no bytes: its result is the operand under permuted axes."""
+        value = op.operands[0]
+        if (
+            value is None
+            or isinstance(value, Weight)
+            or not isinstance(value.type, TensorType)
+            or op.result in self.captured
+        ):
+            return False
+        rank = value.tensor.rank
+        perm = [p % rank for p in op.a.perm] if op.a.perm is not None else list(range(rank))[::-1]
+        order = value.tensor.layout.order or tuple(range(rank))
+        self._show(op, value, _order(tuple(perm.index(k) for k in order)), {"transposed": 1})
+        return True
+
+    def _view(self, op: Op) -> None:
+        """A view keeps the bytes where each group of axes that it joins or splits lies together; else rows are made."""
+        value = op.operands[0]
+        assert value is not None
+        if isinstance(value.type, TensorType) and value.tensor.layout.is_permuted:
+            order = reshaped_order(value.tensor.dims, value.tensor.layout.order, op.result.tensor.dims)
+            if order is not None and op.result not in self.captured:
+                self._show(op, value, _order(order))
+                return
+        self.need_rows(op, 0)
+
+    def _show(self, op: Op, value: Value, layout: Layout, attrs: dict[str, Any] | None = None) -> None:
+        made = Op(
+            "view",
+            [value],
+            attrs or {},
+            [op.result.tensor.with_layout(layout)],
+            result_names=[op.result.name],
+            loc=op.loc,
+        )
+        assert op.parent is not None
+        op.parent.insert(made, op)
+        for user, k in list(op.result.uses):
+            user.set_operand(k, made.result)
+        op.set_operands(())
+        op.parent.remove(op)
+        self.views += 1
+
+
+def _order(order: Order) -> Layout:
+    return ROW if order == tuple(range(len(order))) else Layout(order)
+
+
+def _same(a: Layout, b: Layout, rank: int) -> bool:
+    rows = tuple(range(rank))
+    return (a.order or rows, a.tiles) == (b.order or rows, b.tiles)
+
+
+def reshaped_order(source: Sequence[Dim], order: Order, target: Sequence[Dim]) -> Order | None:
+    """The order of the axes after a reshape that leaves the bytes where they are, or None if they would have to move.
+
+    `[n, c, h, w]` in the order `n h w c`, reshaped to `[n, c, h*w]`, has the order `n hw c`.
+    """
+    groups = _groups(source, target)
+    if groups is None:
+        return None
+    place = {axis: k for k, axis in enumerate(order)}
+    ordered: list[tuple[float, list[int]]] = []
+    for mine, theirs in groups:
+        moving = [a for a in mine if source[a] != 1]
+        places = [place[a] for a in moving]
+        # Axes of extent 1 lie anywhere; the others must follow each other in memory as they do in the shape.
+        between = [a for a in order if source[a] != 1]
+        ranks = [between.index(a) for a in moving]
+        if ranks != list(range(ranks[0], ranks[0] + len(ranks))) if ranks else False:
+            return None
+        ordered.append((places[0] if places else -1, theirs))
+    return tuple(axis for _, part in sorted(ordered, key=lambda g: g[0]) for axis in part)
+
+
+def _groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
+    """Shortest runs of axes on both sides with equal products."""
+    made: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(source) or j < len(target):
+        mine, theirs = [i] if i < len(source) else [], [j] if j < len(target) else []
+        a: Dim = source[i] if mine else 1
+        b: Dim = target[j] if theirs else 1
+        i, j = i + len(mine), j + len(theirs)
+        while a != b:
+            if i < len(source) and _grows(a, b):
+                a, mine, i = a * source[i], [*mine, i], i + 1
+            elif j < len(target):
+                b, theirs, j = b * target[j], [*theirs, j], j + 1
+            elif i < len(source):
+                a, mine, i = a * source[i], [*mine, i], i + 1
+            else:
+                return None
+        made.append((mine, theirs))
+    return made
+
+
+def _grows(a: Dim, b: Dim) -> bool:
+    """Whether the left side is the smaller one, or cannot be told to be the larger."""
+    return a < b if isinstance(a, int) and isinstance(b, int) else isinstance(a, int)
+
+
+def _absorb(body: Region) -> int:
+    """Let the producer write in the order that the only reader wants, where it can: `pack(f(x))` --> `f(x)`."""
+    absorbed = 0
+    for op in list(body):
+        if op.name != "pack":
+            continue
+        value, wanted = op.operands[0], op.result.tensor.layout
+        assert value is not None
+        views: list[Op] = []
+        layout: Layout | None = wanted
+        while (maker := value.defining_op) is not None and maker.name == "view" and len(value.uses) == 1:
+            views.append(maker)
+            value = maker.operands[0]
+            assert value is not None
+        if maker is None or len(value.uses) != 1 or not _can_write_any(maker) or len(maker.results) != 1:
+            continue
+        source = op.operands[0]
+        assert source is not None
+        for view in views:  # from the reader back to the producer
+            layout = None if layout is None else _before(view, layout)
+        if layout is None or (_has(maker, {"MatMul"}) and layout.order and layout.order[-1] != value.tensor.rank - 1):
+            continue
+        value.type = value.tensor.with_layout(layout)
+        if maker.name == "fuse":
+            maker.regions[0].yields[0].type = value.type
+        _relabel(views, wanted)
+        for user, k in list(op.result.uses):
+            user.set_operand(k, source)
+        op.set_operands(())
+        body.remove(op)
+        absorbed += 1
+    return absorbed
+
+
+def _relabel(views: list[Op], last: Layout) -> None:
+    """Give the results of a chain of views, reader first, the layouts that end in `last`."""
+    layout: Layout | None = last
+    for view in views:
+        assert layout is not None
+        view.result.type = view.result.tensor.with_layout(layout)
+        layout = _before(view, layout)
+
+
+def _before(view: Op, layout: Layout) -> Layout | None:
+    """The layout of the operand of a view whose result has a layout."""
+    value = view.operands[0]
+    assert value is not None
+    old_out = view.result.tensor.layout.order or tuple(range(view.result.tensor.rank))
+    old_in = value.tensor.layout.order or tuple(range(value.tensor.rank))
+    out = layout.order or tuple(range(view.result.tensor.rank))
+    if "transposed" in view.attrs:
+        axis = dict(zip(old_out, old_in, strict=True))  # the axes at one place of memory are the same
+        return _order(tuple(axis[a] for a in out))
+    order = reshaped_order(view.result.tensor.dims, out, value.tensor.dims)
+    return None if order is None else _order(order)
+
+
+def _can_write_any(op: Op) -> bool:
+    """Whether an op may write its result in another order: elementwise ops, and products, which run along the last axis."""
+    inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
+    return all("elementwise" in o.spec.tags or o.name in (_FOLLOW | {"MatMul", "yield", "dims"}) for o in inner)
+
+
+def _has(op: Op, names: set[str]) -> bool:
+    inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
+    return any(o.name in names for o in inner)

@@ -1,0 +1,56 @@
+"""Constants and repeated or unused captures of control flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.value import Weight
+from occ.compiler.passes.base import Context, Pass, finish
+
+
+@dataclass(frozen=True)
+class PropagateConstants(Pass):
+    """Lets functions read constants themselves, and drops captures that they do not read.
+
+    `%y = Loop(%n, none, %x, @w) {body=@f, captures=1}` --> `%y = Loop(%n, none, %x) {body=@f, captures=0}`
+    """
+
+    name: ClassVar[str] = "propagate-constants"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        rw = Rewriter(m)
+        dropped = 0
+        for op in list(m.walk()):  # outer before inner, so that a constant sinks through all of them
+            if op.attrs.get("captures"):
+                dropped += _drop_captures(op, m, rw)
+        rw.hits["propagate-constants"] += dropped
+        return finish(rw, ctx, dropped)
+
+
+def _drop_captures(op: Op, m: Module, rw: Rewriter) -> int:
+    """Each function has one caller, so that what the caller passes is what it reads."""
+    funcs = list(m.called(op))
+    n = op.attrs["captures"]
+    first = len(op.operands) - n
+    kept = list(range(n))
+    for k in range(n):
+        value = op.operands[first + k]
+        for f in funcs:
+            arg = f.args[len(f.args) - n + k]
+            if isinstance(value, Weight):
+                for user, j in list(arg.uses):
+                    rw.set_operand(user, j, value)
+        if not any(f.args[len(f.args) - n + k].uses for f in funcs):
+            kept.remove(k)
+    if len(kept) == n:
+        return 0
+    for f in funcs:
+        captured = f.args[len(f.args) - n :]
+        f.body.args[:] = [*f.args[: len(f.args) - n], *(captured[k] for k in kept)]
+    op.set_operands([*op.operands[:first], *(op.operands[first + k] for k in kept)])
+    op.attrs["captures"] = len(kept)
+    return n - len(kept)

@@ -1,0 +1,36 @@
+"""`occ warm`: builds the kernels of many models into the cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from occ.cli import options
+from occ.cli.console import progress, say, show_error
+
+
+@click.command("warm")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@options.as_json
+def command(models: tuple[str, ...], as_json: bool) -> int:
+    """Compile the kernels of many models for target `cpu` together, so that building each of them takes no compiler.
+
+    A model that cannot be compiled is reported, and does not keep the others back.
+    """
+    from occ.compiler.batch import warm
+    from occ.compiler.diagnostics import shorten
+
+    with progress() as tell:
+        made = warm([(m, Path(m)) for m in models], progress=tell)
+    problems = {**made.refused, **made.failed}
+    for label, problem in problems.items():
+        for d in problem.diagnostics:
+            click.echo(d.json()) if as_json else show_error(f"{d.text()}\n   = note: model: {shorten(label)}")
+    if as_json:
+        counts = {"models": made.models, "compiled": made.compiled, "cached": made.cached, "seconds": made.seconds}
+        click.echo(json.dumps(counts))
+    else:
+        say(made.text())
+    return next((p.exit_code for p in problems.values()), 0)

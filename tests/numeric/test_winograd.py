@@ -1,0 +1,84 @@
+"""Winograd convolution: its transforms, its error against float64 for the shapes of real layers, and the generated code."""
+
+import numpy as np
+import onnx
+import pytest
+from occ.compiler.driver import Compilation, Settings
+from occ.compiler.ir.ops.winograd import SIZE, TILE, input_rows, output_rows, transformed_weight
+from onnx import TensorProto, helper, numpy_helper
+
+import occ
+
+SHAPES = [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (13, 48, 80)]
+
+
+def direct(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """A 3x3 convolution with a border of 1, in float64: x [C, H, W], w [O, C, 3, 3]."""
+    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    return np.einsum("cyxij,ocij->oyx", windows, w.astype(np.float64), optimize=True)
+
+
+def by_tiles(x: np.ndarray, w: np.ndarray, dtype: type) -> np.ndarray:
+    """The same through the transforms, all arithmetic in a type."""
+    channels, h, width = x.shape
+    down, across = -(-h // TILE), -(-width // TILE)
+    padded = np.pad(x, ((0, 0), (1, down * TILE + 1 - h), (1, across * TILE + 1 - width))).astype(dtype)
+    tiles = np.lib.stride_tricks.sliding_window_view(padded, (SIZE, SIZE), (1, 2))[:, ::TILE, ::TILE]
+    b, a = input_rows().astype(dtype), output_rows().astype(dtype)
+    v = np.einsum("ei,cyxij,gj->egyxc", b, tiles, b, optimize=True).reshape(SIZE * SIZE, down * across, channels)
+    m = np.matmul(v, transformed_weight(w).astype(dtype)).reshape(SIZE, SIZE, down, across, w.shape[0])
+    y = np.einsum("pe,egyxo,qg->oypxq", a, m, a, optimize=True)
+    return y.reshape(w.shape[0], down * TILE, across * TILE)[:, :h, :width]
+
+
+def layer(size: int, channels: int, out: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(size)
+    x = np.maximum(rng.standard_normal((channels, size, size)), 0).astype(np.float32)
+    w = rng.standard_normal((out, channels, 3, 3)) * np.sqrt(2 / (9 * channels))
+    return x, w.astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_error_against_float64_is_near_that_of_direct_convolution(shape: tuple[int, int, int]) -> None:
+    x, w = layer(*shape)
+    exact = direct(x, w)
+    scale = np.abs(exact).max()
+    assert np.abs(by_tiles(x, w.astype(np.float64), np.float64) - exact).max() / scale < 1e-12
+    assert np.abs(by_tiles(x, w, np.float32) - exact).max() / scale < 6e-6
+
+
+def model(h: int, w: int, channels: int, out: int, pads: list[int]) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    weight = (rng.standard_normal((out, channels, 3, 3)) * 0.1).astype(np.float32)
+    bias = rng.standard_normal(out).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=pads),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [2, channels, h, w]), ("y", None))
+    ]
+    weights = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)]), weight, bias
+
+
+@pytest.mark.toolchain
+def test_generated_code_on_odd_sizes_and_borders() -> None:
+    m, w, b = model(13, 9, 48, 80, [1, 0, 1, 1])
+    assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
+    x = np.random.default_rng(6).standard_normal((2, 48, 13, 9)).astype(np.float32)
+    got = occ.compile(m, "cpu").run({"x": x})["y"]
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (0, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    c = np.einsum("ncyxij,ocij->noyx", windows, w.astype(np.float64), optimize=True) + b[:, None, None]
+    want = c / (1 + np.exp(-c))
+    assert np.abs(got - want).max() / np.abs(want).max() < 1e-5
+
+
+def test_option_turns_it_off() -> None:
+    m, _, _ = model(13, 9, 48, 80, [1, 1, 1, 1])
+    module = Compilation(m, Settings("cpu", options={"winograd": "off"})).advance("fused")
+    assert not any(op.name == "winograd" for op in module.walk())
