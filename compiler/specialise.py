@@ -71,7 +71,8 @@ def _decided_by_value(m: Module) -> tuple[bool, ...]:
 def _is_small(x: Any) -> bool:
     if not isinstance(x, np.ndarray) or x.size > _LARGEST_VALUE:
         return False
-    return x.dtype.kind in "iub" or (x.dtype.kind == "f" and x.size <= 16)
+    kind = from_numpy(x.dtype).kind
+    return kind in "iub" or (kind == "f" and x.size <= 16)
 
 
 def _key(x: Any, *, value: bool) -> Hashable:

@@ -144,6 +144,9 @@ class GraphImporter:
             return
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         name = f"{domain}.{proto.op_type}" if domain else proto.op_type
+        if name == "ai.onnx.preview.FlexAttention":
+            self._flex_attention(proto, region, scopes, loc, where)
+            return
         schema = self._schema(proto.op_type, domain, where)
         operands = [self._operand(n, scopes, where) for n in proto.input]
         while operands and operands[-1] is None:
@@ -165,6 +168,34 @@ class GraphImporter:
             outline(self.m, op, regions)
         region.insert(op)
         scopes[-1].update({n: v for n, v in zip(outputs, op.results, strict=True) if n})
+
+    def _flex_attention(
+        self, proto: NodeProto, region: Region, scopes: list[dict[str, Value]], loc: Location, where: str
+    ) -> None:
+        """Scores, softmax and output as ops, with the sub-graphs that change scores and probabilities between them."""
+        graphs = {a.name: a.g for a in proto.attribute if a.type == AttributeProto.GRAPH}
+        attrs = {a.name: attr_value(a) for a in proto.attribute if a.type != AttributeProto.GRAPH}
+
+        def put(op: str, *given: Value | None, **more: Any) -> Value:
+            return region.insert(Op(op, given, more, loc=loc)).result
+
+        q, k, v = (self._operand(n, scopes, where) for n in [*proto.input, "", "", ""][:3])
+        scores = self._inlined(graphs.get("score_mod"), put("flex_scores", q, k, **attrs), region, scopes)
+        weights = self._inlined(graphs.get("prob_mod"), put("Softmax", scores, axis=-1), region, scopes)
+        made = put("flex_output", weights, v)
+        made.name = proto.output[0]
+        scopes[-1][proto.output[0]] = made
+
+    def _inlined(self, graph: GraphProto | None, value: Value, region: Region, scopes: list[dict[str, Value]]) -> Value:
+        """What a graph of one input and one output gives for a value."""
+        if graph is None:
+            return value
+        inner = {graph.input[0].name: value}
+        for tensor in graph.initializer:
+            self._define(tensor.name, lambda t=tensor: tensor_array(t, self.folder), inner)
+        for node in self._in_order(graph, [*scopes, inner]):
+            self._node(node, region, [*scopes, inner])
+        return _find(graph.output[0].name, [*scopes, inner]) or value
 
     def _schema(self, operator: str, domain: str, where: str) -> OpSchema | None:
         version = self.opsets.get(domain)

@@ -205,6 +205,31 @@ class Attention:
         return (from_heads(b, y) if flat else y), k, v, shown
 
 
+@op("flex_scores")
+class FlexScores:
+    """The scores of FlexAttention in the precision of its softmax."""
+
+    operands = ("Q", "K")
+
+    def composite(b, q, k, *, a):
+        if q.tensor.rank != 4 or k.tensor.rank != 4:
+            raise Invalid(f"`FlexAttention` takes operands of rank 4, not {q.tensor.rank} and {k.tensor.rank}")
+        scale = head_scale(q, getattr(a, "scale", None), name="FlexAttention")
+        precision = getattr(a, "softmax_precision", None) or q.tensor.dtype.acc
+        return b.Cast(scores_of(b, q, k, scale, name="FlexAttention"), to=precision)
+
+
+@op("flex_output")
+class FlexOutput:
+    """What FlexAttention makes of its probabilities."""
+
+    operands = ("probabilities", "V")
+
+    def composite(b, p, v, *, a):
+        y = grouped_matmul(b, p, b.Cast(v, to=p.tensor.dtype), name="FlexAttention")
+        return b.Cast(y, to=v.tensor.dtype)
+
+
 @op("RotaryEmbedding")
 class RotaryEmbedding:
     """Pairs of the head turned by an angle that depends on the position (ONNX RotaryEmbedding 23)."""
@@ -278,7 +303,7 @@ class CausalConvWithState:
         if not isinstance(channels, int) or not isinstance(taps, int):
             raise Invalid("`CausalConvWithState` needs a constant number of channels and taps")
         if past is None:
-            past = _zeros(b, TensorType(x.tensor.dtype, (n, channels, taps - 1)))
+            past = zeros(b, TensorType(x.tensor.dtype, (n, channels, taps - 1)))
         padded = b.Concat(past, x, axis=2)
         y = b.Conv(padded, weight, bias, group=channels)
         if a.activation in ("silu", "swish"):
@@ -292,9 +317,19 @@ class CausalConvWithState:
         return y, state
 
 
-def _zeros(b: GraphBuilder, type_: TensorType) -> Value:
+def zeros(b: GraphBuilder, type_: TensorType) -> Value:
+    """Zeros of a type."""
     shape = b.dims(values=type_.dims, shape=(type_.rank,))
     return b.ConstantOfShape(shape, value=np.zeros(1, type_.dtype.numpy))
 
 
-ALL = (AttentionMask, AttentionSoftmax, Attention, RotaryEmbedding, SwiGLU, CausalConvWithState)
+ALL = (
+    FlexScores,
+    FlexOutput,
+    AttentionMask,
+    AttentionSoftmax,
+    Attention,
+    RotaryEmbedding,
+    SwiGLU,
+    CausalConvWithState,
+)
