@@ -154,11 +154,10 @@ def _(s: Scene):
 
 @case("OCC0301")
 def _(s: Scene):
-    text = """<ir_version: 10, opset_import: ["" : 21, "ai.onnx.preview.training" : 1]>
-    g (float r, int64 t, float[2] x, float[2] gr, float[2] v) => (float[2] y, float[2] z) {
-        y, z = ai.onnx.preview.training.Momentum<alpha = 1.0, beta = 1.0, mode = "standard", norm_coefficient = 0.1>(r, t, x, gr, v)
-    }"""
-    return ["build", s.model(text)]
+    from occ.compiler.ir.ops import registry
+
+    s.patch.delitem(registry(), "Relu")
+    return ["build", s.model(RELU)]
 
 
 @case("OCC0302")
