@@ -11,7 +11,6 @@ from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.late import is_late
-from occ.compiler.ir.layout import unpack
 from occ.compiler.ir.meaning import build_te, expand_composite
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -175,12 +174,5 @@ def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:
 
 
 def _read(value: Value, env: Mapping[Value, Any]) -> Any:
-    if isinstance(value, Weight):
-        return unpack(
-            value.data, value.tensor.layout, value.data.shape if value.tensor.layout.is_row_major else _static(value)
-        )
-    return env[value]
-
-
-def _static(value: Value) -> tuple[int, ...]:
-    return tuple(int(d) for d in value.tensor.dims)  # pyright: ignore[reportArgumentType]
+    """The array of a value, in its layout; te functions know the layouts of their parameters."""
+    return value.data if isinstance(value, Weight) else env[value]

@@ -126,6 +126,7 @@ class FoldAffine(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
-        changes = rw.apply(RULES)
+        with np.errstate(all="ignore"):  # what is not finite is left as it is
+            changes = rw.apply(RULES)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)

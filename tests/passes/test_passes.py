@@ -1,0 +1,108 @@
+"""Passes on text: each file of this folder has one behaviour, a pipeline, a module before it and a module after it.
+
+    # -p fold,dce -t cpu-jit
+    # What the file shows.
+    module ... {}
+    # -->
+    module ... {}
+
+`pytest tests/passes --update` writes what follows the arrow again; read the difference before you keep it. What can be
+interpreted is: before and after must compute the same.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+from occ.compiler.frontend.text import parse
+from occ.compiler.interp.graph import Interpreter
+from occ.compiler.ir.dim import evaluate, symbols
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.printer import module_text, weight_offsets
+from occ.compiler.passes.base import Context
+from occ.compiler.passes.manager import Manager
+from occ.compiler.passes.pipeline import PASSES, parse_pipeline
+from occ.compiler.target import get_target
+from occ.runtime.errors import RunError
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.glob("*.occ"))
+ARROW = "# -->\n"
+
+
+@click.command()
+@click.option("-p", "passes", required=True)
+@click.option("-t", "target", default="cpu")
+def _header(passes: str, target: str) -> tuple[str, str]:
+    return passes, target
+
+
+def read(file: Path) -> tuple[str, str, str, str, str]:
+    """(comments, pipeline, target, text before, text after) of a test."""
+    before, _, after = file.read_text().partition(ARROW)
+    comments, text = re.match(r"((?:#[^\n]*\n)+)(.*)", before, re.DOTALL).groups()
+    passes, target = _header.main(shlex.split(comments.splitlines()[0].removeprefix("#")), standalone_mode=False)
+    return comments, passes, target, text, after
+
+
+def results(m: Module, seed: int) -> list[np.ndarray]:
+    """What a module computes from seeded inputs, its symbols at small values."""
+    rng = np.random.default_rng(seed)
+    names = dict.fromkeys(s for a in m.main.args for d in a.tensor.dims for s in symbols(d))
+    env = {name: int(rng.integers(1, 5)) for name in names}
+    inputs = []
+    for a in m.main.args:
+        shape = tuple(evaluate(d, env) for d in a.tensor.dims)
+        kind = a.tensor.dtype.numpy
+        x = rng.integers(0, 3, shape) if kind.kind in "iub" else rng.standard_normal(shape)
+        inputs.append(x.astype(kind))
+    try:
+        return Interpreter(m).run(inputs, env)
+    except RunError as e:
+        return [np.array(e.code)]
+
+
+def same(a: np.ndarray, b: np.ndarray) -> None:
+    if a.dtype.kind == "U":
+        assert a == b
+    else:
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_pass(file, request):
+    comments, passes, target, text, after = read(file)
+    m = parse(text)
+    Manager(verify=True).run(m, parse_pipeline(passes), Context(get_target(target)), typed=m.stage != "imported")
+    got = module_text(m)
+    if request.config.getoption("--update"):
+        file.write_text(f"{comments}{module_text(parse(text))}{ARROW}{got}")
+        after = got
+    assert got == after
+    assert module_text(parse(after, weights=[m.weights[n].data for n in weight_offsets(m)])) == after
+    if m.stage != "imported" and all(op.spec.operator in onnx_names() for op in m.main.body.body):
+        for seed in (0, 1):
+            for a, b in zip(results(parse(text), seed), results(m, seed), strict=True):
+                same(a, b)
+
+
+@cache
+def onnx_names() -> set[str]:
+    """Operators that can be interpreted: those of ONNX, and the regions that hold them."""
+    return {s.name for s in onnx.defs.get_all_schemas()} | {"fuse", "dims"}
+
+
+def test_every_pass_has_a_text():
+    tested = {p.name for file in FILES for p in parse_pipeline(read(file)[1])}
+    assert sorted(set(PASSES) - tested - ELSEWHERE) == []
+
+
+# Passes whose behaviour is the user's: tests/rules.
+ELSEWHERE = {"rewrite", "fuse-patterns"}
