@@ -83,7 +83,7 @@ class Rewriter:
         changes = 0
         work = list(self.module.walk())
         work.reverse()
-        counts: Counter[int] = Counter()
+        counts = Counter(dict.fromkeys(work, 0))  # changes at an op, and at those whose replacement it is
         while work:
             op = work.pop()
             if op.parent is None or not _has_ranks(op):
@@ -93,8 +93,9 @@ class Rewriter:
                 if rule(op, self):
                     changes += 1
                     self.hits[rule.__name__] += 1
-                    counts[id(op)] += 1
-                    assert counts[id(op)] < _LIMIT, f"the rules on {op.name} do not come to an end"
+                    counts[op] += 1
+                    assert counts[op] < _LIMIT, f"the rules on {op.name} do not come to an end"
+                    counts.update({t: counts[op] for t in self._touched if t not in counts})
                     work += [t for t in self._touched if t.parent is not None]
                     if op.parent is not None:
                         work.append(op)

@@ -104,5 +104,5 @@ def test_every_pass_has_a_text():
     assert sorted(set(PASSES) - tested - ELSEWHERE) == []
 
 
-# Passes whose behaviour is the user's: tests/rules.
-ELSEWHERE = {"rewrite", "fuse-patterns"}
+# Passes whose behaviour is the user's (tests/rules), or that of a run (tests/unit/test_late.py).
+ELSEWHERE = {"rewrite", "fuse-patterns", "defer"}
