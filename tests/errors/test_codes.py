@@ -284,7 +284,7 @@ def _(s: Scene):
 
 @case("OCC0603")
 def _(s: Scene):
-    return ["build", s.model(RELU), "-C", "halide.speed=11"]
+    return ["build", s.model(RELU), "-t", "interp", "-C", "speed=11"]
 
 
 @case("OCC0604")

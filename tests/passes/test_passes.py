@@ -100,8 +100,6 @@ def onnx_names() -> set[str]:
 
 
 def test_every_pass_has_a_text():
-    """Here; or, where its effect is that of the user's rules, of a run or of a device, in the tests of those."""
+    """But for those whose effect is in how weights and activations lie, which numbers show better than text."""
     tested = {p.name for file in FILES for p in parse_pipeline(read(file)[1])}
-    others = "\n".join(p.read_text() for p in HERE.parent.rglob("test_*.py") if p.parent != HERE)
-    classes = {name: kind.__name__ for name, kind in PASSES.items()}
-    assert [n for n in PASSES if n not in tested and n not in others and classes[n] not in others] == []
+    assert sorted(set(PASSES) - tested - {"use-winograd", "layout-activations", "rewrite"}) == []
