@@ -90,3 +90,8 @@ def check(target: str, options: Mapping[str, Any]) -> None:
 
 def _bad(key: str, value: str, help_: str) -> CompileError:
     return error("OCC0603", f"option `{key}` cannot be `{value}`", help=help_)
+
+
+def missing_types(target: str) -> frozenset[str]:
+    """Element types, by GE's name, that the chips of a target do not compute with."""
+    return frozenset({"STRING", "BF16"}) if target in OLD else frozenset({"STRING"})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from occ.compiler.ascend import precision_of
+from occ.compiler.ascend import missing_types, precision_of
 from occ.compiler.codegen_cann import atc
 from occ.compiler.codegen_cann.air import air
 from occ.compiler.codegen_cann.emit_cpp import cpp
@@ -26,6 +26,7 @@ from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Weight
 from occ.compiler.plan import occ_version, signature
 from occ.runtime.artifact import Artifact, weight_infos
@@ -42,9 +43,10 @@ class DeviceGraph:
     graph: Graph
 
 
-def verdicts(m: Module, precision: str) -> dict[Op, str]:
+def verdicts(m: Module, precision: str, target: str) -> dict[Op, str]:
     """Why the device cannot take each op of the main function; empty for those that it can."""
-    return {op: verdict(op, precision, m) for op in m.main.body.body if not is_free(op)}
+    missing = missing_types(target)
+    return {op: verdict(op, precision, m, missing) for op in m.main.body.body if not is_free(op)}
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
@@ -69,7 +71,7 @@ def check(m: Module, target: str, options: Mapping[str, Any], source: str) -> No
     found: list[Diagnostic] = []
     try:
         _check_extents(m, target)
-        reasons = verdicts(m, precision_of(options))
+        reasons = verdicts(m, precision_of(options), target)
     except CompileError as e:  # what can be said without knowing extents
         found += e.diagnostics
         ops = [op for op in m.main.body.body if not is_free(op)]
@@ -86,7 +88,7 @@ def cut(m: Module, options: Mapping[str, Any], target: str, source: str) -> list
     """
     _check_extents(m, target)
     precision = precision_of(options)
-    found = verdicts(m, precision)
+    found = verdicts(m, precision, target)
     limit = options["npu_mem_limit"]
     if limit:
         for op, reason in found.items():
@@ -120,7 +122,7 @@ def cut(m: Module, options: Mapping[str, Any], target: str, source: str) -> list
 
 def _check_extents(m: Module, target: str) -> None:
     for arg in m.main.args:
-        if not arg.tensor.is_static:
+        if isinstance(arg.type, TensorType) and not arg.type.is_static:
             raise CompileError(
                 [
                     Diagnostic(

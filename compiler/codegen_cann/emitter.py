@@ -32,7 +32,10 @@ class Emitter:
         graph: the graph.
         precision: `precision_mode_v2` that the graph is meant for.
         refs: the outputs that stand for values of the module.
+        missing: element types that the chip does not have.
     """
+
+    missing: frozenset[str] = frozenset({"STRING"})
 
     def __init__(
         self, graph: Graph, emit: EmitOp, precision: str = "origin", module: Module | None = None,
@@ -159,6 +162,7 @@ class Emitter:
         """An emitter of a sub-graph; its Data nodes stand for inputs of the node that has it."""
         graph = Graph(self.unique(f"{self.graph.name}/{name}"))
         made = Emitter(graph, self._emit, self.precision, self._module, self._names)
+        made.missing = self.missing
         for k, desc in enumerate(inputs):
             parent = {"_parent_node_index": first_parent_input + k}
             node = data_node(self.unique(f"{graph.name}/arg{k}"), desc, k, parent)

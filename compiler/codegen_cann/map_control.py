@@ -9,6 +9,7 @@ import numpy as np
 from occ.compiler.codegen_cann.emitter import Emitter, Unsupported, describe
 from occ.compiler.codegen_cann.graph import Desc, Ref
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.value import Value
 
 Row = Callable[..., Any]
 _FOREVER = np.iinfo(np.int64).max
@@ -60,22 +61,12 @@ def _stored(e: Emitter, buffer: Ref, i: Ref, value: Ref) -> Ref:
     return e.op("TensorScatterUpdate", buffer, at, e.reshape(value, (1, *value.shape)), out=buffer.desc)
 
 
-def _buffers(e: Emitter, op: Op, first: int) -> list[Ref]:
-    """Room for what each round of a loop gives."""
-    made: list[Ref] = []
-    for r in op.results[first:]:
-        desc = describe(r)
-        zero = e.scalar(0, desc.dtype)
-        made.append(e.op("BroadcastTo", zero, e.ints(desc.shape), out=desc))
-    return made
-
-
 def _loop(e: Emitter, op: Op, limit: Ref | None, cond: Ref | None, *rest: Ref | None) -> tuple[Ref, ...]:
     func = e.function(op.attrs["body"])
     given = _present(rest)
     n = len(given) - op.attrs["captures"]
     carried, captures = given[:n], given[n:]
-    buffers = _buffers(e, op, n)
+    buffers = [_buffer(e, r, 0) for r in op.results[n:]]
     trips = e.reshape(limit, ()) if limit is not None else e.constant(np.array(_FOREVER))
     going = e.reshape(cond, ()) if cond is not None else e.constant(np.array(True))
     start = [e.constant(np.array(0, np.int64)), trips, going, *carried, *captures, *buffers]
@@ -98,29 +89,48 @@ def _loop(e: Emitter, op: Op, limit: Ref | None, cond: Ref | None, *rest: Ref | 
 
 def _scan(e: Emitter, op: Op, *operands: Ref | None) -> tuple[Ref, ...]:
     func, given, a = e.function(op.attrs["body"]), _present(operands), op.a
-    n_captures, n_inputs = op.attrs["captures"], a.num_scan_inputs
-    n = len(given) - n_captures - n_inputs
-    states, sequences = given[:n], given[n : n + n_inputs]
-    if any(a.scan_input_axes or ()) or any(a.scan_output_axes or ()) or any(a.scan_output_directions or ()):
-        raise Unsupported("it scans other axes than the first, or stores backwards")
-    backwards = list(a.scan_input_directions or [0] * n_inputs)
-    length = sequences[0].shape[0]
-    start = [e.constant(np.array(0, np.int64)), *given, *_buffers(e, op, n)]
+    n_inputs = a.num_scan_inputs
+    n = len(given) - op.attrs["captures"] - n_inputs
+    for k, axis in enumerate(a.scan_input_axes or ()):  # what is scanned comes first
+        given[n + k] = _moved(e, given[n + k], axis % len(given[n + k].shape), 0)
+    n_scanned = len(op.results) - n
+    out_axes = [
+        ax % len(describe(r).shape) for ax, r in zip(a.scan_output_axes or [0] * n_scanned, op.results[n:], strict=True)
+    ]
+    backwards = list(a.scan_input_directions or [0] * n_inputs), list(a.scan_output_directions or [0] * n_scanned)
+    length = given[n].shape[0]
+    buffers = [_buffer(e, r, ax) for r, ax in zip(op.results[n:], out_axes, strict=True)]
+    start = [e.constant(np.array(0, np.int64)), *given, *buffers]
 
     def test(c: Emitter, state: list[Ref]) -> Ref:
         return c.op("Less", state[0], c.constant(np.array(length, np.int64)), out=Desc("BOOL", ()))
 
     def body(c: Emitter, state: list[Ref]) -> list[Ref]:
         i, fixed = state[0], state[1 + n : 1 + len(given)]
-        reverse = c.op("Sub", c.constant(np.array(length - 1, np.int64)), i) if any(backwards) else i
-        slices = [_slice(c, x, reverse if back else i) for x, back in zip(fixed[:n_inputs], backwards, strict=True)]
+        at = (i, c.op("Sub", c.constant(np.array(length - 1, np.int64)), i))
+        slices = [_slice(c, x, at[back]) for x, back in zip(fixed[:n_inputs], backwards[0], strict=True)]
         results = c.call(func, [*state[1 : 1 + n], *slices, *fixed[n_inputs:]])
-        held = [_stored(c, b, i, v) for b, v in zip(state[1 + len(given) :], results[n:], strict=True)]
+        rows = zip(state[1 + len(given) :], backwards[1], results[n:], strict=True)
+        held = [_stored(c, buffer, at[back], v) for buffer, back, v in rows]
         return [c.op("Add", i, c.constant(np.array(1, np.int64))), *results[:n], *fixed, *held]
 
-    assert len(states) == n, "states come first"
     last = _while(e, func.name, start, test, body)
-    return *last[1 : 1 + n], *last[1 + len(given) :]
+    scanned = [_moved(e, x, 0, ax) for x, ax in zip(last[1 + len(given) :], out_axes, strict=True)]
+    return *last[1 : 1 + n], *scanned
+
+
+def _moved(e: Emitter, x: Ref, source: int, target: int) -> Ref:
+    """An axis put elsewhere."""
+    order = [k for k in range(len(x.shape)) if k != source]
+    order.insert(target, source)
+    return e.transpose(x, order)
+
+
+def _buffer(e: Emitter, result: Value, axis: int) -> Ref:
+    """Room for what each round gives, the rounds along the first axis."""
+    desc = describe(result)
+    shape = [desc.shape[axis], *(d for k, d in enumerate(desc.shape) if k != axis)]
+    return e.op("BroadcastTo", e.scalar(0, desc.dtype), e.ints(shape), out=Desc(desc.dtype, tuple(shape)))
 
 
 def _slice(e: Emitter, x: Ref, i: Ref) -> Ref:

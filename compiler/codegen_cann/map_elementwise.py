@@ -204,6 +204,9 @@ def _cast(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _dropout(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> tuple[Ref, ...]:
+    training = e.known(op, 2)
+    if training is not None and bool(training.reshape(-1)[0]):
+        raise Unsupported("it is in training mode")
     return e.op("Identity", x), e.constant(np.ones(x.shape, bool))
 
 

@@ -257,6 +257,10 @@ def _wrapped(e: Emitter, x: Ref, begins: Sequence[int], ends: Sequence[int]) -> 
 
 def _space(kind: str) -> Row:
     def row(e: Emitter, op: Op, x: Ref) -> Ref:
+        if kind == "SpaceToDepth" and getattr(op.a, "mode", "DCR") == "CRD":
+            b, (n, c, h, w) = op.a.blocksize, x.shape
+            apart = e.transpose(e.reshape(x, (n, c, h // b, b, w // b, b)), [0, 1, 3, 5, 2, 4])
+            return e.reshape(apart, (n, c * b * b, h // b, w // b))
         mode = {"mode": op.a.mode} if kind == "DepthToSpace" else {}
         out = Desc(x.dtype, e.type(op.result).shape, "NCHW")
         made = e.op(kind, x, out=out, block_size=op.a.blocksize, data_format="NCHW", **mode)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from occ.compiler.codegen_cann import map_control, map_elementwise, map_linear, map_quantize, map_reduce, map_resize
+from occ.compiler.codegen_cann import map_attention, map_control, map_elementwise, map_linear, map_quantize, map_reduce
+from occ.compiler.codegen_cann import map_resize as resize
 from occ.compiler.codegen_cann import map_shape as shape
 from occ.compiler.codegen_cann import map_window as window
 from occ.compiler.codegen_cann.emitter import Emitter, Unsupported, describe
@@ -15,7 +16,12 @@ from occ.compiler.codegen_cann.map_elementwise import Row
 from occ.compiler.codegen_cann.validate import node_problems
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+
+_FAMILIES = (
+    map_elementwise, window, map_linear, map_reduce, shape, resize, map_quantize, map_attention, map_control,
+)  # fmt: skip
 
 
 @cache
@@ -26,7 +32,7 @@ def rows() -> Mapping[str, Row]:
         ValueError: two families have a row for the same operator.
     """
     table: dict[str, Row] = {}
-    for family in (map_elementwise, window, map_linear, map_reduce, shape, map_resize, map_quantize, map_control):
+    for family in _FAMILIES:
         if twice := set(table) & set(family.ROWS):
             raise ValueError(f"two rows for {sorted(twice)}")
         table |= family.ROWS
@@ -48,6 +54,9 @@ def emit_op(e: Emitter, op: Op) -> None:
     if row is None:
         raise Unsupported(f"GE has no operator for `{op.name}`")
     described = [describe(r) for r in op.results if r.uses or r is op.results[0]]
+    for desc in (*described, *(describe(v) for v in op.inputs if isinstance(v.type, TensorType) and v.type.is_static)):
+        if desc.dtype in e.missing:
+            raise Unsupported(f"the chip has no {desc.dtype}")
     if any(0 in d.shape for d in described):
         raise Unsupported("its result is empty")
     e.begin(op)
@@ -82,9 +91,19 @@ def _operand(e: Emitter, op: Op, k: int) -> Ref | None:
         raise
 
 
-def verdict(op: Op, precision: str = "origin", module: Module | None = None) -> str:
-    """Why the device cannot take an op; empty if it can. The module has the functions that the op runs."""
+def verdict(
+    op: Op, precision: str = "origin", module: Module | None = None, missing: frozenset[str] = frozenset()
+) -> str:
+    """Why the device cannot take an op; empty if it can.
+
+    Args:
+        op: the op.
+        precision: `precision_mode_v2`.
+        module: has the functions that the op runs.
+        missing: element types that the chip does not have.
+    """
     e = Emitter(Graph("trial"), emit_op, precision, module)
+    e.missing = missing
     try:
         for k, value in enumerate(dict.fromkeys(op.inputs)):
             if not isinstance(value, Weight) and not _is_size(value):

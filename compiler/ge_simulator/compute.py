@@ -123,12 +123,10 @@ def _round(x: np.ndarray) -> np.ndarray:
 def _cast(node: Node, x: Arrays) -> np.ndarray:
     """Floats go to integers by truncation, and saturate; integers wrap around."""
     v, target = x[0], cpp_type(node.attrs["dst_type"])
-    if node.output_descs[0].dtype == np.dtype(np.float16) or target.kind in "fcb" or v.dtype.kind not in "f":
-        return (
-            v.astype(np.float32)
-            if target.itemsize == 2 and target.kind != "i" and v.dtype == np.float32
-            else v.astype(target)
-        )
+    if target.kind not in "iu":
+        return v.astype(target)
+    if v.dtype.kind != "f":
+        return v.astype(target)
     info = np.iinfo(target)
     wide = np.nan_to_num(np.trunc(v.astype(np.float64)), nan=0, posinf=float(info.max), neginf=float(info.min))
     out = np.clip(wide, float(info.min), float(info.max))
