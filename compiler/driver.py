@@ -274,13 +274,16 @@ def nodes_of(m: Module) -> dict[str, list[str]]:
     return nodes
 
 
-def open_session(artifact: Artifact, threads: int | None = None, *, simulate: bool = False) -> Session:
+def open_session(
+    artifact: Artifact, threads: int | None = None, *, simulate: bool = False, options: Mapping[str, Any] | None = None
+) -> Session:
     """A session that runs an artifact of any engine.
 
     Args:
         artifact: the artifact.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         simulate: run device parts on the simulator instead of on a device.
+        options: of the session on a device, such as `device_id` and `npu_mem_limit`.
 
     Raises:
         RunError: the artifact cannot be used.
@@ -290,7 +293,7 @@ def open_session(artifact: Artifact, threads: int | None = None, *, simulate: bo
 
         return artifact.session(threads, specialise=Specialiser(_compile_late), device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
-        return artifact.session(threads, specialise=Specialiser(_compile_late))
+        return artifact.session(threads, specialise=Specialiser(_compile_late), options=options)
     m = parse(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
     specialise = Specialiser(_interpret_late)
     engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
@@ -323,6 +326,11 @@ def compile_model(source: Source, settings: Settings, threads: int | None = None
     """Compile a model and open a session on the result; `simulate` as `open_session`.
 
     Raises:
-        CompileError: the model cannot be compiled.
+        CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
     """
-    return open_session(Compilation(source, settings).artifact(), threads, simulate=simulate)
+    artifact = Compilation(source, settings).artifact()
+    if artifact.manifest.parts and not simulate:
+        from occ.compiler.codegen_cann.toolkit import compile_parts
+
+        artifact = compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
+    return open_session(artifact, threads, simulate=simulate)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from occ.compiler.passes.base import Pass
     from occ.compiler.passes.rules import fusion, rewrite
     from occ.compiler.target import Target
+    from occ.runtime.acl.tensor import DeviceTensor
     from occ.runtime.artifact import Artifact
     from occ.runtime.errors import RunError
 
@@ -23,11 +24,11 @@ _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.api", "targets": "occ.api", "capability": "occ.api",
     "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
     "fusion": "occ.compiler.passes.rules", "rewrite": "occ.compiler.passes.rules",
-    "Target": "occ.compiler.target", "Artifact": "occ.runtime.artifact",
+    "Target": "occ.compiler.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 __all__ = [
-    "Artifact", "CompileError", "Pass", "RunError", "Target", "backend", "build", "capability", "compile", "fusion", "load",
+    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "backend", "build", "capability", "compile", "fusion", "load",
     "rewrite", "targets",
 ]  # fmt: skip
 

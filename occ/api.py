@@ -75,13 +75,23 @@ def build(
     return artifact
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None, *, simulate: bool = False) -> Session:
-    """Load an artifact to run it; with `simulate`, device parts run on the simulator instead of on a device.
+def load(
+    path: str | os.PathLike[str], threads: int | None = None, *, simulate: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Session:  # fmt: skip
+    """Load an artifact to run it.
+
+    Args:
+        path: of the artifact.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+        simulate: run device parts on the simulator instead of on a device.
+        options: of a session on a device: `device_id`, `npu_mem_limit`, `arena_extend_strategy`, `profile`. Those that
+            the artifact was built with are the defaults.
 
     Raises:
         RunError: OCC0502 the artifact cannot be used.
     """
-    return open_session(Artifact.load(path), threads, simulate=simulate)
+    return open_session(Artifact.load(path), threads, simulate=simulate, options=options)
 
 
 def targets() -> list[Target]:

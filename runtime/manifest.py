@@ -223,6 +223,11 @@ class DevicePart:
     toolkit: str = ""
 
     @property
+    def beside(self) -> str:
+        """The member where the script of an artifact leaves the compiled graph, when `om` does not name one."""
+        return self.air.removesuffix(".air") + ".om"
+
+    @property
     def memory(self) -> int:
         """Bytes of device memory that the part needs beside its inputs and outputs."""
         return self.weights + self.workspace

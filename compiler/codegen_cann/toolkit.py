@@ -48,8 +48,8 @@ def find_toolkit() -> Toolkit:
         raise error(
             "OCC0404",
             "`atc`, the compiler of the CANN toolkit, is not in PATH: the parts for the device cannot be compiled here",
-            help="install the CANN toolkit and source its `set_env.sh`, or build with `--emit air` and run the"
-            " `compile.sh` beside the `.air` files where the toolkit is",
+            help="install the CANN toolkit and source its `set_env.sh`, or copy what `--emit air`"
+            " writes to where it is: `occ dump --stage atc` prints the command",
         )
     return Toolkit(atc, read_release(Path(atc), "compiler"))
 
@@ -79,7 +79,7 @@ def compile_parts(
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         compiled = list(pool.map(compile_one, parts))
-    names = [part.air.removesuffix(".air") + ".om" for part in parts]
+    names = [part.beside for part in parts]
     records = [replace(part, om=om, toolkit=toolkit.release) for part, om in zip(parts, names, strict=True)]
     manifest = replace(artifact.manifest, parts=records)
     return replace(artifact, manifest=manifest, files={**artifact.files, **dict(zip(names, compiled, strict=True))})

@@ -24,6 +24,7 @@ EMITS = {
     "object": ("-objects", "a folder of object files and a header"),
     "generator": ("-src", "a folder of the generated sources with their Makefile"),
     "air": (".air", "the GE graph of an Ascend target; a folder where there are several parts"),
+    "om": (".om", "the same, compiled by the CANN toolkit; with -o NAME.occ, an artifact that has it inside"),
 }
 
 
@@ -53,6 +54,8 @@ def command(
         settings = options.settings(target, save_stages=save_stages, progress=tell, **how)  # pyright: ignore[reportArgumentType]
         compilation = Compilation(options.source_of(model), settings)
         artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
+        if emit == "om":
+            artifact = _compile_parts(compilation, artifact)
         tell("writing")
         written = _write(compilation, artifact, out or _default_out(model, emit), emit, folder)
     facts = _facts(compilation, artifact, written, time.perf_counter() - start)
@@ -70,8 +73,16 @@ def _default_out(model: str, emit: str) -> Path:
     return Path(name)
 
 
+def _compile_parts(compilation: Compilation, artifact: Artifact) -> Artifact:
+    from occ.compiler.cache import Cache
+    from occ.compiler.codegen_cann.toolkit import compile_parts
+
+    settings = compilation.settings
+    return compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
+
+
 def _write(compilation: Compilation, artifact: Artifact, out: Path, emit: str, folder: bool) -> Path:
-    if emit == "artifact":
+    if emit == "artifact" or (emit == "om" and out.suffix == EMITS["artifact"][0] and artifact.manifest.parts):
         return artifact.save(out, folder=folder)
     files = _files(compilation, artifact, out, emit)
     if not files:
@@ -92,6 +103,8 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
         graphs = [d for n, d in parts.items() if n.endswith(".air")]
         alone = len(graphs) == 1 and len(parts) == 2 and not artifact.manifest.islands
         return {out: graphs[0]} if alone else {out / n: d for n, d in parts.items()}
+    if emit == "om":
+        return _compiled_parts(artifact, out)
     if native is None:
         return {}
     match emit:
@@ -101,6 +114,14 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
             return {out: native.archive, out.with_suffix(".h"): native.header.encode()}
         case _:
             return {out / "kernels.h": native.header.encode(), **{out / n: d for n, d in native.objects.items()}}
+
+
+def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
+    """The one compiled part under the name that was asked for; several, or one with weights beside it, in a folder."""
+    members = sorted({n for p in artifact.manifest.parts for n in (p.om, *p.files)})
+    if len(members) == 1 and not artifact.manifest.islands:
+        return {out: artifact.files[members[0]]}
+    return {out / n.removeprefix("device/"): artifact.files[n] for n in members}
 
 
 def _facts(compilation: Compilation, artifact: Artifact, written: Path, seconds: float) -> dict[str, object]:

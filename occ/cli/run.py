@@ -49,7 +49,8 @@ def command(
 
     sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
     if options.is_artifact(model):
-        session = open_session(Artifact.load(model), threads, simulate=simulate)
+        given = options.pairs(how["options"], "-C")  # pyright: ignore[reportArgumentType]
+        session = open_session(Artifact.load(model), threads, simulate=simulate, options=given)
     else:
         with progress() as tell:
             how["dims"] = ()

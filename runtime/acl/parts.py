@@ -89,8 +89,7 @@ class PartStore:
                 it does not fit into memory.
         """
         self._check_machine(record)
-        beside = record.air.removesuffix(".air") + ".om"  # where `compile.sh` leaves it
-        member = record.om or (beside if beside in files else "")
+        member = record.om or (record.beside if record.beside in files else "")
         if not member:
             raise RunError(
                 "OCC0502",

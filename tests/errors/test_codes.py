@@ -213,6 +213,21 @@ def _(s: Scene):
     return ["build", s.model(RELU), "-t", "cpu", "--no-cache"]
 
 
+@case("OCC0404")
+def _(s: Scene):
+    s.patch.setenv("PATH", "/nowhere")
+    s.patch.delenv("ASCEND_HOME_PATH", raising=False)
+    return ["build", s.model(RELU), "-t", "ascend310p", "--shape", "x=1,2", "--emit", "om"]
+
+
+@case("OCC0406")
+def _(s: Scene):
+    s.patch.delenv("ASCEND_HOME_PATH", raising=False)
+    s.patch.delenv("OCC_ASCENDCL", raising=False)
+    occ.build(s.model(RELU), "ascend310p", s.folder / "m.occ", shapes={"x": [1, 2]})
+    return ["run", str(s.folder / "m.occ")]
+
+
 @case("OCC0501")
 def _(s: Scene):
     return ["run", s.model(RELU), "-t", "interp", s.array("x", np.zeros((2, 2), np.float64))]
