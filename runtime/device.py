@@ -264,6 +264,9 @@ class _Run:
             made = self.engine._islands[step.name].run(reads, self.env, writes)
             self.host |= {self._storage(b): v for b, v in zip(step.writes, made, strict=True)}
             return
+        if step.kind == "copy" and not self._is_sized(step.writes[0]):
+            self.host[self._storage(step.writes[0])] = reads[0]
+            return
         writes = [self.array(b) for b in step.writes]
         results = reads if step.kind == "copy" else run_host(step.name, reads, decode_attrs(step.attrs), step.nodes)
         for target, value in zip(writes, results, strict=True):

@@ -1,0 +1,248 @@
+"""Cutting a model into device and CPU parts, the options that decide it, and the dumps that show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from building import model_of, reference
+from conftest import Occ
+from occ.compiler.codegen_cann.emit_cpp import literal
+from occ.compiler.diagnostics import CompileError
+from occ.runtime.manifest import DevicePart
+from simulating import airs, built, simulated, worst
+
+RNG = np.random.default_rng(3)
+# NonZero-free, static, and with an operator in the middle that GE does not have.
+SANDWICH = """g (float[2, 8] x) => (float[2, 8] y) {
+    a = MatMul(x, w1)
+    b = Relu(a)
+    c = CumProd(b, axis)
+    d = MatMul(c, w2)
+    y = Add(d, b)
+}"""
+PLAIN = """g (float[4, 64] x) => (float[4, 64] y) {
+    a = MatMul(x, w1)
+    b = Relu(a)
+    c = MatMul(b, w2)
+    d = Sigmoid(c)
+    e = MatMul(d, w3)
+    y = Tanh(e)
+}"""
+
+
+def sandwich() -> onnx.ModelProto:
+    weights = {n: RNG.standard_normal((8, 8), dtype=np.float32) / 4 for n in ("w1", "w2")}
+    return model_of(SANDWICH, {**weights, "axis": np.array(1, np.int64)}, opset=26)
+
+
+def plain() -> onnx.ModelProto:
+    return model_of(PLAIN, {f"w{k}": RNG.standard_normal((64, 64), dtype=np.float32) / 8 for k in (1, 2, 3)})
+
+
+def saved(model: onnx.ModelProto, folder: Path) -> str:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return str(path)
+
+
+def test_an_op_that_ge_lacks_makes_three_parts():
+    model = sandwich()
+    x = {"x": RNG.standard_normal((2, 8), dtype=np.float32)}
+    made = built(model)
+    assert [s.name for s in made.manifest.plan.steps if s.kind in ("device", "island")] == ["part0", "island0", "part1"]
+    assert made.manifest.summary["cpu_operators"] == ["CumProd"]
+    assert worst(simulated(made, x), reference(model, x)) < 1e-5
+
+
+def test_what_stays_on_the_device_is_not_copied():
+    """`b` is read by the island and by the second part; the device keeps it."""
+    steps = built(sandwich()).manifest.plan.steps
+    kinds = [s.kind for s in steps]
+    assert kinds.count("upload") == 2  # x, and what the island gives
+    assert kinds.count("download") == 2  # b, and the result
+    assert kinds.index("sync") < kinds.index("island")
+
+
+def test_the_dump_shows_the_parts(occ_cli: Occ, tmp_path: Path):
+    done = occ_cli("dump", saved(sandwich(), tmp_path), "-t", "ascend310", "--stage", "ge")
+    assert done.code == 0
+    heads = [line for line in done.out.splitlines() if line.startswith("#")]
+    assert [h.split(":")[0] for h in heads] == ["# part0", "# island0", "# part1"]
+    assert "CumProd" in done.out
+    assert "MatMulV2(x1=" in done.out
+
+
+def test_without_fallback_the_model_is_refused(occ_cli: Occ, tmp_path: Path):
+    path = saved(sandwich(), tmp_path)
+    done = occ_cli("build", path, "-t", "ascend310", "-C", "cpu_fallback=off", "-o", tmp_path / "m.occ")
+    assert done.code == 3
+    assert "OCC0301" in done.err
+    assert "`CumProd`" in done.err
+    assert not (tmp_path / "m.occ").exists()
+    checked = occ_cli("check", path, "-t", "ascend310")
+    assert checked.code == 3
+    assert "`CumProd`" in checked.err
+
+
+def test_a_memory_limit_makes_more_parts():
+    model, limit = plain(), 24_000
+    x = {"x": RNG.standard_normal((4, 64), dtype=np.float32)}
+    whole, cut = built(model), built(model, npu_mem_limit=str(limit))
+    assert len(whole.manifest.parts) == 1
+    assert whole.manifest.parts[0].memory > limit
+    assert len(cut.manifest.parts) == 3
+    assert all(_total(p) <= limit for p in cut.manifest.parts)
+    np.testing.assert_array_equal(simulated(cut, x)[0], simulated(whole, x)[0])
+
+
+def _total(part: DevicePart) -> int:
+    return part.memory + sum(4 * int(np.prod(t.shape)) for t in (*part.inputs, *part.outputs))
+
+
+def test_an_op_beyond_the_limit_goes_to_the_cpu():
+    made = built(plain(), npu_mem_limit="10000")
+    assert made.manifest.summary["cpu_operators"] == ["MatMul"]
+    x = {"x": RNG.standard_normal((4, 64), dtype=np.float32)}
+    assert simulated(made, x)[0].shape == (4, 64)
+
+
+def test_op_by_op_makes_a_part_of_every_node():
+    made = built(plain(), enable_cann_graph="false")
+    assert len(made.manifest.parts) == 6
+    assert "device/part0.singleop.json" in made.files
+
+
+def test_side_branches_make_no_cycle():
+    """A CPU op beside a device branch: the parts stay two device parts and one island."""
+    text = """g (float[2, 8] x) => (float[2, 8] y, float[2, 8] z) {
+        a = Relu(x)
+        p = CumProd(a, axis)
+        q = Sigmoid(a)
+        r = Tanh(q)
+        y = Add(p, r)
+        z = Mul(r, q)
+    }"""
+    model = model_of(text, {"axis": np.array(0, np.int64)}, opset=26)
+    made = built(model)
+    assert made.manifest.summary["device_parts"] == 2
+    assert made.manifest.summary["cpu_parts"] == 1
+    x = {"x": RNG.standard_normal((2, 8), dtype=np.float32)}
+    assert worst(simulated(made, x), reference(model, x)) < 1e-6
+
+
+def test_an_artifact_survives_the_disk(tmp_path: Path, occ_cli: Occ):
+    model = sandwich()
+    x = RNG.standard_normal((2, 8), dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    path = tmp_path / "m.occ"
+    built(model).save(path)
+    assert sorted(airs(path)) == ["device/part0.air", "device/part1.air"]
+    done = occ_cli("run", path, "--simulate", "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "out")
+    assert done.code == 0
+    assert worst([np.load(tmp_path / "out" / "y.npy")], reference(model, {"x": x})) < 1e-5
+
+
+def test_equal_builds_give_equal_bytes(tmp_path: Path):
+    model = sandwich()
+    a, b = (built(model).save(tmp_path / n).read_bytes() for n in ("a.occ", "b.occ"))
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "listed"),
+    [
+        ("soc_version", "Ascend910B1", "Ascend310P3"),
+        ("precision_mode", "fast", "force_fp16"),
+        ("precision_mode_v2", "fp64", "cube_fp16in_fp32out"),
+        ("arena_extend_strategy", "big", "kSameAsRequested"),
+        ("npu_mem_limit", "much", "number"),
+        ("max_opqueue_num", "1", "npu_mem_limit"),
+    ],
+)
+def test_bad_options_are_refused_with_the_right_ones(key: str, value: str, listed: str):
+    with pytest.raises(CompileError) as e:
+        built(plain(), **{key: value})
+    assert e.value.diagnostics[0].code == "OCC0603"
+    assert listed in e.value.diagnostics[0].text()
+
+
+def test_the_command_says_what_was_asked_for(occ_cli: Occ, tmp_path: Path):
+    path = saved(plain(), tmp_path)
+    options = (
+        "-C",
+        "precision_mode=force_fp16",
+        "-C",
+        "op_select_impl_mode=high_precision",
+        "-C",
+        "soc_version=Ascend910B4",
+    )
+    done = occ_cli("dump", path, "-t", "ascend910b", "--stage", "atc", *options)
+    line = done.out.splitlines()[-1]
+    for argument in (
+        "--framework=1", "--model=part0.air", "--soc_version=Ascend910B4", "--precision_mode_v2=fp16",
+        "--op_select_implmode=high_precision",
+    ):  # fmt: skip
+        assert argument in line
+    assert "half precision" in done.out
+
+
+def test_half_precision_is_simulated_and_told(occ_cli: Occ, tmp_path: Path):
+    model = plain()
+    x = {"x": RNG.standard_normal((4, 64), dtype=np.float32)}
+    want = reference(model, x)
+    error = worst(simulated(built(model, precision_mode_v2="fp16"), x), want)
+    cube = worst(simulated(built(model, precision_mode_v2="cube_fp16in_fp32out"), x), want)
+    assert 1e-5 < cube <= error * 2 < 2e-2
+    assert worst(simulated(built(model), x), want) < 1e-6
+    done = occ_cli(
+        "build", saved(model, tmp_path), "-t", "ascend310p", "-C", "precision_mode_v2=fp16", "-o", tmp_path / "m.occ"
+    )
+    assert "half precision" in done.err
+
+
+HOSTILE = 'a"; system("x"); // \\ \n %s `id` $(id) ??/ \u00fc'
+
+
+def hostile() -> onnx.ModelProto:
+    model = plain()
+    for node in model.graph.node:
+        node.name = f"{HOSTILE} {node.output[0]}"
+    return model
+
+
+def test_hostile_names_survive_in_ge_and_are_escaped_elsewhere(tmp_path: Path):
+    made = built(hostile(), dump_graphs="true")
+    made.save(tmp_path / "m.occ")
+    (data,) = airs(tmp_path / "m.occ").values()
+    assert HOSTILE.encode() in data
+    source = made.files["src/part0.cpp"].decode("ascii")
+    for line in source.splitlines():
+        assert "system(" not in line.split('"')[0] or line.lstrip().startswith("//")
+    assert all(HOSTILE not in " ".join(p.command) for p in made.manifest.parts)
+    onnx.load_model_from_string(made.files["graphs/part0.onnx"])
+    assert made.files["graphs/part0.txt"].decode().count("\n") < 40
+
+
+@pytest.mark.parametrize("text", ['"', "\\", "??/", "\n", "\u00fc", "\udc80", "a" * 3])
+def test_literals_hold_plain_characters_only(text: str):
+    inside = literal(text)[1:-1]
+    assert inside.isascii()
+    assert inside.isprintable()
+    assert '"' not in inside
+    assert "?" not in inside
+    assert inside.replace("\\", "").replace("/", "").isalnum()
+
+
+def test_views_are_onnx(tmp_path: Path, occ_cli: Occ):
+    out = tmp_path / "view.onnx"
+    done = occ_cli(
+        "dump", saved(sandwich(), tmp_path), "-t", "ascend310", "--stage", "ge", "--format", "onnx", "-o", out
+    )
+    assert done.code == 0
+    views = [onnx.load(line) for line in done.out.split()]
+    assert [v.graph.name for v in views] == ["part0", "part1"]
+    assert {n.op_type for n in views[0].graph.node} == {"Const", "MatMulV2", "Relu"}
+    assert {n.domain for v in views for n in v.graph.node} == {"ge"}
