@@ -26,6 +26,7 @@ from occ.compiler.passes.plan_memory import PlanMemory
 from occ.compiler.passes.propagate_constants import PropagateConstants
 from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
+from occ.compiler.passes.split_groups import SplitGroups
 from occ.compiler.passes.split_phases import SplitPhases
 from occ.compiler.passes.use_winograd import UseWinograd
 from occ.compiler.target import Target
@@ -62,6 +63,7 @@ PIPELINES: Mapping[str, Pipeline] = {
             Dce(),
             Defer(),
             SplitPhases(),
+            SplitGroups(),
             UseWinograd(),
             Fuse(lazy_transpose=True),
         ),
@@ -114,7 +116,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, UseWinograd, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
         LayoutActivations, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

@@ -11,23 +11,14 @@ from collections.abc import Callable
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.expr import Load, Reduce, walk
 from occ.compiler.ir.index import axis_symbols
-from occ.compiler.ir.schedule import Directive, Scheduler
+from occ.compiler.ir.schedule import Scheduler
 from occ.compiler.ir.te import AnyStage, Scatter, Stage, loads, reduce_axes
+from occ.compiler.passes.schedule_elementwise import elementwise, vectorise
 from occ.compiler.passes.schedule_facts import Contraction, Facts, contraction, element_bits, extent_of, step, work
+from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tile_size
 from occ.compiler.passes.te_inline import nominal
 
-Directives = list[Directive]
 Rule = Callable[[AnyStage, Facts], Directives | None]
-_SERIAL = 40_000  # operations below which a loop is not worth a second thread: about 10 us
-
-
-def tile_size(extent: Dim, most: int) -> int:
-    """Rows of a register tile: the largest number up to `most` that wastes least of the extent."""
-    if not isinstance(extent, int):
-        return most
-    if extent <= most:
-        return extent
-    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * t, -t))
 
 
 def packed_contraction(s: AnyStage, facts: Facts) -> Directives | None:
@@ -81,7 +72,7 @@ def _tile(
     inner = [f"{n}v", f"{n}u"]
     outer = [here[a] for a in c.outer]
     if m:
-        out.split(m, f"{m}o", f"{m}i", rows, _row_tail(extent_of(acc, c.tile), rows))
+        out.split(m, f"{m}o", f"{m}i", rows, row_tail(extent_of(acc, c.tile), rows))
         inner.append(f"{m}i")
         outer.append(f"{m}o")
     loops = [*(here[a] for a in c.batch), f"{n}o", *outer]
@@ -89,7 +80,7 @@ def _tile(
     if m:
         out.unroll(f"{m}i")
     level = loops[-1]
-    _parallel(out, loops, [_count(s, acc, c, a, here, width, rows) for a in loops], work(s, facts))
+    parallel(out, loops, [_count(s, acc, c, a, here, width, rows) for a in loops], work(s, facts))
     start = Scheduler(acc.name)
     a_n, a_m = c.lanes, c.tile
     start.compute_at(s.name, level)
@@ -119,36 +110,11 @@ def _tile(
     return [*out.directives, *start.directives, *update.directives]
 
 
-def _row_tail(extent: Dim, rows: int) -> str:
-    if not isinstance(extent, int):
-        return "GuardWithIf"
-    return "Auto" if extent % rows == 0 else "ShiftInwards"
-
-
 def _count(s: Stage, acc: Stage, c: Contraction, loop: str, here: dict[str, str], width: int, rows: int) -> int:
     for axis, step_size in ((here[c.lanes], width), (here.get(c.tile, ""), rows)):
         if loop == f"{axis}o":
             return -(-nominal(extent_of(s, axis)) // step_size)
     return nominal(extent_of(s, loop))
-
-
-def _parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> dict[str, str]:
-    """Run the outermost loop in parallel, fused with the next one while it is short.
-
-    Returns:
-        The loop that each of the fused ones became a part of.
-    """
-    if cost < _SERIAL or not loops:
-        return {}
-    loop, total, k = loops[0], counts[0], 0
-    while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop stays: reductions are computed in it
-        k += 1
-        fused = f"{loop}{loops[k]}"
-        out.fuse(loops[k], loop, fused)
-        loop, total = fused, total * counts[k]
-    if total > 1:
-        out.parallel(loop)
-    return dict.fromkeys(loops[: k + 1], loop) if k else {}
 
 
 def window(s: AnyStage, facts: Facts) -> Directives | None:
@@ -173,7 +139,7 @@ def window(s: AnyStage, facts: Facts) -> Directives | None:
             lanes //= 2
     out = Scheduler(s.name)
     names = [a.name for a in s.axes]
-    out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, _row_tail(last.extent, lanes))
+    out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, row_tail(last.extent, lanes))
     out.vectorize(f"{last.name}i")
     taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
     small = len(sums) == 1 and all(isinstance(n, int) and n <= 7 for n in taps)
@@ -181,19 +147,19 @@ def window(s: AnyStage, facts: Facts) -> Directives | None:
     inner, outer = [f"{last.name}i"], list(names[:-1])
     if tile > 1:
         x = outer[-1]
-        out.split(x, f"{x}o", f"{x}i", tile, _row_tail(s.axes[-2].extent, tile)).unroll(f"{x}i")
+        out.split(x, f"{x}o", f"{x}i", tile, row_tail(s.axes[-2].extent, tile)).unroll(f"{x}i")
         inner, outer = [*inner, f"{x}i"], [*outer[:-1], f"{x}o"]
     borders = [p for p in facts.roots if p is not s and _is_border(p, s, sums, facts)] if block > 1 else []
     if borders:
         y, height = outer[-2], s.axes[-3].extent
         block = min(block, height) if isinstance(height, int) else block
-        out.split(y, f"{y}o", f"{y}i", block, _row_tail(height, block))
+        out.split(y, f"{y}o", f"{y}i", block, row_tail(height, block))
         outer = [*outer[:-2], f"{y}o", f"{last.name}o", f"{y}i", outer[-1]]
     else:
         outer = [*outer, f"{last.name}o"] if tile == 1 else [*outer[:-1], f"{last.name}o", outer[-1]]
     out.reorder(*inner, *reversed(outer))
     counts = [nominal(a.extent) for a in s.axes[: len(outer) - 2]]
-    fused = _parallel(out, outer, [*counts, *[1] * (len(outer) - len(counts))], work(s, facts))
+    fused = parallel(out, outer, [*counts, *[1] * (len(outer) - len(counts))], work(s, facts))
     made = list(out.directives)
     for p in borders:
         made += _border(p, s.name, fused.get(outer[-3], outer[-3]), facts)
@@ -226,7 +192,7 @@ def _border(p: AnyStage, root: str, level: str, facts: Facts) -> Directives:
             lanes //= 2
     if lanes > 1:
         made.vectorize(
-            last.name, lanes, "GuardWithIf" if not isinstance(last.extent, int) else _row_tail(last.extent, lanes)
+            last.name, lanes, "GuardWithIf" if not isinstance(last.extent, int) else row_tail(last.extent, lanes)
         )
     return made.directives
 
@@ -271,10 +237,10 @@ def rows(s: AnyStage, facts: Facts) -> Directives | None:
     if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
         return None
     out = Scheduler(s.name)
-    _vectorise(out, s, facts, outer=depth)
+    vectorise(out, s, facts, outer=depth)
     loops = [a.name for a in s.axes[:depth]]
     level = loops[-1]
-    if work(s, facts) >= _SERIAL or sum(work(r, facts) for r in others) >= _SERIAL:
+    if work(s, facts) >= SERIAL or sum(work(r, facts) for r in others) >= SERIAL:
         out.parallel(loops[0])
     made = list(out.directives)
     for r in others:
@@ -323,46 +289,6 @@ def _inside(r: Stage, root: str, level: str, facts: Facts, depth: int) -> Direct
     return [*start.directives, *update.directives]
 
 
-def elementwise(s: AnyStage, facts: Facts) -> Directives | None:
-    """No reduction: vectors along the innermost axis, the outermost in parallel."""
-    if not isinstance(s, Stage) or facts.reductions(s) or any(isinstance(n, Reduce) for n in walk(s.expr)):
-        return None
-    out = Scheduler(s.name)
-    if not s.axes:
-        return []
-    if len(s.axes) == 1 and work(s, facts) >= _SERIAL:
-        axis = s.axes[0]
-        block = 4096 if not isinstance(axis.extent, int) else max(1024, min(16384, -(-axis.extent // 8)))
-        out.split(
-            axis.name,
-            f"{axis.name}o",
-            f"{axis.name}i",
-            block,
-            "GuardWithIf" if not isinstance(axis.extent, int) else _row_tail(axis.extent, block),
-        )
-        lanes = facts.machine.lanes(element_bits(s))
-        out.vectorize(f"{axis.name}i", lanes)
-        out.parallel(f"{axis.name}o")
-        return out.directives
-    _vectorise(out, s, facts, outer=0)
-    _parallel(out, [a.name for a in s.axes[:-1]] + ["_"], [nominal(a.extent) for a in s.axes], work(s, facts))
-    return out.directives
-
-
-def _vectorise(out: Scheduler, s: Stage, facts: Facts, *, outer: int) -> None:
-    """Vectors along the last axis, if it is not one of the `outer` first and long enough."""
-    if len(s.axes) <= outer:
-        return
-    last = s.axes[-1]
-    lanes = facts.machine.lanes(element_bits(s))
-    if isinstance(last.extent, int):
-        while lanes > last.extent:
-            lanes //= 2
-    if lanes > 1:
-        tail = "GuardWithIf" if not isinstance(last.extent, int) else _row_tail(last.extent, lanes)
-        out.vectorize(last.name, lanes, tail)
-
-
 def fallback(s: AnyStage, facts: Facts) -> Directives | None:
     """Always legal: loops in order, reductions computed where they are read, the outermost loop in parallel."""
     out = Scheduler(s.name)
@@ -375,8 +301,8 @@ def fallback(s: AnyStage, facts: Facts) -> Directives | None:
         else:
             start.compute_root()
         made += start.directives
-    if isinstance(s, Stage) and len(s.axes) > 1 and work(s, facts) >= _SERIAL:
-        _parallel(out, [a.name for a in s.axes], [nominal(a.extent) for a in s.axes], work(s, facts))
+    if isinstance(s, Stage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
+        parallel(out, [a.name for a in s.axes], [nominal(a.extent) for a in s.axes], work(s, facts))
     return [*out.directives, *made]
 
 

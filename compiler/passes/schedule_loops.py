@@ -1,0 +1,43 @@
+"""Choices about loops that all schedule rules share: tile sizes, tails, and what runs in parallel."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.schedule import Directive, Scheduler
+
+Directives = list[Directive]
+SERIAL = 40_000  # operations below which a loop is not worth a second thread: about 10 us
+
+
+def tile_size(extent: Dim, most: int) -> int:
+    """Rows of a register tile: the largest number up to `most` that wastes least of the extent."""
+    if not isinstance(extent, int):
+        return most
+    if extent <= most:
+        return extent
+    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * t, -t))
+
+
+def row_tail(extent: Dim, rows: int) -> str:
+    if not isinstance(extent, int):
+        return "GuardWithIf"
+    return "Auto" if extent % rows == 0 else "ShiftInwards"
+
+
+def parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> dict[str, str]:
+    """Run the outermost loop in parallel, fused with the next one while it is short.
+
+    Returns:
+        The loop that each of the fused ones became a part of.
+    """
+    if cost < SERIAL or not loops:
+        return {}
+    loop, total, k = loops[0], counts[0], 0
+    while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop stays: reductions are computed in it
+        k += 1
+        fused = f"{loop}{loops[k]}"
+        out.fuse(loops[k], loop, fused)
+        loop, total = fused, total * counts[k]
+    if total > 1:
+        out.parallel(loop)
+    return dict.fromkeys(loops[: k + 1], loop) if k else {}
