@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.random import Generator, default_rng
-from occ.compiler.diagnostics import CompileError, Invalid
+from occ.compiler.diagnostics import Invalid, error
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.module import Module
@@ -237,5 +237,6 @@ def rerun(module: Module) -> str:
     """
     names = module.main.result_names
     if len(names) < 2 or not names[0].startswith("before"):
-        raise CompileError([])
+        help_ = "`occ check-rules` writes counterexamples"
+        raise error("OCC0601", "the text is not a counterexample: it gives no `before` and `after`", help=help_)
     return _differs(Interpreter(module), module, [])

@@ -200,6 +200,11 @@ CODES: dict[str, Code] = {
         "`occ check-rules` found operands for which the pattern and its replacement give different results. The"
         " counterexample is an .occ file that computes both.",
     ),
+    "OCC0614": Code(
+        "a pass changed a value",
+        "With --validate the model is interpreted before and after every pass; after this one a value is different."
+        " `occ bisect` narrows it down.",
+    ),
     "OCC0901": Code(
         "internal error",
         "A fault of occ. The message gives the path of a reproducer: one .occ file that fails the same way.",

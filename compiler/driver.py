@@ -20,14 +20,16 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.objects import NativeCode, header
 from occ.compiler.passes.base import Context
-from occ.compiler.passes.manager import Manager
+from occ.compiler.passes.manager import Listener, Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for
 from occ.compiler.plan import defer_text, manifest, occ_version, signature, stored_weights
 from occ.compiler.plugins import extensions
 from occ.compiler.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.stages import BY_NAME, ORDER, STAGES
 from occ.compiler.target import Target, get_target
+from occ.compiler.validate import Validate
 from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
+from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Plan
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
@@ -49,6 +51,10 @@ class Settings:
         jobs: processes of the toolchain at once.
         save_stages: put the text of every stage into the artifact.
         verify: check the module after each pass.
+        validate: interpret the model before and after each pass, on small inputs.
+        limit: passes to run; None for all.
+        stop_after: name of the pass to stop after.
+        listeners: told before and after each pass.
         rules: rules, passes and operators of the user: objects, modules, or paths of rule files.
         progress: told what is being done.
     """
@@ -60,6 +66,10 @@ class Settings:
     jobs: int = 2
     save_stages: bool = False
     verify: bool = False
+    validate: bool = False
+    limit: int | None = None
+    stop_after: str = ""
+    listeners: Sequence[Listener] = ()
     rules: Sequence[Any] = ()
     progress: Progress = lambda _: None
 
@@ -112,15 +122,17 @@ class Compilation:
         self.settings = settings
         self.target: Target = get_target(settings.target)
         self.options = self.target.check_options(settings.options)
-        self.manager = Manager(verify=settings.verify)
         self.texts: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
         self.extensions = extensions(settings.rules)
         self.pipeline = pipeline_for(self.target, self.extensions.passes)
+        self.manager = Manager(settings.verify, [*settings.listeners], settings.limit, settings.stop_after)
+        self.manager.restore, self.manager.files = self._again, self.extensions.files
         self.native: NativeCode | None = None
         start = time.perf_counter()
         settings.progress("reading the model")
         self.module = load_module(source, settings.overrides)
+        self._source = _recipe(source)
         self.seconds["import"] = time.perf_counter() - start
         name = source if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else self.module.name
         self.context = Context(self.target, self.options, source=str(name), rules=tuple(self.extensions.rules))
@@ -128,7 +140,26 @@ class Compilation:
             from occ.compiler.codegen_cann.mapping import takes
 
             self.context.takes = takes
+        self._validate = Validate(settings.overrides.dims) if settings.validate else None
+        if self._validate is not None:
+            self.manager.listeners.append(self._validate)
         self._save_text()
+
+    def _again(self, number: int) -> Module:
+        """The module as it was after a number of passes, made from the source again."""
+        quiet = replace(self.settings, limit=number, verify=False, validate=False, listeners=(), stop_after="")
+        made = Compilation(self._source(), quiet)
+        return made.advance(made.last_stage)
+
+    @property
+    def validated(self) -> str | None:
+        """What --validate did, for people; None without it."""
+        return self._validate.summary if self._validate is not None else None
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Wall times of what is not passes."""
+        return {name: self.seconds[name] for name in ("import", "codegen") if name in self.seconds}
 
     @property
     def last_stage(self) -> str:
@@ -136,7 +167,7 @@ class Compilation:
         return max(self.pipeline, key=lambda s: ORDER[s])
 
     def advance(self, stage: str) -> Module:
-        """Bring the module to a stage.
+        """Bring the module to a stage, or to where the settings say to stop.
 
         Raises:
             CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or behind the module's.
@@ -156,7 +187,10 @@ class Compilation:
             start = time.perf_counter()
             if ORDER[s.name] > ORDER["canonical"]:
                 self._check_target()
-            self.manager.run(self.module, self.pipeline[s.name], self.context)
+            try:
+                self.manager.run(self.module, self.pipeline[s.name], self.context, stage=s.name)
+            except Stopped:
+                return self.module
             self.module.stage = s.name
             self.seconds[s.name] = time.perf_counter() - start
             if self.settings.verify and (found := [p for _, p in zip(range(8), s.check(self.module), strict=False)]):
@@ -202,9 +236,11 @@ class Compilation:
                 asked for, and the options name another machine.
         """
         m = self.advance(self.last_stage)
+        if m.stage != self.last_stage:
+            raise error("OCC0603", "the passes were stopped before the end", help="`occ dump` and `occ opt` can stop")
         start = time.perf_counter()
         self.settings.progress("generating code")
-        made = {"interp": self._interp, "native": self._native, "ascend": self._ascend}[self.target.family](m)
+        made = self._generate(m)
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise error(
@@ -242,6 +278,18 @@ class Compilation:
         text = module_text(m, "../weights.bin").encode()
         return Artifact(made, [m.weights[n].data for n in names], b"", {"ir/canonical.occ": text})
 
+    def _generate(self, m: Module) -> Artifact:
+        """Generate code; a fault of the generator leaves a reproducer."""
+        try:
+            return {"interp": self._interp, "native": self._native, "ascend": self._ascend}[self.target.family](m)
+        except (CompileError, RunError, OSError, MemoryError):
+            raise
+        except Exception as e:
+            path = write_reproducer(m, ["build", "-t", self.target.name])
+            notes = [f"{type(e).__name__}: {e}"[:400], f"reproducer: {path}"]
+            message = f"the code generator of `{self.target.name}` failed"
+            raise error("OCC0901", message, notes=notes, help="report this with the reproducer") from e
+
     def _native(self, m: Module) -> Artifact:
         weights = [w.data for w in stored_weights(m)]
         if self.target.name == "cpu-jit":
@@ -263,6 +311,14 @@ class Compilation:
         objects = {n: p.read_bytes() for n, p in built.objects.items()}
         self.native = NativeCode(objects, header(m.te.values(), ranged=False))
         return Artifact(made, weights, built.code, {f"src/{n}": data for n, data in built.sources.items()})
+
+
+def _recipe(source: Source) -> Callable[[], Source]:
+    """Gives the source again and again, although compiling changes modules."""
+    if not isinstance(source, Module):
+        return lambda: source
+    text, data = module_text(source), [source.weights[n].data for n in weight_offsets(source)]
+    return lambda: parse(text, weights=data)
 
 
 def nodes_of(m: Module) -> dict[str, list[str]]:

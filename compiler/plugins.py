@@ -55,7 +55,7 @@ class Extensions:
                 add_operator(item, origin)
             case str() | os.PathLike():
                 path = Path(os.fspath(item))
-                self.files.append(str(path))
+                self.files.append(str(path.resolve()))
                 self.add(load_file(path), str(path))
             case ModuleType():
                 for part in contents(item):

@@ -27,7 +27,7 @@ Late = Callable[[Op, Sequence[Any]], list[Any]]
 
 
 class Interpreter:
-    """Runs a module of a stage from `inferred` to `layout`; te functions of ops are built once and kept.
+    """Runs a module of a stage from `inferred` to `scheduled`; te functions of ops are built once and kept.
 
     Args:
         m: the module.
@@ -88,8 +88,10 @@ class Interpreter:
             return self._run_late(op, reads)
         if op.spec.composite is not None:
             return self._composite(op, env, known)
-        if "view" in op.spec.tags:
-            shape = [evaluate(d, dims) for d in op.result.tensor.dims]
+        if op.name == "call":
+            return _call(op, self.m.te[op.attrs["te"]], reads, known)
+        if "view" in op.spec.tags or op.name == "view":
+            shape = _physical(op.result.tensor, dims)
             return [_read(op.inputs[0], env).reshape(shape)]
         if op not in self._te:
             self._te[op] = _te_of(op)
@@ -163,6 +165,18 @@ def _empty(value: Value) -> np.ndarray:
     if not isinstance(value.type, TensorType):
         return np.empty(0, np.float32)
     return np.empty([d if isinstance(d, int) else 0 for d in value.type.shape or (0,)], value.type.dtype.numpy)
+
+
+def _call(op: Op, f: TeFunc, given: Sequence[Any], dims: Dims) -> list[Any]:
+    """The results of a call; a te function may see the same bytes in another shape, with axes collapsed."""
+    sizes = dict(zip(f.dims, (evaluate(d, dims) for d in op.attrs.get("dims", ())), strict=True))
+    shaped = [x.reshape(_physical(p.type, sizes)) for p, x in zip(f.params, given, strict=True)]
+    found = run_te(f, shaped, sizes)
+    return [x.reshape(_physical(r.tensor, dims)) for r, x in zip(op.results, found, strict=True)]
+
+
+def _physical(type_: TensorType, dims: Mapping[str, int]) -> list[int]:
+    return [evaluate(d, dims) for d in type_.physical]
 
 
 def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:

@@ -267,7 +267,7 @@ def weight_offsets(m: Module) -> dict[str, int]:
 def _weight_line(w: Weight, offsets: dict[str, int], *, inline: bool) -> str:
     head = f"  weight {sigil('@', w.name)} : {w.type} = "
     if w.name in offsets and inline:
-        data = zlib.compress(np.ascontiguousarray(w.data).tobytes())
+        data = zlib.compress(np.ascontiguousarray(w.data).tobytes(), 1)
         return f"{head}zlib<{quote(base64.b64encode(data).decode())}>"
     if w.name in offsets:
         return f"{head}ref({offsets[w.name]}, {w.data.nbytes})"

@@ -49,6 +49,7 @@ class Rewriter:
                 maker.loc = fuse([maker.loc, op.loc])
             if maker.parent is op.parent:
                 new.name = old.name
+        if maker is not None:
             self._touched.append(maker)
         for user, k in list(old.uses):
             user.set_operand(k, new)

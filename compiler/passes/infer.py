@@ -39,6 +39,7 @@ class Infer(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         _check_ranks(m, ctx)
+        untyped = any(r.type is None for op in m.walk() for r in op.results)
         inference = _Inference(m, ctx)
         inference.region(m.main.body)
         for _ in range(_ROUNDS):
@@ -47,7 +48,7 @@ class Infer(Pass):
             inference = _Inference(m, ctx)
             inference.region(m.main.body)
         ctx.sink.raise_errors()
-        return inference.materialise() > 0
+        return inference.materialise() > 0 or untyped
 
 
 def _check_ranks(m: Module, ctx: Context) -> None:

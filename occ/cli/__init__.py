@@ -17,6 +17,8 @@ COMMANDS = {
     "bench": "time a model beside other runtimes",
     "opt": "run passes on .occ text",
     "rules": "list the rules, and say why they match or do not",
+    "bisect": "find the pass and the op that make results wrong",
+    "reduce": "shrink a model while it keeps failing",
     "check-rules": "prove rewrite rules on random operands",
     "targets": "list the targets",
     "ops": "list the operators",

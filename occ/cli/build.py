@@ -11,6 +11,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import progress, say
+from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
     from occ.compiler.driver import Compilation
@@ -42,6 +43,7 @@ EMITS = {
     help="; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) + ".",
 )
 @options.compile_options
+@pass_options
 @options.as_json
 def command(
     model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, as_json: bool, **how: object
@@ -50,14 +52,19 @@ def command(
     from occ.compiler.driver import Compilation
 
     start = time.perf_counter()
+    looking = Looking.take(how)
     with progress() as tell:
-        settings = options.settings(target, save_stages=save_stages, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+        settings = options.settings(target, save_stages=save_stages, progress=tell, **looking.settings, **how)  # pyright: ignore[reportArgumentType]
         compilation = Compilation(options.source_of(model), settings)
         artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
         if emit == "om":
             artifact = _compile_parts(compilation, artifact)
         tell("writing")
         written = _write(compilation, artifact, out or _default_out(model, emit), emit, folder)
+    looking.report(compilation.manager.ran, compilation.phases)
+    validated = compilation.validated
+    if validated is not None and not as_json:
+        say(validated)
     facts = _facts(compilation, artifact, written, time.perf_counter() - start)
     if as_json:
         click.echo(json.dumps(facts))

@@ -53,7 +53,7 @@ def command(
         session = compile_model(options.source_of(model), settings)
     inputs = options.given_inputs(session, (), npz, sizes, 0)
     ours = session.run(inputs)
-    theirs = _oracle(model, against, list(ours), inputs)
+    theirs = oracle(model, against, list(ours), inputs)
     rows = [_row(name, ours[name], theirs[name], tolerance) for name in ours]
     for row in rows:
         click.echo(json.dumps(row) if as_json else _line(row))
@@ -61,7 +61,7 @@ def command(
         raise error("OCC0506", f"{len(wrong)} of {len(rows)} outputs differ from {against}: {', '.join(wrong[:8])}")
 
 
-def _oracle(model: str, against: str, names: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def oracle(model: str, against: str, names: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if against == "interp":
         from occ.api import compile as compile_
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from occ.cli import options
-from occ.cli.console import progress
+from occ.cli.console import progress, say
+from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
     from occ.compiler.driver import Compilation
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     help="Text, or JSON; of the stage ge also onnx (files for viewers) and cpp (what builds the same graph).",
 )
 @options.compile_options
+@pass_options
 def command(model: str, stage: str, target: str, out: Path | None, form: str, **how: object) -> None:
     """Print MODEL at a stage. Text of every stage up to `lowered` can be built, dumped and run again.
 
@@ -43,10 +45,14 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
     """
     from occ.compiler.driver import Compilation
 
+    looking = Looking.take(how)
     with progress() as tell:
-        settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+        settings = options.settings(target, progress=tell, **looking.settings, **how)  # pyright: ignore[reportArgumentType]
         compilation = Compilation(options.source_of(model), settings)
         text = _text(compilation, stage, form, out)
+    looking.report(compilation.manager.ran, compilation.phases)
+    if compilation.validated is not None:
+        say(compilation.validated)
     if out is None or form == "onnx":
         click.echo(text, nl=False)
     else:

@@ -2,37 +2,66 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
 import click
 
 from occ.cli import options
 from occ.cli.console import say
+from occ.cli.passes import Looking, pass_options
+
+if TYPE_CHECKING:
+    from occ.compiler.ir.module import Module
 
 
 @click.command("opt")
 @options.model
-@click.option("-p", "--passes", required=True, metavar="'fold,fuse{max-ops=4}'", help="Passes to run, in order.")
+@click.option("-p", "--passes", default="", metavar="'fold,fuse{max-ops=4}'", help="Passes to run, in order.")
 @options.target
-@click.option("--print-after-change", is_flag=True, help="Print the module after each pass that changed it, on stderr.")
-@click.option("--time-passes", is_flag=True, help="Print the time of each pass, on stderr.")
+@click.option("--rules", "rules", multiple=True, metavar="FILE", help="Load rules, passes and operators.")
 @click.option("--verify", is_flag=True, help="Check the module after every pass.")
-def command(model: str, passes: str, target: str, print_after_change: bool, time_passes: bool, verify: bool) -> None:
-    """Run passes on MODEL and print the result."""
+@click.option("--list", "list_", is_flag=True, help="Print the pipeline of the target, in the form that -p takes.")
+@pass_options
+def command(
+    model: str, passes: str, target: str, rules: tuple[str, ...], verify: bool, list_: bool, **how: object
+) -> None:
+    """Run passes on MODEL and print the result. `occ opt - -t cpu --list` prints a target's own pipeline."""
     from occ.compiler.driver import load_module
-    from occ.compiler.ir.printer import module_text
     from occ.compiler.passes.base import Context
-    from occ.compiler.passes.manager import Manager
-    from occ.compiler.passes.pipeline import parse_pipeline
+    from occ.compiler.passes.manager import Manager, Stopped
+    from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
+    from occ.compiler.plugins import extensions
     from occ.compiler.target import get_target
+    from occ.compiler.validate import Validate
 
-    pipeline = parse_pipeline(passes)
-    m = load_module(options.source_of(model))
-    manager = Manager(verify=verify)
-    if print_after_change:
-        manager.listeners.append(lambda p, m, changed: say(f"# after {p}\n{module_text(m)}") if changed else None)
-    manager.run(m, pipeline, Context(get_target(target), source=model), typed=m.stage != "imported")
-    if time_passes:
-        for name, seconds in manager.seconds:
-            say(f"{seconds * 1e3:10.2f} ms  {name}")
+    looking = Looking.take(how)
+    loaded = extensions([*options.project_rules(), *rules])
+    found = get_target(target)
+    if list_:
+        for stage, inside in pipeline_for(found, loaded.passes).items():
+            click.echo(f"{stage:10} {','.join(map(str, inside))}")
+        return
+    pipeline = parse_pipeline(passes, loaded.passes)
+    source = options.source_of(model)
+    m = load_module(source)
+    context = Context(found, source=model, rules=tuple(loaded.rules))
+    manager = Manager(verify, looking.listeners, looking.bisect_limit, looking.stop_after, files=loaded.files)
+
+    def restore(number: int) -> Module:
+        again, first = load_module(source), Manager(limit=number)
+        with suppress(Stopped):
+            first.run(again, pipeline, Context(found, source=model, rules=tuple(loaded.rules)), typed=False)
+        return again
+
+    manager.restore = restore
+    if looking.validate:
+        manager.listeners.append(Validate({}))
+    try:
+        manager.run(m, pipeline, context, typed=m.stage != "imported")
+    except Stopped:
+        say(f"stopped after {len(manager.ran)} passes")
+    looking.report(manager.ran)
     from occ.cli.dump import module_with_weights
 
     click.echo(module_with_weights(m, None), nl=False)

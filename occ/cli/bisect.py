@@ -1,0 +1,121 @@
+"""`occ bisect`: finds the pass and the op that make results wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from occ.cli import options
+from occ.cli.console import say
+
+if TYPE_CHECKING:
+    from occ.compiler.bisect import Guilty
+    from occ.compiler.driver import Settings
+
+
+@click.command("bisect")
+@options.model
+@options.target
+@click.option(
+    "--against",
+    type=click.Choice(["onnxruntime", "reference", "interp"]),
+    default="onnxruntime",
+    show_default=True,
+    help="What is right; `interp` is the model before all passes but inference, as for .occ texts.",
+)
+@click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; small seeded random ones by default.")
+@click.option("--tolerance", type=float, default=1e-3, show_default=True, help="As a share of the largest value.")
+@options.compile_options
+@options.as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: str,
+    target: str,
+    against: str,
+    npz: str | None,
+    tolerance: float,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Find the pass after which MODEL gives wrong results, and the first op whose value it changed.
+
+    Every candidate is interpreted, so a fault of a code generator is not found. A pass that crashes is found too. Exit
+    code 5 if something was found.
+    """
+    from occ.compiler.bisect import Bisection, crash_of
+
+    settings = options.settings(target, **how)
+    source = options.source_of(model)
+    crash = crash_of(source, settings)
+    if crash is not None:
+        raise crash
+    inputs, names, outputs = _inputs(source, settings, npz)
+    expected = _expected(model, against, source, settings, inputs, names, outputs)
+    bisection = Bisection(source, settings, inputs, expected, tolerance)
+    found = bisection.search(lambda text: None if as_json else say(text))
+    if found is None:
+        click.echo(json.dumps({"found": False}) if as_json else "results are right after every pass")
+        return
+    click.echo(json.dumps(_facts(found)) if as_json else _text(found))
+    ctx.exit(5)
+
+
+def _inputs(source: Any, settings: Settings, npz: str | None) -> tuple[list[Any], list[str], list[str]]:
+    """The inputs in the order of the model, their names, and the names of the outputs."""
+    from occ.compiler.driver import Compilation
+    from occ.compiler.validate import inputs_of
+
+    m = Compilation(source, settings).advance("inferred")
+    names = [a.name for a in m.main.args]
+    if npz is not None:
+        with np.load(npz, allow_pickle=False) as archive:
+            missing = [n for n in names if n not in archive.files]
+            if missing:
+                raise click.UsageError(f"{npz} has no input {', '.join(missing)}")
+            return [archive[n] for n in names], names, m.main.result_names
+    found = inputs_of(m, settings.overrides.dims)
+    if found is None:
+        raise click.UsageError("no small inputs were found on which the model runs: give some with --inputs, or --dim")
+    return found, names, m.main.result_names
+
+
+def _expected(
+    model: str, against: str, source: Any, settings: Settings, inputs: list[Any], names: list[str], outputs: list[str]
+) -> list[Any]:
+    from occ.compiler.driver import Compilation
+    from occ.compiler.validate import results
+
+    if model.endswith(".onnx") and against != "interp":
+        from occ.cli.diff import oracle
+
+        found = oracle(model, against, outputs, dict(zip(names, inputs, strict=True)))
+        return [found[n] for n in outputs]
+    from dataclasses import replace
+
+    made = Compilation(source, replace(settings, limit=1))  # inference alone
+    return results(made.advance(made.last_stage), inputs)
+
+
+def _facts(g: Guilty) -> dict[str, object]:
+    return {
+        "found": True, "pass": g.ran.text, "number": g.ran.number, "stage": g.ran.stage, "text": g.text,
+        "op": g.op.name if g.op else None, "nodes": list(g.op.loc.nodes) if g.op else [], "rules": dict(g.ran.hits),
+        "reproducer": g.reproducer, "runs": g.runs,
+    }  # fmt: skip
+
+
+def _text(g: Guilty) -> str:
+    from occ.compiler.ir.printer import op_text
+
+    lines = [f"guilty: the pass `{g.ran.text}`, number {g.ran.number}, on the way to `{g.ran.stage}`"]
+    if g.op is not None:
+        lines += [f"   op: {op_text(g.op)}", f"nodes: {g.op.loc}"]
+    lines.append(f"value: {g.text}")
+    if g.ran.hits:
+        lines.append("rules: " + ", ".join(f"{n} {k}" for n, k in g.ran.hits.items()))
+    lines += [f"rerun: {g.reproducer}", f" runs: {g.runs}"] if g.reproducer else []
+    return "\n".join(lines)

@@ -1,0 +1,92 @@
+"""Options that look into the passes of a compilation, and the reports they print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from occ.cli.console import say
+
+if TYPE_CHECKING:
+    from occ.compiler.passes.manager import Listener, Ran
+
+_OPTIONS = (
+    click.option("--print-before", multiple=True, metavar="PASS", help="Print the module before a pass, or `all`."),
+    click.option("--print-after", multiple=True, metavar="PASS", help="Print the module after a pass, or `all`."),
+    click.option("--print-after-change", is_flag=True, help="Print the module after each pass that changed it."),
+    click.option(
+        "--print-to",
+        type=click.Path(path_type=Path),
+        help="Folder for what is printed, in numbered files; else stderr.",
+    ),
+    click.option("--time-passes", is_flag=True, help="Print the time of each pass, as a tree on stderr."),
+    click.option("--trace", type=click.Path(path_type=Path), help="Write the times as a Chrome trace (Perfetto)."),
+    click.option("--statistics", is_flag=True, help="Print how often each rule fired, on stderr."),
+    click.option("--stop-after", default="", metavar="PASS", help="Stop after a pass."),
+    click.option(
+        "--bisect-limit", type=click.IntRange(0), default=None, metavar="N", help="Run the first N passes only."
+    ),
+    click.option("--validate", is_flag=True, help="Interpret the model before and after each pass, on small inputs."),
+)
+
+
+def pass_options(command: Any) -> Any:
+    """The options; the command takes them as keywords and gives them to `Looking`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass
+class Looking:
+    """What the options ask for."""
+
+    print_before: Sequence[str]
+    print_after: Sequence[str]
+    print_after_change: bool
+    print_to: Path | None
+    time_passes: bool
+    trace: Path | None
+    statistics: bool
+    stop_after: str
+    bisect_limit: int | None
+    validate: bool
+
+    @classmethod
+    def take(cls, how: dict[str, Any]) -> Looking:
+        """Take the options out of the keywords of a command."""
+        return cls(**{name: how.pop(name) for name in cls.__dataclass_fields__})
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Listeners that print."""
+        from occ.compiler.passes.instruments import Print
+
+        if not (self.print_before or self.print_after or self.print_after_change):
+            return []
+        before, after = frozenset(self.print_before), frozenset(self.print_after)
+        return [Print(before, after, self.print_after_change, self.print_to, say)]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Fields of `Settings`."""
+        return {
+            "listeners": self.listeners, "stop_after": self.stop_after, "limit": self.bisect_limit,
+            "validate": self.validate,
+        }  # fmt: skip
+
+    def report(self, ran: Sequence[Ran], phases: dict[str, float] | None = None) -> None:
+        """Print what was asked for about the passes that ran."""
+        from occ.compiler.passes.instruments import statistics, time_tree, trace
+
+        if self.time_passes:
+            say(time_tree(ran, phases))
+        if self.statistics:
+            say(statistics(ran))
+        if self.trace is not None:
+            self.trace.parent.mkdir(parents=True, exist_ok=True)
+            self.trace.write_text(trace(ran))

@@ -1,0 +1,97 @@
+"""`occ reduce`: shrinks a failing model."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from occ.cli import options
+from occ.cli.console import say
+
+if TYPE_CHECKING:
+    from occ.compiler.ir.module import Module
+
+
+@click.command("reduce")
+@options.model
+@options.target
+@click.option(
+    "--test",
+    metavar="COMMAND",
+    help="A command that fails (exit code not 0) on the failing model; {} stands for the file. By default the failure is an"
+    " internal error, or a pass that --validate blames.",
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("reduced.occ"), show_default=True)
+@options.compile_options
+def command(model: str, target: str, test: str | None, out: Path, **how: Any) -> None:
+    """Shrink MODEL while it keeps failing; write what is left, and how to run it."""
+    from occ.compiler.driver import Compilation
+    from occ.compiler.passes.manager import text_alone
+    from occ.compiler.reduce import reduce
+
+    settings = options.settings(target, **how)
+    whole = Compilation(options.source_of(model), settings)
+    m = whole.module
+    if m.stage == "imported":
+        m = Compilation(options.source_of(model), settings).advance("inferred")
+    fails = _by_command(test) if test else _by_code(m, settings)
+    try:
+        small = reduce(m, fails, say)
+    except ValueError as e:
+        raise click.UsageError(f"{e}: the command gives 0 on it") from None
+    text = text_alone(small)
+    if text is None:
+        raise click.UsageError("what is left has weights too large for one text; shrink them with --shape or --dim")
+    rerun = (
+        test.replace("{}", out.name) if test else f"occ dump {out.name} --stage lowered -t {target} --verify --validate"
+    )
+    if not test:
+        rerun += "".join(f" --rules {f}" for f in whole.extensions.files)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f"# {rerun}\n{text}")
+    say(f"wrote {out}: {sum(1 for _ in small.walk()) - 1} ops")
+
+
+def _by_command(test: str) -> Callable[[Module], bool]:
+    from occ.compiler.ir.printer import module_text
+
+    def fails(m: Module) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "candidate.occ"
+            file.write_text(module_text(m, inline=True))
+            command = [part.replace("{}", str(file)) for part in shlex.split(test)]
+            return subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+    return fails
+
+
+def _by_code(m: Module, settings: Any) -> Callable[[Module], bool]:
+    """Fails as the whole model does: with the same code, in the same pass."""
+    from dataclasses import replace
+
+    from occ.compiler.diagnostics import CompileError
+    from occ.compiler.driver import Compilation
+    from occ.compiler.reduce import copy_of
+
+    def failure(candidate: Module) -> tuple[str, str] | None:
+        try:
+            made = Compilation(candidate, replace(settings, verify=True, validate=True))
+            made.advance(made.last_stage)
+        except CompileError as e:
+            first = e.diagnostics[0]
+            return (first.code, first.message) if first.code in ("OCC0901", "OCC0902", "OCC0614") else None
+        except Exception as e:
+            return ("exception", type(e).__name__)
+        return None
+
+    wanted = failure(copy_of(m))
+    if wanted is None:
+        raise click.UsageError("the model compiles, and no pass changes its results; say what fails with --test")
+    say(f"reducing: {wanted[0]} {wanted[1]}")
+    return lambda candidate: failure(candidate) == wanted
