@@ -206,7 +206,11 @@ class _Run:
         """Whether a host buffer can be made before its step runs."""
         b = self.plan.buffers[buffer]
         kind = self.plan.storages[b.storage].kind
-        return kind != "host" and (kind != "output" or b.storage in self.host or b.storage in self.resident)
+        return (
+            b.dtype != ""
+            and kind != "host"
+            and (kind != "output" or b.storage in self.host or b.storage in self.resident)
+        )
 
     def _value(self, buffer: int) -> Any:
         """A host buffer that a step reads, or what a step has given."""

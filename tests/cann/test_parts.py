@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from building import model_of, reference
-from conftest import Occ
 from occ.compiler.codegen_cann.emit_cpp import literal
 from occ.compiler.diagnostics import CompileError
 from occ.runtime.manifest import DevicePart
 from simulating import airs, built, simulated, worst
 
+Occ = Callable[..., Any]  # the fixture `occ_cli`
 RNG = np.random.default_rng(3)
 # NonZero-free, static, and with an operator in the middle that GE does not have.
 SANDWICH = """g (float[2, 8] x) => (float[2, 8] y) {
