@@ -107,7 +107,10 @@ class Signature:
             return None
         if info.kind == "sequence" or (isinstance(value, (list, tuple)) and info.kind == "optional"):
             return [self._array(info, dtype, v, False) if isinstance(v, list) else np.asarray(v) for v in value]
-        array = _as_array(value, resident)
+        try:
+            array = _as_array(value, resident)
+        except (ValueError, TypeError, BufferError) as e:
+            raise RunError("OCC0501", f"the input `{info.name}` is not an array: {e}") from None
         if dtype.kind == "O" and array.dtype.kind in "UST":
             array = array.astype(object)
         if array.dtype != dtype:

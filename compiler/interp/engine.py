@@ -28,6 +28,7 @@ class InterpEngine:
         for given, result in zip(outputs, made, strict=True):
             if given is not None:
                 given[...] = result
-                result = given
-            results.append(np.array(result) if isinstance(result, (np.ndarray, np.generic)) else result)
+                results.append(given)
+            else:  # a result may be a view of an input
+                results.append(np.array(result) if isinstance(result, (np.ndarray, np.generic)) else result)
         return results

@@ -1,0 +1,242 @@
+"""The runtime: what it accepts, what it refuses, that it copies nothing, that threads may share it, and what it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from building import mlp, model_of, reference
+
+import occ
+
+MLP = mlp()
+
+
+@pytest.fixture(scope="module", params=["cpu", "cpu-jit", "interp"])
+def session(request):
+    return occ.compile(MLP, request.param)
+
+
+def batch(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, 8), dtype=np.float32)
+
+
+def check(got: np.ndarray, x: np.ndarray) -> None:
+    (want,) = reference(MLP, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+# what it takes
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 17, 64])
+def test_any_size_of_a_symbolic_dim_from_one_build(session, n):
+    x = batch(n)
+    check(session.run({"x": x})["y"], x)
+    check(session(x)[0], x)
+
+
+def test_ports_say_what_it_takes(session):
+    assert [(p.name, p.dtype, p.shape) for p in session.inputs] == [("x", "f32", ("n", 8))]
+    assert [(p.name, p.dtype, p.shape) for p in session.outputs] == [("y", "f32", ("n", 4))]
+
+
+class Exporter:
+    """Something that only speaks DLPack."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **how: object) -> object:
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> object:
+        return self.array.__dlpack_device__()
+
+
+def test_other_kinds_of_arrays(session):
+    x = batch(3)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for given in (memoryview(x), Exporter(x), frozen, np.asfortranarray(x), batch(6)[::2][:, ::-1][:, ::-1]):
+        y = session(given)[0]
+        check(y, np.asarray(given.array if isinstance(given, Exporter) else given))
+
+
+def test_unaligned_inputs(session):
+    raw = np.zeros(3 * 8 * 4 + 4, np.uint8)
+    x = raw[4:].view(np.float32).reshape(3, 8)
+    x[...] = batch(3)
+    check(session(x)[0], x)
+
+
+def test_an_input_is_not_copied_and_not_changed():
+    """The kernels read the memory of the caller: the frame is pointed at it."""
+    m = occ.compile(MLP, "cpu-jit")
+    seen = []
+    engine = m.engine
+    run = engine.run
+    engine.run = lambda inputs, env, outputs: (seen.append([a.ctypes.data for a in inputs]), run(inputs, env, outputs))[
+        1
+    ]
+    x = batch(5)
+    before = x.copy()
+    m(x)
+    assert seen == [[x.ctypes.data]]
+    assert np.array_equal(x, before)
+
+
+def test_preallocated_outputs_are_written_and_returned(session):
+    x, y = batch(3), np.full((3, 4), np.nan, np.float32)
+    got = session.run({"x": x}, {"y": y})["y"]
+    assert got is y
+    check(y, x)
+
+
+def test_results_of_two_runs_do_not_share_memory(session):
+    first = session(batch(3, 0))[0]
+    kept = first.copy()
+    session(batch(3, 1))
+    assert np.array_equal(first, kept)
+
+
+def test_many_threads_share_a_session(session):
+    wanted = [(x, reference(MLP, {"x": x})[0]) for x in (batch(1 + k % 5, k) for k in range(16))]
+    start = threading.Barrier(8)
+
+    def work(k: int) -> None:
+        start.wait()
+        for x, want in wanted[k:] + wanted[:k]:
+            np.testing.assert_allclose(session(x)[0], want, rtol=1e-4, atol=1e-5)
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, k) for k in range(8)]:
+            done.result()
+
+
+def test_more_shapes_than_are_kept(session):
+    for n in range(1, 40):
+        x = batch(n)
+        check(session(x)[0], x)
+
+
+# what it refuses
+
+
+def fails(session, inputs, outputs=None) -> str:
+    with pytest.raises(occ.RunError) as caught:
+        session.run(inputs, outputs)
+    assert caught.value.code == "OCC0501"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "the input `x` is missing"),
+        ({"x": batch(2), "z": batch(2)}, "no input `z`"),
+        ({"x": batch(2).astype(np.float64)}, "is float64, the model takes float32"),
+        ({"x": batch(2).astype(np.int32)}, "is int32"),
+        ({"x": batch(2)[0]}, "rank 1"),
+        ({"x": batch(2)[None]}, "rank 3"),
+        ({"x": batch(2)[:, :7]}, "axis 1 of the input `x` is 7"),
+        ({"x": "text"}, "the input `x` is"),
+        ({"x": None}, "the input `x` is"),
+        ({"x": [[1.0] * 8]}, "float64"),
+        ({"x": [[1.0], [1.0, 2.0]]}, "the input `x`"),
+    ],
+)
+def test_inputs_that_do_not_fit(session, inputs, message):
+    assert message in fails(session, inputs)
+
+
+def read_only() -> np.ndarray:
+    y = np.zeros((2, 4), np.float32)
+    y.flags.writeable = False
+    return y
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.zeros((2, 5), np.float32),
+        np.zeros((2, 4)),
+        np.zeros((4, 2), np.float32).T,
+        read_only(),
+        np.zeros(8, np.float32),
+    ],
+)
+def test_output_arrays_that_do_not_fit(session, y):
+    assert "the output array `y`" in fails(session, {"x": batch(2)}, {"y": y})
+
+
+def test_an_output_that_does_not_exist(session):
+    assert "no output `q`" in fails(session, {"x": batch(2)}, {"q": np.zeros((2, 4), np.float32)})
+
+
+def test_the_wrong_number_of_inputs_by_position(session):
+    with pytest.raises(occ.RunError, match="takes 1 inputs?, not 2"):
+        session(batch(2), batch(2))
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "interp"])
+def test_a_dim_that_two_inputs_share(target):
+    m = occ.compile(model_of("g (float[n] x, float[n] z) => (float[n] y) { y = Add(x, z) }"), target)
+    assert m(np.ones(3, np.float32), np.ones(3, np.float32))[0].tolist() == [2, 2, 2]
+    with pytest.raises(occ.RunError, match="the dim `n` is 3 by axis 0 of `x` and 4 by axis 0 of `z`"):
+        m(np.ones(3, np.float32), np.ones(4, np.float32))
+
+
+@pytest.mark.parametrize(("threads", "env"), [(0, None), (-1, None), (None, "0"), (None, "many"), (None, "²")])
+def test_a_number_of_threads_that_is_none(threads, env, monkeypatch):
+    if env is not None:
+        monkeypatch.setenv("OCC_NUM_THREADS", env)
+    with pytest.raises(occ.RunError) as caught:
+        occ.compile(MLP, "interp", threads=threads)
+    assert caught.value.code == "OCC0501"
+
+
+# what it is
+
+
+RUN_ALONE = """
+import sys
+class Refuse:
+    def find_spec(self, name, *_):
+        top = name.split(".")[0]
+        if name.startswith(("occ.compiler", "occ.cli", "occ.api", "occ.backend")) or top in BANNED:
+            raise ImportError(f"the runtime imports {name}")
+BANNED = {"onnx", "google", "llvmlite", "lark", "halide", "click", "rich", "ml_dtypes"}
+sys.meta_path.insert(0, Refuse())
+import numpy as np
+from occ.runtime.artifact import load
+(y,) = load(sys.argv[1])(np.load(sys.argv[2]))
+np.save(sys.argv[3], y)
+known = {"numpy", "occ"} | set(sys.stdlib_module_names)
+print(sorted({m.split(".")[0] for m in sys.modules if not m.startswith("_")} - known - {"sitecustomize", "usercustomize"}))
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+def test_an_artifact_runs_where_the_compiler_is_not(target, tmp_path: Path):
+    occ.build(MLP, target, tmp_path / "m.occ")
+    x = batch(4)
+    np.save(tmp_path / "x.npy", x)
+    command = [sys.executable, "-c", RUN_ALONE, *(str(tmp_path / n) for n in ("m.occ", "x.npy", "y.npy"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [n for n in done.stdout.strip().strip("[]").split(", ") if n and "editable" not in n] == []
+    check(np.load(tmp_path / "y.npy"), x)
+
+
+def test_importing_occ_is_quick():
+    code = (
+        "import occ, sys; print(sorted(m for m in sys.modules if m.startswith(('onnx', 'numpy', 'llvmlite', 'lark'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
