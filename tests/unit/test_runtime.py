@@ -180,7 +180,7 @@ def test_an_output_that_does_not_exist(session):
 
 
 def test_the_wrong_number_of_inputs_by_position(session):
-    with pytest.raises(occ.RunError, match="takes 1 inputs?, not 2"):
+    with pytest.raises(occ.RunError, match=r"takes 1 inputs?, not 2"):
         session(batch(2), batch(2))
 
 
