@@ -109,7 +109,8 @@ class _Generator:
 
     def _printer(self, s: AnyStage) -> Printer:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
-        return Printer(self.f.sources, axis_symbols((*s.axes, *inner)), self.layouts)
+        reduced = (x.name for x in self.f.stages if isinstance(x, Stage) and isinstance(x.expr, Reduce))
+        return Printer(self.f.sources, axis_symbols((*s.axes, *inner)), self.layouts, frozenset(reduced))
 
     def _domain(self, name: str, axes: Sequence[Axis]) -> None:
         """An RDom over axes, the last one innermost, and a name for each of its variables."""

@@ -13,7 +13,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size, walk
 from occ.compiler.ir.index import within
 
 _CPP_TYPES = {
@@ -87,13 +87,18 @@ class Printer:
         sources: shape of everything that can be loaded from.
         axes: the axes in scope as dims, for range proofs.
         layouts: parameters whose layout is not row-major.
+        tiled: stages that a schedule computes in tiles of constant size.
         names: C++ names of hoisted reductions, by id of the node.
     """
 
     def __init__(
-        self, sources: Mapping[str, tuple[Dim, ...]], axes: Mapping[str, Dim], layouts: Mapping[str, object]
+        self,
+        sources: Mapping[str, tuple[Dim, ...]],
+        axes: Mapping[str, Dim],
+        layouts: Mapping[str, object],
+        tiled: frozenset[str] = frozenset(),
     ) -> None:
-        self.sources, self.axes, self.layouts = sources, axes, layouts
+        self.sources, self.axes, self.layouts, self.tiled = sources, axes, layouts, tiled
         self.names: dict[int, str] = {}
 
     def data(self, e: Expr, *, guarded: bool = False) -> str:
@@ -111,6 +116,8 @@ class Printer:
                 return self._call(e, guarded=guarded)
             case Select():
                 cond = self.data(e.cond, guarded=guarded)
+                if self.tiled and any(isinstance(n, Load) and n.source in self.tiled for n in walk(e)):
+                    cond = f"te_opaque({cond})"  # or Halide would cut the tile where the condition is false
                 return f"select({cond}, {self.data(e.then, guarded=True)}, {self.data(e.other, guarded=True)})"
             case Cast():
                 return self._cast(e, guarded=guarded)

@@ -34,6 +34,9 @@ inline Expr te_mod(const Expr &a, const Expr &b) {
     return select(r != 0 && ((r < 0) != (b < 0)), r + b, r);
 }
 
+// A condition that bounds inference does not look into.
+inline Expr te_opaque(const Expr &cond) { return cast<uint8_t>(cond) != cast<uint8_t>(0); }
+
 // Shifts by the width or more move every bit out.
 inline Expr te_shl(const Expr &a, const Expr &b) {
     int bits = a.type().bits();
