@@ -17,7 +17,7 @@ from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops import registry
-from occ.compiler.ir.ops.spec import attr_kind, attr_value
+from occ.compiler.ir.ops.spec import FormalSignature, attr_kind, attr_value
 from occ.compiler.ir.value import Value, Weight
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
@@ -159,6 +159,8 @@ class GraphImporter:
         if schema is not None:
             self._check_form(proto, schema, made, where)
             self._upgrade(made, schema)
+        elif name in registry() and (signature := registry()[name].signature) is not None:
+            self._check_operands(proto, signature, operands, where)
         self._check_known(made, where)
         outputs = list(proto.output)
         while len(outputs) > 1 and not outputs[-1]:
@@ -251,6 +253,17 @@ class GraphImporter:
                 self.sink.error(
                     "OCC0107", f"`{attr.name}` of `{proto.op_type}` is {kind}, not {attr_kind(formal)}", where=where
                 )
+
+    def _check_operands(
+        self, proto: NodeProto, signature: FormalSignature, operands: list[Value | None], where: str
+    ) -> None:
+        formals = signature.operands
+        low = max((k + 1 for k, f in enumerate(formals) if not f.optional and not f.variadic), default=0)
+        high = 2**30 if any(f.variadic for f in formals) else len(formals)
+        missing = [f.name for f, v in zip(formals, operands, strict=False) if v is None and not f.optional]
+        if not low <= len(operands) <= high or missing:
+            what = f"lacks `{missing[0]}`" if missing else f"takes {_span(low, high)}, not {len(operands)}"
+            self.sink.error("OCC0107", f"`{proto.op_type}` {what}", where=where)
 
     def _upgrade(self, node: Node, schema: OpSchema) -> None:
         latest = registry()[node.name].attrs if node.name in registry() else {}

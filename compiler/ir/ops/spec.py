@@ -45,6 +45,24 @@ class AttrSpec:
     default: Any
 
 
+@dataclass(frozen=True)
+class FormalSignature:
+    """Operands, results and attribute defaults of an operator that `onnx.defs` does not know, `com.microsoft`'s."""
+
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, operands: str, results: str = "Y", **attributes: Any) -> FormalSignature:
+        """From names, `?` behind optional and `*` behind variadic ones; attributes with their defaults."""
+        return cls(_formals(operands), _formals(results), attributes)
+
+
+def _formals(text: str) -> tuple[Operand, ...]:
+    return tuple(Operand(n.rstrip("?*"), n.endswith("?"), n.endswith("*"), "", frozenset()) for n in text.split())
+
+
 class OpSpec:
     """An operator.
 
@@ -72,6 +90,7 @@ class OpSpec:
         self.doc: str = fields.get("__doc__") or ""
         self._operand_names: tuple[str, ...] = fields.get("operands", ())
         self.limits: str = fields.get("limits", "")
+        self.signature: FormalSignature | None = fields.get("signature")
 
     @property
     def is_internal(self) -> bool:
@@ -91,6 +110,8 @@ class OpSpec:
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """Formal operands, in order."""
+        if self.signature is not None:
+            return self.signature.operands
         if self.is_internal:
             return tuple(Operand(name, False, False, "", frozenset()) for name in self._operand_names)
         return tuple(map(_operand, self.schema.inputs))
@@ -98,11 +119,15 @@ class OpSpec:
     @cached_property
     def results(self) -> tuple[Operand, ...]:
         """Formal results, in order."""
+        if self.signature is not None:
+            return self.signature.results
         return () if self.is_internal else tuple(map(_operand, self.schema.outputs))
 
     @cached_property
     def attrs(self) -> dict[str, AttrSpec]:
         """Formal attributes by name."""
+        if self.signature is not None:
+            return {name: AttrSpec(name, "", False, value) for name, value in self.signature.attributes.items()}
         if self.is_internal:
             return {}
         return {name: _attr_spec(attr) for name, attr in self.schema.attributes.items()}
@@ -131,7 +156,19 @@ def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:
     return lambda cls: OpSpec(name, {**{k: v for k, v in vars(cls).items() if k in _FIELDS}, **fields})
 
 
-_FIELDS = ("infer", "body", "composite", "host", "region", "static", "tags", "operands", "limits", "__doc__")
+_FIELDS = (
+    "infer",
+    "body",
+    "composite",
+    "host",
+    "region",
+    "static",
+    "tags",
+    "operands",
+    "limits",
+    "signature",
+    "__doc__",
+)
 
 
 def _operand(formal: OpSchema.FormalParameter) -> Operand:

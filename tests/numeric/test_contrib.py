@@ -1,0 +1,183 @@
+"""com.microsoft operators: what onnxruntime gives for the same node, on random data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from occ.compiler.ir.dtype import from_numpy
+from onnx import ModelProto, helper, numpy_helper
+
+import occ
+
+RNG = np.random.default_rng(7)
+Arrays = Mapping[str, np.ndarray]
+
+
+def f32(*shape: int, scale: float = 1.0) -> np.ndarray:
+    return (RNG.normal(size=shape) * scale).astype(np.float32)
+
+
+def u8(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 256, shape).astype(np.uint8)
+
+
+def i8(*shape: int) -> np.ndarray:
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def s(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
+def z(value: int, dtype: type = np.uint8) -> np.ndarray:
+    return np.array(value, dtype)
+
+
+def model(name: str, operands: Arrays, attrs: Mapping[str, Any], n: int, constant: tuple[str, ...]) -> ModelProto:
+    """One node; operands whose name is `_...` are absent, and those in `constant` are weights."""
+    names = ["" if k.startswith("_") else k for k in operands]
+    outputs = [f"y{k}" for k in range(n)]
+    domain = "" if name == "SimplifiedLayerNormalization" else "com.microsoft"
+    node = helper.make_node(name, names, outputs, domain=domain, **attrs)
+    given = {k: v for k, v in operands.items() if not k.startswith("_")}
+    infos = [
+        helper.make_tensor_value_info(k, from_numpy(v.dtype).onnx, v.shape)
+        for k, v in given.items()
+        if k not in constant
+    ]
+    graph = helper.make_graph(
+        [node], name, infos, [helper.make_empty_tensor_value_info(o) for o in outputs],
+        [numpy_helper.from_array(given[k], k) for k in constant],
+    )  # fmt: skip
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)], ir_version=9
+    )
+
+
+QUANT = {
+    "a": u8(2, 3, 4),
+    "as": s(0.02),
+    "az": z(120),
+    "b": u8(3, 4),
+    "bs": s(0.03),
+    "bz": z(3),
+    "cs": s(0.05),
+    "cz": z(9),
+}
+UNARY = {"x": u8(2, 5, 6), "xs": s(0.05), "xz": z(128), "ys": s(0.03), "yz": z(100)}
+IMAGE = {"x": u8(1, 3, 7, 8), "xs": s(0.05), "xz": z(128), "ys": s(0.03), "yz": z(100)}
+HIDDEN = {"x": f32(2, 3, 8), "skip": f32(2, 3, 8), "gamma": f32(8), "beta": f32(8), "bias": f32(8)}
+QKV = {"q": f32(2, 3, 16), "k": f32(2, 5, 16), "v": f32(2, 5, 16)}
+GQA = {
+    "q": f32(2, 1, 64), "k": f32(2, 1, 32), "v": f32(2, 1, 32), "pk": f32(2, 2, 6, 16), "pv": f32(2, 2, 6, 16),
+    "lens": np.array([6, 6], np.int32), "total": np.array(7, np.int32), "cos": f32(16, 8), "sin": f32(16, 8),
+}  # fmt: skip
+GQA_PROMPT = {
+    "q": f32(2, 5, 64), "k": f32(2, 5, 32), "v": f32(2, 5, 32), "_pk": f32(), "_pv": f32(),
+    "lens": np.array([4, 4], np.int32), "total": np.array(5, np.int32), "cos": f32(16, 8), "sin": f32(16, 8),
+}  # fmt: skip
+POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+# name -> (operator, operands, attributes, number of results, largest difference); one quantum where results are u8
+CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
+    "qlinear-add": ("QLinearAdd", QUANT, {}, 1, 1),
+    "qlinear-mul": ("QLinearMul", QUANT, {}, 1, 1),
+    "qlinear-leaky-relu": ("QLinearLeakyRelu", UNARY, {"alpha": 0.2}, 1, 1),
+    "qlinear-sigmoid": ("QLinearSigmoid", UNARY | {"ys": s(1 / 256), "yz": z(0)}, {}, 1, 1),
+    "qlinear-softmax": ("QLinearSoftmax", UNARY | {"ys": s(1 / 256), "yz": z(0)}, {"opset": 13, "axis": -1}, 1, 1),
+    "qlinear-global-average": ("QLinearGlobalAveragePool", IMAGE, {}, 1, 1),
+    "qlinear-average": ("QLinearAveragePool", IMAGE, POOL, 1, 1),
+    "qlinear-average-include": ("QLinearAveragePool", IMAGE, POOL | {"count_include_pad": 1}, 1, 1),
+    "qlinear-concat": (
+        "QLinearConcat",
+        {"ys": s(0.04), "yz": z(100), "a": u8(2, 3), "as": s(0.02), "az": z(4), "b": u8(2, 2), "bs": s(0.05), "bz": z(77)},
+        {"axis": 1}, 1, 1,
+    ),
+    "qgemm": (
+        "QGemm",
+        {"a": u8(3, 8), "as": s(0.02), "az": z(120), "b": i8(5, 8), "bs": f32(5) ** 2 + 0.01, "bz": np.zeros(5, np.int8),
+         "c": RNG.integers(-99, 99, (5,)).astype(np.int32), "ys": s(0.3), "yz": z(128)},
+        {"transB": 1}, 1, 1,
+    ),
+    "qgemm-float": (
+        "QGemm", {"a": u8(3, 8), "as": s(0.02), "az": z(120), "b": u8(8, 5), "bs": s(0.01), "bz": z(100)}, {"alpha": 0.5}, 1, 1e-4
+    ),
+    "dynamic-matmul": ("DynamicQuantizeMatMul", {"a": f32(3, 8), "b": i8(8, 5), "bs": s(0.1), "bz": z(3, np.int8), "bias": f32(5)}, {}, 1, 2e-3),
+    "matmul-integer-to-float": (
+        "MatMulIntegerToFloat",
+        {"a": u8(3, 8), "b": i8(8, 5), "as": s(0.1), "bs": f32(5) ** 2, "az": z(100), "_bz": f32(), "bias": f32(5)}, {}, 1, 1e-3,
+    ),
+    "nbits": ("MatMulNBits", {"a": f32(3, 64), "b": u8(6, 2, 16), "scales": f32(12)}, {"K": 64, "N": 6, "bits": 4, "block_size": 32}, 1, 1e-3),
+    "nbits-zero-points": (
+        "MatMulNBits", {"a": f32(2, 3, 80), "b": u8(6, 5, 8), "scales": f32(30), "zp": u8(18)},
+        {"K": 80, "N": 6, "bits": 4, "block_size": 16}, 1, 1e-3,
+    ),
+    "fused-matmul": ("FusedMatMul", {"a": f32(2, 4, 3), "b": f32(2, 5, 4)}, {"transA": 1, "transB": 1, "alpha": 0.5}, 1, 1e-5),
+    "fused-matmul-batch": ("FusedMatMul", {"a": f32(3, 2, 4), "b": f32(2, 4, 5)}, {"transBatchA": 1}, 1, 1e-5),
+    "fused-conv": ("FusedConv", {"x": f32(1, 3, 6, 6), "w": f32(4, 3, 3, 3), "b": f32(4), "z": f32(1, 4, 4, 4)}, {"activation": "Relu"}, 1, 1e-4),
+    "fused-conv-clip": (
+        "FusedConv", {"x": f32(1, 3, 6, 6), "w": f32(4, 3, 3, 3), "b": f32(4)},
+        {"activation": "Clip", "activation_params": [-0.5, 0.5]}, 1, 1e-4,
+    ),
+    "fused-gemm": ("FusedGemm", {"a": f32(3, 4), "b": f32(4, 5), "c": f32(5)}, {"activation": "LeakyRelu", "activation_alpha": 0.2}, 1, 1e-5),
+    "gelu": ("Gelu", {"x": f32(3, 4)}, {}, 1, 1e-5),
+    "bias-gelu": ("BiasGelu", {"x": f32(3, 4), "b": f32(4)}, {}, 1, 1e-5),
+    "fast-gelu": ("FastGelu", {"x": f32(3, 4), "b": f32(4)}, {}, 1, 1e-5),
+    "quick-gelu": ("QuickGelu", {"x": f32(3, 4)}, {"alpha": 1.5}, 1, 1e-5),
+    "skip-norm": ("SkipLayerNormalization", HIDDEN, {"epsilon": 1e-5}, 1, 1e-4),
+    "skip-rms": ("SkipSimplifiedLayerNormalization", {k: v for k, v in HIDDEN.items() if k != "beta"}, {"epsilon": 1e-5}, 1, 1e-4),
+    "rms": ("SimplifiedLayerNormalization", {"x": f32(2, 3, 8), "scale": f32(8)}, {"axis": -1}, 1, 1e-4),
+    "embed": (
+        "EmbedLayerNormalization",
+        {"ids": RNG.integers(0, 9, (2, 4)).astype(np.int32), "seg": RNG.integers(0, 2, (2, 4)).astype(np.int32),
+         "words": f32(9, 8), "positions": f32(5, 8), "segments": f32(2, 8), "gamma": f32(8), "beta": f32(8),
+         "mask": np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)},
+        {"epsilon": 1e-5}, 2, 1e-4,
+    ),
+    "attention": ("Attention", {"x": f32(2, 4, 12), "w": f32(12, 24, scale=0.3), "b": f32(24)}, {"num_heads": 2}, 1, 1e-4),
+    "attention-mask": (
+        "Attention", {"x": f32(2, 4, 12), "w": f32(12, 24, scale=0.3), "b": f32(24), "m": np.array([[1, 1, 1, 0], [1, 0, 1, 1]], np.int32)},
+        {"num_heads": 2}, 1, 1e-4,
+    ),
+    "attention-past": (
+        "Attention", {"x": f32(2, 2, 12), "w": f32(12, 24, scale=0.3), "b": f32(24), "_m": f32(), "past": f32(2, 2, 2, 3, 4)},
+        {"num_heads": 2, "unidirectional": 1}, 2, 1e-4,
+    ),
+    "qattention": (
+        "QAttention",
+        {"x": u8(2, 4, 12), "w": i8(12, 24), "b": f32(24), "xs": s(0.02), "ws": s(0.005), "m": np.array([4, 2], np.int32),
+         "xz": z(128), "wz": z(0, np.int8)},
+        {"num_heads": 2}, 1, 1e-3,
+    ),
+    "multi-head": ("MultiHeadAttention", QKV, {"num_heads": 2}, 1, 1e-4),
+    "multi-head-bias": ("MultiHeadAttention", QKV | {"b": f32(48), "m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32)}, {"num_heads": 2}, 1, 1e-4),
+    "multi-head-scores": ("MultiHeadAttention", QKV | {"_b": f32(), "_m": f32(), "bias": f32(1, 2, 3, 5)}, {"num_heads": 2, "scale": 0.2}, 1, 1e-4),
+    "group-query": ("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4),
+    "group-query-prompt": ("GroupQueryAttention", GQA_PROMPT, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4),
+    "group-query-window": ("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 3, "softcap": 5.0}, 3, 1e-4),
+    "rotary": (
+        "RotaryEmbedding", {"x": f32(2, 3, 16), "p": np.array([[0, 1, 2], [3, 4, 5]]), "cos": f32(9, 4), "sin": f32(9, 4)}, {}, 1, 1e-5
+    ),
+    "rotary-offset": ("RotaryEmbedding", {"x": f32(2, 2, 3, 8), "p": np.array([2]), "cos": f32(9, 4), "sin": f32(9, 4)}, {"interleaved": 1}, 1, 1e-5),
+}  # fmt: skip
+# onnxruntime takes scales and zero points of these as constants only
+WEIGHTS = {"QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", "MatMulNBits", "QAttention", "QLinearConcat"}
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("case", CASES)
+def test_contrib_operator_gives_what_onnxruntime_gives(case: str, target: str) -> None:
+    name, operands, attrs, n, most = CASES[case]
+    given = {k: v for k, v in operands.items() if not k.startswith("_")}
+    constant = tuple(k for k in given if (name in WEIGHTS and k not in ("x", "a")) or k == "total")
+    made = model(name, operands, attrs, n, constant)
+    feed = {k: v for k, v in given.items() if k not in constant}
+    expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, feed)
+    got = list(occ.compile(made, target).run(feed).values())
+    for x, y in zip(got, expected, strict=True):
+        assert x.dtype == y.dtype
+        assert x.shape == y.shape
+        np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=0, atol=most)
