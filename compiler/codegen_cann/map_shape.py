@@ -182,21 +182,26 @@ def _gather_nd(e: Emitter, op: Op, x: Ref, indices: Ref) -> Ref:
 
 
 def _scatter_elements(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) -> Ref:
-    if op.a.reduction not in ("none", "add", "mul"):
-        raise Unsupported(f"GE `ScatterElements` has no reduction `{op.a.reduction}`")
-    axis = op.a.axis % len(x.shape)
+    reduction, axis = op.a.reduction, op.a.axis % len(x.shape)
     found = from_end(e, indices, x.shape[axis])
+    if reduction in ("max", "min"):
+        return _scatter_points(e, _SCATTER_ND[reduction], x, found, updates, axis)
     inner = computing_type("ScatterElements", x.dtype)
-    made = e.op(
-        "ScatterElements",
-        e.cast(x, inner),
-        found,
-        e.cast(updates, inner),
-        out=Desc(inner, x.shape),
-        axis=axis,
-        reduction=op.a.reduction,
-    )
-    return e.cast(made, x.dtype)
+    out = Desc(inner, x.shape)
+    given = e.cast(x, inner), found, e.cast(updates, inner)
+    return e.cast(e.op("ScatterElements", *given, out=out, axis=axis, reduction=reduction), x.dtype)
+
+
+def _scatter_points(e: Emitter, kind: str, x: Ref, indices: Ref, updates: Ref, axis: int) -> Ref:
+    """Elements as points: their own coordinates, the one on `axis` from the indices."""
+    if not x.shape:
+        raise Unsupported("it scatters into a scalar")
+    own = np.indices(indices.shape)
+    at = e.cast(indices, "INT64")
+    columns = [at if k == axis else e.constant(own[k].astype(np.int64)) for k in range(len(x.shape))]
+    points = joined(e, [e.reshape(c, (*indices.shape, 1)) for c in columns], len(indices.shape))
+    inner = computing_type(kind, x.dtype)
+    return e.cast(e.op(kind, e.cast(x, inner), points, e.cast(updates, inner), out=Desc(inner, x.shape)), x.dtype)
 
 
 _SCATTER_ND = {
