@@ -119,7 +119,7 @@ class Compilation:
     """
 
     def __init__(self, source: Source, settings: Settings) -> None:
-        self.settings = settings
+        self.settings, self.given = settings, source
         self.target: Target = get_target(settings.target)
         self.options = self.target.check_options(settings.options)
         self.texts: dict[str, bytes] = {}
@@ -252,19 +252,9 @@ class Compilation:
         return made
 
     def _ascend(self, m: Module) -> Artifact:
-        from occ.compiler.codegen_cann import build as cann
+        from occ.compiler import driver_ascend
 
-        return cann.build(m, self.target.name, self.options, self._island, self.context.source)
-
-    def _island(self, m: Module) -> Artifact:
-        """What the CPU takes of a model for an accelerator; without a C++ compiler, through LLVM."""
-        settings = replace(self.settings, target=self.options["cpu_fallback"], options={}, save_stages=False)
-        try:
-            return Compilation(m, settings).artifact()
-        except CompileError as e:
-            if settings.target != "cpu" or not e.diagnostics[0].code.startswith("OCC040"):
-                raise
-            return Compilation(m, replace(settings, target="cpu-jit")).artifact()
+        return driver_ascend.build(self, m)
 
     def _interp(self, m: Module) -> Artifact:
         m.target = self.target.name

@@ -107,7 +107,13 @@ class DeviceEngine:
             raise
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[Any]) -> list[Any]:
-        """One run; see `occ.runtime.native.NativeEngine.run`. Inputs and outputs may also lie on the device."""
+        """One run; see `occ.runtime.native.NativeEngine.run`. Inputs and outputs may also lie on the device.
+
+        Raises:
+            RunError: OCC0501 the extents are none of the gears; or as the device says.
+        """
+        for part in self.manifest.parts:
+            _check_gear(part, env)
         on_device = self.device.begin()
         try:
             run = _Run(self, on_device, inputs, env, outputs)
@@ -129,6 +135,13 @@ class DeviceEngine:
             RunError: the driver reports an error.
         """
         self.device.close()
+
+
+def _check_gear(part: DevicePart, env: Mapping[str, int]) -> None:
+    if part.gears and not any(all(env.get(s) == n for s, n in gear.items()) for gear in part.gears):
+        have = ", ".join(f"{s}={env.get(s)}" for s in part.gears[0])
+        known = "; ".join(", ".join(f"{s}={n}" for s, n in gear.items()) for gear in part.gears)
+        raise RunError("OCC0501", f"the model was built for other extents than {have}", f"its gears: {known}")
 
 
 class Island:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from occ.compiler.ascend import missing_types, precision_of
@@ -12,6 +12,7 @@ from occ.compiler.codegen_cann import atc
 from occ.compiler.codegen_cann.air import air
 from occ.compiler.codegen_cann.emit_cpp import cpp
 from occ.compiler.codegen_cann.formats import occ_type
+from occ.compiler.codegen_cann.gears import arguments, asked, gears, merged
 from occ.compiler.codegen_cann.graph import Desc, Graph
 from occ.compiler.codegen_cann.islands import island_module
 from occ.compiler.codegen_cann.mapping import build_graph, takes, verdict
@@ -27,20 +28,22 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Weight
-from occ.compiler.plan import occ_version, signature
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.plan import dim_expr, occ_version, signature
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.manifest import DevicePart, Manifest, PartTensor
 
 Compile = Callable[[Module], Artifact]
+AtGear = Callable[[Mapping[str, int]], Module]
 
 
 @dataclass(eq=False)
 class DeviceGraph:
-    """A part of the device as a GE graph."""
+    """A part of the device as a GE graph, and the bytes of its intermediate values."""
 
     part: Part
     graph: Graph
+    workspace: int
 
 
 def verdicts(m: Module, precision: str, target: str) -> dict[Op, str]:
@@ -150,6 +153,39 @@ def graph_of(m: Module, part: Part, precision: str) -> Graph:
     return build_graph(part.name, part.ops, part.inputs, part.outputs, output_names(m, part), precision, m)
 
 
+def geared_graph(
+    m: Module, modules: Sequence[Module], options: Mapping[str, Any], target: str, source: str
+) -> DeviceGraph:
+    """The graph of a model with gears: all of it is one part.
+
+    Args:
+        m: with symbolic extents.
+        modules: the model at the extents of each gear.
+        options: checked.
+        target: name of the target.
+        source: how messages name the model.
+
+    Raises:
+        CompileError: OCC0301 the device cannot take all of it; OCC0305 the gears differ in more than extents.
+    """
+    precision = precision_of(options)
+    graphs: list[Graph] = []
+    for each in modules:
+        _check_extents(each, target)
+        if found := refusals(each, verdicts(each, precision, target), target, source):
+            raise CompileError(
+                replace(d, helps=("a model with gears is one device part; fix the extents",)) for d in found
+            )
+        (part,) = make_parts(each, [(True, [op for op in each.main.body.body if not is_free(op)])])
+        graphs.append(graph_of(each, part, precision))
+    need = max(map(workspace, graphs))
+    graph = merged(graphs)
+    problems = list(graph_problems(graph))
+    assert not problems, problems[:3]
+    whole = Part("part0", True, m.main.body.body, list(m.main.args), list(dict.fromkeys(m.main.results)))
+    return DeviceGraph(whole, graph, need)
+
+
 def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) -> list[DeviceGraph]:
     """The GE graphs of the device parts, checked.
 
@@ -162,17 +198,13 @@ def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) 
             graph = graph_of(m, part, precision_of(options))
             problems = list(graph_problems(graph))
             assert not problems, problems[:3]
-            made.append(DeviceGraph(part, graph))
+            made.append(DeviceGraph(part, graph, workspace(graph)))
     return made
 
 
-def gears_of(options: Mapping[str, Any]) -> list[str]:
-    """Arguments of atc for symbolic dims."""
-    keys = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
-    return [f"--{k}={options[k]}" for k in keys if options[k]]
-
-
-def build(m: Module, target: str, options: Mapping[str, Any], compile_island: Compile, source: str) -> Artifact:
+def build(
+    m: Module, target: str, options: Mapping[str, Any], compile_island: Compile, source: str, at: AtGear
+) -> Artifact:
     """The artifact of a module for an Ascend target.
 
     Args:
@@ -181,18 +213,19 @@ def build(m: Module, target: str, options: Mapping[str, Any], compile_island: Co
         options: checked.
         compile_island: compiles what the CPU runs.
         source: how messages name the model.
+        at: the module at given values of its symbols.
 
     Raises:
         CompileError: as `cut`, or an island does not compile.
     """
-    parts = cut(m, options, target, source)
+    parts, graphs = parts_of(m, target, options, source, at)
     files: dict[str, bytes] = {}
     records: list[DevicePart] = []
-    for d in device_graphs(m, parts, options):
+    for d in graphs:
         data, outside = air(d.graph)
         members = {f"device/{name}": content for name, content in outside.items()}
         files |= {f"device/{d.graph.name}.air": data, **members, **_for_people(d.graph, options)}
-        records.append(_record(d, options, sorted(members)))
+        records.append(_record(d, options, sorted(members), m))
     if records:
         files["device/compile.sh"] = script([r.command for r in records]).encode()
     islands = [p for p in parts if not p.on_device]
@@ -209,6 +242,21 @@ def build(m: Module, target: str, options: Mapping[str, Any], compile_island: Co
         summary={**_summary(parts, target, options), "device_weights": sum(r.weights for r in records)},
     )  # fmt: skip
     return Artifact(made, [w.data for w in weights], b"", files)
+
+
+def parts_of(
+    m: Module, target: str, options: Mapping[str, Any], source: str, at: AtGear
+) -> tuple[list[Part], list[DeviceGraph]]:
+    """The parts of a module, and the graphs of those on the device; arguments as `build`.
+
+    Raises:
+        CompileError: as `cut` and `geared_graph`.
+    """
+    if asked(options):
+        made = geared_graph(m, [at(gear) for gear in gears(m, options)], options, target, source)
+        return [made.part], [made]
+    parts = cut(m, options, target, source)
+    return parts, device_graphs(m, parts, options)
 
 
 def _for_people(graph: Graph, options: Mapping[str, Any]) -> dict[str, bytes]:
@@ -232,18 +280,23 @@ def _summary(parts: Sequence[Part], target: str, options: Mapping[str, Any]) -> 
     }  # fmt: skip
 
 
-def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str]) -> DevicePart:
+def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str], m: Module) -> DevicePart:
     graph = d.graph
+    with_gears = gears(m, options) if asked(options) else []
     return DevicePart(
         graph.name, f"device/{graph.name}.air", options["soc_version"], precision_of(options),
-        [_tensor(n.name, n.outputs[0]) for n in graph.data],
-        [_tensor(name, r.desc) for name, r in zip(graph.output_names, graph.outputs, strict=True)],
-        files=members, command=atc.command(graph.name, options, gears_of(options)), weights=graph.weights, workspace=workspace(graph),
+        [_tensor(n.name, n.outputs[0], v) for n, v in zip(graph.data, d.part.inputs, strict=True)],
+        [
+            _tensor(name, r.desc, v)
+            for name, r, v in zip(graph.output_names, graph.outputs, d.part.outputs, strict=True)
+        ],
+        files=members, command=atc.command(graph.name, options, arguments(m, options)), gears=with_gears,
+        weights=graph.weights, workspace=d.workspace,
     )  # fmt: skip
 
 
-def _tensor(name: str, desc: Desc) -> PartTensor:
-    return PartTensor(name, occ_type(desc.dtype).name, list(desc.shape), desc.format)
+def _tensor(name: str, desc: Desc, value: Value) -> PartTensor:
+    return PartTensor(name, occ_type(desc.dtype).name, [dim_expr(d) for d in value.tensor.dims], desc.format)
 
 
 def script(commands: Sequence[Sequence[str]]) -> str:

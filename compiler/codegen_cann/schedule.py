@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from occ.compiler.codegen_cann.partition import Part
 from occ.compiler.ir.module import Module
@@ -138,6 +139,10 @@ class _Scheduler:
                     live[k] = [min(live[k][0], at), max(live[k][1], at)]
         if kind == "device":  # steps on the device run later than they are put there
             live = {k: [first, len(self.steps)] for k, (first, _) in live.items()} if self.streams > 1 else live
+        if any(not isinstance(self.storages[k].size, int) for k in slots):
+            for k in slots:
+                self.storages[k] = replace(self.storages[k], first=live[k][0], last=live[k][1])
+            return -1
         sizes = [int(self.storages[k].size) for k in slots]
         offsets, total = assign_offsets(sizes, [(live[k][0], live[k][1]) for k in slots])
         for k, offset in zip(slots, offsets, strict=True):

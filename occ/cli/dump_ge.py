@@ -21,10 +21,13 @@ def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> s
         CompileError: the model cannot be built.
     """
     from occ.compiler.codegen_cann import build
+    from occ.compiler.driver_ascend import at_gear
 
     m = compilation.advance(compilation.last_stage)
-    parts = build.cut(m, compilation.options, compilation.target.name, compilation.context.source)
-    graphs = build.device_graphs(m, parts, compilation.options)
+    name, options = compilation.target.name, compilation.options
+    parts, graphs = build.parts_of(
+        m, name, options, compilation.context.source, lambda dims: at_gear(compilation, dims)
+    )
     if stage == "atc":
         return _commands(compilation, graphs, form)
     match form:
@@ -61,9 +64,11 @@ def _text(compilation: Compilation, parts: list[Part], graphs: list[DeviceGraph]
 
 
 def _commands(compilation: Compilation, graphs: list[DeviceGraph], form: str) -> str:
-    from occ.compiler.codegen_cann import atc, build
+    from occ.compiler.codegen_cann import atc
+    from occ.compiler.codegen_cann.gears import arguments
 
-    commands = [atc.command(d.graph.name, compilation.options, build.gears_of(compilation.options)) for d in graphs]
+    extra = arguments(compilation.module, compilation.options)
+    commands = [atc.command(d.graph.name, compilation.options, extra) for d in graphs]
     if form == "json":
         return json.dumps(commands, indent=1) + "\n"
     notes = [f"# {line}" for line in atc.remarks(compilation.target.name, compilation.options)]

@@ -1,0 +1,97 @@
+"""Gears: one graph for a few sets of extents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from building import model_of, reference
+from occ.compiler.codegen_cann.gears import OPTIONS
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver import open_session
+from occ.compiler.ge_simulator.reader import read
+from occ.runtime.errors import RunError
+from simulating import built, worst
+
+RNG = np.random.default_rng(5)
+BATCH = """g (float[n, 8] x) => (float[n, 2, 4] y) {
+    h = MatMul(x, w)
+    r = Relu(h)
+    y = Reshape(r, shape)
+}"""
+BATCH_WEIGHTS = {"w": RNG.standard_normal((8, 8), dtype=np.float32), "shape": np.array([-1, 2, 4], np.int64)}
+IMAGE = """g (float[1, 3, h, w] x) => (float[1, 2, h2, w2] y) {
+    c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, k)
+    y = Sigmoid(c)
+}"""
+DIMS = """g (float[b, s, 4] x, float[b, s, 4] z) => (float[b, s, 4] y) {
+    a = Softmax <axis = -1> (x)
+    y = Add(a, z)
+}"""
+
+
+def run_each(model, options: dict[str, str], inputs: list[dict[str, np.ndarray]]) -> None:
+    session = open_session(built(model, **options), 1, simulate=True)
+    for x in inputs:
+        assert worst(list(session.run(x).values()), reference(model, x)) < 1e-6
+
+
+def random(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def test_a_batch_of_several_sizes():
+    model = model_of(BATCH, BATCH_WEIGHTS)
+    made = built(model, dynamic_batch_size="1,2,5")
+    (part,) = made.manifest.parts
+    assert part.gears == [{"n": 1}, {"n": 2}, {"n": 5}]
+    assert part.inputs[0].shape == ["n", 8]
+    assert "--input_shape=x:-1,8" in part.command
+    assert "--dynamic_batch_size=1,2,5" in part.command
+    graph = next(iter(read(made.files[part.air]).values()))
+    assert graph.data[0].output_descs[0].shape == (-1, 8)
+    run_each(model, {"dynamic_batch_size": "1,2,5"}, [{"x": random(n, 8)} for n in (1, 2, 5)])
+
+
+def test_an_image_of_several_sizes():
+    model = model_of(IMAGE, {"k": random(2, 3, 3, 3)})
+    run_each(model, {"dynamic_image_size": "8,8;16,12"}, [{"x": random(1, 3, 8, 8)}, {"x": random(1, 3, 16, 12)}])
+
+
+def test_all_dims_of_several_sizes():
+    sizes = [{"x": random(b, s, 4), "z": random(b, s, 4)} for b, s in ((1, 3), (2, 7))]
+    run_each(model_of(DIMS), {"dynamic_dims": "1,3,1,3;2,7,2,7"}, sizes)
+
+
+def test_other_extents_are_refused_at_run_time():
+    session = open_session(built(model_of(BATCH, BATCH_WEIGHTS), dynamic_batch_size="1,2"), 1, simulate=True)
+    with pytest.raises(RunError, match="gears: n=1; n=2"):
+        session.run({"x": random(3, 8)})
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (BATCH, {"dynamic_batch_size": "4"}, "2 to 100 gears"),
+        (BATCH, {"dynamic_batch_size": "1,many"}, "numbers from 1"),
+        (BATCH, {"dynamic_dims": "1,2;3,4"}, "does not fit the symbolic extents"),
+        (IMAGE, {"dynamic_batch_size": "1,2"}, "symbolic too"),
+        (DIMS, {"dynamic_dims": "1,3,2,3;2,7,2,7"}, "two values"),
+        (BATCH, {"dynamic_batch_size": "1,2", "dynamic_dims": "1;2"}, "exclude each other"),
+    ],
+)
+def test_gears_that_do_not_fit_are_refused(text: str, options: dict[str, str], said: str):
+    weights = BATCH_WEIGHTS if text is BATCH else {"k": random(2, 3, 3, 3)} if text is IMAGE else {}
+    with pytest.raises(CompileError, match=said):
+        built(model_of(text, weights), **options)
+    assert set(options) <= set(OPTIONS)
+
+
+def test_a_graph_that_depends_on_extents_is_refused():
+    text = """g (float[n, 4] x) => (float[n, 4] y) {
+        s = Shape(x)
+        e = Expand(one, s)
+        y = Mul(x, e)
+    }"""
+    model = model_of(text, {"one": random(1, 1)})
+    with pytest.raises(CompileError, match="in a way that one graph cannot express"):
+        built(model, dynamic_batch_size="1,2")
