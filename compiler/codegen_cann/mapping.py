@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from occ.compiler.codegen_cann import map_attention, map_control, map_elementwise, map_linear, map_quantize, map_reduce
 from occ.compiler.codegen_cann import map_resize as resize
+from occ.compiler.codegen_cann import map_sample as sample
 from occ.compiler.codegen_cann import map_shape as shape
 from occ.compiler.codegen_cann import map_window as window
 from occ.compiler.codegen_cann.emitter import Emitter, Unsupported, describe
@@ -21,6 +22,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     map_elementwise, window, map_linear, map_reduce, shape, resize, map_quantize, map_attention, map_control,
+    sample,
 )  # fmt: skip
 
 

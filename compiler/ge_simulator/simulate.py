@@ -9,7 +9,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from occ.compiler.ge_simulator import compute, data, recurrent, reductions, window
+from occ.compiler.ge_simulator import compute, data, reductions, sampling, window
 from occ.compiler.ge_simulator.precision import Precision
 from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, Tensor, read
 
@@ -23,7 +23,7 @@ _LONGEST_LOOP = 100_000
 def kernels() -> Mapping[str, Kernel]:
     """What each operator type computes: a function of the node and its operands (None where absent)."""
     table: dict[str, Kernel] = {}
-    for family in (compute, window, reductions, data, recurrent):
+    for family in (compute, window, reductions, data, sampling):
         table |= family.KERNELS
     return MappingProxyType(table)
 
