@@ -14,7 +14,7 @@ from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te import TeFunc
-from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime.artifact import weight_infos
 from occ.runtime.attributes import encode_attrs
@@ -74,6 +74,8 @@ def value_info(name: str, type_: Type | None) -> TensorInfo:
             return TensorInfo(name, value_info(name, elem).dtype, [], "sequence")
         case OptionalType(elem):
             return TensorInfo(name, value_info(name, elem).dtype, [], "optional")
+        case MapType():
+            return TensorInfo(name, type_.value.dtype.name, [], "map")
         case None:
             raise AssertionError(f"%{name} has no type")
 
@@ -220,7 +222,9 @@ class _Planner:
     def _strings(self, w: Weight) -> Step:
         """Strings are no bytes that could be mapped: a host step makes them."""
         self._store(w, Storage("host"))
-        return Step("host", "constant", [], [self._buffer(w, w.type)], attrs=encode_attrs({"value": w.data}))
+        return Step(
+            "host", "constant", [], [self._buffer(w, w.type)], attrs=encode_attrs({"value": w.data, "n_results": 1})
+        )
 
 
 def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class TensorInfo:
     """An input or output.
 
     Attributes:
-        kind: `tensor`; `unranked` for a tensor of any shape; `sequence` or `optional`, whose `shape` is empty and whose
-            `dtype` is that of the tensors within.
+        kind: `tensor`; `unranked` for a tensor of any shape; `sequence`, `optional` or `map`, whose `shape` is empty and
+            whose `dtype` is that of the tensors within.
     """
 
     name: str

@@ -103,10 +103,12 @@ class Signature:
         return [self._array(i, d, inputs[i.name], resident) for i, d in zip(self.inputs, self.dtypes, strict=True)]
 
     def _array(self, info: TensorInfo, dtype: np.dtype, value: Any, resident: bool) -> Any:
+        if info.kind == "map" or isinstance(value, dict):
+            return self._map(info, dtype, value)
         if info.kind == "optional" and value is None:
             return None
         if info.kind == "sequence" or (isinstance(value, (list, tuple)) and info.kind == "optional"):
-            return [self._array(info, dtype, v, False) if isinstance(v, list) else np.asarray(v) for v in value]
+            return [self._array(info, dtype, v, False) if isinstance(v, (list, dict)) else np.asarray(v) for v in value]
         try:
             array = _as_array(value, resident)
         except (ValueError, TypeError, BufferError) as e:
@@ -120,6 +122,21 @@ class Signature:
                 f"convert it: `x.astype({str(dtype)!r})`",
             )
         return np.ascontiguousarray(array) if array.ndim and isinstance(array, np.ndarray) else array
+
+    def _map(self, info: TensorInfo, dtype: np.dtype, value: Any) -> dict[Any, Any]:
+        """A map, its values of the element type."""
+        if not isinstance(value, dict) or info.kind == "tensor":
+            raise RunError(
+                "OCC0501", f"the input `{info.name}` is {type(value).__name__}, the model takes {self.show(info)}"
+            )
+        fits = {"f": (int, float, np.number), "i": (int, np.integer), "s": (str,)}
+        allowed = fits.get("s" if info.dtype == "str" else info.dtype[0], (object,))
+        if wrong := [k for k, v in value.items() if not isinstance(v, allowed)]:
+            raise RunError(
+                "OCC0501",
+                f"the value of {wrong[0]!r} in the input `{info.name}` is no {info.dtype}, as the model takes",
+            )
+        return value if info.dtype == "str" else {k: dtype.type(v) for k, v in value.items()}
 
     def bind(self, arrays: Sequence[Any]) -> dict[str, int]:
         """Values of the symbolic dims.

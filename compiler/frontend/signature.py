@@ -10,7 +10,7 @@ from occ.compiler.diagnostics import Sink, error, shorten
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
 _WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
@@ -88,6 +88,11 @@ class Signature:
                 return SequenceType(self._within(name, proto.sequence_type.elem_type))
             case "optional_type":
                 return OptionalType(self._within(name, proto.optional_type.elem_type))
+            case "map_type":
+                key, value = dt.BY_ONNX.get(proto.map_type.key_type), self._within(name, proto.map_type.value_type)
+                if key is None or not isinstance(value, TensorType):
+                    raise error("OCC0108", f"input `{shorten(name)}` is a map of an unknown kind")
+                return MapType(key, TensorType(value.dtype, ()))
             case kind:
                 raise error("OCC0301", f"input `{shorten(name)}` is of the unsupported kind {kind or 'none'}")
 

@@ -26,7 +26,7 @@ from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.te import Check, Param, Scatter, Stage, TeFunc
-from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
 
@@ -125,6 +125,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     seq = staticmethod(SequenceType)
     opt = staticmethod(OptionalType)
+    map_type = staticmethod(lambda key, value: MapType(dt.BY_NAME[key], value))
 
     unknown = staticmethod(lambda: None)
     types = staticmethod(lambda *types: [*types])

@@ -29,7 +29,7 @@ from occ.compiler.ir.expr import (
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.te import AnyStage, Scatter, TeFunc
-from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
 LARGEST_DENSE = 16  # elements of a weight that is printed in place
@@ -75,7 +75,7 @@ def attr_text(value: Any) -> str:
             return sigil("@", value)
         case Sym():
             return f"dim<{value}>"
-        case TensorType() | SequenceType() | OptionalType():
+        case TensorType() | SequenceType() | OptionalType() | MapType():
             return f"type<{value}>"
         case tuple() | list():
             return f"[{', '.join(map(attr_text, value))}]"

@@ -1,4 +1,4 @@
-"""Types of values: tensors, sequences and optionals."""
+"""Types of values: tensors, sequences, optionals and maps."""
 
 from __future__ import annotations
 
@@ -91,4 +91,15 @@ class OptionalType:
         return f"opt<{self.elem}>"
 
 
-Type = TensorType | SequenceType | OptionalType
+@dataclass(frozen=True)
+class MapType:
+    """A map from numbers or strings to values of one type (ai.onnx.ml); a value is a scalar where it is a tensor."""
+
+    key: DType
+    value: TensorType
+
+    def __str__(self) -> str:
+        return f"map<{self.key},{self.value}>"
+
+
+Type = TensorType | SequenceType | OptionalType | MapType

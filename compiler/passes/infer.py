@@ -20,7 +20,7 @@ from occ.compiler.ir.ops.spec import onnx_type_name
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import collecting
-from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.infer_control import infer_control
@@ -312,6 +312,8 @@ def _spelling(type_: Type | None) -> str:
             return f"seq({onnx_type_name(elem.dtype)})"
         case OptionalType(elem):
             return f"optional({_spelling(elem)})"
+        case MapType(key, value):
+            return f"map({onnx_type_name(key)[7:-1]},{onnx_type_name(value.dtype)})"
         case _:
             return ""
 

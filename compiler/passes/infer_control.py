@@ -13,7 +13,7 @@ from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.shape import data_dim
-from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
 
 _ROUNDS = 8  # of generalising what a loop carries; each makes an extent symbolic or a rank unknown
@@ -247,6 +247,8 @@ def _loose(t: Type) -> Type:
             return SequenceType(_loose(elem))
         case OptionalType(elem):
             return OptionalType(_loose(elem))
+        case MapType():
+            return t
 
 
 def join(a: Type | None, b: Type | None, fresh: Callable[[], Dim]) -> Type | None:

@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
-from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from onnx.defs import OpSchema
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
@@ -226,6 +226,9 @@ def value_type(proto: onnx.TypeProto) -> Type | None:
         case "optional_type":
             elem = value_type(proto.optional_type.elem_type)
             return None if elem is None else OptionalType(elem)
+        case "map_type":
+            key, value = dt.BY_ONNX.get(proto.map_type.key_type), value_type(proto.map_type.value_type)
+            return MapType(key, value) if key is not None and isinstance(value, TensorType) else None
         case _:
             return None
 

@@ -1,0 +1,344 @@
+"""ai.onnx.ml: what converters of classical models (scikit-learn and its like) write. Arithmetic is made of tensor operators,
+so that it is compiled and fused; labels, maps, trees and support vectors are host routines.
+
+Where the ONNX text leaves a case open, the meaning is that of onnxruntime, which these files are written for.
+"""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dtype import F32, F64, I64, STR, DType
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import data_dim
+from occ.compiler.ir.types import MapType, SequenceType, TensorType
+from occ.compiler.ir.value import Value
+
+DOMAIN = "ai.onnx.ml"
+POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")  # in the order of TreeEnsemble's numbers
+
+
+def _floats(b: GraphBuilder, x: Value) -> Value:
+    """f64 stays; everything else is computed in f32."""
+    return x if x.tensor.dtype in (F32, F64) else b.Cast(x, to=F32)
+
+
+def _f32(b: GraphBuilder, x: Value) -> Value:
+    return x if x.tensor.dtype == F32 else b.Cast(x, to=F32)
+
+
+def _row(values: tuple[float, ...] | None, features: object, name: str) -> tuple[float, ...] | None:
+    """Values for each feature, or one for all."""
+    if values is not None and isinstance(features, int) and len(values) not in (1, features):
+        raise Invalid(f"`{name}` has {len(values)} values for {features} features", code="OCC0107")
+    return values
+
+
+def _matrix_rank(operator: str, x: Value, ranks: tuple[int, ...] = (1, 2)) -> int:
+    if x.tensor.rank not in ranks:
+        raise Invalid(f"`{operator}` takes a vector or a matrix, not {x.type}")
+    return x.tensor.rank
+
+
+@op("ai.onnx.ml.Scaler")
+class Scaler:
+    """`(x - offset) * scale`, as f32."""
+
+    def composite(b, x, *, a):
+        x = _floats(b, x)
+        features = x.tensor.dims[-1] if x.tensor.rank else 1
+        if a.offset is not None:
+            x = b.Sub(x, b.constant(_row(a.offset, features, "offset"), x.tensor.dtype))
+        if a.scale is not None:
+            x = b.Mul(x, b.constant(_row(a.scale, features, "scale"), x.tensor.dtype))
+        return _f32(b, x)
+
+
+@op("ai.onnx.ml.Normalizer")
+class Normalizer:
+    """Each row divided by its norm; a row whose norm is 0 stays."""
+
+    def composite(b, x, *, a):
+        _matrix_rank("Normalizer", x)
+        x = _f32(b, x)
+        axes = b.constant([-1], I64)
+        match a.norm:
+            case "MAX":
+                norm = b.ReduceMax(x, axes, keepdims=1)
+            case "L1":
+                norm = b.ReduceL1(x, axes, keepdims=1)
+            case "L2":
+                norm = b.ReduceL2(x, axes, keepdims=1)
+            case _:
+                raise Invalid(f"`norm` of `Normalizer` is {a.norm!r}", code="OCC0107")
+        is_zero = b.Equal(norm, b.constant(0.0, F32))
+        return b.Div(x, b.Where(is_zero, b.constant(1.0, F32), norm))
+
+
+@op("ai.onnx.ml.Binarizer")
+class Binarizer:
+    """1 where an element exceeds the threshold, else 0."""
+
+    def composite(b, x, *, a):
+        wide = _floats(b, x)
+        return b.Cast(b.Greater(wide, b.constant(a.threshold, wide.tensor.dtype)), to=x.tensor.dtype)
+
+
+@op("ai.onnx.ml.Imputer")
+class Imputer:
+    """One value replaced by that of its feature."""
+
+    def composite(b, x, *, a):
+        dtype = x.tensor.dtype
+        values, old = (
+            (a.imputed_value_floats, a.replaced_value_float)
+            if dtype.is_float
+            else (a.imputed_value_int64s, a.replaced_value_int64)
+        )
+        if not values:
+            raise Invalid(f"`Imputer` has no values to put into {x.type}", code="OCC0107")
+        _row(values, x.tensor.dims[-1] if x.tensor.rank else 1, "imputed_value")
+        missing = b.IsNaN(x) if dtype.is_float and np.isnan(old) else b.Equal(x, b.constant(old, dtype))
+        return b.Where(missing, b.constant(values, dtype), x)
+
+
+@op("ai.onnx.ml.ArrayFeatureExtractor")
+class ArrayFeatureExtractor:
+    """Elements of the last axis, by position; a vector counts as a matrix of one row."""
+
+    def composite(b, x, positions, *, a):
+        if not x.tensor.rank:
+            raise Invalid(f"`ArrayFeatureExtractor` takes a tensor with axes, not {x.type}")
+        if x.tensor.rank == 1:
+            x = b.Unsqueeze(x, b.constant([0], I64))
+        return b.Gather(x, b.Reshape(positions, b.constant([-1], I64)), axis=x.tensor.rank - 1)
+
+
+@op("ai.onnx.ml.FeatureVectorizer")
+class FeatureVectorizer:
+    """Features side by side, as f32; each operand cut, or filled with zeros, to the width that is stated for it. A vector
+    is one row.
+    """
+
+    def composite(b, *xs, a):
+        if a.inputdimensions is None or len(a.inputdimensions) != len(xs):
+            raise Invalid("`FeatureVectorizer` needs one of `inputdimensions` for each operand", code="OCC0107")
+        return b.Concat(*(_of_width(b, x, n) for x, n in zip(xs, a.inputdimensions, strict=True)), axis=1)
+
+
+def _of_width(b: GraphBuilder, x: Value, width: int) -> Value:
+    if _matrix_rank("FeatureVectorizer", x) == 1:
+        x = b.Unsqueeze(x, b.constant([0], I64))
+    x = _f32(b, x)
+    given = x.tensor.dims[1]
+    if given == width:
+        return x
+    missing = max(width - given, 0) if isinstance(given, int) else width
+    if missing:
+        x = b.Pad(x, b.constant([0, 0, 0, missing], I64))
+    if isinstance(given, int) and given <= width:
+        return x
+    return b.Slice(x, b.constant([0], I64), b.constant([width], I64), b.constant([1], I64))
+
+
+@op("ai.onnx.ml.LinearRegressor")
+class LinearRegressor:
+    """`x @ coefficients.T + intercepts`, and a transformation."""
+
+    def composite(b, x, *, a):
+        rank = _matrix_rank("LinearRegressor", x)
+        x = _floats(b, x if rank == 2 else b.Unsqueeze(x, b.constant([0], I64)))
+        if not a.coefficients or len(a.coefficients) % a.targets:
+            raise Invalid(f"`LinearRegressor` needs coefficients for {a.targets} targets", code="OCC0107")
+        table = np.reshape(a.coefficients, (a.targets, -1)).T
+        y = b.MatMul(x, b.constant(table, x.tensor.dtype))
+        if a.intercepts:
+            y = b.Add(y, b.constant(_row(a.intercepts, a.targets, "intercepts"), x.tensor.dtype))
+        return _transformed(b, _f32(b, y), a.post_transform)
+
+
+def _transformed(b: GraphBuilder, y: Value, how: str) -> Value:
+    """`post_transform`, on rows of f32."""
+    match how:
+        case "NONE":
+            return y
+        case "LOGISTIC":
+            return b.Sigmoid(y)
+        case "SOFTMAX":
+            return b.Softmax(y, axis=-1)
+        case "SOFTMAX_ZERO":
+            return _softmax_zero(b, y)
+        case "PROBIT":
+            return _probit(b, y)
+        case _:
+            raise Invalid(f"`post_transform` is {how!r}", code="OCC0107", note=f"one of {', '.join(POST_TRANSFORMS)}")
+
+
+def _softmax_zero(b: GraphBuilder, y: Value) -> Value:
+    """Softmax in which what is 0 stays 0."""
+    rows = b.constant([-1], I64)
+    top = b.ReduceMax(y, rows, keepdims=1)
+    is_zero = b.Less(b.Abs(y), b.constant(1e-7, F32))
+    each = b.Where(is_zero, b.Mul(y, b.Exp(b.Neg(top))), b.Exp(b.Sub(y, top)))
+    total = b.ReduceSum(each, rows, keepdims=1)
+    none = b.Equal(total, b.constant(0.0, F32))
+    return b.Where(none, b.constant(0.5, F32), b.Div(each, b.Where(none, b.constant(1.0, F32), total)))
+
+
+def _probit(b: GraphBuilder, y: Value) -> Value:
+    """Quantile of the normal distribution, by the approximation of Winitzki's that onnxruntime uses."""
+
+    def c(value: float) -> Value:
+        return b.constant(value, F32)
+
+    u = b.Sub(b.Mul(y, c(2.0)), c(1.0))
+    log = b.Log(b.Mul(b.Sub(c(1.0), u), b.Add(c(1.0), u)))
+    v = b.Add(c(2 / (np.pi * 0.147)), b.Mul(c(0.5), log))
+    inside = b.Sub(b.Sqrt(b.Sub(b.Mul(v, v), b.Mul(c(1 / 0.147), log))), v)
+    return b.Mul(b.Mul(b.Sign(u), b.Sqrt(inside)), c(1.41421356))
+
+
+# Host routines --------------------------------------------------------------------------------------------------------
+
+
+def _batch(x) -> tuple[object, ...]:
+    """Rows of a matrix; a vector is one row."""
+    if x.type.shape is None:
+        return (data_dim(0),)
+    if x.rank not in (1, 2):
+        raise Invalid(f"a vector or a matrix is needed, not {x.type}")
+    return (1,) if x.rank == 1 else (x.shape[0],)
+
+
+def _classifier(name: str, ints: str, columns: Callable[[SimpleNamespace, int], object]) -> OpSpec:
+    """An operator that gives the label and the scores of each row."""
+
+    def infer(x, *, a):
+        labels = len(a.classlabels_strings or getattr(a, ints) or ())
+        dtype: DType = STR if a.classlabels_strings else I64
+        return TensorType(dtype, _batch(x)), TensorType(F32, (*_batch(x), columns(a, labels)))
+
+    doc = f"The class of each row and the scores of all classes, by {name}."
+    return OpSpec(f"{DOMAIN}.{name}", {"infer": infer, "host": name, "__doc__": doc})
+
+
+def _tree_columns(a: SimpleNamespace, labels: int) -> object:
+    return max(labels, 1) if labels != 1 else data_dim(1)
+
+
+def _svm_columns(a: SimpleNamespace, labels: int) -> object:
+    if a.prob_a or not a.vectors_per_class:
+        return data_dim(1)
+    pairs = labels * (labels - 1) // 2
+    return pairs if pairs > 1 else data_dim(1)
+
+
+LinearClassifier = _classifier("LinearClassifier", "classlabels_ints", lambda a, labels: data_dim(1))
+SVMClassifier = _classifier("SVMClassifier", "classlabels_ints", _svm_columns)
+TreeEnsembleClassifier = _classifier("TreeEnsembleClassifier", "classlabels_int64s", _tree_columns)
+
+
+@op("ai.onnx.ml.SVMRegressor", host="SVMRegressor")
+class SVMRegressor:
+    """Support vector regression, or novelty: 1 inside and -1 outside."""
+
+    def infer(x, *, a):
+        return TensorType(F32, (*_batch(x), 1))
+
+
+@op("ai.onnx.ml.TreeEnsembleRegressor", host="TreeEnsembleRegressor")
+class TreeEnsembleRegressor:
+    """What the leaves that a row comes to give, over all trees."""
+
+    def infer(x, *, a):
+        return TensorType(F32, (*_batch(x), a.n_targets or 1))
+
+
+@op("ai.onnx.ml.TreeEnsemble", host="TreeEnsemble")
+class TreeEnsemble:
+    """Decision trees of any kind (ai.onnx.ml 5): what the leaves that a row comes to give, over all trees."""
+
+    def infer(x, *, a):
+        return TensorType(x.dtype, (*_batch(x), a.n_targets or 1))
+
+
+@op("ai.onnx.ml.LabelEncoder", host="LabelEncoder")
+class LabelEncoder:
+    """Each element looked up in a table."""
+
+    def infer(x, *, a):
+        return TensorType(_encoded(x.dtype, a), x.type.shape)
+
+
+def _encoded(dtype: DType, a: SimpleNamespace) -> DType:
+    from occ.compiler.ir.dtype import from_numpy
+
+    if getattr(a, "classes_strings", None):  # ai.onnx.ml 1: between strings and their positions
+        return I64 if dtype == STR else STR
+    if a.values_tensor is not None:
+        return STR if a.values_tensor.dtype.kind in "OUST" else from_numpy(a.values_tensor.dtype)
+    for name, made in (("values_strings", STR), ("values_int64s", I64), ("values_floats", F32)):
+        if getattr(a, name) is not None:
+            return made
+    raise Invalid("`LabelEncoder` has no values", code="OCC0107")
+
+
+@op("ai.onnx.ml.CategoryMapper", host="CategoryMapper")
+class CategoryMapper:
+    """Strings to numbers, or numbers to strings."""
+
+    def infer(x, *, a):
+        return TensorType(I64 if x.dtype == STR else STR, x.type.shape)
+
+
+@op("ai.onnx.ml.OneHotEncoder", host="OneHotEncoder")
+class OneHotEncoder:
+    """A new last axis with a 1 for the category of each element."""
+
+    def infer(x, *, a):
+        categories = len(a.cats_strings or a.cats_int64s or ())
+        return TensorType(F32, None if x.type.shape is None else (*x.shape, categories))
+
+
+@op("ai.onnx.ml.ZipMap", host="ZipMap")
+class ZipMap:
+    """A map from class to score for each row."""
+
+    def infer(x, *, a):
+        return SequenceType(MapType(STR if a.classlabels_strings else I64, TensorType(F32, ())))
+
+
+@op("ai.onnx.ml.DictVectorizer", host="DictVectorizer")
+class DictVectorizer:
+    """The values of a map, in the order of a vocabulary."""
+
+    def infer(x, *, a):
+        if not isinstance(x.type, MapType):
+            raise Invalid(f"`DictVectorizer` takes a map, not {x.type}")
+        words = len(a.string_vocabulary or a.int64_vocabulary or ())
+        return TensorType(x.type.value.dtype, (1, words))
+
+
+@op("ai.onnx.ml.CastMap", host="CastMap")
+class CastMap:
+    """The values of a map in the order of its keys, dense or at the place that the key names."""
+
+    def infer(x, *, a):
+        if not isinstance(x.type, MapType):
+            raise Invalid(f"`CastMap` takes a map, not {x.type}")
+        made = {"TO_FLOAT": F32, "TO_INT64": I64, "TO_STRING": STR}.get(a.cast_to)
+        if made is None:
+            raise Invalid(f"`cast_to` of `CastMap` is {a.cast_to!r}", code="OCC0107")
+        return TensorType(made, (1, a.max_map if a.map_form == "SPARSE" else data_dim(0)))
+
+
+ALL: tuple[OpSpec, ...] = (
+    Scaler, Normalizer, Binarizer, Imputer, ArrayFeatureExtractor, FeatureVectorizer, LinearRegressor, LinearClassifier,
+    SVMClassifier, TreeEnsembleClassifier, SVMRegressor, TreeEnsembleRegressor, TreeEnsemble, LabelEncoder, CategoryMapper,
+    OneHotEncoder, ZipMap, DictVectorizer, CastMap,
+)  # fmt: skip

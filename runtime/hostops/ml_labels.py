@@ -1,0 +1,132 @@
+"""Tables, categories and maps of ai.onnx.ml. A map is a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+def _text(x: Any) -> str:
+    return x.decode("utf-8", "surrogateescape") if isinstance(x, bytes) else str(x)
+
+
+def _first(*given: Any) -> Any:
+    """The one of several attributes that is given."""
+    return next((g for g in given if g is not None), None)
+
+
+def _lookup(x: np.ndarray, keys: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """The position of each element in the keys, -1 where it is none; of equal keys the first counts, a NaN is like a NaN."""
+    listed = np.asarray(keys, object if x.dtype.kind in "OUST" else None)
+    if x.dtype.kind in "OUST":
+        where = {_text(k): n for n, k in reversed(list(enumerate(listed)))}
+        found = np.array([where.get(_text(v), -1) for v in x.reshape(-1)], np.int64)
+        return found.reshape(x.shape)
+    if not len(listed):
+        return np.full(x.shape, -1, np.int64)
+    listed = listed.astype(x.dtype)
+    order = np.argsort(listed, kind="stable")
+    at = np.minimum(np.searchsorted(listed[order], x), len(order) - 1)
+    near = listed[order][at]
+    same = (near == x) | ((near != near) & (x != x))
+    return np.where(same, order[at], -1)
+
+
+def _table(values: Sequence[Any] | np.ndarray, default: Any, dtype: np.dtype) -> np.ndarray:
+    """The values with the default behind them, where position -1 finds it."""
+    made = np.empty(len(values) + 1, dtype)
+    made[:-1] = [_text(v) for v in values] if dtype.kind == "O" else np.asarray(values)
+    made[-1] = _text(default) if dtype.kind == "O" else default
+    return made
+
+
+def label_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    classes = getattr(a, "classes_strings", None)
+    if classes:
+        return _between(x, classes, range(len(classes)), a)
+    keys = _first(a.keys_tensor, a.keys_strings, a.keys_int64s, a.keys_floats)
+    if keys is None:
+        raise ValueError("`LabelEncoder` has no keys")
+    for values, default, dtype in (
+        (a.values_tensor, None, None), (a.values_strings, a.default_string, object),
+        (a.values_int64s, a.default_int64, np.int64), (a.values_floats, a.default_float, np.float32),
+    ):  # fmt: skip
+        if values is None:
+            continue
+        if dtype is None:
+            dtype = object if values.dtype.kind in "OUST" else values.dtype
+            own = {"O": a.default_string, "f": a.default_float}.get(np.dtype(dtype).kind, a.default_int64)
+            default = own if a.default_tensor is None else np.asarray(a.default_tensor).reshape(-1)[0]
+        if len(keys) != len(values):
+            raise ValueError(f"`LabelEncoder` has {len(keys)} keys and {len(values)} values")
+        return _table(values, default, np.dtype(dtype))[_lookup(x, keys)]
+    raise ValueError("`LabelEncoder` has no values")
+
+
+def _between(x: np.ndarray, strings: Sequence[str], numbers: Sequence[int], a: SimpleNamespace) -> np.ndarray:
+    if x.dtype.kind in "OUST":
+        return _table(numbers, a.default_int64, np.dtype(np.int64))[_lookup(x, strings)]
+    return _table(strings, a.default_string, np.dtype(object))[_lookup(x, np.array(numbers, np.int64))]
+
+
+def category_mapper(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    strings, numbers = a.cats_strings or (), a.cats_int64s or ()
+    if len(strings) != len(numbers):
+        raise ValueError(f"`CategoryMapper` has {len(strings)} strings and {len(numbers)} numbers")
+    return _between(x, strings, numbers, a)
+
+
+def one_hot_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    """Numbers are cut to integers before they are looked up."""
+    categories = a.cats_strings if x.dtype.kind in "OUST" else a.cats_int64s
+    if not categories:
+        raise ValueError(f"`OneHotEncoder` has no categories for {x.dtype}")
+    at = _lookup(x if x.dtype.kind in "OUST" else x.astype(np.int64), categories)
+    if not a.zeros and (at < 0).any():
+        raise ValueError(f"{x[at < 0].reshape(-1)[0]!r} is no category of `OneHotEncoder`")
+    return (at[..., None] == np.arange(len(categories))).astype(np.float32)
+
+
+def zip_map(x: np.ndarray, *, a: SimpleNamespace) -> tuple[list[dict[Any, float]]]:
+    keys = a.classlabels_strings or a.classlabels_int64s or ()
+    rows = x.reshape(1, -1) if x.ndim == 1 else x
+    if rows.shape[1] != len(keys):
+        raise ValueError(f"`ZipMap` has {len(keys)} classes for {rows.shape[1]} scores")
+    return ([dict(zip(keys, row, strict=True)) for row in rows.tolist()],)
+
+
+def dict_vectorizer(x: Mapping[Any, Any], *, a: SimpleNamespace) -> np.ndarray:
+    words = _first(a.string_vocabulary, a.int64_vocabulary) or ()
+    given = np.array(list(x.values()))
+    strings = given.dtype.kind == "U"
+    dtype = object if strings else given.dtype if len(given) else np.float32
+    return np.array([x.get(w, "" if strings else 0) for w in words], dtype).reshape(1, -1)
+
+
+def cast_map(x: Mapping[int, Any], *, a: SimpleNamespace) -> np.ndarray:
+    dtype, convert, missing = {
+        "TO_FLOAT": (np.float32, float, 0.0), "TO_INT64": (np.int64, int, 0), "TO_STRING": (object, _string, "0.f"),  # as onnxruntime spells them
+    }[a.cast_to]  # fmt: skip
+    keys = sorted(x)
+    if a.map_form != "SPARSE":
+        return np.array([convert(x[k]) for k in keys], dtype).reshape(1, -1)
+    if keys and keys[0] < 0:
+        raise ValueError(f"`CastMap` has the negative key {keys[0]}")
+    made = np.full((1, a.max_map), missing, dtype)
+    for k in keys:
+        if k < a.max_map:
+            made[0, k] = convert(x[k])
+    return made
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:f}"
+
+
+ROUTINES: dict[str, Callable[..., Any]] = {
+    "LabelEncoder": label_encoder, "CategoryMapper": category_mapper, "OneHotEncoder": one_hot_encoder, "ZipMap": zip_map,
+    "DictVectorizer": dict_vectorizer, "CastMap": cast_map,
+}  # fmt: skip
