@@ -196,7 +196,8 @@ class DevicePart:
     Attributes:
         name: as in `Step.name`.
         air: member with the GE graph, in the folder `device/`.
-        om: member with the compiled graph; empty until a toolkit has compiled it.
+        om: member with the compiled graph; empty until a toolkit has compiled it. Of a part with a program, what the
+            names of its compiled operators begin with.
         files: further members that the graph refers to (weights beyond what one protobuf message can hold).
         soc: exact version of the chip, as `aclrtGetSocName` spells it.
         precision: value of `precision_mode_v2` that the graph is compiled with (`origin`, `fp16`, ...).
@@ -205,6 +206,8 @@ class DevicePart:
         gears: sets of extents that the compiled graph takes, by symbol; empty where all extents are constant.
         weights: bytes of constants.
         workspace: bytes of intermediate values that are alive at once, at the most.
+        program: member with the operators one by one, where they are not compiled as one graph; see
+            `occ.runtime.acl.singleop`.
         toolkit: release of CANN that compiled `om`, as far as it is known.
     """
 
@@ -221,11 +224,17 @@ class DevicePart:
     weights: int = 0
     workspace: int = 0
     toolkit: str = ""
+    program: str = ""
 
     @property
     def beside(self) -> str:
         """The member where the script of an artifact leaves the compiled graph, when `om` does not name one."""
         return self.air.removesuffix(".air") + ".om"
+
+    @property
+    def constants(self) -> str:
+        """The member with the constants of a program."""
+        return self.air.removesuffix(".air") + ".constants"
 
     @property
     def memory(self) -> int:

@@ -20,7 +20,7 @@ from occ.compiler.codegen_cann.memory import total, workspace
 from occ.compiler.codegen_cann.onnx_view import onnx_view
 from occ.compiler.codegen_cann.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.schedule import plan_parts
-from occ.compiler.codegen_cann.single_op import single_ops
+from occ.compiler.codegen_cann.single_op import program, single_ops
 from occ.compiler.codegen_cann.text import graph_text
 from occ.compiler.codegen_cann.validate import graph_problems
 from occ.compiler.diagnostics import CompileError, Diagnostic
@@ -267,6 +267,8 @@ def _for_people(graph: Graph, options: Mapping[str, Any]) -> dict[str, bytes]:
         made |= {f"graphs/{name}.txt": graph_text(graph).encode(), f"graphs/{name}.onnx": onnx_view(graph)}
     if not options["enable_cann_graph"]:
         made[f"device/{name}.singleop.json"] = (json.dumps(single_ops(graph.all()), indent=1) + "\n").encode()
+        if (found := program(graph)) is not None:
+            made[f"device/{name}.program.json"], made[f"device/{name}.constants"] = found
     return made
 
 
@@ -283,6 +285,7 @@ def _summary(parts: Sequence[Part], target: str, options: Mapping[str, Any]) -> 
 def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str], m: Module) -> DevicePart:
     graph = d.graph
     with_gears = gears(m, options) if asked(options) else []
+    one_by_one = not options["enable_cann_graph"] and not graph.children and not with_gears
     return DevicePart(
         graph.name, f"device/{graph.name}.air", options["soc_version"], precision_of(options),
         [_tensor(n.name, n.outputs[0], v) for n, v in zip(graph.data, d.part.inputs, strict=True)],
@@ -291,7 +294,7 @@ def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str], m: M
             for name, r, v in zip(graph.output_names, graph.outputs, d.part.outputs, strict=True)
         ],
         files=members, command=atc.command(graph.name, options, arguments(m, options)), gears=with_gears,
-        weights=graph.weights, workspace=d.workspace,
+        weights=graph.weights, workspace=d.workspace, program=f"device/{graph.name}.program.json" if one_by_one else "",
     )  # fmt: skip
 
 

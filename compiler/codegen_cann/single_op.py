@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +32,35 @@ def single_ops(graphs: Iterable[Graph]) -> list[dict[str, Any]]:
                 entry = _entry(node)
                 found.setdefault(repr(entry), entry)
     return list(found.values())
+
+
+def program(graph: Graph) -> tuple[bytes, bytes] | None:
+    """A graph as operators to run one by one, in the form that `occ.runtime.acl.singleop` reads, and its constants.
+
+    Returns:
+        None for a graph with sub-graphs, which only a compiled graph can have.
+    """
+    if graph.children:
+        return None
+    numbers: dict[tuple[Node, int], int] = {(n, 0): k for k, n in enumerate(graph.data)}
+    constants = [n for n in graph.nodes if n.type == "Const"]
+    numbers |= {(n, 0): len(numbers) + k for k, n in enumerate(constants)}
+    places: list[list[int]] = []
+    data = bytearray()
+    for n in constants:
+        data += bytes(-len(data) % 64)
+        raw = n.value.tobytes()
+        places.append([len(data), len(raw)])
+        data += raw
+    operators: list[dict[str, Any]] = []
+    for node in (n for n in graph.nodes if n.type not in _STRUCTURE):
+        reads = [-1 if r is None else numbers[r.node, r.index] for r in node.inputs]
+        numbers |= {(node, k): len(numbers) + k for k in range(len(node.outputs))}
+        writes = [numbers[node, k] for k in range(len(node.outputs))]
+        operators.append({"name": node.name, "entry": _entry(node), "reads": reads, "writes": writes})
+    outputs = [numbers[r.node, r.index] for r in graph.outputs]
+    record = {"inputs": len(graph.data), "constants": places, "operators": operators, "outputs": outputs}
+    return json.dumps(record).encode(), bytes(data)
 
 
 def _entry(node: Node) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -73,43 +74,81 @@ def compile_parts(
     if toolkit is None:
         return artifact
 
-    def compile_one(part: DevicePart) -> bytes:
+    def compile_one(part: DevicePart) -> dict[str, bytes]:
         progress(f"atc: {part.name}")
-        return _compile(toolkit, part, artifact.files, cache)
+        if part.program:
+            return _compile_operators(toolkit, part, artifact.files, cache)
+        return {part.beside: _compile(toolkit, part, artifact.files, cache)}
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        compiled = list(pool.map(compile_one, parts))
-    names = [part.beside for part in parts]
-    records = [replace(part, om=om, toolkit=toolkit.release) for part, om in zip(parts, names, strict=True)]
+        compiled = {name: data for made in pool.map(compile_one, parts) for name, data in made.items()}
+    records = [replace(p, om=_folder(p) if p.program else p.beside, toolkit=toolkit.release) for p in parts]
     manifest = replace(artifact.manifest, parts=records)
-    return replace(artifact, manifest=manifest, files={**artifact.files, **dict(zip(names, compiled, strict=True))})
+    return replace(artifact, manifest=manifest, files={**artifact.files, **compiled})
+
+
+def _folder(part: DevicePart) -> str:
+    """What the names of the compiled operators of a part begin with."""
+    return part.air.removesuffix(".air") + "/"
 
 
 def _compile(toolkit: Toolkit, part: DevicePart, files: Mapping[str, bytes], cache: Cache) -> bytes:
     members = {name.rpartition("/")[2]: files[name] for name in (part.air, *part.files)}
-    command = [toolkit.atc, *part.command[1:]]
-    named = [data for data in map(_contents, command[1:]) if data]
-    identity = (toolkit.atc, toolkit.release, *command[1:], *named, *(x for item in members.items() for x in item))
+    made = _run(toolkit, part.name, part.command[1:], members, cache)
+    if len(made) != 1:
+        raise error("OCC0405", f"`atc` gave {len(made)} files for part `{shorten(part.name, 60)}`, not 1")
+    return made[0]
+
+
+def _compile_operators(
+    toolkit: Toolkit, part: DevicePart, files: Mapping[str, bytes], cache: Cache
+) -> dict[str, bytes]:
+    """Models of the operators of a part; each different one is compiled once, whatever parts it is in."""
+    made: dict[str, bytes] = {}
+    for k, entry in enumerate(json.loads(files[part.air.removesuffix(".air") + ".singleop.json"])):
+        command = ["--singleop=op.json", "--output=.", f"--soc_version={part.soc}", *_kernel_flags(part)]
+        for n, data in enumerate(_run(toolkit, part.name, command, {"op.json": json.dumps([entry]).encode()}, cache)):
+            made[f"{_folder(part)}{k:04}-{n}.om"] = data
+    return made
+
+
+def _kernel_flags(part: DevicePart) -> list[str]:
+    return [
+        a for a in part.command if a.startswith(("--op_select_implmode", "--optypelist_for_implmode", "--precision"))
+    ]
+
+
+def _run(
+    toolkit: Toolkit, name: str, arguments: Sequence[str], members: Mapping[str, bytes], cache: Cache
+) -> list[bytes]:
+    """Call atc in a folder with some files; what it makes is kept.
+
+    Raises:
+        CompileError: OCC0405 it fails.
+    """
+    command = [toolkit.atc, *arguments]
+    named = [data for data in map(_contents, arguments) if data]
+    identity = (toolkit.atc, toolkit.release, *arguments, *named, *(x for item in members.items() for x in item))
     key = digest(["atc", *identity])
     kept = cache.path("device", key, ".om")
     if kept.is_file():
-        return kept.read_bytes()
+        return [kept.read_bytes()]
     with cache.workspace() as folder:
-        for name, data in members.items():
-            (Path(folder) / name).write_bytes(data)
+        for member, data in members.items():
+            (Path(folder) / member).write_bytes(data)
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         # Recent releases put the system and the processor of the host into the name when shapes are dynamic.
-        made = sorted(Path(folder).glob("*.om"))
-        if ran.returncode or len(made) != 1:
-            raise error(
-                "OCC0405",
-                f"`atc` failed on part `{shorten(part.name, 60)}` with exit code {ran.returncode}",
-                notes=[*_words(ran.stdout + "\n" + ran.stderr), f"the command was: {shorten(' '.join(command), 600)}"],
-                help="check the release of CANN, and that the operator package of this SoC is installed",
-            )
-        data = made[0].read_bytes()
-    cache.put("device", key, data, ".om")
-    return data
+        made = [p.read_bytes() for p in sorted(Path(folder).rglob("*.om"))]
+    if ran.returncode or not made:
+        raise error(
+            "OCC0405",
+            f"`atc` failed on part `{shorten(name, 60)}` with exit code {ran.returncode}",
+            notes=[*_words(ran.stdout + "\n" + ran.stderr), f"the command was: {shorten(' '.join(command), 600)}"],
+            help="check the release of CANN, and that the operator package of this SoC is installed",
+        )
+    if len(made) == 1:
+        cache.put("device", key, made[0], ".om")
+    return made
 
 
 def _contents(argument: str) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from occ.runtime.acl import process
 from occ.runtime.acl.arena import Arena
 from occ.runtime.acl.device import Device
+from occ.runtime.acl.model import Model
 from occ.runtime.acl.options import Options
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.parts import Part, PartStore
@@ -63,7 +64,7 @@ class AscendDevice:
         """
         with self.device.current():
             made = self.store.add(part, files)
-        if made.model is not None and made.model.gears is not None:
+        if isinstance(made.model, Model) and made.model.gears is not None:
             self._gears += [(t.number, t.dims, t.size) for t in (*made.model.inputs, *made.model.outputs)]
         return made
 

@@ -79,13 +79,13 @@ class Launch:
         self._owner.add(self._acl.value, "aclDestroyTensorDesc", desc)
         self._acl.call("aclmdlSetDatasetTensorDesc", self._inputs, desc, k, doing=self._doing)
 
-    def start(self, stream: int | None) -> None:
-        """Queue the execution on a stream; without one, run it and return when it is done.
+    def start(self, stream: int | None, *, blocking: bool) -> None:
+        """Queue the execution on a stream; with `blocking`, which needs none, return when it is done.
 
         Raises:
-            AclError: the driver refuses, or without a stream, the execution failed.
+            AclError: the driver refuses, or with `blocking`, the execution failed.
         """
-        if stream is None:
+        if blocking:
             self._acl.call("aclmdlExecute", self._model.id, self._inputs, self._outputs, doing=self._doing)
         else:
             self._acl.call("aclmdlExecuteAsync", self._model.id, self._inputs, self._outputs, stream, doing=self._doing)

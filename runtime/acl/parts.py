@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from occ.runtime.acl.arena import Arena, Block, OutOfMemory
 from occ.runtime.acl.device import Device
 from occ.runtime.acl.model import Model, ModelTensor
 from occ.runtime.acl.prototypes import DATA_TYPES
+from occ.runtime.acl.singleop import OperatorModel
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import DevicePart, PartTensor
 from occ.runtime.release import is_older
+
+Loaded = Model | OperatorModel
 
 
 class Part:
@@ -21,24 +23,28 @@ class Part:
 
     Attributes:
         record: what the artifact says about it.
+        open: loads it.
         model: the loaded model, or None.
         inputs, outputs: for each tensor of the model, its position in the record.
         users: runs in which it is queued.
     """
 
-    def __init__(self, record: DevicePart, source: Path | np.ndarray) -> None:
-        self.record, self.source = record, source
-        self.model: Model | None = None
+    def __init__(self, record: DevicePart, open_: Callable[[], Loaded]) -> None:
+        self.record, self.open = record, open_
+        self.model: Loaded | None = None
         self.inputs: list[int] = []
         self.outputs: list[int] = []
         self.users = 0
 
-    def fit(self, model: Model) -> None:
-        """Compare the model with the record.
+    def fit(self, model: Loaded) -> None:
+        """Compare the model with the record; operators one by one are in the order of the record by themselves.
 
         Raises:
             RunError: OCC0502 they do not belong together.
         """
+        if isinstance(model, OperatorModel):
+            self.inputs, self.outputs = list(range(model.inputs)), list(range(len(model.outputs)))
+            return
         self.inputs = self._order("input", self.record.inputs, model.inputs)
         self.outputs = self._order("output", self.record.outputs, model.outputs)
 
@@ -96,10 +102,19 @@ class PartStore:
                 f"part `{record.name}` is GE graph IR that is not compiled for the device yet",
                 "build with `--emit om` where the CANN toolkit is, or run it with `--simulate`",
             )
-        part = Part(record, np.frombuffer(files[member], np.uint8))
+        part = Part(record, self._opener(record, files, member))
         self.use(part)
         self.unuse(part)
         return part
+
+    def _opener(self, record: DevicePart, files: Mapping[str, bytes], member: str) -> Callable[[], Loaded]:
+        where = self.device, self.arena, record.name
+        if not record.program:
+            source = np.frombuffer(files[member], np.uint8)
+            return lambda: Model(*where, source)
+        compiled = [np.frombuffer(files[n], np.uint8) for n in sorted(files) if n.startswith(member)]
+        constants = np.frombuffer(files[record.constants], np.uint8)
+        return lambda: OperatorModel(*where, files[record.program], constants, compiled)
 
     def _check_machine(self, record: DevicePart) -> None:
         device, release = self.device, self.device.acl.release
@@ -116,7 +131,7 @@ class PartStore:
                 "an `.om` runs on the release that compiled it or a newer one: update CANN here, or build with an older",
             )
 
-    def use(self, part: Part) -> Model:
+    def use(self, part: Part) -> Loaded:
         """The model of a part, loaded and kept so until `unuse`.
 
         Raises:
@@ -136,10 +151,10 @@ class PartStore:
         with self._lock:
             part.users -= 1
 
-    def _load(self, part: Part) -> Model:
+    def _load(self, part: Part) -> Loaded:
         while True:
             try:
-                model = Model(self.device, self.arena, part.record.name, part.source)
+                model = part.open()
                 break
             except OutOfMemory:
                 if not self._unload_one():

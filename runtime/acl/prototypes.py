@@ -19,6 +19,12 @@ DATA_TYPES = {
     "f32": 0, "f16": 1, "i8": 2, "i32": 3, "u8": 4, "i16": 6, "u16": 7, "u32": 8, "i64": 9, "u64": 10, "f64": 11, "bool": 12,
     "c64": 16, "c128": 17, "bf16": 27, "f8e5m2": 35, "f8e4m3fn": 36, "f8e8m0": 37,
 }  # fmt: skip
+# How `atc --singleop` spells types: aclDataType and bytes.
+SINGLE_OP_TYPES = {
+    "float": (0, 4), "float16": (1, 2), "int8": (2, 1), "int32": (3, 4), "uint8": (4, 1), "int16": (6, 2), "uint16": (7, 2),
+    "uint32": (8, 4), "int64": (9, 8), "uint64": (10, 8), "double": (11, 8), "bool": (12, 1), "complex64": (16, 8),
+    "complex128": (17, 16), "bfloat16": (27, 2),
+}  # fmt: skip
 ELEMENT_TYPES = {number: name for name, number in DATA_TYPES.items()}
 FORMATS = {
     "NCHW": 0, "NHWC": 1, "ND": 2, "NC1HWC0": 3, "FRACTAL_Z": 4, "NC1HWC0_C04": 12, "HWCN": 16, "NDHWC": 27,
@@ -87,7 +93,7 @@ _LETTERS = {
     "aclopLoad": "ipz", "aclopCreateAttr": "p", "aclopDestroyAttr": "vp",
     "aclopSetAttrBool": "ipsb", "aclopSetAttrInt": "ipsl", "aclopSetAttrFloat": "ipsf", "aclopSetAttrString": "ipss",
     "aclopSetAttrDataType": "ipsi", "aclopSetAttrListBool": "ipsip", "aclopSetAttrListInt": "ipsip",
-    "aclopSetAttrListFloat": "ipsip", "aclopSetAttrListString": "ipsip", "aclopSetAttrListDataType": "ipsip",
+    "aclopSetAttrListFloat": "ipsip", "aclopSetAttrListString": "ipsip",
     "aclopSetAttrListListInt": "ipsipp",
     "aclopExecuteV2": "isippipppp",
     # profiler

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from occ.runtime.acl.arena import OutOfMemory
 from occ.runtime.acl.launch import Launch
-from occ.runtime.acl.model import Model, Shape
+from occ.runtime.acl.model import Shape
 from occ.runtime.acl.owner import Owner
-from occ.runtime.acl.parts import Part
+from occ.runtime.acl.parts import Loaded, Part
+from occ.runtime.acl.singleop import OperatorLaunch, OperatorModel
 from occ.runtime.errors import RunError
 from occ.runtime.resident import Resident
 from occ.runtime.signature import numpy_dtype
@@ -35,8 +36,8 @@ class _Queued:
     """An execution that may not be over yet."""
 
     part: Part
-    model: Model
-    launch: Launch
+    model: Loaded
+    launch: Launch | OperatorLaunch
     shapes: list[Shape]
 
 
@@ -130,22 +131,30 @@ class AscendRun:
                 self._host.store.unuse(part)
                 raise
 
-    def _use(self, part: Part) -> Model:
+    def _use(self, part: Part) -> Loaded:
         try:
             return self._host.store.use(part)
         except OutOfMemory:
             self._finish_streams()  # what this run has queued may be what is in the way
             return self._host.store.use(part)
 
-    def _start(self, s: _Stream, part: Part, model: Model, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def _start(
+        self, s: _Stream, part: Part, model: Loaded, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> None:
         ins, outs = [inputs[k] for k in part.inputs], [outputs[k] for k in part.outputs]
         spans = [[(t.address, t.nbytes) for t in side] for side in (ins, outs)]
-        launch = Launch(model, self._host.arena, spans[0], spans[1], [t.shape for t in ins])
+        arena = self._host.arena
+        if isinstance(model, OperatorModel):
+            launch = OperatorLaunch(model, arena, spans[0], spans[1])
+        else:
+            launch = Launch(model, arena, spans[0], spans[1], [t.shape for t in ins])
         s.queued.append(_Queued(part, model, launch, [t.shape for t in outs]))
         try:
-            launch.start(None if self._host.blocking else s.handle)
+            launch.start(s.handle, blocking=self._host.blocking)
         except BaseException:
             s.queued.pop()
+            with suppress(RunError):  # a part of it may be queued already
+                self._device.synchronize(s.handle, str(s))
             with suppress(RunError):
                 launch.close()
             raise

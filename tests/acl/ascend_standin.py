@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from occ.runtime.acl.prototypes import DATA_TYPES, ELEMENT_TYPES, FORMATS
+from occ.runtime.acl.prototypes import DATA_TYPES, ELEMENT_TYPES, FORMATS, SINGLE_OP_TYPES
 from occ.runtime.signature import numpy_dtype
 
 SOURCES = Path(__file__).parent / "standin"
 _FLAGS = ["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+# of type, attributes, (format, extents) of operands and of results, operands (None where absent)
+Described = list[tuple[int, tuple[int, ...]]]
+OperatorCompute = Callable[
+    [str, dict[str, object], Described, Described, list[np.ndarray | None]], Sequence[np.ndarray]
+]
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
@@ -31,6 +38,8 @@ class _Tensor(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("dtype", ctypes.c_int32),
         ("rank", ctypes.c_int32),
+        ("format", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
         ("dims", ctypes.c_int64 * 16),
     )
 
@@ -72,7 +81,7 @@ class Standin:
 
     path: Path
     programs: dict[bytes, Compute] = field(default_factory=dict)
-    operators: dict[str, Callable[[str, Sequence[np.ndarray]], Sequence[np.ndarray]]] = field(default_factory=dict)
+    operator: OperatorCompute | None = None
     fallback: Callable[[bytes, Sequence[np.ndarray]], Sequence[np.ndarray]] | None = None
     errors: list[Exception] = field(default_factory=list)
 
@@ -144,13 +153,48 @@ class Standin:
 
     def _execute_op(self, name: bytes, attrs: bytes, n: int, inputs: object, m: int, outputs: object) -> int:
         try:
-            arrays = [_view(inputs[k]) for k in range(n)]
-            for k, value in zip(range(m), self.operators[name.decode()](attrs.decode(), arrays), strict=True):
+            arrays = [None if inputs[k].dtype < 0 else _view(inputs[k]) for k in range(n)]
+            ins, outs = ([(t.format, tuple(t.dims[: t.rank])) for t in side] for side in (inputs[:n], outputs[:m]))
+            assert self.operator is not None
+            results = self.operator(name.decode(), _attributes(attrs.decode()), ins, outs, arrays)
+            for k, value in zip(range(m), results, strict=True):
                 _give(outputs[k], value)
         except Exception as e:
             self.errors.append(e)
             return 1
         return 0
+
+
+def _attributes(text: str) -> dict[str, object]:
+    return {name: ast.literal_eval(value) for name, value in re.findall(r"(\w+)=(.*?);(?=\w+=|$)", text, re.DOTALL)}
+
+
+def _attribute(kind: str, value: object) -> str:
+    """An attribute as the library writes down what it is told."""
+    match kind:
+        case "float":
+            return f"{float(np.float32(value)):.9g}"
+        case "bool" | "int":
+            return str(int(value))
+        case "string":
+            return f'"{value}"'
+        case "data_type":
+            return str(SINGLE_OP_TYPES[value][0])
+        case _:
+            return "[" + "".join(_attribute(kind.removeprefix("list_"), v) + "," for v in value) + "]"
+
+
+def operator_model(entry: dict[str, object]) -> bytes:
+    """A model of one operator that the stand-in loads, from an entry of the file that `atc --singleop` takes."""
+
+    def tensor(d: dict[str, object]) -> str:
+        number = SINGLE_OP_TYPES[d["type"]][0] if d["type"] in SINGLE_OP_TYPES else -1
+        dims = "".join(f"{n}," for n in d["shape"])
+        return f" {number}:{FORMATS.get(d['format'], -1)}:{dims}{d.get('dynamic_input', '')}{'!' * ('is_const' in d)}"
+
+    ins, outs = ("".join(map(tensor, entry[side])) for side in ("input_desc", "output_desc"))
+    attrs = "".join(f"{a['name']}={_attribute(a['type'], a['value'])};" for a in entry.get("attr", []))
+    return f"standin-op 1\n{entry['op']} |{ins} |{outs} | {attrs}".encode()
 
 
 @dataclass(frozen=True)

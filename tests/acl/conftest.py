@@ -25,7 +25,7 @@ def standin(_library: Standin, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stan
     monkeypatch.setenv("OCC_ASCENDCL", str(_library.path))
     _library.reset()
     _library.programs.clear()
-    _library.fallback = None
+    _library.fallback = _library.operator = None
     yield _library
     gc.collect()
     process.shutdown()

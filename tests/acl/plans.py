@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from ascend_standin import P, Standin, om
+from ascend_standin import P, Standin, om, operator_model
 from occ.runtime.acl.ascend import AscendDevice
 from occ.runtime.acl.options import Options
 from occ.runtime.artifact import Artifact
@@ -139,6 +140,59 @@ def twice(standin: Standin) -> Artifact:
     standin.programs[b"left"] = lambda xs: [xs[0] * 3]
     files = {"device/left.om": om(b"left", [values["x"]], [values["y"]])}
     return artifact(values, ["x"], ["y", "z"], [Node("left", ["x"], ["y"])], files, gives={"z": "y"})
+
+
+def one_by_one(standin: Standin) -> Artifact:
+    """x -> Mix(x, x, absent, weight, [3, 2]) -> Twice: two operators one by one, with attributes of every kind."""
+    tensor = {"format": "ND", "type": "float", "shape": [4, 8]}
+    attrs = [
+        ("i", "int", 3), ("f", "float", 0.1), ("b", "bool", True), ("s", "string", "NCHW"), ("t", "data_type", "int64"),
+        ("li", "list_int", [1, -1]), ("lf", "list_float", [0.5, 0.1]), ("lb", "list_bool", [True, False]),
+        ("ls", "list_string", ["a", "b"]), ("lli", "list_list_int", [[1, 2], [], [3]]), ("none", "list_int", []),
+    ]  # fmt: skip
+    mix = {
+        "op": "Mix",
+        "input_desc": [
+            {**tensor, "dynamic_input": "x"}, {**tensor, "dynamic_input": "x"},
+            {"format": "RESERVED", "type": "UNDEFINED", "shape": []}, tensor,
+            {"format": "ND", "type": "int64", "shape": [2], "is_const": True, "const_value": [3, 2]},
+        ],
+        "output_desc": [tensor],
+        "attr": [{"name": n, "type": t, "value": v} for n, t, v in attrs],
+    }  # fmt: skip
+    twice = {"op": "Twice", "input_desc": [tensor], "output_desc": [tensor]}
+    weight = np.arange(32, dtype=np.float32).reshape(4, 8)
+    constants = weight.tobytes() + np.int64([3, 2]).tobytes()
+    operators = [
+        {"name": "mix", "entry": mix, "reads": [0, 0, -1, 1, 2], "writes": [3]},
+        {"name": "twice", "entry": twice, "reads": [3], "writes": [4]},
+    ]
+    program = {"inputs": 1, "constants": [[0, 128], [128, 16]], "operators": operators, "outputs": [4]}
+
+    def compute(kind: str, given: dict[str, object], _: object, __: object, xs: list[np.ndarray]) -> list[np.ndarray]:
+        if kind == "Twice":
+            return [xs[0] * 2]
+        want = {n: int(v) if t == "bool" else v for n, t, v in attrs}
+        assert {**given, "f": 0, "lf": 0} == {**want, "t": 9, "lb": [1, 0], "f": 0, "lf": 0}, given
+        np.testing.assert_allclose([given["f"], *given["lf"]], [0.1, 0.5, 0.1])
+        assert xs[2] is None
+        return [xs[0] + xs[1] + xs[3] * np.float32(xs[4][0])]
+
+    standin.operator = compute
+    values = {n: P(n, "f32", (4, 8)) for n in ("x", "y")}
+    files = {
+        "device/p.program.json": json.dumps(program).encode(), "device/p.constants": constants,
+        "device/p/0.om": operator_model(mix), "device/p/1.om": operator_model(twice),
+    }  # fmt: skip
+    made = artifact(values, ["x"], ["y"], [Node("p", ["x"], ["y"])], files)
+    (part,) = made.manifest.parts
+    parts = [replace(part, om="device/p/", program="device/p.program.json")]
+    return replace(made, manifest=replace(made.manifest, parts=parts))
+
+
+def one_by_one_result(x: np.ndarray) -> np.ndarray:
+    """What `one_by_one` computes."""
+    return (x + x + np.arange(32, dtype=np.float32).reshape(4, 8) * np.float32(3)) * 2
 
 
 def diamond(standin: Standin) -> Artifact:

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from ascend_standin import P, om
+from ascend_standin import P, om, operator_model
 from occ.compiler.ge_simulator.reader import BadGraph, Graph, Tensor, read
 from occ.runtime.acl.prototypes import DATA_TYPES
 from occ.runtime.signature import numpy_dtype
@@ -19,7 +19,7 @@ SOCS = ("Ascend310", "Ascend310P", "Ascend910", "Ascend910A", "Ascend910B", "Asc
 FLAGS = (
     "mode", "framework", "model", "output", "soc_version", "precision_mode", "precision_mode_v2", "op_select_implmode",
     "optypelist_for_implmode", "fusion_switch_file", "input_shape", "input_format", "dynamic_batch_size",
-    "dynamic_image_size", "dynamic_dims", "log",
+    "dynamic_image_size", "dynamic_dims", "singleop", "log",
 )  # fmt: skip
 
 
@@ -34,10 +34,10 @@ def flags(arguments: list[str]) -> dict[str, str]:
         if not argument.startswith("--") or not sign or name not in FLAGS:
             raise Refused(f"E10003: Value [{argument}] for parameter is invalid. Reason: unknown command line flag")
         made[name] = value
-    for name in ("model", "output", "soc_version"):
+    for name in ("singleop",) if "singleop" in made else ("model", "output", "soc_version"):
         if name not in made:
             raise Refused(f"E10004: Value for [--{name}] is empty.")
-    if made.get("framework") != "1" or not made["soc_version"].startswith(SOCS):
+    if ("singleop" not in made and made.get("framework") != "1") or not made["soc_version"].startswith(SOCS):
         raise Refused("E10001: Value for --framework or --soc_version is invalid.")
     if len([k for k in made if k.startswith("dynamic_")]) > 1 or {"precision_mode", "precision_mode_v2"} <= set(made):
         raise Refused("E10057: these options cannot be set together.")
@@ -46,6 +46,10 @@ def flags(arguments: list[str]) -> dict[str, str]:
 
 def main(arguments: list[str]) -> None:
     given = flags(arguments)
+    if "singleop" in given:
+        for k, entry in enumerate(json.loads(Path(given["singleop"]).read_text())):
+            Path(given["output"], f"{k}_{entry['op']}.om").write_bytes(operator_model(entry))
+        return
     path = Path(given["model"])
     beside = {p.name: p.read_bytes() for p in path.parent.iterdir() if p.is_file() and p.suffix not in (".air", ".sh")}
     data = path.read_bytes()

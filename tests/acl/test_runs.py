@@ -29,6 +29,23 @@ def test_parts_without_dependency_are_on_two_streams_at_once(standin: Standin) -
     assert standin.peak_streams == 2
 
 
+def test_operators_one_by_one(standin: Standin) -> None:
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    with plans.session(plans.one_by_one(standin)) as session, ThreadPoolExecutor(4) as pool:
+        for got in pool.map(lambda k: session.run({"x": x + k})["y"] - plans.one_by_one_result(x + k), range(16)):
+            assert not got.any()
+
+
+def test_an_operator_that_was_compiled_for_other_attributes(standin: Standin) -> None:
+    made = plans.one_by_one(standin)
+    made.files["device/p/0.om"] = made.files["device/p/0.om"].replace(b"i=3;", b"i=4;")
+    with (
+        plans.session(made) as session,
+        pytest.raises(RunError, match=r"running operator `mix` \(Mix\) failed: .*100024"),
+    ):
+        session.run({"x": np.zeros((4, 8), np.float32)})
+
+
 def test_bound_tensors_are_not_copied(standin: Standin) -> None:
     x = np.arange(64, dtype=np.float32)
     with plans.session(plans.chain(standin)) as session:

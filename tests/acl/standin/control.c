@@ -120,6 +120,7 @@ void standin_reset(void) {
         if (t->kind == MODEL) free(((Model *)t)->payload);
         t->alive = false;
     }
+    forget_operators();
     state = fresh;
     current = NULL;
     memset(calls, 0, sizeof calls);

@@ -24,6 +24,7 @@ aclError aclFinalize(void) {
             violation("aclFinalize with live resources");
             break;
         }
+    forget_operators();
     state.initialised = false;
     state.finalised = true;
     return told_;

@@ -130,7 +130,7 @@ struct Stream {
 typedef struct {
     void *data;
     size_t size;
-    int32_t dtype, rank;
+    int32_t dtype, rank, format, unused;
     int64_t dims[MAX_RANK];
 } ExecutorTensor;
 typedef int (*Executor)(const void *model, size_t size, int inputs, const ExecutorTensor *in, int outputs, ExecutorTensor *out);
@@ -173,6 +173,7 @@ aclError drain(Stream *stream, long mark);
 Task *enqueue(Stream *stream, Task task);
 aclError run_model(Model *m, Dataset *in, Dataset *out);
 aclError run_single(void *single);
+void forget_operators(void);
 void count_streams(void);
 Model *find_model(uint32_t id, const char *call);
 const Model *described(const void *desc, const char *call);
