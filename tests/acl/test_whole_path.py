@@ -295,3 +295,17 @@ def test_a_program_that_closes_nothing(toolkit: Standin, occ_cli: object, tmp_pa
     assert problems == []
     counts = dict(zip(calls.split()[1::2], calls.split()[2::2], strict=True))
     assert (counts["aclInit"], counts["aclFinalize"], counts["aclrtResetDevice"]) == ("1", "1", "1")
+
+
+def test_gears_of_a_symbolic_batch(toolkit: Standin, occ_cli: object, tmp_path: Path) -> None:
+    model = mlp()
+    onnx.save(model, tmp_path / "m.onnx")
+    how = ("-t", "ascend310p", "--emit", "om", "-o", "m.occ", "-C", "dynamic_batch_size=1,2,4")
+    ran = occ_cli("build", "m.onnx", *how)
+    assert ran.code == 0, ran.err
+    with occ.load("m.occ") as session:
+        for n in (1, 4, 2, 4):
+            x = np.random.default_rng(n).standard_normal((n, 64), np.float32)
+            np.testing.assert_allclose(session.run({"h0": x})["y"], reference(model, {"h0": x})[0], atol=1e-4)
+        with pytest.raises(occ.RunError, match="built for other extents than n=3"):
+            session.run({"h0": np.zeros((3, 64), np.float32)})
