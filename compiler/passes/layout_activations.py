@@ -102,7 +102,7 @@ class _Chooser:
             if o.name in _LAST:
                 for k in range(2 if o.name == "MatMul" else 1):
                     self._need_last(op, o, k)
-            elif (o.name in _ROWS or _is_grouped(o)) and (j := self._outer(op, o, 0)) is not None:
+            elif (o.name in _ROWS or _runs_along_rows(o)) and (j := self._outer(op, o, 0)) is not None:
                 self.need_rows(op, j)
             elif o.name in ("Conv", "winograd", "Gemm"):
                 self._need_channels(op, o)
@@ -185,7 +185,7 @@ class _Chooser:
             return ROW
         rank = result.tensor.rank
         if names & _WINDOWS:
-            return ROW if any(_is_grouped(o) for o in inner) else channels_last(rank)
+            return ROW if any(_runs_along_rows(o) for o in inner) else channels_last(rank)
         if not all(
             "elementwise" in o.spec.tags
             or o.name in _FOLLOW
@@ -248,10 +248,15 @@ class _Chooser:
         self.views += 1
 
 
-def _is_grouped(op: Op) -> bool:
-    """Whether a convolution has groups of several channels: vectors run along rows of its picture."""
+def _runs_along_rows(op: Op) -> bool:
+    """Whether vectors of a convolution run along rows of the picture: it has groups, or few channels to fill a vector."""
     w = op.operands[1] if op.name == "Conv" else None
-    return w is not None and op.a.group > 1 and w.tensor.dims[:2] != (op.a.group, 1)
+    if w is None:
+        return False
+    if op.a.group > 1:
+        return w.tensor.dims[:2] != (op.a.group, 1)
+    few = isinstance(w.tensor.dims[0], int) and w.tensor.dims[0] < 8
+    return few and any(k != 1 for k in w.tensor.dims[2:])
 
 
 def _order(order: Order) -> Layout:

@@ -52,6 +52,8 @@ def weight_layout(op: Op, lanes: int) -> Layout | None:
             # Channels innermost for channels-last inputs; taps innermost where channels are few and lie apart.
             taps = tuple(range(2, rank))
             axis, order, least = 0, (0, *taps, 1) if _is_channels_last(x) else (0, 1, *taps), 2
+            if any(w.tensor.dims[k] != 1 for k in taps):
+                least = 8  # fewer channels do not fill a vector: those kernels run along rows
         case "Conv" if w.tensor.dims[1] == 1:
             return Layout((*range(1, rank), 0))
         case "winograd":
@@ -79,5 +81,7 @@ def panel_width(extent: int, lanes: int, least: int) -> int:
     """Two vectors, or three or one where the number of vectors is odd; 0 where panels would be mostly padding."""
     if extent < least:
         return 0
+    while lanes >= 2 * max(extent, 4):
+        lanes //= 2
     count = -(-extent // lanes)
     return lanes * next((k for k in (2, 3) if count % k == 0), 1)

@@ -33,9 +33,9 @@ class Machine:
     def accumulators(self) -> int:
         """Registers that a tile of sums may take; two vectors of weights and a broadcast element need the rest.
 
-        Of 32 registers 14 are enough to hide the latency of multiply-adds on Zen 4, and 28 spill.
+        Of 32 registers 14 hide the latency of multiply-adds on Zen 4, and 28 spill.
         """
-        return 14 if self.registers >= 32 else 12
+        return 16 if self.registers >= 32 else 12
 
 
 def machine_of(options: Mapping[str, Any]) -> Machine:

@@ -9,7 +9,7 @@ from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Scheduler
 from occ.compiler.ir.te import AnyStage, Stage
 from occ.compiler.passes.schedule_facts import Facts, element_bits, step, work
-from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail
+from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.te_inline import nominal
 
 
@@ -33,7 +33,7 @@ def elementwise(s: AnyStage, facts: Facts) -> Directives | None:
         out.parallel(f"{axis.name}o")
         return out.directives
     vectorise(out, s, facts, outer=0)
-    parallel(out, [a.name for a in s.axes[:-1]] + ["_"], [nominal(a.extent) for a in s.axes], work(s, facts))
+    parallel(out, [a.name for a in s.axes[:-1]] + ["_"], [tasks(a.extent) for a in s.axes], work(s, facts))
     return out.directives
 
 
@@ -60,7 +60,7 @@ def _in_pieces(out: Scheduler, s: Stage, piece: int, facts: Facts) -> Directives
     while lanes > piece:
         lanes //= 2
     out.vectorize(f"{last}i", lanes, row_tail(piece, lanes))
-    parallel(out, [*outer, "_"], [nominal(a.extent) for a in s.axes], work(s, facts))
+    parallel(out, [*outer, "_"], [tasks(a.extent) for a in s.axes], work(s, facts))
     return out.directives
 
 
@@ -92,7 +92,7 @@ def _in_squares(out: Scheduler, s: Stage, across: str, facts: Facts) -> Directiv
         out.split(name, f"{name}o", f"{name}i", width, tail)
     outer = [f"{a.name}o" if a.name == across else a.name for a in s.axes[:-1]]
     out.reorder(f"{last}i", f"{across}i", f"{last}o", *reversed(outer)).vectorize(f"{last}i")
-    counts = [-(-nominal(a.extent) // (16 if a.name == across else 1)) for a in s.axes[:-1]]
+    counts = [tasks(a.extent, 16 if a.name == across else 1) for a in s.axes[:-1]]
     parallel(out, [*outer, "_"], [*counts, 1], work(s, facts))
     return out.directives
 

@@ -10,12 +10,19 @@ SERIAL = 40_000  # operations below which a loop is not worth a second thread: a
 
 
 def tile_size(extent: Dim, most: int) -> int:
-    """Rows of a register tile: the largest number up to `most` that wastes least of the extent."""
+    """Rows of a register tile, up to `most`: what a tile computes beyond the extent is wasted, and every tile loads its
+    weights once more, which costs about as much as a row.
+    """
     if not isinstance(extent, int):
         return most
     if extent <= most:
         return extent
-    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * t, -t))
+    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * (t + 1), -t))
+
+
+def tasks(extent: Dim, step: int = 1) -> int:
+    """Iterations of a loop, for `parallel`: 0 where the extent is symbolic."""
+    return -(-extent // step) if isinstance(extent, int) else 0
 
 
 def row_tail(extent: Dim, rows: int) -> str:
@@ -32,12 +39,13 @@ def parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> 
     """
     if cost < SERIAL or not loops:
         return {}
-    loop, total, k = loops[0], counts[0], 0
+    # A symbolic extent, a batch as a rule, may be 1: loops are fused on without counting on it.
+    loop, total, k = loops[0], max(counts[0], 1), 0
     while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop stays: reductions are computed in it
         k += 1
         fused = f"{loop}{loops[k]}"
         out.fuse(loops[k], loop, fused)
-        loop, total = fused, total * counts[k]
-    if total > 1:
+        loop, total = fused, total * max(counts[k], 1)
+    if total > 1 or 0 in counts[: k + 1]:
         out.parallel(loop)
     return dict.fromkeys(loops[: k + 1], loop) if k else {}

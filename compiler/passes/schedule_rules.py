@@ -15,7 +15,7 @@ from occ.compiler.ir.schedule import Scheduler
 from occ.compiler.ir.te import AnyStage, Scatter, Stage, loads, reduce_axes
 from occ.compiler.passes.schedule_elementwise import elementwise, vectorise
 from occ.compiler.passes.schedule_facts import Contraction, Facts, contraction, element_bits, extent_of, step, work
-from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tile_size
+from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.te_inline import nominal
 
 Rule = Callable[[AnyStage, Facts], Directives | None]
@@ -54,6 +54,15 @@ def _width(extent: Dim, lanes: int) -> int:
         if width and extent >= width:
             return width
     return 0
+
+
+def _unrolled(extent: Dim) -> int:
+    """How often the innermost reduced axis is unrolled: whole, or by a divisor, since a test for the end in the innermost
+    loop costs more than unrolling gains.
+    """
+    if not isinstance(extent, int):
+        return 1
+    return extent if extent <= 8 else max(k for k in range(1, 9) if extent % k == 0)
 
 
 def _same_axes(s: Stage, acc: Stage) -> bool:
@@ -104,17 +113,16 @@ def _tile(
     if a_m:
         start.unroll(a_m)
         update.unroll(a_m)
-    innermost = extent_of(acc, order[0])
-    if not isinstance(innermost, int) or innermost >= 4:
-        update.unroll(order[0], 4)
+    if (times := _unrolled(extent_of(acc, order[0]))) > 1:
+        update.unroll(order[0], times)
     return [*out.directives, *start.directives, *update.directives]
 
 
 def _count(s: Stage, acc: Stage, c: Contraction, loop: str, here: dict[str, str], width: int, rows: int) -> int:
     for axis, step_size in ((here[c.lanes], width), (here.get(c.tile, ""), rows)):
         if loop == f"{axis}o":
-            return -(-nominal(extent_of(s, axis)) // step_size)
-    return nominal(extent_of(s, loop))
+            return tasks(extent_of(s, axis), step_size)
+    return tasks(extent_of(s, loop))
 
 
 def window(s: AnyStage, facts: Facts) -> Directives | None:
@@ -158,7 +166,7 @@ def window(s: AnyStage, facts: Facts) -> Directives | None:
     else:
         outer = [*outer, f"{last.name}o"] if tile == 1 else [*outer[:-1], f"{last.name}o", outer[-1]]
     out.reorder(*inner, *reversed(outer))
-    counts = [nominal(a.extent) for a in s.axes[: len(outer) - 2]]
+    counts = [tasks(a.extent) for a in s.axes[: len(outer) - 2]]
     fused = parallel(out, outer, [*counts, *[1] * (len(outer) - len(counts))], work(s, facts))
     made = list(out.directives)
     for p in borders:
@@ -241,7 +249,8 @@ def rows(s: AnyStage, facts: Facts) -> Directives | None:
     loops = [a.name for a in s.axes[:depth]]
     level = loops[-1]
     if work(s, facts) >= SERIAL or sum(work(r, facts) for r in others) >= SERIAL:
-        out.parallel(loops[0])
+        fused = parallel(out, [*loops, "_"], [tasks(a.extent) for a in s.axes[:depth]] + [1], SERIAL)
+        level = fused.get(level, level)
     made = list(out.directives)
     for r in others:
         assert isinstance(r, Stage)
@@ -302,7 +311,7 @@ def fallback(s: AnyStage, facts: Facts) -> Directives | None:
             start.compute_root()
         made += start.directives
     if isinstance(s, Stage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
-        parallel(out, [a.name for a in s.axes], [nominal(a.extent) for a in s.axes], work(s, facts))
+        parallel(out, [a.name for a in s.axes], [tasks(a.extent) for a in s.axes], work(s, facts))
     return [*out.directives, *made]
 
 
