@@ -111,7 +111,7 @@ def _has_ranks(op: Op) -> bool:
 
 
 def erase_dead(m: Module) -> int:
-    """Erase ops without effect whose results nothing reads; gives their number."""
+    """Erase ops without effect whose results nothing reads; gives their number. A kernel of checks has an effect."""
     rw = Rewriter(m)
     erased = 0
     for func in m.funcs.values():
@@ -124,7 +124,7 @@ def erase_dead(m: Module) -> int:
 def _erase_dead(region: Region, rw: Rewriter) -> int:
     erased = 0
     for op in reversed(region):
-        if op.results and not any(r.uses for r in op.results):
+        if op.results and not any(r.uses for r in op.results) and "checks" not in op.attrs:
             rw.erase(op)
             erased += 1
         else:

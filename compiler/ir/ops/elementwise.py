@@ -14,6 +14,7 @@ from occ.compiler.ir.conversion import convert
 from occ.compiler.ir.dtype import BOOL, U8
 from occ.compiler.ir.expr import (
     Bitcast,
+    Const,
     Expr,
     binary,
     call,
@@ -40,6 +41,8 @@ def elementwise(name: str, fn: Fn, *, with_attributes: bool = False) -> OpSpec:
         present = [x for x in operands if x is not None]
         shape = broadcast_shapes(*(x.shape for x in present), op=name)
         extra = {"a": a} if with_attributes else {}
+        if name in DIVISIONS and operands[1] is not None:
+            _check_divisor(t, name, operands[1])
 
         def element(*i: Expr) -> Expr:
             return fn(*(None if x is None else x.at(i) for x in operands), **extra)
@@ -47,6 +50,16 @@ def elementwise(name: str, fn: Fn, *, with_attributes: bool = False) -> OpSpec:
         return t.map(shape, element, name=name.lower())
 
     return OpSpec(name, {"body": body, "tags": ("elementwise",)})
+
+
+DIVISIONS = ("Div", "Mod")
+
+
+def _check_divisor(t: Builder, name: str, y: Tensor) -> None:
+    """An integer divisor of 0 is an error of the run."""
+    first = y[(0,) * y.rank]
+    if y.dtype.is_int and not (isinstance(first, Const) and first.value != 0):
+        t.check(y.shape, lambda *i: not_equal(y[i], 0), f"`{name}` divides by zero")
 
 
 def _unary(fn: str) -> Fn:

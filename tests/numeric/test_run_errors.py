@@ -1,0 +1,55 @@
+"""Data that a node cannot work on: an error that names the node, on every target that needs no C++ compiler."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from building import model_of
+
+import occ
+
+CASES: dict[str, tuple[str, Mapping[str, np.ndarray]]] = {
+    "gather": (
+        "g (float[4] x, int64[2] i) => (float[2] y) { [culprit] y = Gather(x, i) }",
+        {"x": np.zeros(4, np.float32), "i": np.array([1, 4])},
+    ),
+    "gather-elements": (
+        "g (float[4] x, int64[2] i) => (float[2] y) { [culprit] y = GatherElements(x, i) }",
+        {"x": np.zeros(4, np.float32), "i": np.array([-5, 0])},
+    ),
+    "scatter": (
+        "g (float[4] x, int64[1,1] i, float[1] u) => (float[4] y) { [culprit] y = ScatterND(x, i, u) }",
+        {"x": np.zeros(4, np.float32), "i": np.array([[9]]), "u": np.ones(1, np.float32)},
+    ),
+    "divide": (
+        "g (int32[3] x, int32[3] d) => (int32[3] y) { [culprit] y = Div(x, d) }",
+        {"x": np.arange(3, dtype=np.int32), "d": np.array([1, 0, 2], np.int32)},
+    ),
+    "modulo": (
+        "g (int64[3] x, int64[1] d) => (int64[3] y) { [culprit] y = Mod(x, d) }",
+        {"x": np.arange(3), "d": np.array([0])},
+    ),
+    "loss": (
+        "g (float[2,3] x, int64[2] t) => (float y) { [culprit] y = NegativeLogLikelihoodLoss(x, t) }",
+        {"x": np.zeros((2, 3), np.float32), "t": np.array([0, 3])},
+    ),
+    "top-k": (
+        "g (float[n] x) => (float[k] y, int64[k] i) { [culprit] y, i = TopK(x, three) }",
+        {"x": np.zeros(2, np.float32)},
+    ),
+    "reverse": (
+        "g (float[3,2] x, int64[2] l) => (float[3,2] y) { [culprit] y = ReverseSequence(x, l) }",
+        {"x": np.zeros((3, 2), np.float32), "l": np.array([4, 1])},
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("case", CASES)
+def test_error_names_the_node(case: str, target: str) -> None:
+    text, feed = CASES[case]
+    model = model_of(text, {"three": np.array([3])} if case == "top-k" else None, opset=22)
+    compiled = occ.compile(model, target)
+    with pytest.raises(occ.RunError, match="culprit") as raised:
+        compiled.run(feed)
+    assert raised.value.code == "OCC0504"
