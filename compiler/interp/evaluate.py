@@ -147,7 +147,7 @@ class _Box:
             case Cast():
                 return convert(self.value(e.arg), e.arg.dtype, e.dtype)
             case Bitcast():
-                return np.ascontiguousarray(self.value(e.arg)).view(e.dtype.numpy)
+                return np.asarray(self.value(e.arg), order="C").view(e.dtype.numpy)
             case Reduce():
                 return self._reduce(e)
             case _:

@@ -14,7 +14,7 @@ from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.meaning import build_te, infer_results, static_elements
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.spec import DTYPE_ATTRS, onnx_type_name
-from occ.compiler.ir.shape import data_dim
+from occ.compiler.ir.shape import data_dim, depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -45,7 +45,8 @@ def is_late(op: Op) -> bool:
         for k, v in enumerate(op.operands)
         if v is not None
     )
-    if spec.body is not None and not waiting:
+    loose = any(isinstance(t, TensorType) and any(map(depends_on_data, t.dims)) for t in types)
+    if spec.body is not None and not waiting and not loose:
         return False
     try:
         infer_results(op)
@@ -63,6 +64,8 @@ def late_types(op: Op) -> tuple[TensorType, ...]:
     ranks: list[int | None] = [None] * len(op.results)
     if op.name in RANKS and not has_unknown_rank(op):
         ranks = [RANKS[op.name](op)] * len(op.results)
+    elif "elementwise" in op.spec.tags and not has_unknown_rank(op):
+        ranks = [max(v.tensor.rank for v in op.inputs)]
     made: list[TensorType] = []
     for k, rank in enumerate(ranks):
         shape = None if rank is None else tuple(data_dim(16 * k + axis) for axis in range(rank))
@@ -73,9 +76,10 @@ def late_types(op: Op) -> tuple[TensorType, ...]:
 def _result_dtype(op: Op, k: int) -> DType:
     """Element type of a result, by the type variables of the ONNX schema."""
     spec, a = op.spec, op.a
-    for name in DTYPE_ATTRS & set(op.attrs):
-        if isinstance(op.attrs[name], DType) and name not in ("stash_type", "softmax_precision"):
-            return op.attrs[name]
+    for name in DTYPE_ATTRS - {"stash_type", "softmax_precision"}:
+        stated = getattr(a, name, None)
+        if isinstance(stated, DType):
+            return stated
     formal = spec.results[min(k, len(spec.results) - 1)] if spec.results else None
     for j, v in enumerate(op.operands):
         if v is None or not isinstance(v.type, TensorType) or not spec.operands or formal is None:

@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Dim, lower, symbol, terms_of
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.dim import Dim, Sym, lower, symbol, symbols, terms_of
 
 _assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("assumed", default=None)
 
@@ -22,9 +22,22 @@ def collecting(into: list[tuple[Dim, Dim]]) -> Generator[None]:
         _assumed.reset(token)
 
 
+DATA_SYMBOL = "_u"  # how names of symbols begin that no input shows; dims of a model never begin so
+
+
 def data_dim(k: int = 0) -> Dim:
     """An extent that the data decide. Inference puts a symbol in its place, one for each `k` of an op."""
     return symbol(f"_{k}")
+
+
+def is_placeholder(d: Dim) -> bool:
+    """Whether a dim is a `data_dim`."""
+    return isinstance(d, Sym) and d.is_symbol and str(d)[1:].isdigit() and str(d).startswith("_")
+
+
+def depends_on_data(d: Dim) -> bool:
+    """Whether an extent hangs on the data of a run."""
+    return any(name.startswith("_") for name in symbols(d))
 
 
 def surely_different(a: Dim, b: Dim) -> bool:
@@ -54,6 +67,8 @@ def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
         return b
     if b == 1:
         return a
+    if a != b and (depends_on_data(a) or depends_on_data(b)):
+        raise Unresolved("broadcast", "shape")  # either may be 1
     return equal_dims(a, b, what)
 
 
@@ -61,7 +76,7 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[
     """The shape of multidirectional broadcasting (ONNX Broadcasting, which is numpy's).
 
     Raises:
-        Invalid: the shapes do not broadcast.
+        Invalid: the shapes do not broadcast; Unresolved: the data decide whether an extent is 1.
     """
     rank = max(map(len, shapes), default=0)
     result: tuple[Dim, ...] = (1,) * rank

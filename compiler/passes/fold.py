@@ -65,5 +65,5 @@ def _fold(op: Op, m: Module, rw: Rewriter, interpreter: Interpreter) -> int:
         results = interpreter.op(op, {}, {})
     except RunError:
         return 0  # it fails at run time too, and says so there
-    rw.replace(op, [m.add_weight(r.name, np.ascontiguousarray(x)) for r, x in zip(op.results, results, strict=True)])
+    rw.replace(op, [m.add_weight(r.name, np.asarray(x, order="C")) for r, x in zip(op.results, results, strict=True)])
     return 1

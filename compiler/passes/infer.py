@@ -19,11 +19,11 @@ from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.spec import onnx_type_name
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import collecting
+from occ.compiler.ir.shape import DATA_SYMBOL, collecting, is_placeholder
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.infer_control import infer_control
+from occ.compiler.passes.infer_control import infer_control, inline_branch
 
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
 
@@ -80,8 +80,18 @@ class _Inference:
 
     def region(self, region: Region) -> None:
         for op in region:
-            if op.name != "yield":
+            if op.name == "If" and (taken := self._decided(op)) is not None:
+                for inner in inline_branch(self.m, op, taken):
+                    self.op(inner)
+            elif op.name != "yield":
                 self.op(op)
+
+    def _decided(self, op: Op) -> str | None:
+        """The branch that a known condition takes."""
+        found = self.elements(op.operands[0]) if op.operands[0] is not None and op.operands[0].type else None
+        if not found or not isinstance(found[0], (bool, int)):
+            return None
+        return "then_branch" if found[0] else "else_branch"
 
     def op(self, op: Op) -> None:
         if op.name == "late":
@@ -119,16 +129,16 @@ class _Inference:
             stated = value.type.shape if isinstance(value.type, TensorType) else None
             found = type_.shape if isinstance(type_, TensorType) else None
             for k, d in enumerate(found or ()):
-                if isinstance(d, Sym) and d.is_symbol and str(d).startswith("_") and str(d) not in values:
+                if is_placeholder(d) and str(d) not in values:
                     known = stated is not None and found is not None and len(stated) == len(found)
-                    values[str(d)] = stated[k] if known and stated else self._data_symbol(op, value)
+                    values[str(d)] = stated[k] if known and stated else self._data_symbol()
         for value, type_ in zip(op.results, types, strict=True):
             value.type = type_
             if values and isinstance(type_, TensorType) and type_.shape is not None:
                 value.type = type_.with_shape(tuple(dim.substitute(d, values) for d in type_.shape))
 
-    def _data_symbol(self, op: Op, value: Value) -> Dim:
-        return self.m.fresh_symbol("u0", label=DATA_LABEL)
+    def _data_symbol(self) -> Dim:
+        return self.m.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
 
     # functions that ops run
 

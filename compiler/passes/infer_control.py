@@ -12,7 +12,8 @@ from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.shape import data_dim
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
 
@@ -46,6 +47,28 @@ def infer_control(inf: Inference, op: Op) -> list[Type | None]:
         Invalid: the functions do not fit the op.
     """
     return _RULES[op.name](inf, op)
+
+
+def inline_branch(m: Module, op: Op, taken: str) -> list[Op]:
+    """Put the ops of one branch in the place of an `If`; gives them.
+
+    `%y = If(true, %x) {then_branch=@f, ...}` --> the ops of `@f`
+    """
+    home = op.parent
+    assert home is not None
+    func = m.funcs[op.attrs[taken]]
+    given: dict[Value, Value | None] = dict(zip(func.args, op.operands[1:], strict=True))
+    moved = func.body.body
+    for inner in moved:
+        func.body.remove(inner)
+        inner.set_operands([v if v is None else given.get(v, v) for v in inner.operands])
+        home.insert(inner, op)
+    rw = Rewriter(m)
+    results = [given.get(v, v) for v in func.results]
+    func.body.terminator.set_operands(())
+    rw.replace(op, [v for v in results if v is not None])
+    m.drop_unused_funcs()
+    return [inner for inner in moved if inner.parent is home]
 
 
 def _if(inf: Inference, op: Op) -> list[Type | None]:
@@ -182,7 +205,7 @@ def _widen(
         return TensorType(carried.dtype, None)
     dims: list[Dim] = []
     for axis, (a, b) in enumerate(zip(carried.shape, found.shape, strict=True)):
-        varies = is_data(b, inf.m) if only_known else a != b
+        varies = depends_on_data(b) if only_known else a != b
         dims.append(_local(inf, func, k, axis, b) if varies else a)
     return TensorType(carried.dtype, tuple(dims))
 
@@ -194,14 +217,14 @@ def _local(inf: Inference, func: Func, k: int, axis: int, known: Dim) -> Dim:
         isinstance(arg, TensorType)
         and arg.shape is not None
         and axis < len(arg.shape)
-        and is_data(arg.shape[axis], inf.m)
+        and depends_on_data(arg.shape[axis])
     ):
         return arg.shape[axis]
     return inf.m.fresh_symbol(f"{_plain(func.args[k].name)}_{axis}", label=DATA_LABEL)
 
 
 def _plain(name: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"u_{name}")[:40]
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{DATA_SYMBOL}_{name}")[:40]
 
 
 def _inward(inf: Inference, func: Func, k: int, t: Type | None) -> Type | None:
@@ -212,22 +235,11 @@ def _inward(inf: Inference, func: Func, k: int, t: Type | None) -> Type | None:
     return TensorType(t.dtype, dims)
 
 
-def is_data(d: Dim, m: Module) -> bool:
-    """Whether an extent is a symbol that the data decide."""
-    return isinstance(d, Sym) and d.is_symbol and str(d) in m.symbols and m.symbols[str(d)].label == DATA_LABEL
-
-
 def _outward(t: Type | None, inf: Inference, fresh: Callable[[], Dim]) -> Type | None:
     """The type of a result of a loop: what depends on its symbols is decided by the data."""
     if not isinstance(t, TensorType) or t.shape is None:
         return _loose(t) if t is not None else None
-    return t.with_shape(tuple(fresh() if _varies(d, inf.m) else d for d in t.shape))
-
-
-def _varies(d: Dim, m: Module) -> bool:
-    from occ.compiler.ir.dim import symbols
-
-    return any(s.startswith("_") or (s in m.symbols and m.symbols[s].label == DATA_LABEL) for s in symbols(d))
+    return t.with_shape(tuple(fresh() if depends_on_data(d) else d for d in t.shape))
 
 
 def _stacked(t: Type | None, length: Dim, axis: int, inf: Inference) -> Type | None:
