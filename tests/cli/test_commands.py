@@ -381,7 +381,13 @@ def test_json_errors(model, occ_cli):
 def process(*args: str, **env: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "occ.cli", *args]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | env)
+
+    def listen() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells start what runs in the background with it ignored
+
+    return subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | env, preexec_fn=listen
+    )
 
 
 def test_interrupt_is_130_and_leaves_nothing(tmp_path, model):
