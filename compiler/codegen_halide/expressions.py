@@ -201,6 +201,8 @@ class Printer:
             return f"(!{args[0]})" if e.dtype == BOOL else f"(~{args[0]})"
         if e.args[0].dtype.is_int and e.fn in ("floor", "ceil", "trunc", "round_even"):
             return args[0]
+        if e.fn == "abs" and e.dtype.kind == "i":  # Halide's is unsigned
+            return f"cast<{cpp_type(e.dtype)}>(abs({args[0]}))"
         if e.fn in _PLAIN_CALLS:
             return f"{_PLAIN_CALLS[e.fn]}({', '.join(args)})"
         return f"te_{e.fn}({', '.join(args)})"
