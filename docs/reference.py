@@ -27,7 +27,7 @@ def operators() -> Iterator[str]:
         yield f"## {domain or 'ai.onnx'}\n"
         yield "| operator | since | kind | limits |\n|---|---|---|---|"
         for s in sorted((s for s in public if s.domain == domain), key=lambda s: s.operator):
-            yield f"| {s.operator} | {s.schema.since_version} | {kinds[s.meaning]} | {s.limits} |"
+            yield f"| {s.operator} | {s.since} | {kinds[s.meaning]} | {s.limits} |"
         yield ""
 
 

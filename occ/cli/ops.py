@@ -25,7 +25,7 @@ def command(target: str | None, as_json: bool) -> None:
             continue
         row = {
             "name": spec.name,
-            "since": spec.schema.since_version,
+            "since": spec.since,
             "kind": kinds[spec.meaning],
             "limits": spec.limits,
         }

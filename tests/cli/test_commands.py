@@ -324,7 +324,10 @@ def test_ops_lists_what_onnx_has(occ_cli):
     assert len(rows) > 100
     for row in rows:
         domain, _, name = row["name"].rpartition(".")
-        assert onnx.defs.get_schema(name, domain).since_version == row["since"]
+        if onnx.defs.has(name, domain=domain):
+            assert onnx.defs.get_schema(name, domain).since_version == row["since"]
+        else:
+            assert (row["since"], domain) in ((1, "com.microsoft"), (1, "")), row["name"]
     assert {r["kind"] for r in rows} <= {"te", "composite", "host", "region"}
     assert len(occ_cli("ops", "-t", "cpu").out.splitlines()) == len(rows)
 

@@ -107,6 +107,11 @@ class OpSpec:
         """The latest ONNX schema of the operator."""
         return onnx.defs.get_schema(self.operator, self.domain)
 
+    @property
+    def since(self) -> int:
+        """The version of that schema; 1 for operators that `onnx` has no schema of."""
+        return 1 if self.signature is not None else self.schema.since_version
+
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """Formal operands, in order."""
