@@ -43,7 +43,8 @@ class Why:
         if distance is None:
             return
         old = self.verdicts.get(rule.name)
-        if old is None or (bool(reason), distance) <= (bool(old.reason), old.distance):
+        same = old is not None and old.op == op_text(op)  # its replacement was refused after all
+        if old is None or same or (bool(reason), distance) <= (bool(old.reason), old.distance):
             self.verdicts[rule.name] = Verdict(distance, op_text(op), reason)
 
     def _distance(self, op: Op, limit: int) -> int | None:

@@ -43,16 +43,14 @@ def _apply(rule: Fusion, root: Op, ctx: Context) -> bool:
     for found in rule.matches(root, matcher):
         reason = obstacle(found)
         if not reason:
+            if ctx.why is not None:
+                ctx.why(rule, root, "")
             _group(rule, found)
             ctx.hits[rule.name] += 1
-            break
-    else:
-        if ctx.why is not None:
-            ctx.why(rule, root, reason or matcher.reason)
-        return False
+            return True
     if ctx.why is not None:
-        ctx.why(rule, root, "")
-    return True
+        ctx.why(rule, root, reason or matcher.reason)
+    return False
 
 
 def obstacle(found: Match) -> str:

@@ -89,12 +89,12 @@ class _Sweep:
             past = max((self.history.get(o, ()) for o in found.ops), key=len)
             if len(past) >= _DEEPEST:
                 raise self._endless(rule, op, past)
+            if self.ctx.why is not None:  # while the op is still where it was
+                self.ctx.why(rule, op, "")
             made = replace(rule, found, self.rw)
             if isinstance(made, list):
                 self.history |= dict.fromkeys(made, (*past, rule.name))
                 self.rw.hits[rule.name] += 1
-                if self.ctx.why is not None:
-                    self.ctx.why(rule, op, "")
                 return True
             reason = made
         if self.ctx.why is not None:

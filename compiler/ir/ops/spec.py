@@ -161,6 +161,30 @@ def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:
     return lambda cls: OpSpec(name, {**{k: v for k, v in vars(cls).items() if k in _FIELDS}, **fields})
 
 
+def operator(name: str) -> Callable[[type], OpSpec]:
+    """Class decorator: an operator that ONNX does not define, for rule files and plugins.
+
+    The class has `operands`, their names in order (`"b?"` may be absent, `"xs*"` repeats); `attributes`, their defaults
+    by name; and the meaning: `body(t, *operands, a)` or `composite(b, *operands, a)`.
+
+    Args:
+        name: with its domain, `com.example.Scale`.
+
+    Raises:
+        ValueError: the name has no domain, or the class no meaning.
+    """
+
+    def make(cls: type) -> OpSpec:
+        if "." not in name or not name.rpartition(".")[2][:1].isupper():
+            raise ValueError(f"`{name}` is not a name such as `com.example.Scale`")
+        if sum(hasattr(cls, kind) for kind in ("body", "composite")) != 1:
+            raise ValueError(f"`{name}` needs a `body` or a `composite`")
+        operands = _formals(" ".join(getattr(cls, "operands", ())))
+        return op(name, signature=FormalSignature(operands, _formals("Y"), getattr(cls, "attributes", {})))(cls)
+
+    return make
+
+
 _FIELDS = (
     "infer",
     "body",

@@ -1,0 +1,68 @@
+"""Every snippet of the guides is run, in order, in a folder of its own; what the guides show is what comes out."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUIDES = ("guide-fusion.md", "guide-operator.md", "tour.md")
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Fenced blocks: (language, contents)."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
+
+
+def steps(session: str) -> list[tuple[str, str]]:
+    """(command, what it prints) of a console block."""
+    parts = re.split(r"^\$ (.*)\n", session, flags=re.M)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def shown(expected: str, output: str) -> bool:
+    """Whether an output is what a guide shows, `...` standing for anything."""
+    pieces = [re.escape(p) for p in expected.strip("\n").split("...")]
+    return re.search(".*?".join(pieces), output, re.S) is not None
+
+
+def run(command: str, folder: Path) -> tuple[int, str]:
+    tools = folder / "bin"
+    if not tools.exists():
+        tools.mkdir()
+        for name, text in (
+            ("occ", f'exec "{sys.executable}" -m occ.cli "$@"'),
+            ("python", f'exec "{sys.executable}" "$@"'),
+        ):
+            (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tools / name).chmod(0o755)
+    environment = dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}")
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_guide_works_from_start_to_end(guide: str, tmp_path: Path) -> None:
+    ran = 0
+    for language, text in blocks((ROOT / "docs" / guide).read_text()):
+        if language == "python":
+            name = re.match(r"# file: (\S+)\n", text)
+            assert name, f"a snippet without a file name:\n{text}"
+            (tmp_path / name[1]).write_text(text)
+        elif language == "console":
+            for command, expected in steps(text):
+                code, output = run(command, tmp_path)
+                assert code == 0, f"$ {command}\n{output}"
+                assert shown(expected, output), f"$ {command}\n{output}\nis not\n{expected}"
+                ran += 1
+    assert ran >= 3
+
+
+def test_the_rule_of_the_guide_is_short() -> None:
+    rule = next(t for _, t in blocks((ROOT / "docs/guide-fusion.md").read_text()) if t.startswith("# file: rules.py"))
+    assert len(rule.splitlines()) <= 20
