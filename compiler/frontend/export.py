@@ -144,7 +144,7 @@ class _Exporter:
 
     def _import(self, op: Op) -> None:
         """Ask for the operator set that the op needs, and no newer one than other runtimes know if that says the same."""
-        version = op.spec.schema.since_version if op.spec.signature is None else 1
+        version = op.spec.since
         if not op.spec.domain and version > _KNOWN:
             try:
                 older = onnx.defs.get_schema(op.spec.operator, _KNOWN)
