@@ -205,6 +205,11 @@ class Attention:
         return (from_heads(b, y) if flat else y), k, v, shown
 
 
+@op("ai.onnx.preview.FlexAttention", region=True, tags=("declared",))
+class FlexAttention:
+    """Scores, softmax and output, with sub-graphs between them; import takes it apart into those."""
+
+
 @op("flex_scores")
 class FlexScores:
     """The scores of FlexAttention in the precision of its softmax."""
@@ -324,6 +329,7 @@ def zeros(b: GraphBuilder, type_: TensorType) -> Value:
 
 
 ALL = (
+    FlexAttention,
     FlexScores,
     FlexOutput,
     AttentionMask,
