@@ -119,6 +119,7 @@ class _Chooser:
         if (
             value is None
             or not isinstance(value.type, TensorType)
+            or not _ranked(value)
             or _same(value.tensor.layout, layout, value.tensor.rank)
         ):
             return
@@ -167,7 +168,7 @@ class _Chooser:
     def _follow(self, op: Op, inner: Sequence[Op], names: set[str]) -> None:
         layout = self._result_layout(op, inner, names)
         for k, r in enumerate(op.results):
-            if not isinstance(r.type, TensorType) or r in self.captured or r.tensor.rank != len(layout.order):
+            if not _ranked(r) or r in self.captured or r.tensor.rank != len(layout.order):
                 continue
             if any(u.parent is not op.parent for u in r.users):
                 continue
@@ -181,7 +182,7 @@ class _Chooser:
 
     def _result_layout(self, op: Op, inner: Sequence[Op], names: set[str]) -> Layout:
         result = op.results[0] if op.results else None
-        if result is None or not isinstance(result.type, TensorType) or result.tensor.rank < 3:
+        if result is None or not _ranked(result) or result.tensor.rank < 3:
             return ROW
         rank = result.tensor.rank
         if names & _WINDOWS:
@@ -193,7 +194,7 @@ class _Chooser:
             for o in inner
         ):
             return ROW
-        sizes = [v for v in op.operands if v is not None and isinstance(v.type, TensorType) and v.tensor.rank == rank]
+        sizes = [v for v in op.operands if v is not None and _ranked(v) and v.tensor.rank == rank]
         moved = [v for v in sizes if v.tensor.layout.is_permuted]
         full = [v for v in moved if v.tensor.dims == result.tensor.dims] or moved
         plain = [v for v in sizes if not v.tensor.layout.is_permuted and v.tensor.dims == result.tensor.dims]
@@ -383,3 +384,8 @@ def _can_write_any(op: Op) -> bool:
 def _has(op: Op, names: set[str]) -> bool:
     inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
     return any(o.name in names for o in inner)
+
+
+def _ranked(value: Value) -> bool:
+    """Whether a value is a tensor of known rank; what the data decide may have none."""
+    return isinstance(value.type, TensorType) and value.type.shape is not None
