@@ -204,7 +204,7 @@ def _onnxruntime(model: bytes | str, inputs: Arrays, names: list[str], threads: 
 
 def _openvino(model: bytes | str, inputs: Arrays, names: list[str], threads: int) -> tuple[Runner, Arrays]:
     try:
-        import openvino
+        import openvino  # pyright: ignore[reportMissingImports] - only for the comparison
     except ImportError:
         raise Unavailable("not installed: `pip install openvino`") from None
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
