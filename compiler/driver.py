@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from occ.compiler.cache import Cache
 from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.frontend.external import mapped_files
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.frontend.text import parse
@@ -133,6 +135,7 @@ class Compilation:
         settings.progress("reading the model")
         self.module = load_module(source, settings.overrides)
         self._source = _recipe(source)
+        self._files = mapped_files(w.data for w in self.module.weights.values())
         self.seconds["import"] = time.perf_counter() - start
         name = source if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else self.module.name
         self.context = Context(self.target, self.options, source=str(name), rules=tuple(self.extensions.rules))
@@ -192,6 +195,8 @@ class Compilation:
             except Stopped:
                 return self.module
             self.module.stage = s.name
+            for file in self._files:
+                file.madvise(mmap.MADV_DONTNEED)  # pages that were read come back from the file if they are needed
             self.seconds[s.name] = time.perf_counter() - start
             if self.settings.verify and (found := [p for _, p in zip(range(8), s.check(self.module), strict=False)]):
                 raise error("OCC0902", f"the module is not at stage `{s.name}`", notes=found)

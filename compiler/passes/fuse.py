@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from occ.compiler.ir.expr import Call, Load, Reduce, walk
-from occ.compiler.ir.meaning import build_te
+from occ.compiler.ir.meaning import build_te, static_elements
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.te import Scatter, Stage, TeFunc, position
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.cse import frozen
 from occ.compiler.passes.outline import outline, results_of
 
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
@@ -34,12 +36,13 @@ class Fuse(Pass):
     name: ClassVar[str] = "fuse"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        made = sum(self._function(m, func) for func in m.funcs.values())
+        known: dict[Hashable, Facts] = {}
+        made = sum(self._function(func, known) for func in m.funcs.values())
         ctx.hits["fuse"] += made
         return made > 0
 
-    def _function(self, m: Module, func: Func) -> int:
-        facts = {op: self._facts(op) for op in func.body.body}
+    def _function(self, func: Func, known: dict[Hashable, Facts]) -> int:
+        facts = {op: self._facts(op, known) for op in func.body.body}
         grouping = _Grouping(facts, self.max_ops)
         for kind in (CONTRACTION, REDUCTION, MAP):
             for op in facts:
@@ -55,8 +58,16 @@ class Fuse(Pass):
                 made += 1
         return made
 
-    def _facts(self, op: Op) -> Facts:
-        return Facts(OPAQUE) if self.lazy_transpose and op.name == "Transpose" else Facts.of(op)
+    def _facts(self, op: Op, known: dict[Hashable, Facts]) -> Facts:
+        """The facts of an op; networks repeat themselves, so those of its like are kept."""
+        if self.lazy_transpose and op.name == "Transpose":
+            return Facts(OPAQUE)
+        key = _likeness(op)
+        if key not in known:
+            known[key] = Facts.of(op)
+        found = known[key]
+        inputs = list(dict.fromkeys(op.inputs))
+        return replace(found, pointwise={inputs[k] for k in found.positions})
 
 
 @dataclass
@@ -66,12 +77,14 @@ class Facts:
     Attributes:
         kind: `opaque`, `map` (no reduction), `reduction` or `contraction`.
         pointwise: operands that are read exactly at the position of the result.
+        positions: the same as positions among the distinct operands.
         cost: elementary functions evaluated per element of the result.
     """
 
     kind: str
     pointwise: set[Value] = field(default_factory=set)
     cost: int = 0
+    positions: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, op: Op) -> Facts:
@@ -90,7 +103,17 @@ class Facts:
         if any(isinstance(n, Reduce) for n in nodes):
             return cls(REDUCTION)
         cost = sum(isinstance(n, Call) for n in nodes)
-        return cls(MAP, _pointwise(f, inputs) if len(stages) == 1 else set(), cost)
+        pointwise: set[Value] = _pointwise(f, inputs) if len(stages) == 1 else set()
+        return cls(MAP, pointwise, cost, tuple(k for k, v in enumerate(inputs) if v in pointwise))
+
+
+def _likeness(op: Op) -> Hashable:
+    """What ops that have the same te function have in common."""
+    inputs = list(dict.fromkeys(op.inputs))
+    order = tuple(None if v is None else inputs.index(v) for v in op.operands)
+    values = tuple((str(v.type), isinstance(v, Weight) and v.data.size == 1, static_elements(v)) for v in inputs)
+    attrs = tuple(sorted((k, frozen(v)) for k, v in op.attrs.items()))
+    return (op.name, order, values, attrs, tuple(str(r.type) for r in op.results))
 
 
 def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:

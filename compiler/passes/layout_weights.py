@@ -26,16 +26,20 @@ class LayoutWeights(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         lanes = self.lanes or machine_of(ctx.options).lanes(32)
-        packed: dict[tuple[Weight, Layout], Weight] = {}
+        packed: dict[tuple[str, Layout], Weight] = {}
         for op in list(m.walk()):
             layout = weight_layout(op, lanes)
             if layout is None:
                 continue
             w = op.operands[1]
             assert isinstance(w, Weight)
-            if (w, layout) not in packed:
-                packed[w, layout] = m.add_weight(f"{w.name}.packed", pack(w.data, layout), w.tensor.with_layout(layout))
-            op.set_operand(1, packed[w, layout])
+            if (w.name, layout) not in packed:
+                packed[w.name, layout] = m.add_weight(
+                    f"{w.name}.packed", pack(w.data, layout), w.tensor.with_layout(layout)
+                )
+            op.set_operand(1, packed[w.name, layout])
+            if not w.uses:
+                m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
         m.drop_unused_weights()
         ctx.hits["layout-weights"] += len(packed)
         return bool(packed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.winograd import TAPS, transformed_weight
@@ -34,18 +33,20 @@ class UseWinograd(Pass):
             return False
         lanes = machine_of(ctx.options).lanes(32)
         rw = Rewriter(m)
-        made: dict[Weight, Weight] = {}
+        made: dict[str, Weight] = {}
         used = 0
         for op in list(m.main.body.body):
             if op.name == "Conv" and _pays(op, lanes):
                 w = op.operands[1]
                 assert isinstance(w, Weight)
-                if w not in made:
-                    made[w] = m.add_weight(f"{w.name}.winograd", np.ascontiguousarray(transformed_weight(w.data)))
+                if w.name not in made:
+                    made[w.name] = m.add_weight(f"{w.name}.winograd", transformed_weight(w.data))
                 x, _, bias = (*op.operands, None)[:3]
                 pads = tuple(op.a.pads or (0, 0, 0, 0))
-                rw.replace(op, [rw.builder(op).winograd(x, made[w], bias, pads=pads)])
+                rw.replace(op, [rw.builder(op).winograd(x, made[w.name], bias, pads=pads)])
                 used += 1
+                if not w.uses:
+                    m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
         m.drop_unused_weights()
         rw.hits["use-winograd"] += used
         return finish(rw, ctx, used)

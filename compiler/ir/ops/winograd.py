@@ -19,6 +19,7 @@ from occ.compiler.ir.ops.spec import op
 
 TILE, TAPS = 4, 3
 SIZE = TILE + TAPS - 1  # side of the input tile, and number of points
+_CHUNK = 64  # output channels whose transformed weights are in f64 at once
 POINTS = (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0))  # and infinity; pairs +-p share half of their work
 
 
@@ -51,11 +52,14 @@ def weight_rows() -> np.ndarray:
 
 
 def transformed_weight(w: np.ndarray) -> np.ndarray:
-    """f[O, C, 3, 3] --> the same type [36, C, O], computed in f64."""
-    g = weight_rows()
-    # kron(G, G) applied to the taps in one product: [36, 9] @ [9, C*O]
-    taps = w.astype(np.float64).transpose(2, 3, 1, 0).reshape(TAPS * TAPS, -1)
-    return (np.kron(g, g) @ taps).astype(w.dtype).reshape(SIZE * SIZE, w.shape[1], w.shape[0])
+    """f[O, C, 3, 3] --> the same type [36, C, O], computed in f64, some output channels at a time."""
+    g = np.kron(weight_rows(), weight_rows())  # applied to the taps in one product: [36, 9] @ [9, C*o]
+    made = np.empty((SIZE * SIZE, w.shape[1], w.shape[0]), w.dtype)
+    for start in range(0, w.shape[0], _CHUNK):
+        part = w[start : start + _CHUNK]
+        taps = part.astype(np.float64).transpose(2, 3, 1, 0).reshape(TAPS * TAPS, -1)
+        made[:, :, start : start + _CHUNK] = (g @ taps).reshape(SIZE * SIZE, w.shape[1], -1)
+    return made
 
 
 def _sum(coefficients: Sequence[float], values: Sequence[Expr], parity: int) -> Expr:
