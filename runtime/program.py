@@ -192,7 +192,7 @@ class Program:
 
 def _check(segment: Segment, frame: Frame, moving: Mapping[int, Any]) -> None:
     for call in segment.calls:
-        if call.step.flag >= 0 and (code := int(frame.array(call.step.flag, moving)[()])):
+        if call.step.flag >= 0 and (code := int(frame.array(call.step.flag, moving)[()])) > 0:
             raise RunError("OCC0504", call.step.checks[code - 1])
 
 

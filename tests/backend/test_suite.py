@@ -1,4 +1,4 @@
-"""The backend suite of `onnx`: a fixed tenth on `interp` and `cpu-jit`, and all of it on all targets with the slow tests."""
+"""The backend suite of `onnx`: whole on `interp` and `cpu-jit`, a fixed tenth on `cpu`, and whole there with the slow tests."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def excluded() -> dict[tuple[str, str], str]:
     return {(name, target): reason for name, targets, reason in rows for target in targets.split(",")}
 
 
-tests_of = cache(suite.tests)
-NAMES = sorted(tests_of("interp"))
+cases_of = cache(suite.tests)
+NAMES = sorted(cases_of("interp"))
 FAST = set(suite.part(NAMES, TENTH, 10))
 
 
@@ -48,23 +48,22 @@ def kernels(request: pytest.FixtureRequest) -> None:
 def check(target: str, name: str) -> None:
     reason = excluded().get((name, target))
     if reason is None:
-        tests_of(target)[name]()
+        cases_of(target)[name]()
         return
     if not reason.startswith("random"):
         with pytest.raises(Exception):  # noqa: B017 - how it fails is not the point; that it fails is
-            tests_of(target)[name]()
+            cases_of(target)[name]()
     pytest.skip(reason)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_backend(target: str, name: str) -> None:
     check(target, name)
 
 
-@pytest.mark.slow
 @pytest.mark.toolchain
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in NAMES])
 @pytest.mark.parametrize("target", ["cpu"])
 def test_backend_with_toolchain(target: str, name: str, kernels: None) -> None:
     check(target, name)

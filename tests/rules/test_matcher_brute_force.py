@@ -147,21 +147,21 @@ def key(names, ops, shared):
     )
 
 
-SEEN = {"pairs": 0, "matches": 0}
+def test_matcher_finds_what_brute_force_finds():
+    """On 2,000 random pairs of graph and pattern, which match often enough to mean something."""
+    seen = {"pairs": 0, "matches": 0}
 
+    @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(graphs(), patterns())
+    def check(region, pattern):
+        rule = Fusion("r", (pattern,), ())
+        every = region.body
+        for root in every:
+            got = {key(m.names, m.ops, m.shared) for m in rule.matches(root)}
+            assert got == brute_force(pattern, root, every)
+            seen["matches"] += len(got)
+        seen["pairs"] += 1
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(graphs(), patterns())
-def test_matcher_finds_what_brute_force_finds(region, pattern):
-    rule = Fusion("r", (pattern,), ())
-    every = region.body
-    for root in every:
-        got = {key(m.names, m.ops, m.shared) for m in rule.matches(root)}
-        assert got == brute_force(pattern, root, every)
-        SEEN["matches"] += len(got)
-    SEEN["pairs"] += 1
-
-
-def test_the_random_pairs_do_match_often_enough_to_mean_something():
-    assert SEEN["pairs"] >= 2000
-    assert SEEN["matches"] > 500
+    check()
+    assert seen["pairs"] >= 2000
+    assert seen["matches"] > 500
