@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
+from math import isfinite
 
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.approx import erf, tanh
 from occ.compiler.ir.dtype import BOOL, F32, DType
-from occ.compiler.ir.expr import Axis, Load, Reduce, call, walk
+from occ.compiler.ir.expr import Axis, Const, Load, Reduce, call, walk
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
@@ -56,6 +57,8 @@ class _Generator:
         self.results = {r.name for r in f.results}
         self.layouts = {p.name: p.type.layout for p in f.params if not p.type.layout.is_row_major}
         self.lines: list[str] = []
+        numbers = (n for s in f.stages for e in s.exprs for n in walk(e) if isinstance(n, Const) and n.dtype.is_float)
+        self.has_infinities = any(not isfinite(n.value.real) for n in numbers)
 
     def text(self) -> str:
         f = self.f
@@ -133,12 +136,16 @@ class _Generator:
                 self._arg_reduce(name, at, r, printer)
             else:
                 self._reduce(name, at, r, printer)
-        self._line(f"{self._at(s)} = {printer.data(s.expr)};")
+        self._line(f"{self._at(s)} = {self._exactly(printer.data(s.expr), s.dtype)};")
+
+    def _exactly(self, text: str, dtype: DType) -> str:
+        """An expression, kept from fast-math where the kernel has infinities or NaNs: LLVM may take those for anything."""
+        return f"strict_float({text})" if self.has_infinities and dtype.is_float else text
 
     def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
         self._domain(f"dom_{name}", r.axes)
         self._line(f"{at} = {literal_text(_neutral(r.kind, r.dtype), r.dtype)};")
-        body = printer.data(r.body)
+        body = self._exactly(printer.data(r.body), r.dtype)
         match r.kind:
             case "sum":
                 self._line(f"{at} += {body};")

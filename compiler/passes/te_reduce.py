@@ -55,7 +55,9 @@ def in_lanes(s: Stage, lanes: int) -> list[Stage]:
     )  # fmt: skip
     if left == 0:
         return [part, replace(across, name=s.name)]
-    rest_expr = Reduce(r.kind, (*outer, tail), body(wrap(whole * lanes) + Index(tail.name)), r.dtype)
+    again = {a.name: Axis(f"{a.name}t", a.extent) for a in outer}  # no two stages of a kernel share an axis
+    moved = replace_indices(body(wrap(whole * lanes) + Index(tail.name)), {n: Index(a.name) for n, a in again.items()})
+    rest_expr = Reduce(r.kind, (*again.values(), tail), moved, r.dtype)
     rest = Stage(f"{s.name}rest", s.axes, rest_expr, s.note)
     loads = [Load(x.name, position(s.axes), r.dtype) for x in (across, rest)]
     return [part, across, rest, Stage(s.name, s.axes, binary(COMBINE[r.kind], *loads), s.note)]
