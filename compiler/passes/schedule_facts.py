@@ -13,6 +13,7 @@ from occ.compiler.ir.index import axis_symbols, to_dim
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
 from occ.compiler.passes.machine import Machine
 from occ.compiler.passes.te_inline import materialised, nominal
+from occ.compiler.passes.te_reduce import COMBINE
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Facts:
 
     def reductions(self, root: AnyStage) -> list[Stage]:
         """The reducing stages among those."""
-        return [s for s in self.inlined_into(root) if isinstance(s.expr, Reduce)]
+        return [s for s in self.inlined_into(root) if isinstance(s.expr, Reduce) and s.expr.kind in COMBINE]
 
 
 def element_bits(s: AnyStage) -> int:
