@@ -34,7 +34,7 @@ FAST = set(suite.part(NAMES, TENTH, 10))
 def kernels(request: pytest.FixtureRequest) -> None:
     """Builds the kernels of all tests on `cpu` that are asked for in one go; of several test processes the first does."""
     asked = {
-        p["name"]
+        p.get("name")
         for p in (getattr(i, "callspec", NO_CASE).params for i in request.session.items)
         if p.get("target") == "cpu"
     }
