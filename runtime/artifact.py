@@ -14,6 +14,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -173,12 +174,18 @@ class Artifact:
 
     def _write_weights(self, z: zipfile.ZipFile) -> str:
         size = sum(map(len, self._weight_pieces()))
-        digest = hashlib.blake2b(digest_size=16)
         assert z.fp is not None
-        with z.open(_info(WEIGHTS, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
-            for piece in self._weight_pieces():
-                f.write(piece)
-                digest.update(piece)
+        with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the interpreter
+            digest = other.submit(self._digest)
+            with z.open(_info(WEIGHTS, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
+                for piece in self._weight_pieces():
+                    f.write(piece)
+            return digest.result()
+
+    def _digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for piece in self._weight_pieces():
+            digest.update(piece)
         return digest.hexdigest()
 
     def _weight_pieces(self) -> Iterator[memoryview]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from occ.compiler.ir.expr import Call, Load, Reduce, walk
-from occ.compiler.ir.meaning import build_te, static_elements
+from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.te import Scatter, Stage, TeFunc, position
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.cse import frozen
+from occ.compiler.passes.likeness import likeness
 from occ.compiler.passes.outline import outline, results_of
 
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
@@ -62,11 +62,11 @@ class Fuse(Pass):
         """The facts of an op; networks repeat themselves, so those of its like are kept."""
         if self.lazy_transpose and op.name == "Transpose":
             return Facts(OPAQUE)
-        key = _likeness(op)
+        inputs = list(dict.fromkeys(op.inputs))
+        key = likeness([op], inputs, op.results)
         if key not in known:
             known[key] = Facts.of(op)
         found = known[key]
-        inputs = list(dict.fromkeys(op.inputs))
         return replace(found, pointwise={inputs[k] for k in found.positions})
 
 
@@ -92,12 +92,12 @@ class Facts:
             return cls(OPAQUE)
         if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":
             return cls(OPAQUE)
+        if "contraction" in op.spec.tags:
+            return cls(CONTRACTION)
         inputs = list(dict.fromkeys(op.inputs))
         f = build_te("probe", [op], inputs, op.results)
         if any(isinstance(s, Scatter) for s in f.stages) or f.checks:
             return cls(OPAQUE)
-        if "contraction" in op.spec.tags:
-            return cls(CONTRACTION)
         stages = [s for s in f.stages if isinstance(s, Stage)]
         nodes = [n for s in stages for n in walk(s.expr)]
         if any(isinstance(n, Reduce) for n in nodes):
@@ -105,15 +105,6 @@ class Facts:
         cost = sum(isinstance(n, Call) for n in nodes)
         pointwise: set[Value] = _pointwise(f, inputs) if len(stages) == 1 else set()
         return cls(MAP, pointwise, cost, tuple(k for k, v in enumerate(inputs) if v in pointwise))
-
-
-def _likeness(op: Op) -> Hashable:
-    """What ops that have the same te function have in common."""
-    inputs = list(dict.fromkeys(op.inputs))
-    order = tuple(None if v is None else inputs.index(v) for v in op.operands)
-    values = tuple((str(v.type), isinstance(v, Weight) and v.data.size == 1, static_elements(v)) for v in inputs)
-    attrs = tuple(sorted((k, frozen(v)) for k, v in op.attrs.items()))
-    return (op.name, order, values, attrs, tuple(str(r.type) for r in op.results))
 
 
 def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:

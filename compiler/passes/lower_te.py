@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from occ.compiler.ir.te import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.likeness import likeness
 from occ.compiler.passes.te_canonical import FLAG, canonical, checks_to_stage, split
 from occ.compiler.passes.te_collapse import collapse
 from occ.compiler.passes.te_inline import inline, materialised
@@ -79,6 +80,7 @@ class _Lowering:
     def __init__(self, m: Module, split_stages: bool) -> None:
         self.m, self.split_stages = m, split_stages
         self.names: dict[str, str] = {}  # text of a te function without its name -> its name
+        self.built: dict[Hashable, TeFunc] = {}
 
     def op(self, op: Op) -> None:
         if op.name in ("call", "view", "late") or op.spec.host or "control" in op.spec.tags:
@@ -90,12 +92,12 @@ class _Lowering:
         if op.name == "fuse":
             (region,) = op.regions
             args = [*region.args, *(v for v in outer_values(region) if isinstance(v, Weight))]
-            f = build_te(op.attrs["kind"], region.body, args, region.yields)
+            f = self._build(op.attrs["kind"], region.body, args, region.yields)
             given = dict(zip(region.args, op.operands, strict=True))
             actual = [given.get(a, a) for a in args]
         else:
             args = actual = list(dict.fromkeys(op.inputs))
-            f = build_te(op.name.rpartition(".")[2].lower(), [op], args, op.results)
+            f = self._build(op.name.rpartition(".")[2].lower(), [op], args, op.results)
         loaded = [v for v, a in zip(actual, args, strict=True) if not _inlined(a)]
         operands = {f"p{k}": v for k, v in enumerate(loaded) if v is not None}
         messages = tuple(c.message for c in f.checks)
@@ -104,6 +106,13 @@ class _Lowering:
             self._calls(op, inline(f, materialised(f)), operands, messages)
         else:
             self._call(op, f, operands, op.results, messages)
+
+    def _build(self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> TeFunc:
+        """The te function of some ops, or of a group that is alike; checks name their node, so those are not shared."""
+        key = (kind, likeness(ops, args, results))
+        if key not in self.built or self.built[key].checks:
+            self.built[key] = build_te(kind, ops, args, results)
+        return self.built[key]
 
     def _calls(self, op: Op, f: TeFunc, operands: dict[str, Value], messages: Sequence[str]) -> None:
         """One call for each stage."""
