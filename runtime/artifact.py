@@ -108,13 +108,11 @@ class Artifact:
 
     def members(self) -> dict[str, bytes]:
         """All members, by path: what `save` writes."""
-        digest = hashlib.blake2b(digest_size=16)
         data = b"".join(bytes(p) for p in self._weight_pieces())
-        digest.update(data)
         return {
             **dict(self._small_members()),
             WEIGHTS: data,
-            MANIFEST: self._manifest_text(digest.hexdigest()).encode(),
+            MANIFEST: self._manifest_text(self._digest()).encode(),
         }
 
     def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
@@ -155,12 +153,9 @@ class Artifact:
             for member, data in self._small_members():
                 (made / member).parent.mkdir(parents=True, exist_ok=True)
                 (made / member).write_bytes(data)
-            digest = hashlib.blake2b(digest_size=16)
             with open(made / WEIGHTS, "wb") as f:
-                for piece in self._weight_pieces():
-                    f.write(piece)
-                    digest.update(piece)
-            (made / MANIFEST).write_text(self._manifest_text(digest.hexdigest()))
+                f.writelines(self._weight_pieces())
+            (made / MANIFEST).write_text(self._manifest_text(self._digest()))
             made.chmod(0o755)
             _replace_folder(made, target)
         except BaseException:
