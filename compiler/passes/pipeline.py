@@ -50,19 +50,24 @@ _COMMON: Pipeline = {
     ),
 }
 
+# What native targets do to named ops before they fuse them.
+_TO_KERNELS: tuple[Pass, ...] = (
+    ApplyRewrites("fused"),
+    FusePatterns(),
+    Defer(),
+    Expand(),
+    Fold(),
+    PropagateConstants(),
+    Dce(),
+    Defer(),
+    SplitPhases(),
+)
+
 PIPELINES: Mapping[str, Pipeline] = {
     "cpu": {
         **_COMMON,
         "fused": (
-            ApplyRewrites("fused"),
-            FusePatterns(),
-            Defer(),
-            Expand(),
-            Fold(),
-            PropagateConstants(),
-            Dce(),
-            Defer(),
-            SplitPhases(),
+            *_TO_KERNELS,
             SplitGroups(),
             UseWinograd(),
             Fuse(lazy_transpose=True),
@@ -74,15 +79,7 @@ PIPELINES: Mapping[str, Pipeline] = {
     "cpu-jit": {
         **_COMMON,
         "fused": (
-            ApplyRewrites("fused"),
-            FusePatterns(),
-            Defer(),
-            Expand(),
-            Fold(),
-            PropagateConstants(),
-            Dce(),
-            Defer(),
-            SplitPhases(),
+            *_TO_KERNELS,
             Fuse(),
         ),
         "layout": (),
