@@ -205,6 +205,11 @@ CODES: dict[str, Code] = {
         "With --validate the model is interpreted before and after every pass; after this one a value is different."
         " `occ bisect` narrows it down.",
     ),
+    "OCC0615": Code(
+        "the kernel of a user cannot be used",
+        "The library is missing, has no such function, or its prototype does not fit the operands, results and attributes of"
+        " the operator; or the target cannot use a kernel of that kind. docs/guide-operator.md shows what is possible.",
+    ),
     "OCC0901": Code(
         "internal error",
         "A fault of occ. The message gives the path of a reproducer: one .occ file that fails the same way.",

@@ -24,6 +24,7 @@ from occ.compiler.objects import NativeCode, header
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Listener, Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for
+from occ.compiler.passes.use_kernels import libraries
 from occ.compiler.plan import defer_text, manifest, occ_version, signature, stored_weights
 from occ.compiler.plugins import extensions
 from occ.compiler.specialise import Compiled, Specialiser, has_foreign_types
@@ -253,7 +254,7 @@ class Compilation:
                 f"code for `{made.manifest.machine}` cannot be linked on this machine",
                 help="`--emit object` and `--emit static` give what its own linker takes",
             )
-        made.files = {**made.files, **self.texts}
+        made.files = {**made.files, **libraries(m), **self.texts}
         return made
 
     def _ascend(self, m: Module) -> Artifact:

@@ -16,6 +16,8 @@ from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te import TeFunc
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.plan_memory import STEPS
+from occ.compiler.passes.use_kernels import member
 from occ.runtime.artifact import weight_infos
 from occ.runtime.attributes import encode_attrs
 from occ.runtime.dims import DimExpr
@@ -136,11 +138,13 @@ class _Planner:
                     self.storage_of[op.result] = self.storage_of[op.operands[0]]
                 case "kernel":
                     steps.append(self._kernel(op))
+                case "foreign":
+                    steps.append(self._foreign(op))
                 case _:
                     steps.append(self._host(op))
         inputs = [self._buffer(a, a.type) for a in func.args]
         outputs = [self._buffer(r, r.type) for r in func.results]
-        shift = len(steps) - sum(op.name in ("kernel", "host") for op in func.body.body)
+        shift = len(steps) - sum(op.name in STEPS for op in func.body.body)
         storages = [replace(s, first=s.first + shift, last=s.last + shift) for s in self.storages]
         return Plan(self.buffers, storages, steps, inputs, outputs, self._arena())
 
@@ -188,6 +192,12 @@ class _Planner:
             nodes=list(op.loc.nodes), flag=shown[-1] if checks else -1, checks=checks,
             operations=dim_expr(substitute(operations(f), given)),
         )  # fmt: skip
+
+    def _foreign(self, op: Op) -> Step:
+        a, cut = op.attrs, len(op.operands) - op.attrs["writes"]
+        shown = [self._buffer(v, v.type) for v in op.inputs]
+        attrs = encode_attrs({"library": member(op), "arguments": a["arguments"], "gives_code": a["gives_code"]})
+        return Step("foreign", a["symbol"], shown[:cut], shown[cut:], attrs=attrs, nodes=list(op.loc.nodes))
 
     def _host(self, op: Op) -> Step:
         cut = len(op.operands) - op.attrs["writes"]

@@ -13,7 +13,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.verify import problems
 
 Checker = Callable[[Module], Iterator[str]]
-LOWERED_OPS = frozenset({"alloc", "kernel", "view", "host", "yield"})
+LOWERED_OPS = frozenset({"alloc", "kernel", "view", "host", "foreign", "yield"})
 _DOES_NOTHING = frozenset({"Identity", "Constant"})
 
 
@@ -68,7 +68,7 @@ def _laid_out(m: Module) -> Iterator[str]:
 
 def _scheduled(m: Module) -> Iterator[str]:
     for op in [op for func in m.funcs.values() for op in func.body.body]:
-        if op.name not in ("call", "view", "late") and not op.spec.host and "control" not in op.spec.tags:
+        if op.name not in ("call", "view", "late", "foreign") and not op.spec.host and "control" not in op.spec.tags:
             yield f"{op_text(op)} is not lowered to te"
         if op.name == "call":
             yield from _call_fits(op, m)
@@ -77,7 +77,7 @@ def _scheduled(m: Module) -> Iterator[str]:
         for d in f.schedule:
             if d.stage not in names:
                 yield f"te @{f.name} schedules {d.stage}, which it does not have"
-        if not f.stages or any(not isinstance(s, TeStage) and not s.over for s in f.stages):
+        if (not f.stages and not f.source) or any(not isinstance(s, TeStage) and not s.over for s in f.stages):
             yield f"te @{f.name} computes nothing"
 
 
@@ -104,7 +104,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("fused", "ops lie in `fuse` regions or stand alone; each is one kernel to be", _fused),
     Stage("layout", "every value has a physical layout; weights are packed", _laid_out),
     Stage("scheduled", "ops are calls of te functions, which have schedules", _scheduled),
-    Stage("lowered", "a straight plan: alloc, kernel, view, host", _lowered),
+    Stage("lowered", "a straight plan: alloc, kernel, view, host, foreign", _lowered),
 )
 BY_NAME = {s.name: s for s in STAGES}
 ORDER = {s.name: k for k, s in enumerate(STAGES)}

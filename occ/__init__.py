@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from occ import backend
     from occ.api import build, capability, compile, load, targets  # noqa: A004
     from occ.compiler.diagnostics import CompileError
-    from occ.compiler.ir.ops.spec import operator
+    from occ.compiler.frontend.kernels import te_kernel
+    from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
     from occ.compiler.passes.base import Pass
     from occ.compiler.passes.rules import fusion, rewrite
     from occ.compiler.target import Target
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.api", "targets": "occ.api", "capability": "occ.api",
     "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
-    "operator": "occ.compiler.ir.ops.spec", "fusion": "occ.compiler.passes.rules", "rewrite": "occ.compiler.passes.rules",
+    "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
+    "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules", "rewrite": "occ.compiler.passes.rules",
     "Target": "occ.compiler.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "backend", "build", "capability", "compile", "fusion", "load", "operator",
-    "rewrite", "targets",
+    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "backend", "build", "c_kernel", "capability", "compile", "fusion",
+    "halide_kernel", "load", "operator", "rewrite", "targets", "te_kernel",
 ]  # fmt: skip
 
 

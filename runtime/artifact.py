@@ -78,7 +78,7 @@ class Artifact:
             )
         count = thread_count(threads)
         arrays = [np.ascontiguousarray(w) for w in self.weights]
-        return Session(self, NativeEngine(self.manifest, arrays, self.code, count, specialise), count)
+        return Session(self, NativeEngine(self.manifest, arrays, self.code, count, specialise, self.files), count)
 
     def _on_device(
         self, threads: int | None, specialise: Specialise | None, device: Device | None, options: Mapping[str, Any]

@@ -79,7 +79,7 @@ class Library:
     _lender: Library | None = None  # the library whose thread pool the process uses
 
     def __init__(self, code: bytes, name: str) -> None:
-        self.dll, fd = _load(code, name)
+        self.dll, fd = load_code(code, name)
         unload = weakref.finalize(self, _unload, self.dll._handle, fd)
         unload.atexit = False
         self.run = getattr(self.dll, "occ_run", None)
@@ -114,7 +114,7 @@ class Library:
         return self.dll.occ_message().decode("utf-8", "replace")
 
 
-def _load(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
+def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
     """Load a library from memory: a nameless file in memory where the system has those, else a temporary file.
 
     Returns:

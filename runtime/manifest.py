@@ -105,11 +105,12 @@ class Step:
 
     Attributes:
         kind: `kernel`, `host` (a routine of `runtime/hostops`), `late` (an op that is compiled when its operands are
-            there), `if`, `loop`, `scan`, `map` (run functions of the manifest) or `copy`; with accelerators also `upload` (one host buffer to one device buffer),
+            there), `if`, `loop`, `scan`, `map` (run functions of the manifest), `foreign` (a function in
+            a library of a user, `attrs["library"]` of the artifact) or `copy`; with accelerators also `upload` (one host buffer to one device buffer),
             `device` (runs a device part on device buffers), `download` (device to host), `wait` (stream
             `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far), `sync` (the host waits for the
             stream), and `island` (runs a part that the CPU takes, on host buffers).
-        name: symbol of the kernel, name of the host routine, or name of the part.
+        name: symbol of the kernel or function, name of the host routine, or name of the part.
         reads: buffers read; -1 for an operand that is absent.
         writes: buffers written.
         binds: `[write, axis, symbol]`: sizes that are known only when a host step has run.

@@ -15,6 +15,7 @@ from occ.runtime.attributes import decode_attrs
 from occ.runtime.control import CONTROL
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
+from occ.runtime.foreign import ForeignLibrary, run_foreign
 from occ.runtime.frame import Call, Segment, segment_of
 from occ.runtime.hostops import run_host
 from occ.runtime.library import Library
@@ -40,8 +41,9 @@ class NativeEngine:
 
     def __init__(
         self, manifest: Manifest, weights: Sequence[np.ndarray], code: bytes, threads: int,
-        specialise: Specialise | None = None,
+        specialise: Specialise | None = None, files: Mapping[str, bytes] | None = None,
     ) -> None:  # fmt: skip
+        self._foreign = _libraries(manifest, files or {})
         self.manifest, self.threads = manifest, threads
         self._weights, self._specialise = weights, specialise
         self._library = Library(code, manifest.name) if code else None
@@ -139,6 +141,10 @@ class NativeEngine:
             attrs = self._attrs[id(step)] = decode_attrs(step.attrs)
         if step.kind == "late":
             return self._late(step, reads)
+        if step.kind == "foreign":
+            library, arguments = self._foreign[attrs.library], attrs.arguments
+            run_foreign(library, step.name, arguments, reads, step.nodes, gives_code=attrs.gives_code)
+            return []
         if step.kind in CONTROL:
             return CONTROL[step.kind](reads, attrs, lambda name, given: self.call(name, given, env))
         return run_host(step.name, reads, attrs, step.nodes)
@@ -155,6 +161,20 @@ class NativeEngine:
 
 
 _RANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+
+
+def _libraries(manifest: Manifest, files: Mapping[str, bytes]) -> dict[str, ForeignLibrary]:
+    """The libraries of users that the steps of a manifest call.
+
+    Raises:
+        RunError: OCC0502 one is missing or does not load.
+    """
+    plans = [manifest.plan, *(f.plan for f in manifest.functions.values())]
+    names = dict.fromkeys(str(s.attrs.get("library")) for p in plans for s in p.steps if s.kind == "foreign")
+    for name in names:
+        if name not in files:
+            raise RunError("OCC0502", f"`{name}` is missing in the artifact", "build the artifact again")
+    return {name: ForeignLibrary(files[name], name.rpartition("/")[2]) for name in names}
 
 
 def _kernel_error(step: Step, message: str) -> RunError:

@@ -119,6 +119,11 @@ class Program:
             reads = [
                 x.copy() if isinstance(x, np.ndarray) and frame.owns(x) else x for x in reads
             ]  # a sequence may outlive the arena's contents
+        if step.kind == "foreign":
+            writes = [frame.array(b, run.moving) for b in step.writes]
+            if any(x.size for x in writes):
+                self._step(step, [*reads, *writes], run.env)
+            return
         if step.kind == "copy":
             frame.array(step.writes[0], run.moving)[...] = reads[0]
             return

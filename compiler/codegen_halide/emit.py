@@ -69,6 +69,8 @@ class _Generator:
         head += [f'    Input<{self._buffer(p)}> {p.name}{{"{p.name}"}};  // {p.type}' for p in f.params]
         head += [f'    Input<int32_t> {d}{{"{d}"}};' for d in f.dims]
         head += [f'    Output<{self._buffer(r)}> {r.name}{{"{r.name}"}};  // {r.type}' for r in f.results]
+        if f.source:
+            return self._of_user(head)
         self._algorithm()
         algorithm = self.lines
         self.lines = []
@@ -83,6 +85,13 @@ class _Generator:
             "    }",
         ]
         return "\n".join([*head, "", *body, "};", f"HALIDE_REGISTER_GENERATOR({f.name}, {f.name})", ""])
+
+    def _of_user(self, head: list[str]) -> str:
+        """The class around a body that a user wrote."""
+        for p in (*self.f.params, *self.f.results):
+            self._bounds(p)
+        body = ["    void generate() {", *self.f.source.splitlines(), *self.lines, "    }"]
+        return "\n".join([*head, "", *body, "};", f"HALIDE_REGISTER_GENERATOR({self.f.name}, {self.f.name})", ""])
 
     def _buffer(self, p: Param) -> str:
         return f"Buffer<{cpp_type(p.type.dtype)}, {len(p.type.physical)}>"

@@ -255,6 +255,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
         return Directive(heads[0], heads[-1], args, "update" in heads[1:-1])
 
     schedule = staticmethod(lambda *items: ("schedule", items))
+    halide = staticmethod(lambda text: ("halide", _string(text)))
     te_result = staticmethod(lambda name, type_: Param(str(name), type_))
     te_body = staticmethod(lambda *items: _present([*items]))
 
@@ -317,6 +318,7 @@ def _te_func(
     stages: list[Stage | Scatter] = []
     checks: list[Check] = []
     directives: tuple[Directive, ...] = ()
+    source = ""
     for item in body:
         match item:
             case ("stage", stage, axes, expr, loc):
@@ -334,10 +336,12 @@ def _te_func(
                 checks.append(Check(axes, _typed(cond, sources), message))
             case ("schedule", found):
                 directives = tuple(found)
+            case ("halide", source):
+                pass
             case _:
                 raise AssertionError(item)
     made = tuple(Param(n, t) for n, t in params)
-    return TeFunc(name, tuple(dim_names), made, tuple(stages), tuple(results), tuple(checks), directives)
+    return TeFunc(name, tuple(dim_names), made, tuple(stages), tuple(results), tuple(checks), directives, source)
 
 
 def _array(type_: TensorType, values: list[Any]) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Sym, evaluate, symbols
+from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.late import is_late
 from occ.compiler.ir.meaning import build_te, expand_composite
 from occ.compiler.ir.module import Constraint, Func, Module
@@ -19,6 +20,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime.control import CONTROL
 from occ.runtime.errors import RunError
+from occ.runtime.foreign import run_foreign
 from occ.runtime.hostops import run_host
 
 Env = dict[Value, Any]
@@ -74,7 +76,7 @@ class Interpreter:
     def op(self, op: Op, env: Env, dims: Mapping[str, int]) -> list[Any]:
         """The results of one op, its operands in `env`."""
         known = dict(dims)
-        if op.name == "fuse":
+        if op.name in ("fuse", "foreign"):
             (region,) = op.regions
             given = dict(zip(region.args, (_read(v, env) for v in op.inputs), strict=True))
             return self._region(region, env | given, known)
@@ -88,6 +90,8 @@ class Interpreter:
             return self._run_late(op, reads)
         if op.spec.composite is not None:
             return self._composite(op, env, known)
+        if op.spec.meaning == "kernel":
+            return _of_user(op, reads, known)
         if op.name == "call":
             return _call(op, self.m.te[op.attrs["te"]], reads, known)
         if "view" in op.spec.tags or op.name == "view":
@@ -173,6 +177,23 @@ def _call(op: Op, f: TeFunc, given: Sequence[Any], dims: Dims) -> list[Any]:
     shaped = [x.reshape(_physical(p.type, sizes)) for p, x in zip(f.params, given, strict=True)]
     found = run_te(f, shaped, sizes)
     return [x.reshape(_physical(r.tensor, dims)) for r, x in zip(op.results, found, strict=True)]
+
+
+def _of_user(op: Op, reads: Sequence[Any], dims: Mapping[str, int]) -> list[Any]:
+    """What a function in a C library of a user gives."""
+    kernel, names = op.spec.kernel, [o.name for o in (*op.spec.operands, *op.spec.results)]
+    if not isinstance(kernel, CKernel):
+        raise NotImplementedError(f"only Halide can run the kernel of {op.name}")
+    made = [np.empty(_physical(r.tensor, dims), r.tensor.dtype.numpy) for r in op.results]
+    given = [*reads, *[None] * (len(op.spec.operands) - len(reads))]
+    types = [v if v is None else v.type for v in op.operands]
+    types += [None] * (len(given) - len(types)) + [r.type for r in op.results]
+    tensors = [np.ascontiguousarray(x) for x in given if x is not None] + made
+    run_foreign(
+        library_of(kernel.library), kernel.symbol, kernel.arguments(names, types, vars(op.a)), tensors, op.loc.nodes,
+        gives_code=kernel.gives_code,
+    )  # fmt: skip
+    return made
 
 
 def _physical(type_: TensorType, dims: Mapping[str, int]) -> list[int]:

@@ -115,6 +115,7 @@ class TeFunc:
         results: (stage, layout-carrying type) of each result, in order.
         checks: conditions on the inputs.
         schedule: how the stages are computed; empty before the `scheduled` stage.
+        source: the body of a Halide generator, of a user, in the place of stages and schedule.
     """
 
     name: str
@@ -124,6 +125,7 @@ class TeFunc:
     results: tuple[Param, ...]
     checks: tuple[Check, ...] = ()
     schedule: tuple[Directive, ...] = ()
+    source: str = ""
 
     def stage(self, name: str) -> AnyStage:
         """The stage of that name."""
@@ -197,7 +199,7 @@ class Tensor:
 
 
 RESERVED = frozenset(
-    {*REDUCTIONS, *CALLS, "rem", "shl", "shr", "dim", "check", "schedule", "true", "false", "inf", "nan"}
+    {*REDUCTIONS, *CALLS, "rem", "shl", "shr", "dim", "check", "schedule", "halide", "true", "false", "inf", "nan"}
 )
 
 

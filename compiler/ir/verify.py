@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.late import has_unknown_rank
 from occ.compiler.ir.meaning import infer_results
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
@@ -60,7 +61,9 @@ def _types(op: Op) -> Iterator[str]:
     if any(r.type is None for r in op.results):
         yield f"{op_text(op)} has a result without a type"
         return
-    if "declared" in op.spec.tags:
+    if "declared" in op.spec.tags or has_unknown_rank(
+        op
+    ):  # the latter waits for its operands, and has no shape to check
         return
     try:
         inferred = infer_results(op)

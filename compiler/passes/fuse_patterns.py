@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.matcher import Matcher
-from occ.compiler.passes.outline import outline
+from occ.compiler.passes.outline import enclose, outline
 from occ.compiler.passes.replace import sorted_ops
 from occ.compiler.passes.rewrite import in_order
 from occ.compiler.passes.rules import Fusion, Match
+from occ.compiler.passes.use_kernels import kernel_attrs
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,17 @@ def _apply(rule: Fusion, root: Op, ctx: Context) -> bool:
     matcher = Matcher(explain=ctx.why is not None)
     reason = ""
     for found in rule.matches(root, matcher):
+        attrs: dict[str, Any] | None = None
         reason = obstacle(found)
+        if not reason and rule.kernel is not None and ctx.target.name in rule.kernel.targets:
+            attrs, reason = _fit(rule, rule.kernel, found)
         if not reason:
             if ctx.why is not None:
                 ctx.why(rule, root, "")
-            _group(rule, found)
+            if attrs is None:
+                _group(rule, found)
+            else:
+                _hand_over(rule, found, attrs)
             ctx.hits[rule.name] += 1
             return True
     if ctx.why is not None:
@@ -100,6 +109,25 @@ def _group(rule: Fusion, found: Match) -> None:
     before = _place(ops, found.shared)
     hint = {"schedule": rule.schedule} if rule.schedule else {}
     outline(_with_copies(ops, found.shared), before, kind=rule.name, **hint)
+
+
+def _fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | None, str]:
+    """What the kernel of a rule is given for a match; or why it cannot take it."""
+    types = [None if v is None else v.type for v in (*(found.names.get(n) for n in rule.params), *found.outputs)]
+    if any(isinstance(t, TensorType) and t.shape is None for t in types):
+        return None, "an operand has no known rank"
+    try:
+        return kernel_attrs(kernel, [*rule.params, *rule.results], types, found.names), ""
+    except Invalid as e:
+        return None, str(e)
+
+
+def _hand_over(rule: Fusion, found: Match, attrs: dict[str, Any]) -> None:
+    """Make a match an op that the kernel of the rule computes."""
+    operands = [v for n in rule.params if (v := found.names.get(n)) is not None]
+    ops = sorted_ops(found.ops)
+    before = _place(ops, found.shared)
+    enclose(_with_copies(ops, found.shared), operands, list(found.outputs), before, kind=rule.name, **attrs)
 
 
 def _with_copies(ops: list[Op], shared: frozenset[Op]) -> list[Op]:

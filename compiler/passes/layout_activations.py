@@ -62,6 +62,8 @@ class LayoutActivations(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         packs = views = 0
         for func in m.funcs.values():
+            if _is_laid_out(func.body):
+                continue
             chooser = _Chooser(func.body)
             for op in list(func.body.body):
                 chooser.op(op)
@@ -73,6 +75,12 @@ class LayoutActivations(Pass):
         ctx.hits["layout-pack"] += packs
         ctx.hits["layout-view"] += views
         return bool(packs or views)
+
+
+def _is_laid_out(body: Region) -> bool:
+    """Whether layouts have been chosen before: the choice is made once, from the named ops."""
+    values = [r for op in body for r in op.results if isinstance(r.type, TensorType)]
+    return any(op.name in ("pack", "view") for op in body) or any(not v.tensor.layout.is_row_major for v in values)
 
 
 class _Chooser:

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import symbol
-from occ.compiler.ir.meaning import build_te
+from occ.compiler.ir.meaning import build_te, dims_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
 from occ.compiler.ir.printer import te_text
 from occ.compiler.ir.rewriter import erase_dead
 from occ.compiler.ir.storage import to_bytes
-from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.te import Param, TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -42,6 +42,7 @@ class LowerTe(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         lowering = _Lowering(m, self.split)
+        waiting = any(not _is_lowered(op) for func in m.funcs.values() for op in func.body.body)
         for op in [op for func in m.funcs.values() for op in func.body.body]:
             if op.name != "dims":
                 lowering.op(op)
@@ -51,8 +52,14 @@ class LowerTe(Pass):
                 lowering.op(op)
         m.drop_unused_weights()
         _check_types(m, ctx)
-        ctx.hits["lower-te"] += len(m.te)
-        return True
+        ctx.hits["lower-te"] += len(m.te) if waiting else 0
+        return waiting
+
+
+def _is_lowered(op: Op) -> bool:
+    """Whether an op stays as it is: it is a call already, or no kernel of the compiler computes it."""
+    foreign = op.name == "foreign" and op.attrs["kernel"] != "halide"
+    return foreign or op.name in ("call", "view", "late") or bool(op.spec.host) or "control" in op.spec.tags
 
 
 def _check_types(m: Module, ctx: Context) -> None:
@@ -83,7 +90,10 @@ class _Lowering:
         self.built: dict[Hashable, TeFunc] = {}
 
     def op(self, op: Op) -> None:
-        if op.name in ("call", "view", "late") or op.spec.host or "control" in op.spec.tags:
+        if op.name == "foreign" and op.attrs["kernel"] == "halide":
+            self._halide(op)
+            return
+        if _is_lowered(op):
             return
         if "view" in op.spec.tags:
             assert op.operands[0] is not None
@@ -106,6 +116,21 @@ class _Lowering:
             self._calls(op, inline(f, materialised(f)), operands, messages)
         else:
             self._call(op, f, operands, op.results, messages)
+
+    def _halide(self, op: Op) -> None:
+        """A kernel in C++ is a te function without stages."""
+        names: tuple[str, ...] = op.attrs["names"]
+        (region,) = op.regions
+        params = tuple(Param(n, v.tensor) for n, v in zip(names, op.inputs, strict=False))
+        results = tuple(Param(n, r.tensor) for n, r in zip(names[len(params) :], region.yields, strict=True))
+        dims = dims_of(params, (), results, ())
+        made = TeFunc(op.attrs["kind"], dims, params, (), results, source=op.attrs["source"])
+        attrs: dict[str, Any] = {"te": self._name(made.name, made)}
+        if dims:
+            attrs["dims"] = tuple(self.m.symbols[d].dim for d in dims)
+        types, names = [r.type for r in op.results], tuple(r.name for r in op.results)
+        call = Op("call", op.operands, attrs, types, result_names=names, loc=op.loc)
+        self._replace(op, self._insert(call, op).results)
 
     def _build(self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> TeFunc:
         """The te function of some ops, or of a group that is alike; checks name their node, so those are not shared."""

@@ -28,6 +28,7 @@ from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_groups import SplitGroups
 from occ.compiler.passes.split_phases import SplitPhases
+from occ.compiler.passes.use_kernels import UseKernels
 from occ.compiler.passes.use_winograd import UseWinograd
 from occ.compiler.target import Target
 
@@ -54,6 +55,7 @@ _COMMON: Pipeline = {
 _TO_KERNELS: tuple[Pass, ...] = (
     ApplyRewrites("fused"),
     FusePatterns(),
+    UseKernels(),
     Defer(),
     Expand(),
     Fold(),
@@ -86,7 +88,7 @@ PIPELINES: Mapping[str, Pipeline] = {
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
     },
-    "interp": _COMMON,
+    "interp": {**_COMMON, "canonical": (*_COMMON["canonical"], UseKernels())},
     "ascend": {**_COMMON, "fused": (ApplyRewrites("fused"), Expand())},
 }
 
@@ -113,7 +115,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
         LayoutActivations, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

@@ -13,6 +13,8 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.runtime.buffers import assign_offsets
 
+STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
+
 
 @dataclass(frozen=True)
 class PlanMemory(Pass):
@@ -28,9 +30,18 @@ class PlanMemory(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         erase_dead(m)
-        for func in m.funcs.values():
+        waiting = [func for func in m.funcs.values() if not _is_planned(func)]
+        for func in waiting:
             _plan(func)
-        return True
+        return bool(waiting)
+
+
+def _is_planned(func: Func) -> bool:
+    """Whether no op gives a result but those that stand for memory."""
+    return all(
+        op.name in (*STEPS, "alloc", "view") and bool(op.results) == (op.name in ("alloc", "view"))
+        for op in func.body.body
+    )
 
 
 def _plan(func: Func) -> None:
@@ -58,13 +69,14 @@ def _to_destination(op: Op) -> None:
         for user, k in list(result.uses):
             user.set_operand(k, alloc.result)
     attrs = dict(op.attrs) | {"writes": len(buffers)}
-    kind = "kernel" if op.name == "call" else "host"
+    kind = {"call": "kernel", "foreign": "foreign"}.get(op.name, "host")
     if kind == "host":
         attrs = dict(vars(op.a)) | attrs | {"routine": _routine(op), "n_results": len(buffers)}
         for value in buffers:
             assert value.defining_op is not None
             value.defining_op.attrs["host"] = True  # the routine makes it
-    made = Op(kind, [*op.operands, *buffers], attrs, (), regions=op.regions, loc=op.loc)
+    regions = () if kind == "foreign" else op.regions
+    made = Op(kind, [*op.operands, *buffers], attrs, (), regions=regions, loc=op.loc)
     home.insert(made, op)
     op.set_operands(())
     home.remove(op)
@@ -101,7 +113,7 @@ def _has_buffer(value: Value) -> bool:
 
 
 def _set_lifetimes(func: Func, storage: dict[Value, Value], outputs: set[Value]) -> None:
-    steps = [op for op in func.body.body if op.name in ("kernel", "host")]
+    steps = [op for op in func.body.body if op.name in STEPS]
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for k, op in enumerate(steps):

@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from occ.compiler.diagnostics import CompileError, Invalid, error
+from occ.compiler.ir.kernel import CODE, CKernel, HalideKernel
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.matcher import Matcher, State
@@ -218,10 +219,23 @@ class Fusion(Rule):
 
     Attributes:
         schedule: directives for the kernel (`cpu`), see docs/guide-fusion.md; empty to leave it to the compiler.
+        kernel: a kernel of the user, which takes the place of the compiler's on the targets that can use it.
     """
 
     stage: str = "fused"
     schedule: str = ""
+    kernel: CKernel | HalideKernel | None = None
+
+    @property
+    def results(self) -> list[str]:
+        """Names of the results, for the kernel: `y`, or `y0`, `y1`, ..."""
+        return ["y"] if len(self.patterns) == 1 else [f"y{k}" for k in range(len(self.patterns))]
+
+    @property
+    def bound(self) -> list[str]:
+        """Names of attributes that the pattern binds."""
+        results = [p for pattern in self.patterns for p in pattern.walk() if isinstance(p, Result)]
+        return [a.name for r in results for a in r.op.attrs.values() if a.name]
 
     kind = "fusion"
 
@@ -253,6 +267,7 @@ def fusion(
     benefit: int = 0,
     name: str = "",
     schedule: str = "",
+    kernel: Any = None,
 ) -> Any:
     """Decorator: a rule that groups what the pattern matches into one kernel.
 
@@ -262,13 +277,25 @@ def fusion(
         benefit: rules of greater benefit come first.
         name: of the regions; that of the function by default.
         schedule: directives for the kernel.
+        kernel: of `c_kernel` or `halide_kernel`, whose operands are the parameters and whose result is `y` (`y0`, `y1`...).
 
     Raises:
-        CompileError: OCC0610 the rule is not well formed.
+        CompileError: OCC0610 the rule is not well formed; OCC0615 the kernel does not fit.
     """
 
     def make(fn: Callable[..., Any]) -> Fusion:
-        return Fusion(**traced(fn, name), targets=targets, benefit=benefit, schedule=schedule)
+        rule = Fusion(**traced(fn, name), targets=targets, benefit=benefit, schedule=schedule, kernel=kernel)
+        try:
+            if isinstance(kernel, CKernel):
+                kernel.check(rule.params, rule.results, rule.bound)
+            elif kernel is not None and not isinstance(kernel, HalideKernel):
+                raise Invalid(
+                    "the kernel of a fusion is C or Halide C++", code=CODE, help="write a rewrite to an operator"
+                )
+        except Invalid as e:
+            notes = [e.note] if e.note else []
+            raise error(e.code, f"rule `{rule.name}`: {e}", where=rule.origin, notes=notes, help=e.help) from None
+        return rule
 
     return make if fn is None else make(fn)
 

@@ -30,10 +30,11 @@ class Schedule(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         machine = machine_of(ctx.options)
-        for name, f in m.te.items():
-            m.te[name] = scheduled(f, machine)
-        ctx.hits["schedule"] += len(m.te)
-        return True
+        made = {name: scheduled(f, machine) for name, f in m.te.items() if not f.source}
+        changed = [name for name, f in made.items() if f != m.te[name]]
+        m.te |= made
+        ctx.hits["schedule"] += len(changed)
+        return bool(changed)
 
 
 def scheduled(f: TeFunc, machine: Machine) -> TeFunc:

@@ -50,9 +50,10 @@ def run(command: str, folder: Path) -> tuple[int, str]:
 def test_a_guide_works_from_start_to_end(guide: str, tmp_path: Path) -> None:
     ran = 0
     for language, text in blocks((ROOT / "docs" / guide).read_text()):
-        if language == "python":
-            name = re.match(r"# file: (\S+)\n", text)
+        if language in ("python", "c"):
+            name = re.match(r"(?:#|//) file: (\S+)\n", text)
             assert name, f"a snippet without a file name:\n{text}"
+            (tmp_path / name[1]).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name[1]).write_text(text)
         elif language == "console":
             for command, expected in steps(text):

@@ -349,6 +349,13 @@ def _(s: Scene):
     return with_rules(s, "Relu", 0)
 
 
+@case("OCC0615")
+def _(s: Scene):
+    file = s.folder / "rules.py"
+    file.write_text('import occ\nkernel = occ.c_kernel("libscale.so", "int scale(const float *x, float *y)")\n')
+    return ["build", s.model(RELU), "-t", "interp", "--rules", str(file)]
+
+
 @case("OCC0901")
 def _(s: Scene):
     from occ.compiler.passes.fold import Fold

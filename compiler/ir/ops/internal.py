@@ -22,6 +22,14 @@ class Fuse:
         return tuple(v.type for v in a.regions[0].yields)
 
 
+@op("foreign", region=True)
+class Foreign:
+    """A kernel of a user; the region says what it computes. All that it reads is an operand, constants too."""
+
+    def infer(*operands, a):
+        return tuple(v.type for region in a.regions for v in region.yields)
+
+
 @op("yield")
 class Yield:
     """Closes a region."""
@@ -103,4 +111,4 @@ class Host:
     """A routine of the runtime that is not a kernel."""
 
 
-ALL: tuple[OpSpec, ...] = (Fuse, Yield, Dims, Phases, Pack, Call, Alloc, Kernel, View, Late, Host)
+ALL: tuple[OpSpec, ...] = (Fuse, Foreign, Yield, Dims, Phases, Pack, Call, Alloc, Kernel, View, Late, Host)

@@ -1,6 +1,7 @@
 """What an operator is: its signature, read from `onnx.defs`, and the two things that ONNX cannot tell us.
 
-Those are `infer` and one *meaning*: a te `body`, a `composite` of other operators, a `host` routine, or its regions.
+Those are `infer` and one *meaning*: a te `body`, a `composite` of other operators, a `host` routine, its regions, or a
+`kernel` of a user.
 `@op` turns a class that holds them as plain functions into an `OpSpec`; packages export theirs in `ALL`. A type checker
 takes the first parameter of such a function for an instance of the class, so the modules of operators switch off the
 checks that trip over it.
@@ -17,11 +18,12 @@ from typing import Any
 import onnx
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from onnx.defs import OpSchema
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
-MEANINGS = ("body", "composite", "host", "region")
+MEANINGS = ("body", "composite", "host", "region", "kernel")
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ class FormalSignature:
     @classmethod
     def of(cls, operands: str, results: str = "Y", **attributes: Any) -> FormalSignature:
         """From names, `?` behind optional and `*` behind variadic ones; attributes with their defaults."""
-        return cls(_formals(operands), _formals(results), attributes)
+        return cls(formals(operands), formals(results), attributes)
 
 
-def _formals(text: str) -> tuple[Operand, ...]:
+def formals(text: str) -> tuple[Operand, ...]:
+    """Operands from their names, `?` behind optional and `*` behind variadic ones."""
     return tuple(Operand(n.rstrip("?*"), n.endswith("?"), n.endswith("*"), "", frozenset()) for n in text.split())
 
 
@@ -74,6 +77,7 @@ class OpSpec:
         host: name of a routine in `runtime/hostops.py`.
         region: the meaning is in the regions of the op (If, Loop, ...).
         static: operands whose value, not only type, the definition looks at, where it is known at compile time.
+        kernel: how a user computes it; its meaning too if there is no other.
         tags: facts that passes ask for: `contraction`, `window`, `view`, `elementwise`, `shape`.
     """
 
@@ -85,6 +89,7 @@ class OpSpec:
         self.composite: Callable[..., Any] | None = fields.get("composite")
         self.host: str | None = fields.get("host")
         self.region: bool = fields.get("region", False)
+        self.kernel: Kernel | None = fields.get("kernel")
         self.static = frozenset(fields.get("static", ()))
         self.tags = frozenset(fields.get("tags", ()))
         self.doc: str = fields.get("__doc__") or ""
@@ -161,30 +166,6 @@ def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:
     return lambda cls: OpSpec(name, {**{k: v for k, v in vars(cls).items() if k in _FIELDS}, **fields})
 
 
-def operator(name: str) -> Callable[[type], OpSpec]:
-    """Class decorator: an operator that ONNX does not define, for rule files and plugins.
-
-    The class has `operands`, their names in order (`"b?"` may be absent, `"xs*"` repeats); `attributes`, their defaults
-    by name; and the meaning: `body(t, *operands, a)` or `composite(b, *operands, a)`.
-
-    Args:
-        name: with its domain, `com.example.Scale`.
-
-    Raises:
-        ValueError: the name has no domain, or the class no meaning.
-    """
-
-    def make(cls: type) -> OpSpec:
-        if "." not in name or not name.rpartition(".")[2][:1].isupper():
-            raise ValueError(f"`{name}` is not a name such as `com.example.Scale`")
-        if sum(hasattr(cls, kind) for kind in ("body", "composite")) != 1:
-            raise ValueError(f"`{name}` needs a `body` or a `composite`")
-        operands = _formals(" ".join(getattr(cls, "operands", ())))
-        return op(name, signature=FormalSignature(operands, _formals("Y"), getattr(cls, "attributes", {})))(cls)
-
-    return make
-
-
 _FIELDS = (
     "infer",
     "body",
@@ -196,6 +177,7 @@ _FIELDS = (
     "operands",
     "limits",
     "signature",
+    "kernel",
     "__doc__",
 )
 
