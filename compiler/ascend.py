@@ -42,6 +42,9 @@ def options(target: str) -> dict[str, Option]:
         "precision_mode_v2": Option(
             "", PRECISION_MODES_V2, "what FLOAT is computed in; `origin`, which occ takes by default, as the model says"
         ),
+        "keep_dtype": Option(
+            "auto", doc="nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it"
+        ),
         "op_select_impl_mode": Option("", ("high_performance", "high_precision"), "which kernels operators use"),
         "optypelist_for_implmode": Option("", doc="operators that `op_select_impl_mode` is for, separated by commas"),
         "dynamic_batch_size": Option("", doc="sizes of a symbolic batch, such as 1,2,4: one compiled model for all of them"),

@@ -21,7 +21,7 @@ _LISTS = {
     "ListType": ("dt", 10),
 }
 # Attributes that GE itself puts on any node, beside those of the prototype.
-_EXTRA = {"_parent_node_index": "Int", "index": "Int", "auto_pad": "String", "onnx": "String"}
+_EXTRA = {"_keep_dtype": "Int", "_parent_node_index": "Int", "index": "Int", "auto_pad": "String", "onnx": "String"}
 
 
 def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str, bytes]]:

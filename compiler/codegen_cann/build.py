@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from occ.compiler.ascend import missing_types, precision_of
-from occ.compiler.codegen_cann import atc
+from occ.compiler.codegen_cann import atc, keep
 from occ.compiler.codegen_cann.air import air
 from occ.compiler.codegen_cann.emit_cpp import cpp
 from occ.compiler.codegen_cann.formats import occ_type
@@ -180,6 +180,7 @@ def geared_graph(
         graphs.append(graph_of(each, part, precision))
     need = max(map(workspace, graphs))
     graph = merged(graphs)
+    keep.mark(graph, options)
     problems = list(graph_problems(graph))
     assert not problems, problems[:3]
     whole = Part("part0", True, m.main.body.body, list(m.main.args), list(dict.fromkeys(m.main.results)))
@@ -196,6 +197,7 @@ def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) 
     for part in parts:
         if part.on_device:
             graph = graph_of(m, part, precision_of(options))
+            keep.mark(graph, options)
             problems = list(graph_problems(graph))
             assert not problems, problems[:3]
             made.append(DeviceGraph(part, graph, workspace(graph)))
@@ -239,7 +241,7 @@ def build(
         weight_infos([w.name for w in weights], [w.data.nbytes for w in weights]), plan_parts(m, parts), engine="ascend",
         machine=options["soc_version"], parts=records, islands=[p.name for p in islands],
         options={k: options[k] for k in ("device_id", "npu_mem_limit", "arena_extend_strategy")},
-        summary={**_summary(parts, target, options), "device_weights": sum(r.weights for r in records)},
+        summary={**_summary(parts, graphs, target, options), "device_weights": sum(r.weights for r in records)},
     )  # fmt: skip
     return Artifact(made, [w.data for w in weights], b"", files)
 
@@ -272,13 +274,15 @@ def _for_people(graph: Graph, options: Mapping[str, Any]) -> dict[str, bytes]:
     return made
 
 
-def _summary(parts: Sequence[Part], target: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(
+    parts: Sequence[Part], graphs: Sequence[DeviceGraph], target: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
     on_cpu = [op for p in parts if not p.on_device for op in p.ops]
     return {
         "device_parts": sum(p.on_device for p in parts), "cpu_parts": sum(not p.on_device for p in parts),
         "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
         "cpu_operators": sorted({op.name for op in on_cpu}), "precision": precision_of(options),
-        "remarks": atc.remarks(target, options),
+        "remarks": [*atc.remarks(target, options), *keep.remarks((d.graph for d in graphs), target)],
     }  # fmt: skip
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from occ.compiler.codegen_cann.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.prototypes import Formal, FormalAttr, prototypes
 
-# Attributes that GE accepts beside those of the prototype; what CANN's own importer adds.
-_EXTRA = frozenset({"_parent_node_index"})
+# Attributes that GE accepts on any node, beside those of the prototype.
+_EXTRA = frozenset({"_keep_dtype", "_parent_node_index"})
 
 
 def node_problems(node: Node) -> Iterator[str]:

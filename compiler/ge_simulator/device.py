@@ -13,7 +13,12 @@ from occ.runtime.manifest import DevicePart
 from occ.runtime.resident import Resident
 from occ.runtime.signature import numpy_dtype
 
-_NO_SATURATION = ("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1")
+_NEW = ("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1")
+
+
+def precision_on(mode: str, soc: str) -> Precision:
+    """A precision mode on a chip: those before the 910B saturate half precision and have no fp32 in the matrix unit."""
+    return Precision(mode, saturate=soc not in _NEW, half_cube=soc not in _NEW)
 
 
 class SimulatedDevice:
@@ -27,7 +32,7 @@ class SimulatedDevice:
         """
         beside = {name.rpartition("/")[2]: files[name] for name in part.files}
         try:
-            return Simulator(files[part.air], beside, Precision(part.precision, part.soc not in _NO_SATURATION))
+            return Simulator(files[part.air], beside, precision_on(part.precision, part.soc))
         except (BadGraph, KeyError) as e:
             raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
 

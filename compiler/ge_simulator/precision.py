@@ -26,22 +26,26 @@ class Precision:
             matrix unit).
         saturate: values beyond the range of half precision become its greatest, as chips before the 910B do it;
             else infinite.
+        half_cube: the matrix unit has no fp32, so that a node that keeps its precision has operands in half precision there.
     """
 
     mode: str = "origin"
     saturate: bool = False
+    half_cube: bool = False
 
-    def operand(self, kind: str, x: np.ndarray) -> np.ndarray:
-        """An operand as an operator of type `kind` sees it."""
-        if x.dtype != np.float32 or kind not in CUBE:
+    def operand(self, kind: str, x: np.ndarray, kept: bool = False) -> np.ndarray:
+        """An operand as an operator of type `kind` sees it; `kept` if it keeps the precision of the graph."""
+        if x.dtype != np.float32 or (kind not in CUBE and self.mode != "fp16"):
             return x
+        if kept and self.mode != "origin":
+            return self.half(x) if self.half_cube and kind in CUBE else x
         if self.mode in ("fp16", "cube_fp16in_fp32out", "mixed_float16"):
             return self.half(x)
         return x.astype(ml_dtypes.bfloat16).astype(np.float32) if self.mode == "mixed_bfloat16" else x
 
-    def result(self, kind: str, x: np.ndarray) -> np.ndarray:
+    def result(self, kind: str, x: np.ndarray, kept: bool = False) -> np.ndarray:
         """A result as it is stored."""
-        if x.dtype != np.float32:
+        if x.dtype != np.float32 or kept:
             return x
         if self.mode == "fp16" or (self.mode == "mixed_float16" and kind in CUBE):
             return self.half(x)

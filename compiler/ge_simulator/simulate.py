@@ -76,7 +76,7 @@ class Simulator:
 
     def _node(self, node: Node, env: Mapping[tuple[str, int], np.ndarray]) -> list[np.ndarray]:
         if node.type in ("Const", "Constant", "FileConstant"):
-            return [self.precision.result("Const", node.attrs["value"])]
+            return [node.attrs["value"]]
         given = [None if e is None else env[e] for e in node.inputs]
         for x, desc in zip(given, node.input_descs, strict=True):
             if x is not None and desc.dtype is not None and (x.dtype != desc.dtype or not _fits(x.shape, desc.shape)):
@@ -84,7 +84,7 @@ class Simulator:
         if node.type in ("If", "StatelessIf", "While", "StatelessWhile"):
             made = self._control(node, [x for x in given if x is not None])
         else:
-            operands = [None if x is None else self.precision.operand(node.type, _wide(x)) for x in given]
+            operands = [None if x is None else self.precision.operand(node.type, _wide(x), _keeps(node)) for x in given]
             made = kernels()[node.type](node, operands)
         results = list(made) if isinstance(made, (list, tuple)) else [made]
         if len(results) < len(node.output_descs):
@@ -95,7 +95,7 @@ class Simulator:
         array = np.asarray(value)
         if desc.dtype in _NARROW and array.dtype == np.float32:
             array = array.astype(desc.dtype)
-        return self._checked(node, desc, self.precision.result(node.type, array))
+        return self._checked(node, desc, self.precision.result(node.type, array, _keeps(node)))
 
     def _checked(self, node: Node, desc: Tensor, x: np.ndarray) -> np.ndarray:
         if x.dtype != desc.dtype or not _fits(x.shape, desc.shape):
@@ -116,6 +116,11 @@ class Simulator:
 
 
 _STRUCTURE = {"Data", "NetOutput", "Const", "Constant", "FileConstant", "If", "StatelessIf", "While", "StatelessWhile"}
+
+
+def _keeps(node: Node) -> bool:
+    """Whether a node keeps the precision of the graph (`atc --keep_dtype`)."""
+    return node.attrs.get("_keep_dtype", 0) != 0
 
 
 def _wide(x: np.ndarray) -> np.ndarray:

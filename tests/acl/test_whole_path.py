@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 from ascend_standin import Described, Standin
 from building import model_of
-from occ.compiler.ge_simulator.precision import Precision
+from occ.compiler.ge_simulator.device import precision_on
 from occ.compiler.ge_simulator.reader import Node, Tensor
 from occ.compiler.ge_simulator.simulate import Simulator, kernels
 from occ.runtime.acl.prototypes import FORMATS
@@ -38,9 +38,7 @@ def simulate(payload: bytes, arrays: list[np.ndarray]) -> list[np.ndarray]:
     beside, end = {}, len(rest)
     for name, size in reversed(told["sizes"].items()):
         beside[name], end = rest[end - size : end], end - size
-    return Simulator(rest[:end], beside, Precision(told["precision"], not told["soc"].startswith("Ascend910B"))).run(
-        arrays
-    )
+    return Simulator(rest[:end], beside, precision_on(told["precision"], told["soc"])).run(arrays)
 
 
 def simulate_operator(

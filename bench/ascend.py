@@ -1,0 +1,161 @@
+"""Models built for an Ascend chip and run on the simulator, beside onnxruntime: a table and JSON.
+
+`python bench/ascend.py --models DIR... [--inputs DIR]` takes every `.onnx` file in the folders. Inputs are `inputs.npz`
+beside the model, or `PACKAGE__NAME.npz` in the folder of inputs; their shapes are what the model is built for. A model
+without inputs is left out, and named. Every model is run in a process of its own, so that the next one has the memory.
+
+A difference is the largest one of all outputs, as a part of the largest value of its output. Where a model computes with
+8-bit integers, a sum that lies at the border of two steps falls to either side, so that even two builds of onnxruntime
+differ by whole steps. For every model, `exact` is the difference from onnxruntime with its graph optimisations off, which
+computes what the file says, and `own` is that between onnxruntime with and without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+HEAD = ("model", "device parts", "nodes on the device", "on the CPU", "`origin`", "`fp16`", "remark")
+
+
+def main() -> int:
+    """Measure the models that were asked for; returns 1 if any of them failed."""
+    args = _arguments()
+    if args.one:
+        print(json.dumps(measure(args.models[0], args.inputs_of, args.target, args.modes.split(","), args.save)))
+        return 0
+    results: list[dict[str, Any]] = []
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    for path in models(args.models):
+        inputs = inputs_file(path, args.inputs)
+        if args.names and name_of(path) not in args.names:
+            continue
+        if inputs is None:
+            print(f"{name_of(path)}: no inputs", file=sys.stderr)
+            continue
+        results.append(in_process(path, inputs, args.target, args.modes, args.save))
+        print(row(results[-1]), flush=True)
+    if args.json is not None:
+        args.json.write_text(json.dumps(results, indent=1))
+    return int(any("error" in r for r in results))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="models of the folders; all of them by default")
+    parser.add_argument("--models", type=Path, nargs="+", required=True, help="folders with models")
+    parser.add_argument("--inputs", type=Path, default=None, help="folder with inputs")
+    parser.add_argument("--target", default="ascend310p")
+    parser.add_argument("--modes", default="origin,fp16", help="values of precision_mode_v2")
+    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
+    parser.add_argument("--save", type=Path, default=None, help="keep the artifact of the first mode here")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inputs-of", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def models(folders: list[Path]) -> list[Path]:
+    """The models of some folders, each file once."""
+    return sorted({path for folder in folders for path in folder.rglob("*.onnx")}, key=name_of)
+
+
+def name_of(path: Path) -> str:
+    """How a model is called: by its folder, and by its file where that says more."""
+    return path.parent.name if (path.parent / "inputs.npz").exists() else f"{path.parent.name}/{path.stem}"
+
+
+def inputs_file(path: Path, folder: Path | None) -> Path | None:
+    """The inputs of a model; None if there are none."""
+    named = [folder / f"{path.parent.name}__{path.stem}.npz"] if folder is not None else []
+    return next((f for f in (path.parent / "inputs.npz", *named) if f.is_file()), None)
+
+
+def in_process(path: Path, inputs: Path, target: str, modes: str, save: Path | None = None) -> dict[str, Any]:
+    """What `measure` gives, from a process of its own; `error` says why it gave nothing."""
+    flags = ["--models", path, "--inputs-of", inputs, "--target", target, "--modes", modes]
+    flags += ["--save", save] if save is not None else []
+    done = subprocess.run([sys.executable, __file__, "--one", *map(str, flags)], capture_output=True, text=True)
+    if done.returncode:
+        return {"model": name_of(path), "error": done.stderr.strip()[-600:] or f"exit code {done.returncode}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(path: Path, inputs: Path, target: str, modes: list[str], save: Path | None) -> dict[str, Any]:
+    """Build a model in each precision, run it on the simulator, and compare."""
+    import occ
+    from occ.compare import difference
+
+    with np.load(inputs, allow_pickle=False) as archive:
+        given: Arrays = {name: archive[name] for name in archive.files}
+    want, exact = (_onnxruntime(path, given, optimised) for optimised in (True, False))
+    made: dict[str, Any] = {"model": name_of(path), "own": _worst(difference, exact, want)}
+    for mode in modes:
+        options = {"precision_mode_v2": mode, "cpu_fallback": "cpu-jit"}
+        artifact = occ.build(path, target, shapes={n: x.shape for n, x in given.items()}, options=options)
+        if mode == modes[0]:
+            made |= {
+                k: artifact.manifest.summary[k] for k in ("device_parts", "device_ops", "cpu_ops", "cpu_operators")
+            }
+            if save is not None:
+                artifact.save(save)
+        got = _simulated(artifact, given)
+        made[mode] = {"optimised": _worst(difference, got, want), "exact": _worst(difference, got, exact)}
+        made[mode]["device_ops"] = artifact.manifest.summary["device_ops"]
+    return made
+
+
+def _onnxruntime(path: Path, given: Mapping[str, np.ndarray], optimised: bool) -> Arrays:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, dict(given)), strict=True))
+
+
+def _simulated(artifact: Any, given: Arrays) -> Arrays:
+    from occ.compiler.driver import open_session
+
+    return open_session(artifact, 1, simulate=True).run(given)
+
+
+def _worst(difference: Any, got: Arrays, want: Arrays) -> float:
+    return max(difference(got[name], value) for name, value in want.items())
+
+
+def row(result: dict[str, Any]) -> str:
+    """A line of the table."""
+    if "error" in result:
+        cells = [result["model"], "-", "-", "-", "-", "-", " ".join(result["error"].split())[-200:]]
+    else:
+        cells = [result["model"], *(str(result[k]) for k in ("device_parts", "device_ops", "cpu_ops"))]
+        cells += [_figure(result[m]) if m in result else "" for m in ("origin", "fp16")]
+        cells.append("; ".join(_remarks(result)))
+    return f"| {' | '.join(cells)} |"
+
+
+def _figure(found: dict[str, float]) -> str:
+    return f"{found['optimised']:.1e}"
+
+
+def _remarks(result: dict[str, Any]) -> Iterator[str]:
+    if result["cpu_operators"]:
+        yield f"CPU: {', '.join(result['cpu_operators'])}"
+    if result["own"] > 1e-4:
+        exact = ", ".join(f"{result[m]['exact']:.1e}" for m in ("origin", "fp16") if m in result)
+        yield f"onnxruntime from itself {result['own']:.1e}, from the exact one {exact}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
