@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter, is_
 from typing import Any
 
 from occ.compiler.ir.dim import Dim, Sym
@@ -348,23 +349,23 @@ def not_equal(a: Operand, b: Operand) -> Expr:
 # Walks --------------------------------------------------------------------------------------------------------------
 
 
+_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    Const: lambda _: (),
+    Index: lambda _: (),
+    Size: lambda _: (),
+    Load: attrgetter("index"),
+    Binary: attrgetter("lhs", "rhs"),
+    Call: attrgetter("args"),
+    Select: attrgetter("cond", "then", "other"),
+    Cast: lambda e: (e.arg,),
+    Bitcast: lambda e: (e.arg,),
+    Reduce: lambda e: (e.body,),
+}  # a table, because walks take most of the time of the passes on te
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct sub-expressions."""
-    match e:
-        case Load():
-            return e.index
-        case Binary():
-            return (e.lhs, e.rhs)
-        case Call():
-            return e.args
-        case Select():
-            return (e.cond, e.then, e.other)
-        case Cast() | Bitcast():
-            return (e.arg,)
-        case Reduce():
-            return (e.body,)
-        case _:
-            return ()
+    return _CHILDREN[type(e)](e)
 
 
 def with_children(e: Expr, new: tuple[Expr, ...]) -> Expr:
@@ -391,24 +392,27 @@ def with_children(e: Expr, new: tuple[Expr, ...]) -> Expr:
 def walk(e: Expr) -> Iterator[Expr]:
     """Each distinct node once, children before parents."""
     seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(e, False)]
+    done: set[int] = set()
+    stack = [e]
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            yield node
-        elif id(node) not in seen:
+        node = stack[-1]
+        if id(node) not in seen:
             seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(children(node)))
+            stack.extend(reversed(_CHILDREN[type(node)](node)))
+            continue
+        stack.pop()
+        if id(node) not in done:
+            done.add(id(node))
+            yield node
 
 
 def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     """Bottom-up replacement: `fn` sees each node with rewritten children and gives its replacement or None."""
     memo: dict[int, Expr] = {}
     for node in walk(e):
-        new = tuple(memo[id(c)] for c in children(node))
-        same = all(a is b for a, b in zip(new, children(node), strict=True))
-        built = node if same else with_children(node, new)
+        old = children(node)
+        new = tuple([memo[id(c)] for c in old])
+        built = node if all(map(is_, new, old)) else with_children(node, new)
         replacement = fn(built)
         memo[id(node)] = built if replacement is None else replacement
     return memo[id(e)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ from occ.compiler.ir.printer import te_text
 from occ.compiler.ir.rewriter import erase_dead
 from occ.compiler.ir.storage import to_bytes
 from occ.compiler.ir.te import Param, TeFunc
-from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.likeness import likeness
@@ -83,11 +82,37 @@ def _check_types(m: Module, ctx: Context) -> None:
     ctx.sink.raise_errors()
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    """A te function of the module as a call of it sees it.
+
+    Attributes:
+        name: in the module.
+        dims: symbolic dims that it takes.
+        params: names of what it takes, in the function that it was made from.
+        results: the same of what it gives, with types.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    params: tuple[str, ...]
+    results: tuple[Param, ...]
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """An op or a group as kernels, in order; `results` names what it gives, and `checks` are their messages."""
+
+    kernels: tuple[_Kernel, ...]
+    results: tuple[str, ...]
+    checks: tuple[str, ...]
+
+
 class _Lowering:
     def __init__(self, m: Module, split_stages: bool) -> None:
         self.m, self.split_stages = m, split_stages
         self.names: dict[str, str] = {}  # text of a te function without its name -> its name
-        self.built: dict[Hashable, TeFunc] = {}
+        self.known: dict[Hashable, _Lowered] = {}
 
     def op(self, op: Op) -> None:
         if op.name == "foreign" and op.attrs["kernel"] == "halide":
@@ -102,20 +127,14 @@ class _Lowering:
         if op.name == "fuse":
             (region,) = op.regions
             args = [*region.args, *(v for v in outer_values(region) if isinstance(v, Weight))]
-            f = self._build(op.attrs["kind"], region.body, args, region.yields)
+            made = self._lowered(op.attrs["kind"], region.body, args, region.yields)
             given = dict(zip(region.args, op.operands, strict=True))
             actual = [given.get(a, a) for a in args]
         else:
             args = actual = list(dict.fromkeys(op.inputs))
-            f = self._build(op.name.rpartition(".")[2].lower(), [op], args, op.results)
+            made = self._lowered(op.name.rpartition(".")[2].lower(), [op], args, op.results)
         loaded = [v for v, a in zip(actual, args, strict=True) if not _inlined(a)]
-        operands = {f"p{k}": v for k, v in enumerate(loaded) if v is not None}
-        messages = tuple(c.message for c in f.checks)
-        f = to_bytes(checks_to_stage(f))
-        if self.split_stages:
-            self._calls(op, inline(f, materialised(f)), operands, messages)
-        else:
-            self._call(op, f, operands, op.results, messages)
+        self._call(op, made, {f"p{k}": v for k, v in enumerate(loaded) if v is not None})
 
     def _halide(self, op: Op) -> None:
         """A kernel in C++ is a te function without stages."""
@@ -124,51 +143,41 @@ class _Lowering:
         params = tuple(Param(n, v.tensor) for n, v in zip(names, op.inputs, strict=False))
         results = tuple(Param(n, r.tensor) for n, r in zip(names[len(params) :], region.yields, strict=True))
         dims = dims_of(params, (), results, ())
-        made = TeFunc(op.attrs["kind"], dims, params, (), results, source=op.attrs["source"])
-        attrs: dict[str, Any] = {"te": self._name(made.name, made)}
-        if dims:
-            attrs["dims"] = tuple(self.m.symbols[d].dim for d in dims)
-        types, names = [r.type for r in op.results], tuple(r.name for r in op.results)
-        call = Op("call", op.operands, attrs, types, result_names=names, loc=op.loc)
-        self._replace(op, self._insert(call, op).results)
+        f = TeFunc(op.attrs["kind"], dims, params, (), results, source=op.attrs["source"])
+        kernel = _Kernel(self._name(f.name, f), dims, names[: len(params)], results)
+        self._call(op, _Lowered((kernel,), names[len(params) :], ()), dict(zip(names, op.inputs, strict=False)))
 
-    def _build(self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> TeFunc:
-        """The te function of some ops, or of a group that is alike; checks name their node, so those are not shared."""
+    def _lowered(self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> _Lowered:
+        """The kernels of some ops, or of a group that is alike; checks name their node, so those are not shared."""
         key = (kind, likeness(ops, args, results))
-        if key not in self.built or self.built[key].checks:
-            self.built[key] = build_te(kind, ops, args, results)
-        return self.built[key]
+        if key not in self.known or self.known[key].checks:
+            f = build_te(kind, ops, args, results)
+            messages = tuple(c.message for c in f.checks)
+            f = to_bytes(checks_to_stage(f))
+            parts = split(inline(f, materialised(f))) if self.split_stages else [f]
+            names = tuple(r.name for r in f.results if r.name != FLAG)
+            self.known[key] = _Lowered(tuple(map(self._kernel, parts)), names, messages)
+        return self.known[key]
 
-    def _calls(self, op: Op, f: TeFunc, operands: dict[str, Value], messages: Sequence[str]) -> None:
-        """One call for each stage."""
-        results = dict(zip((r.name for r in f.results), op.results, strict=False))
-        known = dict(operands)
-        for part in split(f):
-            (made,) = part.results
-            is_flag = made.name == FLAG
-            known[made.name] = self._emit(op, part, known, [made.type], messages if is_flag else ())[0]
-        self._replace(op, [known[name] for name in results])
-
-    def _call(
-        self, op: Op, f: TeFunc, operands: dict[str, Value], results: Sequence[Value], messages: Sequence[str]
-    ) -> None:
-        types = [r.type for r in f.results]
-        made = self._emit(op, f, operands, types, messages)
-        self._replace(op, made[: len(results)])
-
-    def _emit(
-        self, op: Op, f: TeFunc, operands: dict[str, Value], types: Sequence[TensorType], checks: Sequence[str]
-    ) -> tuple[Value, ...]:
+    def _kernel(self, f: TeFunc) -> _Kernel:
         collapsed, dims, params = canonical(collapse(physical(f)))
-        name = self._name(f.name, collapsed)
-        attrs: dict[str, Any] = {"te": name}
-        if dims:
-            attrs["dims"] = tuple(self.m.symbols[d].dim if d in self.m.symbols else symbol(d) for d in dims)
-        if checks:
-            attrs["checks"] = tuple(checks)
-        names = [r.name for r in op.results] + ["t"] * (len(types) - len(op.results))
-        call = Op("call", [operands[p] for p in params], attrs, types, result_names=names[: len(types)], loc=op.loc)
-        return self._insert(call, op).results
+        return _Kernel(self._name(f.name, collapsed), tuple(dims), tuple(params), f.results)
+
+    def _call(self, op: Op, made: _Lowered, operands: Mapping[str, Value]) -> None:
+        """The calls of the kernels in place of `op`."""
+        known = dict(operands)
+        for kernel in made.kernels:
+            attrs: dict[str, Any] = {"te": kernel.name}
+            if kernel.dims:
+                attrs["dims"] = tuple(self.m.symbols[d].dim if d in self.m.symbols else symbol(d) for d in kernel.dims)
+            if made.checks and any(r.name == FLAG for r in kernel.results):
+                attrs["checks"] = made.checks
+            names = [r.name for r in op.results] + ["t"] * len(kernel.results)
+            types = [r.type for r in kernel.results]
+            read = [known[p] for p in kernel.params]
+            call = Op("call", read, attrs, types, result_names=names[: len(types)], loc=op.loc)
+            known |= zip((r.name for r in kernel.results), self._insert(call, op).results, strict=True)
+        self._replace(op, [known[name] for name in made.results])
 
     def _name(self, stem: str, f: TeFunc) -> str:
         bare = replace(f, name="f", stages=tuple(replace(s, note="") for s in f.stages))
