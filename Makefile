@@ -12,6 +12,7 @@ setup: $(STAMP)  ## make the virtual environment and install everything for deve
 $(STAMP): pyproject.toml
 	$(or $(shell command -v $(PYTHON)),python3) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m compileall -q occ compiler runtime
 	touch $@
 
 demo: $(STAMP)  ## read a picture of some text with a real model, beside onnxruntime

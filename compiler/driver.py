@@ -15,9 +15,6 @@ from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.frontend.external import mapped_files
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
-from occ.compiler.frontend.text import parse
-from occ.compiler.interp.engine import InterpEngine
-from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.objects import NativeCode, header
@@ -30,7 +27,6 @@ from occ.compiler.plugins import extensions
 from occ.compiler.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.stages import BY_NAME, ORDER, STAGES
 from occ.compiler.target import Target, get_target
-from occ.compiler.validate import Validate
 from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Plan
@@ -90,7 +86,7 @@ def load_module(source: Source, overrides: Overrides | None = None) -> Module:
     if isinstance(source, bytes):
         return import_model(source, overrides)
     if isinstance(source, str) and (source.lstrip().startswith(("module", "#")) or "\n" in source):
-        return parse(source)
+        return _parsed(source)
     path = Path(os.fspath(source))
     if path.suffix == ".occ":
         return _read_text(path)
@@ -107,9 +103,15 @@ def _read_text(path: Path) -> Module:
             "OCC0601", f"`{path}` is an artifact, not a model", help="`occ run` and `occ inspect` take artifacts"
         )
     try:
-        return parse(data.decode("utf-8"), path=path)
+        return _parsed(data.decode("utf-8"), path=path)
     except UnicodeDecodeError:
         raise error("OCC0601", f"`{path}` is not text", help="only .onnx files and .occ texts are models") from None
+
+
+def _parsed(text: str, **how: Any) -> Module:
+    from occ.compiler.frontend.text import parse  # models come as ONNX: the parser is loaded where there is text
+
+    return parse(text, **how)
 
 
 class Compilation:
@@ -144,8 +146,11 @@ class Compilation:
             from occ.compiler.codegen_cann.mapping import takes
 
             self.context.takes = takes
-        self._validate = Validate(settings.overrides.dims) if settings.validate else None
-        if self._validate is not None:
+        self._validate = None
+        if settings.validate:
+            from occ.compiler.validate import Validate
+
+            self._validate = Validate(settings.overrides.dims)
             self.manager.listeners.append(self._validate)
         self._save_text()
 
@@ -314,7 +319,7 @@ def _recipe(source: Source) -> Callable[[], Source]:
     if not isinstance(source, Module):
         return lambda: source
     text, data = module_text(source), [source.weights[n].data for n in weight_offsets(source)]
-    return lambda: parse(text, weights=data)
+    return lambda: _parsed(text, weights=data)
 
 
 def nodes_of(m: Module) -> dict[str, list[str]]:
@@ -346,7 +351,9 @@ def open_session(
         return artifact.session(threads, specialise=Specialiser(_compile_late), device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
         return artifact.session(threads, specialise=Specialiser(_compile_late), options=options)
-    m = parse(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
+    m = _parsed(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
+    from occ.compiler.interp.engine import InterpEngine
+
     specialise = Specialiser(_interpret_late)
     engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
     return Session(artifact, engine, thread_count(threads))
@@ -366,6 +373,8 @@ def _interpret_late(m: Module) -> Compiled:
 
 
 def _interpreted(m: Module) -> Compiled:
+    from occ.compiler.interp.graph import Interpreter
+
     interpreter = Interpreter(m)
     return lambda operands: interpreter.run(operands, {})
 

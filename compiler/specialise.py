@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
-from occ.compiler.frontend.text import parse
 from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.late import foreign_types
 from occ.compiler.ir.module import Module
@@ -42,6 +41,8 @@ class Specialiser:
         Raises:
             CompileError: the op does not fit its operands.
         """
+        from occ.compiler.frontend.text import parse  # few models have late ops
+
         m: Module | None = None
         decided = self._decided.get(text)
         if decided is None:

@@ -178,7 +178,7 @@ class Artifact:
             return digest.result()
 
     def _digest(self) -> str:
-        digest = hashlib.blake2b(digest_size=16)
+        digest = hashlib.sha256()
         for piece in self._weight_pieces():
             digest.update(piece)
         return digest.hexdigest()
@@ -192,7 +192,7 @@ class Artifact:
             end = info.offset + info.nbytes
 
     def _manifest_text(self, weights_digest: str) -> str:
-        digests = {name: hashlib.blake2b(data, digest_size=16).hexdigest() for name, data in self._small_members()}
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in self._small_members()}
         return replace(self.manifest, digests={**digests, WEIGHTS: weights_digest}).to_json()
 
     # reading
@@ -235,7 +235,7 @@ class Artifact:
         self._compare(WEIGHTS, self._weight_pieces())
 
     def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
-        digest = hashlib.blake2b(digest_size=16)
+        digest = hashlib.sha256()
         for piece in pieces:
             digest.update(piece)
         if self.manifest.digests.get(name) != digest.hexdigest():

@@ -36,6 +36,19 @@ class MappedModel:
     raw: dict[int, np.ndarray] = field(default_factory=dict)
 
 
+@dataclass
+class ModelFolder:
+    """The folder of a model file: where external data lie.
+
+    Attributes:
+        path: of the folder.
+        read: the files in it that tensors were found to lie in.
+    """
+
+    path: Path
+    read: set[Path] = field(default_factory=set)
+
+
 class WireError(ValueError):
     """The bytes are not a complete protobuf message."""
 
@@ -122,7 +135,7 @@ def _slim_graph(data: memoryview, start: int, stop: int, mapped: np.ndarray, mod
     return b"".join(out)
 
 
-def tensor_array(tensor: TensorProto, folder: Path | None, raw: np.ndarray | None = None) -> np.ndarray:
+def tensor_array(tensor: TensorProto, folder: ModelFolder | None, raw: np.ndarray | None = None) -> np.ndarray:
     """The data of a tensor as an array, without a copy where the file allows it.
 
     Args:
@@ -176,7 +189,7 @@ def _view(raw: np.ndarray, dtype: DType, shape: tuple[int, ...], name: str) -> n
     return (small.view(dtype.numpy) if dtype.is_float else small.astype(dtype.numpy)).reshape(shape)
 
 
-def _external(tensor: TensorProto, folder: Path | None, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     entries = {e.key: e.value for e in tensor.external_data}
     name, location = shorten(tensor.name), entries.get("location", "")
     shown = shorten(location)
@@ -186,17 +199,18 @@ def _external(tensor: TensorProto, folder: Path | None, dtype: DType, shape: tup
 
     if folder is None:
         raise refuse("cannot be found, because the model was given without a path", "pass the path of the model file")
-    path = folder / location
-    inside = not Path(location).is_absolute() and "\0" not in location and _is_inside(path, folder)
+    path = folder.path / location
+    inside = not Path(location).is_absolute() and "\0" not in location and _is_inside(path, folder.path)
     if not location or not inside:
         raise refuse("lies outside of the model's folder", "external data must stay next to the model")
     if not path.is_file():
-        raise refuse("is missing", f"copy the file to `{shorten(str(folder))}`")
+        raise refuse("is missing", f"copy the file to `{shorten(str(folder.path))}`")
     try:
         offset = int(entries.get("offset", 0))
         length = int(entries.get("length", 0)) or _stored_bytes(dtype, int(np.prod(shape, dtype=np.int64)))
     except ValueError:
         raise refuse("has an offset or length that is not a number") from None
+    folder.read.add(path)
     size = path.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
         raise refuse(f"ends at byte {size}, but the tensor needs bytes {offset} to {offset + length}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
-from occ.compiler.frontend.external import MappedModel, tensor_array
+from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
 from occ.compiler.frontend.outline import outline
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import Node, upgrade
@@ -27,7 +26,13 @@ class GraphImporter:
     """One import. Values of the graph live in scopes, innermost last."""
 
     def __init__(
-        self, proto: ModelProto, mapped: MappedModel, folder: Path | None, overrides: Overrides, sink: Sink, name: str
+        self,
+        proto: ModelProto,
+        mapped: MappedModel,
+        folder: ModelFolder | None,
+        overrides: Overrides,
+        sink: Sink,
+        name: str,
     ) -> None:
         self.proto, self.mapped, self.folder, self.sink = proto, mapped, folder, sink
         self.opsets = {("" if e.domain == "ai.onnx" else e.domain): e.version for e in proto.opset_import}

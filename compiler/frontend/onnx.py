@@ -9,7 +9,7 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
-from occ.compiler.frontend.external import MappedModel, WireError, scan
+from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
 from occ.compiler.frontend.graph import GraphImporter
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
@@ -66,7 +66,7 @@ def import_model(source: Path | bytes | ModelProto, overrides: Overrides | None 
     match source:
         case Path():
             proto, mapped = read_file(source)
-            folder, name = source.parent, name or source.stem
+            folder, name = ModelFolder(source.parent), name or source.stem
         case bytes():
             proto = _decode(source, "<bytes>")
         case _:
@@ -78,9 +78,11 @@ def import_model(source: Path | bytes | ModelProto, overrides: Overrides | None 
     sink.raise_errors()
     if proto.functions:
         proto = _inline(proto)
-    return GraphImporter(
+    made = GraphImporter(
         proto, mapped, folder, overrides or Overrides(), sink, name or proto.graph.name or "model"
     ).run()
+    made.files = tuple(sorted(folder.read)) if folder is not None else ()
+    return made
 
 
 def _inline(proto: ModelProto) -> ModelProto:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from occ.compiler.ir.dim import Dim, Sym, Symbol
@@ -67,6 +68,7 @@ class Module:
         symbols: symbolic dims by name.
         constraints: equalities of dims that the runtime checks.
         target: the target it is being compiled for, from the `fused` stage on.
+        files: external data files of the model that it was imported from.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Module:
     symbols: dict[str, SymbolInfo] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
     target: str = ""
+    files: tuple[Path, ...] = ()
 
     @property
     def main(self) -> Func:

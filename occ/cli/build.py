@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import progress, say
+from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
@@ -49,27 +51,42 @@ def command(
     model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, as_json: bool, **how: object
 ) -> None:
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
-    from occ.compiler.driver import Compilation
-
     start = time.perf_counter()
     looking = Looking.take(how)
-    with progress() as tell:
-        settings = options.settings(target, save_stages=save_stages, progress=tell, **looking.settings, **how)  # pyright: ignore[reportArgumentType]
-        compilation = Compilation(options.source_of(model), settings)
-        artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
-        if emit == "om":
-            artifact = _compile_parts(compilation, artifact)
-        tell("writing")
-        written = _write(compilation, artifact, out or _default_out(model, emit), emit, folder)
-    looking.report(compilation.manager.ran, compilation.phases)
-    validated = compilation.validated
-    if validated is not None and not as_json:
-        say(validated)
-    facts = _facts(compilation, artifact, written, time.perf_counter() - start)
+    place = out or _default_out(model, emit)
+    plain = emit == "artifact" and not folder and not looking.asked
+    earlier = Earlier.of(model, target, save_stages, how) if plain else None
+    facts = earlier.copied(place) if earlier is not None else None
+    if facts is None:
+        how |= {"target": target, "save_stages": save_stages}
+        facts, files = _build(model, place, emit, folder, looking, as_json, how)
+        if earlier is not None:
+            earlier.keep(place, files, facts)
+    facts["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
         click.echo(json.dumps(facts))
     else:
         _summary(facts)
+
+
+def _build(
+    model: str, place: Path, emit: str, folder: bool, looking: Looking, as_json: bool, how: dict[str, Any]
+) -> tuple[dict[str, Any], Sequence[Path]]:
+    """Compile and write; gives the facts of the summary, and the external data that the model refers to."""
+    from occ.compiler.driver import Compilation
+
+    with progress() as tell:
+        compilation = Compilation(options.source_of(model), options.settings(progress=tell, **looking.settings, **how))
+        artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
+        if emit == "om":
+            artifact = _compile_parts(compilation, artifact)
+        tell("writing")
+        written = _write(compilation, artifact, place, emit, folder)
+    looking.report(compilation.manager.ran, compilation.phases)
+    validated = compilation.validated
+    if validated is not None and not as_json:
+        say(validated)
+    return _facts(compilation, artifact, written), compilation.module.files
 
 
 def _default_out(model: str, emit: str) -> Path:
@@ -131,7 +148,7 @@ def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
     return {out / n.removeprefix("device/"): artifact.files[n] for n in members}
 
 
-def _facts(compilation: Compilation, artifact: Artifact, written: Path, seconds: float) -> dict[str, object]:
+def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[str, Any]:
     m = artifact.manifest
     kernels = {s.name for s in m.plan.steps if s.kind == "kernel"}
     size = (
@@ -142,20 +159,20 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path, seconds:
     return {
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
         "compiled": getattr(compilation, "compiled", len(kernels)), "weights": sum(w.nbytes for w in m.weights),
-        "arena": m.plan.arena, "bytes": size, "seconds": round(seconds, 3),
-        "phases": {k: round(v, 3) for k, v in compilation.seconds.items()}, **m.summary,
+        "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
+        "unchanged": False, **m.summary,
     }  # fmt: skip
 
 
-def _summary(f: dict[str, object]) -> None:
-    arena = "sized per run" if f["arena"] == -1 else _bytes(int(f["arena"]))  # pyright: ignore[reportArgumentType]
-    phases = ", ".join(f"{k} {v:.2f}" for k, v in f["phases"].items())  # pyright: ignore[reportAttributeAccessIssue]
-    say(f"wrote    {f['out']} ({_bytes(int(f['bytes']))}) for {f['target']}")  # pyright: ignore[reportArgumentType]
+def _summary(f: dict[str, Any]) -> None:
+    arena = "sized per run" if f["arena"] == -1 else _bytes(f["arena"])
+    phases = ", ".join(f"{k} {v:.2f}" for k, v in f["phases"].items()) or "nothing changed since it was built"
+    say(f"wrote    {f['out']} ({_bytes(f['bytes'])}) for {f['target']}")
     if "device_parts" in f:
         _parts(f)
     else:
         say(f"plan     {f['steps']} steps, {f['kernels']} kernels ({f['compiled']} compiled, the rest from the cache)")
-    say(f"weights  {_bytes(int(f['weights']))}")  # pyright: ignore[reportArgumentType]
+    say(f"weights  {_bytes(f['weights'])}")
     say(f"arena    {arena}")
     say(f"time     {f['seconds']:.2f} s ({phases})")
     if str(f["out"]).endswith(EMITS["artifact"][0]):

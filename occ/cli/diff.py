@@ -10,6 +10,7 @@ import numpy as np
 
 from occ.cli import options
 from occ.cli.console import progress
+from occ.cli.inputs import given_inputs
 from occ.compare import difference
 
 
@@ -51,7 +52,7 @@ def command(
     with progress() as tell:
         settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
         session = compile_model(options.source_of(model), settings)
-    inputs = options.given_inputs(session, (), npz, sizes, 0)
+    inputs = given_inputs(session, (), npz, sizes, 0)
     ours = session.run(inputs)
     theirs = oracle(model, against, list(ours), inputs)
     rows = [_row(name, ours[name], theirs[name], tolerance) for name in ours]

@@ -7,14 +7,11 @@ import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import click
-import numpy as np
 
 if TYPE_CHECKING:
     from occ.compiler.driver import Settings, Source
-    from occ.runtime.session import Session
 
 Decorator = Callable[[Any], Any]
 
@@ -143,57 +140,3 @@ def is_artifact(name: str) -> bool:
             return f.read(2) == b"PK"
     except OSError:
         return False
-
-
-def given_inputs(
-    session: Session, single: Sequence[str], npz: str | None, sizes: dict[str, int], seed: int
-) -> dict[str, np.ndarray]:
-    """Inputs from files, and seeded random ones for the rest."""
-    found: dict[str, np.ndarray] = {}
-    if npz is not None:
-        found |= _arrays(npz)
-    for name, path in pairs(single, "--input").items():
-        arrays = list(_arrays(path).values())
-        if len(arrays) != 1:
-            raise click.UsageError(f"--input takes a file of one array, {path} has {len(arrays)}")
-        found[name] = arrays[0]
-    if found:
-        return found
-    return random_inputs(session, sizes, np.random.default_rng(seed))
-
-
-def _arrays(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name, or the one of an .npy file.
-
-    Raises:
-        RunError: OCC0501 the file cannot be read.
-    """
-    from occ.runtime.errors import RunError
-
-    try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return {"": found}
-        with found as archive:
-            return {name: archive[name] for name in archive.files}
-    except OSError as e:
-        raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
-    except (ValueError, EOFError, BadZipFile) as e:
-        raise RunError("OCC0501", f"`{path}` is not a file of arrays", f"write it with `numpy.save`; {e}") from None
-
-
-def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random inputs of the right types; symbolic dims take the values of `sizes`, or 1."""
-    from occ.runtime.signature import numpy_dtype
-
-    made: dict[str, np.ndarray] = {}
-    for port in session.inputs:
-        shape = tuple(d if isinstance(d, int) else sizes.get(d, 1) for d in port.shape)
-        dtype = numpy_dtype(port.dtype)
-        if dtype.kind == "O":
-            made[port.name] = np.full(shape, "text", object)
-        elif dtype.kind in "iub":
-            made[port.name] = rng.integers(0, 2, shape).astype(dtype)
-        else:
-            made[port.name] = rng.standard_normal(shape).astype(dtype)
-    return made

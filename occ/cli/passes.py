@@ -62,6 +62,11 @@ class Looking:
         return cls(**{name: how.pop(name) for name in cls.__dataclass_fields__})
 
     @property
+    def asked(self) -> bool:
+        """Whether any of them was given."""
+        return self.bisect_limit is not None or any(v for k, v in vars(self).items() if k != "bisect_limit")
+
+    @property
     def listeners(self) -> list[Listener]:
         """Listeners that print."""
         from occ.compiler.passes.instruments import Print

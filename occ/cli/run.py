@@ -12,6 +12,7 @@ import numpy as np
 
 from occ.cli import options
 from occ.cli.console import progress, say
+from occ.cli.inputs import given_inputs
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session
@@ -56,7 +57,7 @@ def command(
             how["dims"] = ()
             settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
             session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
-    inputs = options.given_inputs(session, single, npz, sizes, seed)
+    inputs = given_inputs(session, single, npz, sizes, seed)
     if profiled or trace is not None:
         _profile(session, inputs, trace, as_json=as_json)
         return

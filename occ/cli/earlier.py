@@ -1,0 +1,47 @@
+"""`occ build` of a model that was built before: the artifact comes from the cache if nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from occ.cli.options import project_rules
+from occ.compiler.artifact_cache import ArtifactCache, Request
+from occ.compiler.cache import Cache
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Builds before this one."""
+
+    cache: ArtifactCache
+    request: Request
+
+    @classmethod
+    def of(cls, model: str, target: str, save_stages: bool, how: Mapping[str, Any]) -> Earlier | None:
+        """Where to look, or None if this build is to be done anew: what it reads is not all in the key."""
+        if how["no_cache"] or how["verify"] or how["rules"] or project_rules():
+            return None
+        if not model.endswith(".onnx") or not Path(model).is_file():
+            return None
+        deciding = {name: how[name] for name in ("shapes", "dims", "options")}
+        return cls(
+            ArtifactCache(Cache()), Request(Path(model), {"target": target, "save_stages": save_stages, **deciding})
+        )
+
+    def copied(self, place: Path) -> dict[str, Any] | None:
+        """Write the artifact of an earlier build; gives its facts, or None if there is none.
+
+        Raises:
+            OSError: the path cannot be written.
+        """
+        found = self.cache.find(self.request)
+        if found is None or not found.copy_to(place):
+            return None
+        return {**found.facts, "out": str(place), "compiled": 0, "phases": {}, "unchanged": True}
+
+    def keep(self, place: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> None:
+        """Keep an artifact that was just written, for the next build."""
+        self.cache.keep(self.request, place, files, facts)

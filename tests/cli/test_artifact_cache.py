@@ -1,0 +1,142 @@
+"""`occ build` of what was built before: the same bytes from the cache, and a new build after every change that matters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp
+from occ.compiler import artifact_cache
+from occ.compiler.cache import Cache
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("OCC_CACHE_ARTIFACTS")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(mlp().SerializeToString())
+    return path
+
+
+def build(occ_cli, model, *options) -> bool:
+    """Build with the JIT; gives whether the artifact came from the cache."""
+    ran = occ_cli("build", model, "-t", "cpu-jit", "--json", *options)
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)["unchanged"]
+
+
+def test_an_unchanged_model_gives_the_same_bytes_and_facts(occ_cli, model, tmp_path):
+    first = json.loads(occ_cli("build", model, "-t", "cpu-jit", "--json", "-o", "a.occ").out)
+    second = json.loads(occ_cli("build", model, "-t", "cpu-jit", "--json", "-o", "deep/b.occ").out)
+    assert (first["unchanged"], second["unchanged"]) == (False, True)
+    assert Path("a.occ").read_bytes() == Path("deep/b.occ").read_bytes()
+    differ = {"out", "seconds", "phases", "unchanged", "compiled"}
+    assert {k: v for k, v in first.items() if k not in differ} == {k: v for k, v in second.items() if k not in differ}
+    assert "nothing changed" in occ_cli("build", model, "-t", "cpu-jit").err
+    assert occ_cli("run", "deep/b.occ").code == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["-t", "interp"], ["--dim", "n=3"], ["-C", "late=off"], ["--save-stages"], ["--verify"], ["--no-cache"], ["--time-passes"], ["--dir", "-o", "folder"]],
+)  # fmt: skip
+def test_other_options_build_anew(occ_cli, model, options):
+    assert not build(occ_cli, model)
+    assert not build(occ_cli, model, *options)
+    assert build(occ_cli, model)
+
+
+def test_a_changed_model_builds_anew(occ_cli, model):
+    assert not build(occ_cli, model)
+    changed = mlp()
+    weight = next(i for i in changed.graph.initializer if len(i.dims) == 2)
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * 2, weight.name))
+    model.write_bytes(changed.SerializeToString())
+    assert not build(occ_cli, model)
+
+
+def test_changed_external_data_build_anew(occ_cli, model):
+    message = mlp()
+    onnx.save(message, model, save_as_external_data=True, location="data.bin", size_threshold=0)
+    assert not build(occ_cli, model)
+    assert build(occ_cli, model)
+    data = bytearray(Path("data.bin").read_bytes())
+    data[3] ^= 1
+    Path("data.bin").write_bytes(data)
+    assert not build(occ_cli, model)
+    Path("data.bin").unlink()
+    assert occ_cli("build", model, "-t", "cpu-jit").code == 1
+
+
+def test_rules_build_anew(occ_cli, model):
+    Path("r.py").write_text(
+        "import occ\n\n@occ.rewrite\ndef r(p, x):\n    return p.Relu(p.Relu(x))\n\n@r.into\ndef _(b, x):\n    return b.Relu(x)\n"
+    )
+    assert not build(occ_cli, model)
+    assert not build(occ_cli, model, "--rules", "r.py")
+    Path("pyproject.toml").write_text('[tool.occ]\nrules = ["r.py"]\n')
+    assert not build(occ_cli, model)
+
+
+def test_a_changed_compiler_builds_anew(occ_cli, model, monkeypatch):
+    assert not build(occ_cli, model)
+    monkeypatch.setattr(artifact_cache, "_sources", lambda root: iter([f"{root}: edited"]))
+    assert not build(occ_cli, model)
+
+
+def test_a_damaged_note_is_a_miss(occ_cli, model, tmp_path):
+    assert not build(occ_cli, model)
+    (note,) = (tmp_path / "cache" / "artifact").glob("*/*.json")
+    note.write_text("{")
+    assert not build(occ_cli, model)
+    assert build(occ_cli, model)
+
+
+def test_what_was_not_used_for_longest_goes_first(occ_cli, model, monkeypatch, tmp_path):
+    sizes: dict[str, int] = {}
+    for n in ("1", "2", "3"):
+        build(occ_cli, model, "--dim", f"n={n}", "-o", "m.occ")
+        sizes[n] = Path("m.occ").stat().st_size
+    assert build(occ_cli, model, "--dim", "n=1")  # used again, so 2 has not been used for longest
+    monkeypatch.setenv("OCC_CACHE_ARTIFACTS", str(sum(sizes.values()) + 64))
+    assert not build(occ_cli, model, "--dim", "n=4")
+    assert not build(occ_cli, model, "--dim", "n=2")
+    assert build(occ_cli, model, "--dim", "n=1")
+    assert len(list((tmp_path / "cache" / "artifact").glob("*/*.json"))) == 3
+
+
+@pytest.mark.parametrize(("size", "kept"), [("0", False), ("1000", False), ("100000000", True)])
+def test_the_size_is_a_matter_of_the_environment(occ_cli, model, monkeypatch, size, kept):
+    monkeypatch.setenv("OCC_CACHE_ARTIFACTS", size)
+    build(occ_cli, model)
+    assert build(occ_cli, model) == kept
+
+
+def test_a_size_that_is_no_number_is_refused(occ_cli, model, monkeypatch):
+    monkeypatch.setenv("OCC_CACHE_ARTIFACTS", "2GB")
+    ran = occ_cli("build", model, "-t", "cpu-jit")
+    assert (ran.code, "OCC_CACHE_ARTIFACTS is '2GB'" in ran.err) == (2, True)
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(model, monkeypatch):
+    request = artifact_cache.Request(model, {})
+    Path("cache").write_text("a file where the folder should be")
+    cache = artifact_cache.ArtifactCache(Cache())
+    assert cache.find(request) is None
+    Path("a.occ").write_bytes(b"x")
+    cache.keep(request, Path("a.occ"), [], {})
+    assert cache.find(request) is None
+
+
+def test_results_of_a_kept_artifact(occ_cli, model):
+    np.save("x.npy", np.ones((5, 8), np.float32))
+    outputs = []
+    for _ in range(2):
+        build(occ_cli, model, "-o", "m.occ")
+        outputs.append(occ_cli("run", "m.occ", "--input", "x=x.npy").out)
+    assert outputs[0].splitlines()[:3] == outputs[1].splitlines()[:3]
