@@ -256,6 +256,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     schedule = staticmethod(lambda *items: ("schedule", items))
     halide = staticmethod(lambda text: ("halide", _string(text)))
+    hint = staticmethod(lambda text: ("hint", _string(text)))
     te_result = staticmethod(lambda name, type_: Param(str(name), type_))
     te_body = staticmethod(lambda *items: _present([*items]))
 
@@ -318,7 +319,7 @@ def _te_func(
     stages: list[Stage | Scatter] = []
     checks: list[Check] = []
     directives: tuple[Directive, ...] = ()
-    source = ""
+    source = hint = ""
     for item in body:
         match item:
             case ("stage", stage, axes, expr, loc):
@@ -338,10 +339,12 @@ def _te_func(
                 directives = tuple(found)
             case ("halide", source):
                 pass
+            case ("hint", hint):
+                pass
             case _:
                 raise AssertionError(item)
     made = tuple(Param(n, t) for n, t in params)
-    return TeFunc(name, tuple(dim_names), made, tuple(stages), tuple(results), tuple(checks), directives, source)
+    return TeFunc(name, tuple(dim_names), made, tuple(stages), tuple(results), tuple(checks), directives, source, hint)
 
 
 def _array(type_: TensorType, values: list[Any]) -> np.ndarray:

@@ -164,6 +164,8 @@ def te_text(f: TeFunc, indent: str = "") -> str:
     lines += [f"  check[{axes_text(c.axes)}] {expr_text(c.cond, names)}, {quote(c.message)}" for c in f.checks]
     if f.source:
         lines.append(f"  halide {quote(f.source)}")
+    if f.hint:
+        lines.append(f"  hint {quote(f.hint)}")
     if f.schedule:
         lines += ["  schedule {", *(f"    {d}" for d in f.schedule), "  }"]
     return "\n".join(indent + line for line in [*lines, "}"])

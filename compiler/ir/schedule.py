@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from occ.compiler.diagnostics import Invalid
+
 Arg = int | str
 
 
@@ -28,6 +30,48 @@ class Directive:
 
 
 Schedule = tuple[Directive, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a user wants of the schedule of a kernel; the rules choose all else. Choices that a kernel has no use for are left.
+
+    Attributes:
+        vectorize: lanes of a vector; 0 to leave it to the rules.
+        tile: positions along the axis before the vectors that are computed together; 0 likewise.
+        parallel: whether the outer loops run on several threads; None likewise.
+        compute_root: stages that are no reduction are computed into memory, one after the other, instead of inside of
+            each other.
+    """
+
+    vectorize: int = 0
+    tile: int = 0
+    parallel: bool | None = None
+    compute_root: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Hint:
+        """A hint from its text, `vectorize=8, tile=4, parallel=off, compute_root`.
+
+        Raises:
+            Invalid: an unknown choice or a value that it cannot have.
+        """
+        made: dict[str, int | bool] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            key, _, value = (part.strip() for part in item.partition("="))
+            if key not in CHOICES or value not in CHOICES[key]:
+                known = "; ".join(f"{k}={', '.join(v)}" if v != ("",) else k for k, v in CHOICES.items())
+                raise Invalid(f"`{item}` is no choice of a schedule", code="OCC0610", help=f"choices: {known}")
+            made[key] = int(value) if value.isdigit() else value != "off"
+        return cls(**made)  # pyright: ignore[reportArgumentType]
+
+
+CHOICES = {
+    "vectorize": ("2", "4", "8", "16", "32", "64"),
+    "tile": tuple(map(str, range(1, 17))),
+    "parallel": ("on", "off"),
+    "compute_root": ("",),
+}
 
 
 class Scheduler:

@@ -115,6 +115,7 @@ class TeFunc:
         results: (stage, layout-carrying type) of each result, in order.
         checks: conditions on the inputs.
         schedule: how the stages are computed; empty before the `scheduled` stage.
+        hint: what a user wants of its schedule, see `Hint`.
         source: the body of a Halide generator, of a user, in the place of stages and schedule.
     """
 
@@ -126,6 +127,7 @@ class TeFunc:
     checks: tuple[Check, ...] = ()
     schedule: tuple[Directive, ...] = ()
     source: str = ""
+    hint: str = ""
 
     def stage(self, name: str) -> AnyStage:
         """The stage of that name."""
@@ -199,7 +201,22 @@ class Tensor:
 
 
 RESERVED = frozenset(
-    {*REDUCTIONS, *CALLS, "rem", "shl", "shr", "dim", "check", "schedule", "halide", "true", "false", "inf", "nan"}
+    {
+        *REDUCTIONS,
+        *CALLS,
+        "rem",
+        "shl",
+        "shr",
+        "dim",
+        "check",
+        "schedule",
+        "halide",
+        "hint",
+        "true",
+        "false",
+        "inf",
+        "nan",
+    }
 )
 
 

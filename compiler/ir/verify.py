@@ -10,7 +10,7 @@ from occ.compiler.ir.meaning import infer_results
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.printer import op_text
-from occ.compiler.ir.shape import surely_different
+from occ.compiler.ir.shape import depends_on_data, surely_different
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
@@ -68,7 +68,8 @@ def _types(op: Op) -> Iterator[str]:
     try:
         inferred = infer_results(op)
     except Unresolved as e:
-        yield f"{op_text(op)}: {e}"
+        if not any(_is_loose(r) for r in op.results):  # else the op is late
+            yield f"{op_text(op)}: {e}"
         return
     except Invalid as e:
         yield f"{op_text(op)} is invalid: {e}"
@@ -76,6 +77,13 @@ def _types(op: Op) -> Iterator[str]:
     for value, found in zip(op.results, inferred, strict=False):
         if not agree(value.type, found):
             yield f"{op_text(op)}: %{value.name} is inferred as {found}"
+
+
+def _is_loose(value: Value) -> bool:
+    """Whether the data decide the shape of a value."""
+    return isinstance(value.type, TensorType) and (
+        value.type.shape is None or any(map(depends_on_data, value.type.shape))
+    )
 
 
 def agree(stated: Type | None, inferred: Type | None) -> bool:

@@ -127,7 +127,7 @@ class _Lowering:
         if op.name == "fuse":
             (region,) = op.regions
             args = [*region.args, *(v for v in outer_values(region) if isinstance(v, Weight))]
-            made = self._lowered(op.attrs["kind"], region.body, args, region.yields)
+            made = self._lowered(op.attrs["kind"], region.body, args, region.yields, op.attrs.get("schedule", ""))
             given = dict(zip(region.args, op.operands, strict=True))
             actual = [given.get(a, a) for a in args]
         else:
@@ -147,20 +147,24 @@ class _Lowering:
         kernel = _Kernel(self._name(f.name, f), dims, names[: len(params)], results)
         self._call(op, _Lowered((kernel,), names[len(params) :], ()), dict(zip(names, op.inputs, strict=False)))
 
-    def _lowered(self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> _Lowered:
+    def _lowered(
+        self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value], hint: str = ""
+    ) -> _Lowered:
         """The kernels of some ops, or of a group that is alike; checks name their node, so those are not shared."""
-        key = (kind, likeness(ops, args, results))
+        key = (kind, hint, likeness(ops, args, results))
         if key not in self.known or self.known[key].checks:
             f = build_te(kind, ops, args, results)
             messages = tuple(c.message for c in f.checks)
             f = to_bytes(checks_to_stage(f))
             parts = split(inline(f, materialised(f))) if self.split_stages else [f]
             names = tuple(r.name for r in f.results if r.name != FLAG)
-            self.known[key] = _Lowered(tuple(map(self._kernel, parts)), names, messages)
+            self.known[key] = _Lowered(tuple(self._kernel(p, hint) for p in parts), names, messages)
         return self.known[key]
 
-    def _kernel(self, f: TeFunc) -> _Kernel:
+    def _kernel(self, f: TeFunc, hint: str) -> _Kernel:
         collapsed, dims, params = canonical(collapse(physical(f)))
+        if not self.split_stages:  # only Halide has schedules
+            collapsed = replace(collapsed, hint=hint)
         return _Kernel(self._name(f.name, collapsed), tuple(dims), tuple(params), f.results)
 
     def _call(self, op: Op, made: _Lowered, operands: Mapping[str, Value]) -> None:

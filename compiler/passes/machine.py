@@ -19,15 +19,19 @@ class Machine:
         vector_bits: width of a vector register.
         registers: number of vector registers.
         cores: that a kernel may expect to share its work.
+        fixed_lanes: elements of a vector whatever their width, if not 0.
+        rows: positions that are computed together beside the lanes, if not 0.
     """
 
     vector_bits: int = 512
     registers: int = 32
     cores: int = 4
+    fixed_lanes: int = 0
+    rows: int = 0
 
     def lanes(self, bits: int) -> int:
         """Elements of a vector."""
-        return max(self.vector_bits // max(bits, 8), 1)
+        return self.fixed_lanes or max(self.vector_bits // max(bits, 8), 1)
 
     @property
     def accumulators(self) -> int:

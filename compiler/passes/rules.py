@@ -15,6 +15,7 @@ from typing import Any
 from occ.compiler.diagnostics import CompileError, Invalid, error
 from occ.compiler.ir.kernel import CODE, CKernel, HalideKernel
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.schedule import Hint
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.matcher import Matcher, State
 from occ.compiler.passes.pattern import (
@@ -218,7 +219,7 @@ class Fusion(Rule):
     """Groups what it matches into a `fuse` region of its name, one kernel; it cannot change what is computed.
 
     Attributes:
-        schedule: directives for the kernel (`cpu`), see docs/guide-fusion.md; empty to leave it to the compiler.
+        schedule: what is wanted of the schedule of the kernel (`cpu`), as `Hint` reads it; empty to leave it to the compiler.
         kernel: a kernel of the user, which takes the place of the compiler's on the targets that can use it.
     """
 
@@ -276,7 +277,7 @@ def fusion(
         targets: pattern of target names.
         benefit: rules of greater benefit come first.
         name: of the regions; that of the function by default.
-        schedule: directives for the kernel.
+        schedule: wishes for the schedule of the kernel: `vectorize=8, tile=4, parallel=off, compute_root`.
         kernel: of `c_kernel` or `halide_kernel`, whose operands are the parameters and whose result is `y` (`y0`, `y1`...).
 
     Raises:
@@ -286,6 +287,7 @@ def fusion(
     def make(fn: Callable[..., Any]) -> Fusion:
         rule = Fusion(**traced(fn, name), targets=targets, benefit=benefit, schedule=schedule, kernel=kernel)
         try:
+            Hint.parse(schedule)
             if isinstance(kernel, CKernel):
                 kernel.check(rule.params, rule.results, rule.bound)
             elif kernel is not None and not isinstance(kernel, HalideKernel):

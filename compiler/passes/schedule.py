@@ -8,7 +8,7 @@ from typing import ClassVar
 from occ.compiler.ir.expr import Index, Load, Reduce, minimum, rewrite, wrap
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.schedule import Directive, Scheduler
+from occ.compiler.ir.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, reduce_axes
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import Machine, machine_of
@@ -39,6 +39,9 @@ class Schedule(Pass):
 
 def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     """A te function with a schedule, its reductions in the form that the schedule takes hold of."""
+    if f.hint:
+        hint = Hint.parse(f.hint)
+        machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
     f = _clamp_dynamic_rows(_lanes(separate(f), machine))
     facts = Facts(f, machine)
     last = facts.roots[-1]

@@ -10,8 +10,10 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.expr import Binary, Cast, Expr, Index, Load, Reduce, walk
 from occ.compiler.ir.index import axis_symbols, to_dim
-from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.schedule import Hint
+from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
 from occ.compiler.passes.machine import Machine
+from occ.compiler.passes.schedule_loops import SERIAL
 from occ.compiler.passes.te_inline import materialised, nominal
 from occ.compiler.passes.te_reduce import COMBINE
 
@@ -29,9 +31,34 @@ class Facts:
     machine: Machine
 
     @cached_property
+    def hint(self) -> Hint:
+        """What the user wants."""
+        return Hint.parse(self.f.hint)
+
+    @cached_property
     def roots(self) -> list[AnyStage]:
+        """Stages that are computed into memory."""
         kept = materialised(self.f, shared=True)
+        if self.hint.compute_root:
+            kept |= self._apart(kept)
         return [s for s in self.f.stages if s.name in kept]
+
+    def _apart(self, kept: set[str]) -> set[str]:
+        """Stages that may be computed into memory beside those `kept`: no reductions, and each of those has one home."""
+        sums = [
+            s.name for s in self.f.stages if isinstance(s, Stage) and isinstance(s.expr, Reduce) and s.name not in kept
+        ]
+        apart = {s.name for s in self.f.stages} - kept - {*sums}
+        while several := {
+            h for name in sums if len(homes := self._homes(name, kept | apart)) > 1 for h in homes & apart
+        }:
+            apart -= several
+        return apart
+
+    def _homes(self, name: str, roots: set[str]) -> set[str]:
+        """The stages in memory that read a stage, directly or through others that have no memory."""
+        readers = {s.name for s in self.f.stages if any(n.source == name for n in loads(*s.exprs))}
+        return {h for r in readers for h in ({r} if r in roots else self._homes(r, roots))}
 
     @cached_property
     def root_names(self) -> set[str]:
@@ -169,10 +196,12 @@ def extent_of(s: AnyStage, axis: str) -> Dim:
 
 def work(s: AnyStage, facts: Facts) -> int:
     """Operations that computing a stage takes, roughly, with what is inlined into it; symbolic dims at typical values."""
+    if facts.hint.parallel is False:
+        return 0  # not worth a second thread
     size = nominal(product(s.shape))
     total = sum(len(list(walk(e))) for e in s.exprs)
     for inner in facts.inlined_into(s):
         total += len(list(walk(inner.expr))) * nominal(product(a.extent for a in reduce_axes(inner.expr)))
     if isinstance(s, Stage):
         total *= nominal(product(a.extent for a in reduce_axes(s.expr)))
-    return size * max(total, 1)
+    return max(size * max(total, 1), SERIAL if facts.hint.parallel else 0)

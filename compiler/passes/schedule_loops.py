@@ -9,10 +9,12 @@ Directives = list[Directive]
 SERIAL = 40_000  # operations below which a loop is not worth a second thread: about 10 us
 
 
-def tile_size(extent: Dim, most: int) -> int:
+def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
     """Rows of a register tile, up to `most`: what a tile computes beyond the extent is wasted, and every tile loads its
-    weights once more, which costs about as much as a row.
+    weights once more, which costs about as much as a row. What a user wants counts before that.
     """
+    if wanted:
+        return min(wanted, extent) if isinstance(extent, int) else wanted
     if not isinstance(extent, int):
         return most
     if extent <= most:

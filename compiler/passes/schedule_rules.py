@@ -42,7 +42,7 @@ def packed_contraction(s: AnyStage, facts: Facts) -> Directives | None:
     most = (
         max(facts.machine.accumulators * lanes // width, 1) if width <= 2 * lanes else facts.machine.accumulators // 2
     )
-    rows = tile_size(extent_of(acc, found.tile), most) if found.tile else 1
+    rows = tile_size(extent_of(acc, found.tile), most, facts.machine.rows) if found.tile else 1
     return _tile(s, acc, found, here, width, lanes, rows, facts)
 
 
@@ -180,7 +180,7 @@ def _neighbours(s: Stage, facts: Facts) -> int:
     """How many elements along the axis before the last are computed at once."""
     extent = s.axes[-2].extent
     most = max(facts.machine.registers // 4, 2)
-    return tile_size(extent, most) if isinstance(extent, int) else 1
+    return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) else 1
 
 
 def _is_border(p: AnyStage, s: Stage, sums: list[Stage], facts: Facts) -> bool:

@@ -1,5 +1,7 @@
 """Rules of the user: what they match, what they refuse, and that they change nothing but the grouping."""
 
+import re
+
 import numpy as np
 import onnx
 import onnx.reference
@@ -229,3 +231,61 @@ def test_patterns_of_several_outputs_rewrite_all_of_them() -> None:
         strict=True,
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+HINTED = """g (float[n, 16, 10, 12] x) => (float[n, 16, 10, 12] y) {
+    c = Conv <pads = [1,1,1,1]> (x, w, b)  r = Relu (c)  d = Conv <pads = [1,1,1,1], group = 16> (r, v)
+    s = Sigmoid (d)  t = Tanh (s)  u = Neg (t) y = Mul (u, t)
+}"""
+
+
+def hinted(hint: str) -> list[object]:
+    @occ.fusion(schedule=hint)
+    def dense(p, x, w, b):
+        return p.Relu(p.Conv(x, w, b))
+
+    @occ.fusion(schedule=hint)
+    def depthwise(p, x, w):
+        y = p.Conv(x, w)
+        t = p.Tanh(p.Sigmoid(y))
+        return p.Neg(t) * t
+
+    return [dense, depthwise]
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize(
+    ("hint", "there", "gone"),
+    [
+        ("vectorize=4", r"u, \w+v, 4\)", r"u, \w+v, 16\)|vectorize\(\w+, 16"),
+        ("tile=2, vectorize=8", r"split\(\w+, \w+, \w+, 2, ", r"u, \w+v, 16\)|vectorize\(\w+, 16"),
+        ("parallel=off", r"vectorize", r"parallel"),
+        ("parallel=on, tile=3", r"parallel", r"lanes"),
+        ("compute_root", r"tanh\w*.compute_root", r"lanes"),
+    ],
+)
+def test_a_schedule_follows_the_hint_of_its_fusion(hint, there, gone) -> None:
+    from occ.compiler.driver import Compilation, Settings
+
+    rng = np.random.default_rng(0)
+    weights = {"w": (16, 16, 3, 3), "b": (16,), "v": (16, 1, 3, 3)}
+    model = model_of(HINTED, {n: rng.standard_normal(s).astype(np.float32) / 8 for n, s in weights.items()})
+    c = Compilation(model, Settings("cpu", rules=hinted(hint), verify=True))
+    functions = [f for f in c.advance("scheduled").te.values() if f.hint]
+    assert {f.hint for f in functions} == {hint}
+    text = "\n".join(str(d) for f in functions for d in f.schedule)
+    assert re.search(there, text), text
+    assert not re.search(gone, text), text
+    x = rng.standard_normal((2, 16, 10, 12)).astype(np.float32)
+    want = occ.compile(model, "interp").run({"x": x})["y"]
+    got = occ.compile(model, "cpu", rules=hinted(hint)).run({"x": x})["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "hint", ["vectorise=4", "vectorize=5", "tile=0", "parallel", "compute_root=on", "tile=4; parallel=on"]
+)
+def test_a_hint_that_is_not_known_is_refused(hint) -> None:
+    with pytest.raises(occ.CompileError, match=r"OCC0610.*rule `dense`: `.*` is no choice of a schedule") as e:
+        hinted(hint)
+    assert "compute_root" in e.value.diagnostics[0].helps[0]
