@@ -108,7 +108,6 @@ def measure(path: Path, inputs: Path, target: str, modes: list[str], save: Path 
                 artifact.save(save)
         got = _simulated(artifact, given)
         made[mode] = {"optimised": _worst(difference, got, want), "exact": _worst(difference, got, exact)}
-        made[mode]["device_ops"] = artifact.manifest.summary["device_ops"]
     return made
 
 

