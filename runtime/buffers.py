@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -48,3 +50,10 @@ def aligned_bytes(size: int) -> np.ndarray:
     raw = np.empty(size + 2 * ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
+
+
+def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array at an address that is a multiple of 64; its elements are whatever lay there."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    return aligned_bytes(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)

