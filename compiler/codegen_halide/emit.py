@@ -257,11 +257,8 @@ class _Generator:
 
     def _bounds(self, p: Param) -> None:
         """State extents and strides, so that all address arithmetic is on constants where sizes are."""
-        stride = "1"
-        for k, n in enumerate(reversed(p.type.physical)):
-            extent = dim_text(n)
-            self._line(f"{p.name}.dim({k}).set_bounds(0, {extent}).set_stride({stride});")
-            stride = extent if stride == "1" else f"{stride} * {extent}"
+        if extents := [dim_text(n) for n in reversed(p.type.physical)]:
+            self._line(f"te_dense({p.name}, {{{', '.join(extents)}}});")
 
 
 def _neutral(kind: str, dtype: DType) -> object:

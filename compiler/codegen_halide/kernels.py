@@ -127,7 +127,7 @@ def prepare_batch(setup: Setup, cache: Cache) -> None:
     """
     _precompiled(setup, cache, always=True)
     with cache.workspace() as folder:
-        _emit_object(setup.tools, cache, Path(folder))
+        _compile([], setup.tools, cache, Path(folder))
 
 
 def _run(
@@ -152,8 +152,7 @@ def _run(
         names = [f"kernels_{k}" for k in range(len(units))]
         for name, unit in zip(names, units, strict=True):
             (work / f"{name}.cpp").write_text(source([k.text for k in unit]))
-        run_all([[tools.cxx, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in names], work, lines=lines)
-        emit = _emit_object(tools, cache, work)
+        emit = _compile([[*flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in names], tools, cache, work, lines=lines)
         rpath = f"-Wl,-rpath,{tools.library.parent}"
         run_all([[tools.cxx, str(emit), *(f"{n}.o" for n in names), str(tools.library), rpath, "-o", "emit"]], work)
         (work / "out").mkdir()
@@ -188,7 +187,9 @@ def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileE
 
 
 def _flags(tools: Toolchain) -> list[str]:
-    return ["-std=c++17", "-O0", "-fno-rtti", "-w", f"-I{tools.include}"]
+    """Generators run once, so compiling them is what takes time: nothing is optimised, and nothing thrown or unwound."""
+    lean = ["-O0", "-fno-rtti", "-fno-exceptions", "-fno-asynchronous-unwind-tables"]
+    return ["-std=c++17", *lean, "-w", f"-I{tools.include}"]
 
 
 def _precompiled(setup: Setup, cache: Cache, *, always: bool) -> Path | None:
@@ -211,13 +212,22 @@ def _precompiled(setup: Setup, cache: Cache, *, always: bool) -> Path | None:
     return ready.parent
 
 
-def _emit_object(tools: Toolchain, cache: Cache, work: Path) -> Path:
-    """The program that runs generators, but for the generators; compiled once."""
+def _compile(units: Sequence[Sequence[str]], tools: Toolchain, cache: Cache, work: Path, *, lines: int = 12) -> Path:
+    """Run the compiler with the arguments of some translation units, and beside them on the program that runs generators,
+    if that is not in the cache yet; gives the object of the program.
+
+    Raises:
+        CompileError: OCC0403 one does not compile.
+    """
     text = native("emit.cpp")
     key = digest(["emit", tools.identity, text])
-    if not cache.has("tool", key, ".o"):
+    arguments = [*units]
+    if missing := not cache.has("tool", key, ".o"):
         (work / "emit.cpp").write_text(text)
-        run_all([[tools.cxx, "-std=c++17", "-O0", "-w", f"-I{tools.include}", "-c", "emit.cpp", "-o", "emit.o"]], work)
+        arguments.append(["-std=c++17", "-O0", "-w", f"-I{tools.include}", "-c", "emit.cpp", "-o", "emit.o"])
+    if arguments:
+        run_all([[tools.cxx, *a] for a in arguments], work, lines=lines)
+    if missing:
         cache.adopt("tool", key, work / "emit.o", ".o")
     return cache.path("tool", key, ".o")
 

@@ -22,6 +22,25 @@ inline Expr te_isnan(const Expr &x) {
     return magnitude > reinterpret(whole, cast(x.type(), Expr(std::numeric_limits<float>::infinity())));
 }
 
+// A tensor without gaps: extents from the innermost dimension on. One call, and no template, because calls and templates
+// are what compiling a generator spends its time on.
+inline Expr te_dimension(Internal::Dimension d, const Expr &extent, const Expr &stride) {
+    d.set_bounds(0, extent).set_stride(stride);
+    return stride * extent;
+}
+template<typename P>
+void te_dense(P &p, std::initializer_list<int> extents) {
+    int k = 0;
+    int64_t stride = 1;
+    for (int n : extents) te_dimension(p.dim(k++), n, (int)stride), stride *= n;
+}
+template<typename P>
+void te_dense(P &p, std::initializer_list<Expr> extents) {
+    int k = 0;
+    Expr stride = 1;
+    for (const Expr &n : extents) stride = te_dimension(p.dim(k++), n, stride);
+}
+
 // The greater and the lesser; NaN where either is NaN.
 inline Expr te_max(const Expr &a, const Expr &b) { return select(is_nan(a) || strict_float(a > b), a, b); }
 inline Expr te_min(const Expr &a, const Expr &b) { return select(is_nan(a) || strict_float(a < b), a, b); }
