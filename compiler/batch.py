@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from occ.compiler.cache import Cache
 from occ.compiler.codegen_halide.build import link, runtime_object, setup_for
 from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup, compile_batch, prepare_batch
+from occ.compiler.codegen_llvm.entry_build import entry_code
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver import Compilation, Settings, Source, nodes_of
+from occ.compiler.plan import cpu_manifest
 
 _KERNELS = 64  # of a translation unit: g++ needs 0.5 GB for them, and its start no longer counts
 
@@ -49,6 +53,14 @@ class Warmed:
         )
 
 
+@dataclass(frozen=True)
+class _Library:
+    """What one library is linked of: kernels, and the object file of the native entry."""
+
+    kernels: Sequence[Kernel]
+    entry: Path | None
+
+
 class _Lanes:
     """Compilers under way: one translation unit each, begun when enough kernels wait."""
 
@@ -77,11 +89,11 @@ class _Lanes:
             self.start()
         return {name: problem for f in self.running for name, problem in f.result().items()}
 
-    def link(self, libraries: Iterable[Sequence[Kernel]]) -> None:
+    def link(self, libraries: Iterable[_Library]) -> None:
         """Link libraries of kernels that are all there."""
         runtime_object(self.setup.tools, self.cache)
-        keys = [[k.key for k in kernels] for kernels in libraries]
-        for _ in self.pool.map(lambda k: link(k, self.setup.tools, self.cache), keys):
+        wanted = [([k.key for k in lib.kernels], lib.entry) for lib in libraries]
+        for _ in self.pool.map(lambda w: link(w[0], self.setup.tools, self.cache, w[1]), wanted):
             pass
 
     def close(self) -> None:
@@ -112,18 +124,19 @@ def warm(
     setup, is_here = setup_for(settings.options.get("halide.target", "host"), cache)
     prepare_batch(setup, cache)
     made, users = Warmed(), dict[str, list[str]]()
-    libraries: dict[tuple[str, ...], list[Kernel]] = {}
+    libraries: dict[tuple[Any, ...], _Library] = {}
     lanes = _Lanes(setup, cache, kernels_per_unit)
     try:
         for k, (label, source) in enumerate(models, 1):
             try:
-                kernels = _kernels(source, settings, setup)
+                library = _library(source, settings, setup, cache)
             except CompileError as e:
                 made.refused[label] = e
                 continue
             made.models += 1
-            libraries[tuple(k.name for k in kernels)] = kernels
-            for kernel in kernels:
+            names = tuple(k.name for k in library.kernels)
+            libraries[(*names, library.entry)] = library
+            for kernel in library.kernels:
                 if kernel.name not in users:
                     if cache.has("kernel", kernel.key, ".o"):
                         made.cached += 1
@@ -137,7 +150,7 @@ def warm(
         for name, problem in lanes.finish().items():
             made.compiled -= 1
             made.failed.update((label, problem) for label in users[name])
-            libraries = {names: kernels for names, kernels in libraries.items() if name not in names}
+            libraries = {names: lib for names, lib in libraries.items() if name not in names}
         if is_here:
             lanes.link(libraries.values())
     finally:
@@ -146,8 +159,10 @@ def warm(
     return made
 
 
-def _kernels(source: Source, settings: Settings, setup: Setup) -> list[Kernel]:
+def _library(source: Source, settings: Settings, setup: Setup, cache: Cache) -> _Library:
     compilation = Compilation(source, settings)
     m = compilation.advance(compilation.last_stage)
     nodes = nodes_of(m)
-    return [setup.kernel(f, nodes.get(f.name, ())) for f in m.te.values()]
+    kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in m.te.values()]
+    entry = entry_code(cpu_manifest(m, setup.target), cache)
+    return _Library(kernels, None if entry is None else entry.object)

@@ -22,7 +22,7 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Listener, Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for
 from occ.compiler.passes.use_kernels import libraries
-from occ.compiler.plan import defer_text, manifest, occ_version, signature, stored_weights
+from occ.compiler.plan import cpu_manifest, defer_text, manifest, occ_version, signature, stored_weights
 from occ.compiler.plugins import extensions
 from occ.compiler.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.stages import BY_NAME, ORDER, STAGES
@@ -299,15 +299,17 @@ class Compilation:
             made = manifest(m, library=LIBRARY if m.te else "", machine=llvm.machine_name(), tasks=llvm.tasks_of)
             if not m.te:
                 return Artifact(made, weights)
-            compiled, code = llvm.build(m.te.values())
+            compiled, code = llvm.build(m.te.values(), made)
             self.native = NativeCode({"kernels.o": compiled}, header(m.te.values(), ranged=True))
             return Artifact(made, weights, code)
         from occ.compiler.codegen_halide import build as halide
+        from occ.compiler.codegen_llvm.entry_build import entry_code
 
-        cache = Cache(enabled=self.settings.cache)
-        target = self.options["halide.target"]
-        built = halide.build(list(m.te.values()), nodes_of(m), cache, target=target, jobs=self.settings.jobs)
-        made = manifest(m, library=LIBRARY, machine=built.target, entry="{}_argv")
+        cache, target = Cache(enabled=self.settings.cache), self.options["halide.target"]
+        made = cpu_manifest(m, target)
+        how = {"target": target, "jobs": self.settings.jobs, "entry": entry_code(made, cache)}
+        built = halide.build(list(m.te.values()), nodes_of(m), cache, **how)
+        made = replace(made, machine=built.target)
         self.compiled, self.cached = built.compiled, built.cached
         objects = {n: p.read_bytes() for n, p in built.objects.items()}
         self.native = NativeCode(objects, header(m.te.values(), ranged=False))

@@ -18,7 +18,7 @@ from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorTyp
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.plan_memory import STEPS
 from occ.compiler.passes.use_kernels import member
-from occ.runtime.artifact import weight_infos
+from occ.runtime.artifact import LIBRARY, weight_infos
 from occ.runtime.attributes import encode_attrs
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Buffer, Constraint, DimInfo, Function, Manifest, Plan, Step, Storage, TensorInfo
@@ -319,6 +319,11 @@ def manifest(
         m.name, m.target, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, plans["main"],
         library=library, machine=machine, functions=functions,
     )  # fmt: skip
+
+
+def cpu_manifest(m: Module, machine: str) -> Manifest:
+    """The manifest of a module that is lowered for target `cpu`."""
+    return manifest(m, library=LIBRARY, machine=machine, entry="{}_argv")
 
 
 def _function(m: Module, f: Func, plan: Plan) -> Function:

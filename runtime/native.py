@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.control import CONTROL
 from occ.runtime.dims import symbols
+from occ.runtime.entry import Entry, kernel_error
 from occ.runtime.errors import RunError
 from occ.runtime.foreign import ForeignLibrary, run_foreign
 from occ.runtime.frame import Call, Segment, segment_of
@@ -55,6 +57,27 @@ class NativeEngine:
         self._main = self._program(manifest.plan, waiting)
         self._functions = {name: self._program(f.plan, f.constraints) for name, f in manifest.functions.items()}
         self.observer: Observer | None = None
+        self._entry = self._native_entry()
+
+    def _native_entry(self) -> Entry | None:
+        """The compiled plan, if the library has it and OCC_ENTRY does not ask for the Python runner."""
+        if self._library is None or not hasattr(self._library.dll, "occ_model_run"):
+            return None
+        if entry_choice() == "python":
+            return None
+        lent = 0
+        if self._library.run is None and self.threads > 1:
+            self._lent = _PARALLEL(lambda _, kernel, args, tasks: self._run_tasks(kernel, args, tasks))
+            lent = ctypes.cast(self._lent, ctypes.c_void_p).value or 0
+        return Entry(self.manifest, self._library, self._weights, self.threads, lent)
+
+    def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A run in native code, if the inputs are arrays that it takes as they are; None says to call `run`.
+
+        Raises:
+            RunError: as `run`.
+        """
+        return None if self._entry is None or self.observer is not None else self._entry.quick(inputs)
 
     def _program(self, plan: Plan, constraints: Sequence[Constraint]) -> Program:
         return Program(plan, self._weights, self._library, self._run_kernels, self._run_step, constraints)
@@ -70,6 +93,10 @@ class NativeEngine:
         Raises:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
+        if self._entry is not None and self.observer is None:
+            found = self._entry.run(inputs, outputs)
+            if found is not None:
+                return found
         return self._main.run(inputs, env, outputs)
 
     def call(self, name: str, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
@@ -110,22 +137,24 @@ class NativeEngine:
             return
         failed = self._library.run(len(segment.calls), segment.addresses, segment.blocks, self.threads)
         if failed:
-            raise _kernel_error(segment.calls[failed - 1].step, self._library.message)
+            raise kernel_error(segment.calls[failed - 1].step, self._library.message)
 
     def _run_range(self, call: Call) -> None:
         """A kernel that leaves its parallel loop to us; the interpreter lock is free while it runs."""
-        kernel = _RANGE(call.address)
-        if self.threads == 1 or call.tasks < 2:
-            code = kernel(call.args, 0, call.tasks)
-        else:
-            pool = self._pool()
-            cuts = [call.tasks * k // self.threads for k in range(self.threads + 1)]
-            first, *rest = pairwise(cuts)
-            parts = [pool.submit(kernel, call.args, a, b) for a, b in rest if a < b]
-            code = kernel(call.args, *first)
-            code = next((c for c in [code, *(p.result() for p in parts)] if c), 0)
+        code = self._run_tasks(call.address, ctypes.addressof(call.args), call.tasks)
         if code:
-            raise _kernel_error(call.step, f"code {code}")
+            raise kernel_error(call.step, f"code {code}")
+
+    def _run_tasks(self, address: int, args: int, tasks: int) -> int:
+        """The parts of a parallel loop on the threads of the run; the first error code, or 0."""
+        kernel = _RANGE(address)
+        if self.threads == 1 or tasks < 2:
+            return kernel(args, 0, tasks)
+        pool = self._pool()
+        first, *rest = pairwise(tasks * k // self.threads for k in range(self.threads + 1))
+        parts = [pool.submit(kernel, args, a, b) for a, b in rest if a < b]
+        code = kernel(args, *first)
+        return next((c for c in [code, *(p.result() for p in parts)] if c), 0)
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -161,6 +190,7 @@ class NativeEngine:
 
 
 _RANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+_PARALLEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
 
 
 def _libraries(manifest: Manifest, files: Mapping[str, bytes]) -> dict[str, ForeignLibrary]:
@@ -177,6 +207,13 @@ def _libraries(manifest: Manifest, files: Mapping[str, bytes]) -> dict[str, Fore
     return {name: ForeignLibrary(files[name], name.rpartition("/")[2]) for name in names}
 
 
-def _kernel_error(step: Step, message: str) -> RunError:
-    nodes = ", ".join(step.nodes[:3]) or step.name
-    return RunError("OCC0505", f"the kernel of node `{nodes}` failed: {message}")
+def entry_choice() -> str:
+    """What runs plans: OCC_ENTRY, `native` (compiled, where there is a compiled plan) or `python`.
+
+    Raises:
+        RunError: OCC0501 the variable is something else.
+    """
+    given = os.environ.get("OCC_ENTRY", "") or "native"
+    if given not in ("native", "python"):
+        raise RunError("OCC0501", f"OCC_ENTRY is {given!r}", "set it to `native` or `python`")
+    return given

@@ -207,6 +207,8 @@ def _check(segment: Segment, frame: Frame, moving: Mapping[int, Any]) -> None:
 def _fitting(value: Any, dtype: str, shape: Sequence[int], step: Step) -> np.ndarray:
     """A result of a host step as the plan expects it."""
     array = np.asarray(value)
+    if step.kind in ("scan", "loop") and array.size == 0 and 0 in shape:
+        return np.empty(shape, array.dtype)  # what no iteration gave has none of its other extents either
     if array.shape != tuple(shape):
         raise _misfit(step, f"a result of shape {list(array.shape)} where the build expected {list(shape)}")
     return np.require(array, numpy_dtype(dtype), "C")

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from occ.compiler.cache import Cache, digest
 from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, native, sources
@@ -13,6 +14,16 @@ from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.ir.te import TeFunc
 
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
+
+
+class EntryFiles(Protocol):
+    """The native entry of a model: an object file in the cache, and what it is compiled from."""
+
+    @property
+    def object(self) -> Path: ...
+
+    @property
+    def text(self) -> Path: ...
 
 
 @dataclass
@@ -50,6 +61,7 @@ def build(
     *,
     target: str = "host",
     jobs: int = 2,
+    entry: EntryFiles | None = None,
 ) -> Built:
     """Build the kernels of a model.
 
@@ -59,6 +71,7 @@ def build(
         cache: where objects are kept.
         target: Halide target, or `host`.
         jobs: processes at once.
+        entry: the native entry of the model.
 
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
@@ -72,8 +85,12 @@ def build(
     code = b""
     if is_here:
         objects["runtime.o"] = runtime_object(setup.tools, cache)
-        code = link([k.key for k in kernels], setup.tools, cache)
+        if entry is not None:
+            objects["entry.o"] = entry.object
+        code = link([k.key for k in kernels], setup.tools, cache, objects.get("entry.o"))
     files = sources({k.name: k.text for k in kernels}, setup)
+    if entry is not None:
+        files["entry.ll"] = entry.text.read_bytes()
     return Built(code, files, len(missing), len(kernels) - len(missing), setup.target, objects, cache)
 
 
@@ -106,22 +123,22 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
     return known
 
 
-def link(keys: Sequence[str], tools: Toolchain, cache: Cache) -> bytes:
-    """The shared library of the kernels of these keys; the same kernels give the same bytes.
+def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None = None) -> bytes:
+    """The shared library of the kernels of these keys and of an entry; the same of them give the same bytes.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
     runtime = runtime_object(tools, cache)
-    objects = [cache.path("kernel", k, ".o") for k in keys]
-    key = digest(["link", tools.cxx_version, runtime.name, *keys])
+    objects = [*(cache.path("kernel", k, ".o") for k in keys), runtime, *([entry] if entry is not None else [])]
+    key = digest(["link", tools.cxx_version, runtime.name, entry.name if entry is not None else "", *keys])
     known = cache.path("library", key, ".so")
     if not known.is_file():
         with cache.workspace() as folder:
             work = Path(folder)
             flags = ["-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack"]
             listing = work / "objects.txt"
-            listing.write_text("\n".join(f'"{p}"' for p in [*objects, runtime]))
+            listing.write_text("\n".join(f'"{p}"' for p in objects))
             run_all([[tools.cxx, *flags, f"@{listing}", "-o", "model.so", "-lm", "-lpthread"]], work)
             cache.adopt("library", key, work / "model.so", ".so")
     return known.read_bytes()

@@ -10,10 +10,12 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from occ.compiler.codegen_llvm.elf import link
 from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
+from occ.compiler.codegen_llvm.entry import emit_entry
 from occ.compiler.codegen_llvm.schedule import plan_loops
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te import Stage, TeFunc
+from occ.runtime.manifest import Manifest
 
 
 @cache
@@ -50,12 +52,14 @@ def tasks_of(f: TeFunc) -> Dim:
     return plan_loops(stage, f.sources, vector_bits()).tasks(stage)
 
 
-def emit_module(functions: Iterable[TeFunc]) -> ir.Module:
-    """LLVM IR of kernels, before optimisation."""
+def emit_module(functions: Iterable[TeFunc], manifest: Manifest | None = None) -> ir.Module:
+    """LLVM IR of kernels, and of the native entry of a model, before optimisation."""
     module = ir.Module("occ")
     module.triple = llvm.get_process_triple()
     for f in functions:
         KernelEmitter(f, module, vector_bits()).emit()
+    if manifest is not None:
+        emit_entry(module, manifest, ranged=True)
     return module
 
 
@@ -71,8 +75,8 @@ def optimised(module: ir.Module) -> Any:
     return parsed
 
 
-def build(functions: Iterable[TeFunc]) -> tuple[bytes, bytes]:
-    """The object file of some kernels, and the shared library that it links to.
+def build(functions: Iterable[TeFunc], manifest: Manifest | None = None) -> tuple[bytes, bytes]:
+    """The object file of some kernels and of the native entry, and the shared library that it links to.
 
     Raises:
         CompileError: OCC0403 this machine is not x86-64 Linux.
@@ -84,5 +88,5 @@ def build(functions: Iterable[TeFunc]) -> tuple[bytes, bytes]:
             f"`cpu-jit` makes code for x86-64 Linux only, this machine is {triple}",
             help="build with `-t cpu`",
         )
-    made = _machine().emit_object(optimised(emit_module(functions)))
+    made = _machine().emit_object(optimised(emit_module(functions, manifest)))
     return made, link(made)

@@ -171,6 +171,7 @@ class _Image:
                 offset, info, addend = struct.unpack_from("<QQq", data, at)
                 symbol, kind = symbols[info >> 32], info & 0xFFFFFFFF
                 place = sections[section].address + offset
+                here = place - self.code_at
                 if symbol.section == 0:
                     target = (
                         slots[symbol.name]
@@ -180,14 +181,19 @@ class _Image:
                 else:
                     target = sections[symbol.section].address + symbol.value
                     if kind in (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX):
-                        raise LinkError(f"table entry for the local symbol {symbol.name}")
-                here = place - self.code_at
+                        self._relax(here, symbol.name)
                 if kind in (_R_PC32, _R_PLT32, _R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX):
                     struct.pack_into("<i", self.code, here, target + addend - place)
                 elif kind == _R_PC64:
                     struct.pack_into("<q", self.code, here, target + addend - place)
                 else:
                     raise LinkError(f"relocation type {kind}")
+
+    def _relax(self, here: int, name: str) -> None:
+        """Take an address that is known here instead of reading it from the table (supplement, section B.2)."""
+        if self.code[here - 2] != 0x8B:  # mov
+            raise LinkError(f"table entry for the local symbol {name}")
+        self.code[here - 2] = 0x8D  # lea
 
     def finish(self, sections: list[_Section]) -> bytes:
         dynsym = bytes(24) + b"".join(struct.pack("<IBBHQQ", self.names[n], 0x12, 0, 0, 0, 0) for n in self.imports)

@@ -128,7 +128,9 @@ def test_the_emitted_makefile_rebuilds_the_library_and_gives_the_same_numbers(sc
     folder, canary, _, wanted = scene
     artifact = occ.build(folder / "m.onnx", "cpu", tmp_path / "m.occ", folder=True)
     src = tmp_path / "m.occ" / "src"
-    done = subprocess.run(["make", f"HALIDE={halide()}"], cwd=src, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", f"HALIDE={halide()}", f"PYTHON={sys.executable}"], cwd=src, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     artifact.code = (src / "model.so").read_bytes()
     for got, want in zip(artifact.session()(X), wanted, strict=True):

@@ -262,16 +262,24 @@ void occ_share_pool(occ_par_for_t pool) { shared_par_for = pool; }
 // Text of the last error of this thread.
 const char *occ_message() { return tls_message; }
 
-// Runs kernels in order; 0, or 1 + the index of the one that failed.
-int occ_run(int count, const occ_kernel_t *kernels, void **const *args, int threads) {
+// Around the kernels of one run: how many threads they may use. `occ_enter` gives what `occ_leave` takes.
+int occ_enter(int threads) {
     int before = tls_threads;
     tls_threads = threads;
     tls_message[0] = 0;
+    return before;
+}
+
+void occ_leave(int before) { tls_threads = before; }
+
+// Runs kernels in order; 0, or 1 + the index of the one that failed.
+int occ_run(int count, const occ_kernel_t *kernels, void **const *args, int threads) {
+    int before = occ_enter(threads);
     int failed = 0;
     for (int i = 0; i < count && !failed; i++) {
         if (kernels[i](args[i])) failed = i + 1;
     }
-    tls_threads = before;
+    occ_leave(before);
     return failed;
 }
 

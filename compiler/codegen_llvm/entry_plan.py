@@ -1,0 +1,217 @@
+"""What the native entry of a model consists of: a routine for its plan and for each function that control flow runs.
+
+Decides whether a model can have one at all: all steps are kernels, copies, If or Scan, over tensors whose extents follow
+from those of the inputs. This is plain data; nothing here knows LLVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from occ.runtime.attributes import decode_attrs
+from occ.runtime.dims import DimExpr, symbols
+from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Step, TensorInfo
+from occ.runtime.signature import numpy_dtype
+
+
+class Unsuitable(Exception):
+    """A plan has something that only the Python runner does."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Bytes that a routine needs during some of its steps, `first` to `last`."""
+
+    size: DimExpr
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A function that a step runs.
+
+    Attributes:
+        name: of the function.
+        env: what its symbols are in terms of those of the caller.
+    """
+
+    name: str
+    env: Mapping[str, DimExpr]
+
+
+@dataclass
+class Routine:
+    """A plan that is compiled.
+
+    Attributes:
+        name: of the function, empty for the main plan.
+        function: signature, plan and constraints.
+        symbols: sizes that it is told.
+        slots: memory that it needs.
+        slot_of: storage -> its slot.
+        output_of: storage -> the output whose memory it is.
+        scratch: of each scan, two slots for each state, which iterations read and write in turns.
+        inner: of each step, the functions that it runs.
+    """
+
+    name: str
+    function: Function
+    symbols: tuple[str, ...] = ()
+    slots: list[Slot] = field(default_factory=list)
+    slot_of: dict[int, int] = field(default_factory=dict)
+    output_of: dict[int, int] = field(default_factory=dict)
+    scratch: dict[int, list[int]] = field(default_factory=dict)
+    inner: dict[int, list[Inner]] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        return self.function.plan
+
+
+def nbytes(shape: Sequence[DimExpr], dtype: str) -> DimExpr:
+    """Bytes of a dense tensor."""
+    return ["*", *shape, numpy_dtype(dtype).itemsize]
+
+
+def put(e: DimExpr, env: Mapping[str, DimExpr]) -> DimExpr:
+    """An expression with others in the place of its symbols."""
+    if isinstance(e, str):
+        return env.get(e, e)
+    return e if isinstance(e, int) else [e[0], *(put(a, env) for a in e[1:])]
+
+
+def routines(m: Manifest) -> list[Routine] | None:
+    """The routines of a model, what is called before its callers, the main plan last; None if it cannot have an entry."""
+    reader = _Reader(m)
+    try:
+        reader.routine("", Function(m.inputs, m.outputs, m.plan))
+    except Unsuitable:
+        return None
+    main = reader.done[""]
+    bound = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
+    return list(reader.done.values()) if set(main.symbols) <= bound else None
+
+
+class _Reader:
+    """Reads routines off the plans of a manifest."""
+
+    def __init__(self, m: Manifest) -> None:
+        self.m = m
+        self.done: dict[str, Routine] = {}
+
+    def routine(self, name: str, f: Function) -> Routine:
+        if name in self.done:
+            return self.done[name]
+        if any(i.kind != "tensor" or i.dtype == "str" for i in (*f.inputs, *f.outputs)):
+            raise Unsuitable
+        r = Routine(name, f)
+        self._outputs(r)
+        for k, step in enumerate(f.plan.steps):
+            self._step(r, k, step)
+        self._place(r)
+        r.symbols = tuple(sorted(_needed(r)))
+        self.done[name] = r
+        return r
+
+    def _outputs(self, r: Routine) -> None:
+        """A storage that no kernel writes, but control flow, may be an output as it is; the first that shows it."""
+        for k, b in enumerate(r.plan.outputs):
+            storage = r.plan.buffers[b].storage
+            if r.plan.storages[storage].kind in ("output", "host"):
+                r.output_of.setdefault(storage, k)
+
+    def _step(self, r: Routine, k: int, step: Step) -> None:
+        used = [*step.reads, *step.writes]
+        buffers = r.plan.buffers
+        if -1 in used or step.binds or any(buffers[b].opaque or buffers[b].dtype == "str" for b in used):
+            raise Unsuitable
+        match step.kind:
+            case "kernel":
+                pass
+            case "copy":
+                source, target = buffers[step.reads[0]], buffers[step.writes[0]]
+                if (source.shape, source.dtype) != (target.shape, target.dtype):
+                    raise Unsuitable
+            case "if":
+                self._if(r, k, step)
+            case "scan":
+                self._scan(r, k, step)
+            case _:
+                raise Unsuitable
+
+    def _if(self, r: Routine, k: int, step: Step) -> None:
+        cond, *captures = (r.plan.buffers[b] for b in step.reads)
+        if cond.dtype != "bool":
+            raise Unsuitable
+        writes = [r.plan.buffers[b] for b in step.writes]
+        shapes = [b.shape for b in captures]
+        r.inner[k] = [self._inner(step.attrs[branch], shapes, writes) for branch in ("then_branch", "else_branch")]
+
+    def _scan(self, r: Routine, k: int, step: Step) -> None:
+        a, reads = decode_attrs(step.attrs), [r.plan.buffers[b] for b in step.reads]
+        states, rest = reads[: a.n_states], reads[a.n_states :]
+        sequences, captures = rest[: a.num_scan_inputs], rest[a.num_scan_inputs :]
+        if any((*(a.scan_input_axes or ()), *(a.scan_output_axes or ()))) or not sequences:
+            raise Unsuitable  # slices of other axes than the first are no contiguous bytes
+        writes = [r.plan.buffers[b] for b in step.writes]
+        if any(s.shape != w.shape or s.dtype != w.dtype for s, w in zip(states, writes, strict=False)):
+            raise Unsuitable
+        shapes = [*(b.shape for b in states), *(b.shape[1:] for b in sequences), *(b.shape for b in captures)]
+        slices = [Buffer(b.dtype, b.shape[1:], b.storage) for b in writes[a.n_states :]]
+        r.inner[k] = [self._inner(a.body, shapes, [*writes[: a.n_states], *slices])]
+        for state in states:
+            for _ in range(2):
+                r.scratch.setdefault(k, []).append(len(r.slots))
+                r.slots.append(Slot(nbytes(state.shape, state.dtype), k, k))
+
+    def _inner(self, name: str, shapes: Sequence[Sequence[DimExpr]], writes: Sequence[Buffer]) -> Inner:
+        f = self.m.functions[name]
+        self.routine(name, f)
+        fits = len(f.inputs) == len(shapes) and all(
+            len(i.shape) == len(shape) for i, shape in zip(f.inputs, shapes, strict=True)
+        )
+        made = [f.plan.buffers[b] for b in f.plan.outputs]
+        if not fits or [(b.dtype, len(b.shape)) for b in made] != [(b.dtype, len(b.shape)) for b in writes]:
+            raise Unsuitable
+        return Inner(name, _bound(f.inputs, shapes))
+
+    def _place(self, r: Routine) -> None:
+        """Give a slot to what lies in no memory of the caller, for as long as steps touch it."""
+        end = len(r.plan.steps)
+        touched: dict[int, list[int]] = {}
+        for k, step in enumerate(r.plan.steps):
+            for b in (*step.reads, *step.writes, *([step.flag] if step.flag >= 0 else [])):
+                touched.setdefault(r.plan.buffers[b].storage, []).append(k)
+        for b in r.plan.outputs:
+            touched.setdefault(r.plan.buffers[b].storage, []).append(end)
+        for k, at in touched.items():
+            s = r.plan.storages[k]
+            if k in r.output_of or s.kind not in ("arena", "host"):
+                continue
+            size = s.size
+            if s.kind == "host":
+                b = next(b for b in r.plan.buffers if b.storage == k)
+                size = nbytes(b.shape, b.dtype)
+            r.slot_of[k] = len(r.slots)
+            r.slots.append(Slot(size, min(at), max(at)))
+
+
+def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> dict[str, DimExpr]:
+    """As `runtime.signature.bind_shapes`, on expressions."""
+    return {
+        e: n for info, shape in zip(infos, shapes, strict=True) for e, n in zip(info.shape, shape, strict=True)
+        if isinstance(e, str)
+    }  # fmt: skip
+
+
+def _needed(r: Routine) -> set[str]:
+    """The symbols of all that a routine computes."""
+    used = {b for s in r.plan.steps for b in (*s.reads, *s.writes)} | set(r.plan.outputs)
+    exprs: list[DimExpr] = [e for b in used for e in r.plan.buffers[b].shape]
+    exprs += [s.size for s in r.slots]
+    exprs += [e for s in r.plan.steps for e in (*s.dims, s.tasks) if e is not None]
+    exprs += [e for c in r.function.constraints for e in (c.lhs, c.rhs)]
+    exprs += [e for inner in r.inner.values() for i in inner for e in i.env.values()]
+    return {name for e in exprs for name in symbols(e)}

@@ -1,0 +1,278 @@
+"""The native entry: what the Python runner of plans gives, it gives too, errors as well; and C programs can call it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from building import mlp, model_of, reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from occ.compiler.codegen_llvm.entry_arena import order, typical
+from occ.compiler.codegen_llvm.entry_plan import Slot
+from occ.compiler.driver import Compilation, Settings
+from occ.runtime.dims import evaluate
+from occ.runtime.entry import Call
+from occ.runtime.manifest import DimInfo
+
+import occ
+
+RNG = np.random.default_rng(0)
+
+BRANCHES = """g (float[n, 4] x, bool c) => (float[n, 4] y, float[n] z) {
+    y, a = If (c) <then_branch = t () => (float[n, 4] p, float[n, 4] q) { p = Relu(x)  q = Identity(x) },
+                   else_branch = e () => (float[n, 4] p, float[n, 4] q) { s = Exp(x)  p = Neg(s)  q = Softmax(x) }>
+    one = Constant <value = int64[1] {1}> ()
+    z = ReduceSum <keepdims = 0> (a, one)
+}"""
+SUMS = """g (float[b, 3] s, float[t, b, 3] x, float[3] k) => (float[b, 3] last, float[t, b, 3] all, float[t, b] first) {{
+    last, all, first = Scan <num_scan_inputs = 1, scan_input_directions = [{0}], scan_output_directions = [{1}, 0],
+        body = step (float[b, 3] before, float[b, 3] now) => (float[b, 3] after, float[b, 3] out, float[b] mean) {{
+            w = Mul(before, k)
+            after = Add(w, now)
+            out = Tanh(after)
+            mean = ReduceMean <axes = [1], keepdims = 0> (now)
+        }}> (s, x)
+}}"""
+CHAIN = """g (float[n, 8] x, float[m, 8] v) => (float[n, m] y, float[n, 8] z, float[n, 8] w) {
+    a = Relu(x)
+    b = Softmax(a)
+    e = Exp(b)
+    vt = Transpose <perm = [1, 0]> (v)
+    y = MatMul(e, vt)
+    z = LogSoftmax(e)
+    w = Identity(x)
+}"""
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def scan(back: int, out_back: int, *, t: int, b: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    model = model_of(SUMS.format(back, out_back), opset=16)
+    return model, {"s": f32(b, 3), "x": f32(t, b, 3), "k": f32(3)}
+
+
+CASES: dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]] = {
+    "mlp": (mlp(), {"x": f32(5, 8)}),
+    "mlp-empty": (mlp(), {"x": f32(0, 8)}),
+    "chain": (model_of(CHAIN), {"x": f32(7, 8), "v": f32(3, 8)}),
+    "chain-empty-side": (model_of(CHAIN), {"x": f32(7, 8), "v": f32(0, 8)}),
+    "then": (model_of(BRANCHES), {"x": f32(3, 4), "c": np.array(True)}),
+    "else": (model_of(BRANCHES), {"x": f32(3, 4), "c": np.array(False)}),
+    "else-empty": (model_of(BRANCHES), {"x": f32(0, 4), "c": np.array(False)}),
+    "scan": scan(0, 0, t=4, b=2),
+    "scan-odd": scan(0, 0, t=5, b=2),
+    "scan-once": scan(1, 1, t=1, b=2),
+    "scan-never": scan(0, 0, t=0, b=2),
+    "scan-backwards": scan(1, 0, t=6, b=1),
+    "scan-outputs-backwards": scan(0, 1, t=3, b=4),
+}
+
+
+def both(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Sessions of one model: with the native entry, and with the Python runner."""
+    artifact = Compilation(model, Settings(target)).artifact()
+    sessions: list[Any] = []
+    for choice in ("native", "python"):
+        monkeypatch.setenv("OCC_ENTRY", choice)
+        sessions.append(artifact.session(2))
+    assert [s.engine._entry is not None for s in sessions] == [True, False]
+    return sessions
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+@pytest.mark.parametrize("case", CASES)
+def test_native_entry_gives_what_the_python_runner_gives(case: str, target: str, monkeypatch: pytest.MonkeyPatch):
+    model, feed = CASES[case]
+    native, python = both(model, target, monkeypatch)
+    got, again, want = native.run(feed), native.run(feed), python.run(feed)
+    assert list(got) == list(want)
+    for name in want:
+        assert got[name].dtype == want[name].dtype
+        np.testing.assert_array_equal(got[name], want[name], strict=True)
+        np.testing.assert_array_equal(again[name], want[name], strict=True)
+    if case == "scan-never":  # which onnxruntime refuses
+        expected = [feed["s"], np.zeros((0, 2, 3)), np.zeros((0, 2))]
+    else:
+        peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        expected = peer.run(None, feed)
+    for x, y in zip(got.values(), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+REFUSED: dict[str, Mapping[str, Any]] = {
+    "rank": {"x": f32(8)},
+    "extent": {"x": f32(2, 7)},
+    "dtype": {"x": f32(2, 8).astype(np.float64)},
+    "missing": {},
+    "unknown": {"x": f32(2, 8), "other": f32(1)},
+    "no array": {"x": "text"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_inputs_are_explained_alike(case: str, monkeypatch: pytest.MonkeyPatch):
+    sessions = both(mlp(), "cpu-jit", monkeypatch)
+    texts = []
+    for session in sessions:
+        session.run({"x": f32(2, 8)})
+        with pytest.raises(occ.RunError) as caught:
+            session.run(REFUSED[case])
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+FAILING: dict[str, tuple[str, dict[str, np.ndarray]]] = {
+    "check": (
+        "g (float[4] x, int64[n] i) => (float[n] y) { a = Relu(x) [culprit] y = Gather(a, i) }",
+        {"x": f32(4), "i": np.array([1, 4])},
+    ),
+    "check in a branch": (
+        """g (float[4] x, int64[n] i, bool c) => (float[n] y) {
+            y = If (c) <then_branch = t () => (float[n] p) { [culprit] p = Gather(x, i) },
+                        else_branch = e () => (float[n] p) { r = Cast <to = 1> (i)  p = Relu(r) }>
+        }""",
+        {"x": f32(4), "i": np.array([1, 4]), "c": np.array(True)},
+    ),
+    "sizes": (
+        "g (float[n] x, float[m] v) => (float[n] y) { [culprit] s = Concat <axis = 0> (x, v) t = Concat <axis = 0> (v, v) y = Add(s, t) }",
+        {"x": f32(2), "v": f32(3)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+@pytest.mark.parametrize("case", FAILING)
+def test_errors_of_a_run_are_the_same(case: str, target: str, monkeypatch: pytest.MonkeyPatch):
+    text, feed = FAILING[case]
+    messages = []
+    for session in both(model_of(text), target, monkeypatch):
+        with pytest.raises(occ.RunError) as caught:
+            session.run(feed)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_other_plans_stay_with_the_python_runner():
+    model = model_of("g (float[n] x) => (int64[1, k] y) { y = NonZero(x) }")
+    session = occ.compile(model, "cpu-jit")
+    assert session.engine._entry is None
+    np.testing.assert_array_equal(session.run({"x": np.array([0, 2, 3], np.float32)})["y"], [[1, 2]])
+
+
+def test_a_wrong_choice_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OCC_ENTRY", "fortran")
+    with pytest.raises(occ.RunError, match="OCC_ENTRY is 'fortran'"):
+        occ.compile(mlp(), "cpu-jit")
+
+
+def test_runs_of_unlike_sizes_side_by_side():
+    model = mlp(sizes=(8, 64, 4))
+    session = occ.compile(model, "cpu-jit", threads=2)
+    feeds = [{"x": f32(n, 8)} for n in (1, 300, 17, 64, 5)]
+    wanted = [reference(model, f)[0] for f in feeds]
+
+    def work(k: int) -> None:
+        for i in range(60):
+            got = session.run(feeds[(k + i) % 5])["y"]
+            np.testing.assert_allclose(got, wanted[(k + i) % 5], rtol=1e-4, atol=1e-5)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_equal_builds_give_equal_bytes():
+    model, _ = CASES["then"]
+    first, second = (Compilation(model, Settings("cpu", cache=False)).artifact() for _ in range(2))
+    assert first.members() == second.members()
+    assert b"occ_model_run" in first.files["src/entry.ll"]
+
+
+# memory
+
+
+@st.composite
+def slots(draw: st.DrawFn) -> tuple[list[Slot], list[int]]:
+    made = []
+    for _ in range(draw(st.integers(1, 12))):
+        first = draw(st.integers(0, 10))
+        last = draw(st.integers(first, 10))
+        size = draw(st.sampled_from([0, 64, 1000, "n", ["*", "n", "m"], ["+", "m", 7], ["max", "n", 100]]))
+        made.append(Slot(size, first, last))
+    return made, [draw(st.integers(0, 5000)) for _ in range(2)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(slots())
+def test_what_is_alive_together_does_not_overlap_at_any_size(case: tuple[list[Slot], list[int]]):
+    made, (n, m) = case
+    env = {"n": n, "m": m}
+    offsets: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for k, below in order(made, typical([DimInfo("n", "n")], ["n", "m"])):
+        offsets[k] = max((ends[p] for p in below), default=0)
+        ends[k] = offsets[k] + max(evaluate(made[k].size, env), 1)
+    assert set(offsets) == set(range(len(made)))
+    for a, p in enumerate(made):
+        for b, q in enumerate(made[:a]):
+            if p.first <= q.last and q.first <= p.last:
+                assert offsets[a] >= ends[b] or offsets[b] >= ends[a]
+
+
+# from C
+
+
+def test_the_structure_is_that_of_the_header(tmp_path: Path):
+    """docs/native.md has the C declaration; a compiler's offsets are those of ctypes."""
+    fields = [name for name, _ in Call._fields_]
+    lines = "".join(f'printf("%zu ", offsetof(struct occ_call, {f}));' for f in fields)
+    text = f"{c_header()}\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{ {lines} return 0; }}"
+    (tmp_path / "a.c").write_text(text)
+    subprocess.run([compiler(), "-x", "c", "a.c", "-o", "a"], cwd=tmp_path, check=True)
+    said = subprocess.run([str(tmp_path / "a")], capture_output=True, text=True, check=True).stdout
+    assert [int(n) for n in said.split()] == [getattr(Call, f).offset for f in fields]
+
+
+def test_a_c_program_runs_an_artifact(tmp_path: Path):
+    """The program of docs/native.md: it maps the weights, loads the library, asks for memory, and runs."""
+    model = mlp()
+    occ.build(model, "cpu", out=str(tmp_path / "mlp"), folder=True)
+    offsets = [w["offset"] for w in json.loads((tmp_path / "mlp/manifest.json").read_text())["weights"]]
+    x = f32(3, 8)
+    x.tofile(tmp_path / "x.bin")
+    program = (Path(__file__).parent / "run_model.c").read_text().replace("@HEADER@", c_header())
+    (tmp_path / "run.c").write_text(program)
+    subprocess.run([compiler(), "-x", "c", "run.c", "-o", "run", "-ldl"], cwd=tmp_path, check=True)
+    subprocess.run(["./run", *map(str, offsets)], cwd=tmp_path, check=True, timeout=60)
+    got = np.fromfile(tmp_path / "y.bin", np.float32).reshape(3, 4)
+    np.testing.assert_allclose(got, reference(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+def c_header() -> str:
+    """The block of C in docs/native.md that declares the interface."""
+    page = (Path(__file__).parents[2] / "docs/native.md").read_text()
+    return page.split("```c\n", 1)[1].split("```", 1)[0]
+
+
+def compiler() -> str:
+    found = shutil.which("cc") or shutil.which("g++")
+    assert found is not None, "target cpu needs a C++ compiler anyway"
+    return found
+
+
+def test_another_version_of_the_interface_is_refused():
+    session = occ.compile(mlp(), "cpu-jit")
+    call = Call(abi=99)
+    assert session.engine._library.dll.occ_model_run(ctypes.byref(call)) == 6
