@@ -307,8 +307,8 @@ class Compilation:
 
         cache, target = Cache(enabled=self.settings.cache), self.options["halide.target"]
         made = cpu_manifest(m, target)
-        how = {"target": target, "jobs": self.settings.jobs, "entry": entry_code(made, cache)}
-        built = halide.build(list(m.te.values()), nodes_of(m), cache, **how)
+        entry, functions, jobs = entry_code(made, cache), list(m.te.values()), self.settings.jobs
+        built = halide.build(functions, nodes_of(m), cache, target=target, jobs=jobs, entry=entry)
         made = replace(made, machine=built.target)
         self.compiled, self.cached = built.compiled, built.cached
         objects = {n: p.read_bytes() for n, p in built.objects.items()}
