@@ -10,18 +10,16 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.entry_points import installed, load_point
 from occ.compiler.ir.ops import register
 from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.rules import Rule
-
-GROUPS = ("occ.targets", "occ.passes", "occ.rules", "occ.ops")
 
 
 @dataclass
@@ -132,36 +130,6 @@ def _load(path: Path, _changed: int) -> ModuleType:
         line = f"{path}:{frames[-1].lineno}" if frames else str(path)
         raise error("OCC0610", f"the rule file cannot be loaded: {type(e).__name__}: {e}", where=line) from e
     return module
-
-
-@cache
-def installed(group: str) -> dict[str, EntryPoint]:
-    """Entry points of a group by name.
-
-    Raises:
-        CompileError: OCC0610 two distributions use the same name.
-    """
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:
-            names = [p.dist.name if p.dist else "?" for p in (other, point)]
-            raise error("OCC0610", f"two packages install `{point.name}` in {group}", notes=names, help="remove one")
-    return found
-
-
-def load_point(point: EntryPoint) -> Any:
-    """What an entry point names.
-
-    Raises:
-        CompileError: OCC0610 it cannot be imported.
-    """
-    try:
-        return point.load()
-    except Exception as e:
-        owner = point.dist.name if point.dist else point.value
-        message = f"`{point.name}` of the package `{owner}` cannot be loaded: {type(e).__name__}: {e}"
-        raise error("OCC0610", message, help=f"fix or uninstall `{owner}`") from e
 
 
 def extensions(given: Iterable[Any] = ()) -> Extensions:

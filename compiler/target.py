@@ -8,7 +8,10 @@ from typing import Any
 
 from occ.compiler import ascend
 from occ.compiler.diagnostics import error
+from occ.compiler.entry_points import installed, load_point
 from occ.compiler.option import Option
+
+GROUP = "occ.targets"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Target:
         options: `-C` options.
         dtypes: element types that its kernels compute with; empty for all.
         check: refuses combinations of options.
+        pipeline: of a target that a package adds: the passes that lead to each stage.
+        generate: of such a target: makes the artifact of a module at its last stage, with the options.
+        text: of such a target: a module at its last stage as text, for the dump that `texts` names.
     """
 
     name: str
@@ -34,6 +40,9 @@ class Target:
     options: Mapping[str, Option] = field(default_factory=dict)
     dtypes: frozenset[str] = frozenset()
     check: Callable[[str, Mapping[str, Any]], None] | None = None
+    pipeline: Callable[[], Mapping[str, tuple[Any, ...]]] | None = None
+    generate: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    text: Callable[[Any], str] | None = None
 
     def check_options(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Options with defaults filled in.
@@ -120,9 +129,37 @@ def get_target(name: str) -> Target:
     """The target of a name.
 
     Raises:
-        CompileError: OCC0303 there is none.
+        CompileError: OCC0303 there is none; OCC0610 a package has it, and it cannot be used.
     """
     found = TARGETS.get(name)
+    if found is None and name in installed(GROUP):
+        found = _load(name)
     if found is None:
-        raise error("OCC0303", f"unknown target `{name}`", help=f"targets: {', '.join(TARGETS)}")
+        raise error("OCC0303", f"unknown target `{name}`", help=f"targets: {', '.join([*TARGETS, *installed(GROUP)])}")
     return found
+
+
+def all_targets() -> list[Target]:
+    """The targets of occ, and those of installed packages.
+
+    Raises:
+        CompileError: OCC0610 a package has one that cannot be used.
+    """
+    return [*TARGETS.values(), *map(_load, installed(GROUP))]
+
+
+def _load(name: str) -> Target:
+    """The target of an entry point.
+
+    Raises:
+        CompileError: OCC0610 it cannot be imported, is no target, or its name is another one or taken.
+    """
+    point = installed(GROUP)[name]
+    target = load_point(point)
+    owner = point.dist.name if point.dist else point.value
+    if name in TARGETS:
+        raise error("OCC0610", f"the package `{owner}` installs a target `{name}`, which occ has", help="rename it")
+    if not isinstance(target, Target) or target.name != name or target.pipeline is None or target.generate is None:
+        message = f"`{name}` of the package `{owner}` is not a target of that name with a pipeline and a generator"
+        raise error("OCC0610", message, help="docs/guide-target.md shows how targets are made")
+    return target

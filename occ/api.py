@@ -9,7 +9,7 @@ from typing import Any
 
 from occ.compiler.driver import Compilation, Settings, Source, compile_model, open_session
 from occ.compiler.frontend.signature import Overrides
-from occ.compiler.target import TARGETS, Target
+from occ.compiler.target import Target, all_targets
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
 
@@ -96,7 +96,7 @@ def load(
 
 def targets() -> list[Target]:
     """The targets that models can be compiled for."""
-    return list(TARGETS.values())
+    return all_targets()
 
 
 @dataclass(frozen=True)

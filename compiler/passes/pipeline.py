@@ -99,7 +99,8 @@ def pipeline_for(target: Target, more: Iterable[Pass] = ()) -> Pipeline:
     Raises:
         CompileError: OCC0602 the target has no such stage.
     """
-    made = dict(PIPELINES.get(target.name, PIPELINES.get(target.family, PIPELINES["interp"])))
+    known = PIPELINES.get(target.name, PIPELINES.get(target.family, PIPELINES["interp"]))
+    made = dict(known if target.pipeline is None else target.pipeline())
     for p in more:
         if not fnmatch(target.name, p.targets):
             continue

@@ -111,6 +111,8 @@ def module_with_weights(m: Module, out: Path | None) -> str:
 
 def _target_text(compilation: Compilation, stage: str) -> str:
     m = compilation.advance(compilation.last_stage)
+    if compilation.target.text is not None:
+        return compilation.target.text(m)
     if stage == "llvm":
         from occ.compiler.codegen_llvm.build import emit_module
 

@@ -1,0 +1,67 @@
+"""The target `toy-c`: plain C, one loop nest for each stage, compiled by the C compiler of the machine."""
+
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from occ.compiler.diagnostics import error
+from occ.compiler.option import Option
+from occ.compiler.passes.lower_te import LowerTe
+from occ.compiler.passes.pipeline import PIPELINES
+from occ.compiler.passes.plan_memory import PlanMemory
+from occ.compiler.plan import manifest, stored_weights
+from occ.compiler.target import Target
+from occ.runtime.artifact import LIBRARY, Artifact
+
+from occ_toy.emit import C_TYPES, source
+
+
+def pipeline():
+    """That of `cpu-jit` up to `fused`; then every stage of a te function becomes a function of its own."""
+    jit = PIPELINES["cpu-jit"]
+    return {**jit, "layout": (), "scheduled": (LowerTe(split=True),), "lowered": (PlanMemory(),)}
+
+
+def text(m):
+    """The C of a lowered module."""
+    return source(m.te.values())
+
+
+def generate(m, options):
+    """The artifact of a lowered module."""
+    made = manifest(m, library=LIBRARY if m.te else "", machine=platform.machine())
+    weights = [w.data for w in stored_weights(m)]
+    if not m.te:
+        return Artifact(made, weights)
+    c = text(m)
+    return Artifact(made, weights, compiled(c, options["optimise"]), {"src/kernels.c": c.encode()})
+
+
+def compiled(c, level):
+    """The shared library of some C."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise error("OCC0401", "`-t toy-c` needs a C compiler, and there is no `cc` in PATH")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kernels.c").write_text(c)
+        flags = ["-std=gnu11", f"-O{level}", "-w", "-fPIC", "-fwrapv", "-ffp-contract=off", "-shared"]
+        command = [compiler, *flags, "kernels.c", "-o", "model.so", "-lm"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise error("OCC0403", "the C compiler failed", notes=done.stderr.splitlines()[:12])
+        return (Path(folder) / "model.so").read_bytes()
+
+
+TOY = Target(
+    name="toy-c",
+    doc="plain C, one loop nest for each stage",
+    family="plugin",
+    texts=("c",),
+    options={"optimise": Option("2", ("0", "1", "2", "3"), "level of the C compiler")},
+    dtypes=frozenset(C_TYPES),
+    pipeline=pipeline,
+    generate=generate,
+    text=text,
+)
