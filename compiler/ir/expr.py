@@ -391,6 +391,23 @@ def with_children(e: Expr, new: tuple[Expr, ...]) -> Expr:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """Each distinct node once, children before parents."""
+    if type(e) in _LEAVES:
+        return iter((e,))
+    found = _walked.get(id(e))
+    if found is None:
+        if len(_walked) >= _MOST_WALKED:
+            _walked.clear()
+        found = _walked[id(e)] = _nodes(e)  # the last of them is `e`, so its id stays in use
+    return iter(found)
+
+
+_LEAVES = frozenset((Const, Index, Size))
+_MOST_WALKED = 4096
+_walked: dict[int, list[Expr]] = {}  # id of a root -> its nodes: passes walk the same expressions again and again
+
+
+def _nodes(e: Expr) -> list[Expr]:
+    made: list[Expr] = []
     seen: set[int] = set()
     done: set[int] = set()
     stack = [e]
@@ -398,12 +415,15 @@ def walk(e: Expr) -> Iterator[Expr]:
         node = stack[-1]
         if id(node) not in seen:
             seen.add(id(node))
-            stack.extend(reversed(_CHILDREN[type(node)](node)))
-            continue
+            below = _CHILDREN[type(node)](node)
+            if below:
+                stack.extend(reversed(below))
+                continue
         stack.pop()
         if id(node) not in done:
             done.add(id(node))
-            yield node
+            made.append(node)
+    return made
 
 
 def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
