@@ -282,9 +282,8 @@ class Compilation:
     def _generate(self, m: Module) -> Artifact:
         """Generate code; a fault of the generator leaves a reproducer."""
         try:
-            if self.target.generate is not None:
-                return self.target.generate(m, self.options)
-            return {"interp": self._interp, "native": self._native, "ascend": self._ascend}[self.target.family](m)
+            own = {"interp": self._interp, "native": self._native, "ascend": self._ascend}.get(self.target.family)
+            return own(m) if own is not None else self.target.generate(m, self.options)
         except (CompileError, RunError, OSError, MemoryError):
             raise
         except Exception as e:

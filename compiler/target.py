@@ -14,6 +14,11 @@ from occ.compiler.option import Option
 GROUP = "occ.targets"
 
 
+def _nothing(_module: Any, _options: Mapping[str, Any]) -> Any:
+    """What targets of occ generate here: they have their place in the driver."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Target:
     """A target.
@@ -41,7 +46,7 @@ class Target:
     dtypes: frozenset[str] = frozenset()
     check: Callable[[str, Mapping[str, Any]], None] | None = None
     pipeline: Callable[[], Mapping[str, tuple[Any, ...]]] | None = None
-    generate: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    generate: Callable[[Any, Mapping[str, Any]], Any] = _nothing
     text: Callable[[Any], str] | None = None
 
     def check_options(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -159,7 +164,7 @@ def _load(name: str) -> Target:
     owner = point.dist.name if point.dist else point.value
     if name in TARGETS:
         raise error("OCC0610", f"the package `{owner}` installs a target `{name}`, which occ has", help="rename it")
-    if not isinstance(target, Target) or target.name != name or target.pipeline is None or target.generate is None:
+    if not isinstance(target, Target) or target.name != name or target.pipeline is None or target.generate is _nothing:
         message = f"`{name}` of the package `{owner}` is not a target of that name with a pipeline and a generator"
         raise error("OCC0610", message, help="docs/guide-target.md shows how targets are made")
     return target
