@@ -8,12 +8,14 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
+from occ.compiler.diagnostics import CompileError
 from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.late import foreign_types
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
+from occ.runtime.errors import RunError
 
 _KEPT = 256  # compiled ops
 _LARGEST_VALUE = 1024  # elements of an operand that is taken for one that decides shapes
@@ -39,7 +41,8 @@ class Specialiser:
         """Run the op that `text` states.
 
         Raises:
-            CompileError: the op does not fit its operands.
+            RunError: OCC0504 the op does not fit its operands.
+            CompileError: it cannot be compiled at all.
         """
         from occ.compiler.frontend.text import parse  # few models have late ops
 
@@ -53,12 +56,23 @@ class Specialiser:
         with self._lock:
             compiled = self._known.get(key)
         if compiled is None:
-            compiled = self._compile(_concrete(m or parse(text), operands, constant))
+            try:
+                compiled = self._compile(_concrete(m or parse(text), operands, constant))
+            except CompileError as e:
+                raise _misfit(e) from e
             with self._lock:
                 self._known[key] = compiled
                 while len(self._known) > _KEPT:
                     self._known.popitem(last=False)
         return compiled([x for x, c in zip(operands, constant, strict=True) if not c])
+
+
+def _misfit(e: CompileError) -> Exception:
+    """What a model that fits no operands is called once they are there: data that a node cannot work on."""
+    first = e.diagnostics[0]
+    if not first.code.startswith("OCC02"):
+        return e
+    return RunError("OCC0504", f"node `{first.where.partition(': ')[2]}`: {first.message}", "; ".join(first.helps))
 
 
 def _decided_by_value(m: Module) -> tuple[bool, ...]:

@@ -80,6 +80,15 @@ GQA_PROMPT = {
     "q": f32(2, 5, 64), "k": f32(2, 5, 32), "v": f32(2, 5, 32), "_pk": f32(), "_pv": f32(),
     "lens": np.array([4, 4], np.int32), "total": np.array(5, np.int32), "cos": f32(16, 8), "sin": f32(16, 8),
 }  # fmt: skip
+LSTM = {
+    "x": f32(5, 2, 6), "w": i8(1, 6, 16), "r": i8(1, 4, 16), "b": f32(1, 32), "_l": f32(), "_h": f32(), "_c": f32(), "_p": f32(),
+    "ws": np.array([0.01], np.float32), "wz": np.zeros(1, np.int8), "rs": np.array([0.02], np.float32), "rz": np.zeros(1, np.int8),
+}  # fmt: skip
+LSTM_BOTH = {
+    "x": f32(4, 3, 6), "w": u8(2, 6, 20), "r": u8(2, 5, 20), "b": f32(2, 40), "_l": f32(), "h": f32(2, 3, 5),
+    "c": f32(2, 3, 5), "p": f32(2, 15), "ws": f32(2, 20) ** 2 * 0.01 + 0.001, "wz": np.full((2, 20), 128, np.uint8),
+    "rs": f32(2, 20) ** 2 * 0.01 + 0.001, "rz": np.full((2, 20), 128, np.uint8),
+}  # fmt: skip
 POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 # name -> (operator, operands, attributes, number of results, largest difference); one quantum where results are u8
 CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
@@ -158,6 +167,36 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
     "group-query": ("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4),
     "group-query-prompt": ("GroupQueryAttention", GQA_PROMPT, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4),
     "group-query-window": ("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 3, "softcap": 5.0}, 3, 1e-4),
+    "group-query-packed": (
+        "GroupQueryAttention", {"q": f32(2, 1, 128), "_k": f32(), "_v": f32(), **{k: GQA[k] for k in ("pk", "pv", "lens", "total", "cos", "sin")}},
+        {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4,
+    ),
+    "group-query-lengths": (
+        "GroupQueryAttention", GQA | {"lens": np.array([6, 3], np.int32)}, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4
+    ),
+    "group-query-interleaved": (
+        "GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "rotary_interleaved": 1, "scale": 0.3}, 3, 1e-4
+    ),
+    "group-query-window-prompt": (
+        "GroupQueryAttention", GQA_PROMPT, {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 2}, 3, 1e-4
+    ),
+    "group-query-bias": (
+        "GroupQueryAttention", GQA | {"_ids": f32(), "bias": f32(1, 4, 1, 7)}, {"num_heads": 4, "kv_num_heads": 2}, 3, 1e-4
+    ),
+    "group-query-equal-heads": (
+        "GroupQueryAttention", GQA_PROMPT | {"k": f32(2, 5, 64), "v": f32(2, 5, 64)}, {"num_heads": 4, "kv_num_heads": 4}, 3, 1e-4
+    ),
+    "group-query-positions": (
+        "GroupQueryAttention", GQA | {"ids": np.array([[6], [6]])}, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4
+    ),
+    "group-query-smooth": (
+        "GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "smooth_softmax": 1}, 3, 1e-4
+    ),
+    "group-query-sink": (
+        "GroupQueryAttention", GQA | {"_ids": f32(), "_bias": f32(), "sink": f32(4)}, {"num_heads": 4, "kv_num_heads": 2}, 3, 1e-4
+    ),
+    "dynamic-lstm": ("DynamicQuantizeLSTM", LSTM, {"hidden_size": 4}, 3, 1e-3),
+    "dynamic-lstm-both": ("DynamicQuantizeLSTM", LSTM_BOTH, {"hidden_size": 5, "direction": "bidirectional"}, 3, 1e-3),
     "rotary": (
         "RotaryEmbedding", {"x": f32(2, 3, 16), "p": np.array([[0, 1, 2], [3, 4, 5]]), "cos": f32(9, 4), "sin": f32(9, 4)}, {}, 1, 1e-5
     ),
@@ -165,6 +204,7 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
 }  # fmt: skip
 # onnxruntime takes scales and zero points of these as constants only
 WEIGHTS = {"QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", "MatMulNBits", "QAttention", "QLinearConcat"}
+QUANT_WEIGHTS = {"DynamicQuantizeLSTM": ("w", "r", "ws", "wz", "rs", "rz")}
 
 
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
@@ -172,10 +212,13 @@ WEIGHTS = {"QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", "MatMulNBits"
 def test_contrib_operator_gives_what_onnxruntime_gives(case: str, target: str) -> None:
     name, operands, attrs, n, most = CASES[case]
     given = {k: v for k, v in operands.items() if not k.startswith("_")}
-    constant = tuple(k for k in given if (name in WEIGHTS and k not in ("x", "a")) or k == "total")
+    weights = QUANT_WEIGHTS.get(name, [k for k in given if k not in ("x", "a")] if name in WEIGHTS else ())
+    constant = tuple(k for k in given if k in weights or k == "total")
     made = model(name, operands, attrs, n, constant)
     feed = {k: v for k, v in given.items() if k not in constant}
-    expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, feed)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # or rows of a batch would be quantised apart, each thread its own
+    expected = onnxruntime.InferenceSession(made.SerializeToString(), options).run(None, feed)
     got = list(occ.compile(made, target).run(feed).values())
     for x, y in zip(got, expected, strict=True):
         assert x.dtype == y.dtype

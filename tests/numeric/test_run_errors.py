@@ -1,4 +1,4 @@
-"""Data that a node cannot work on: an error that names the node, on every target that needs no C++ compiler."""
+"""Data that a node cannot work on: an error that names the node, on every target."""
 
 from collections.abc import Mapping
 
@@ -37,6 +37,26 @@ CASES: dict[str, tuple[str, Mapping[str, np.ndarray]]] = {
         "g (float[n] x) => (float[k] y, int64[k] i) { [culprit] y, i = TopK(x, three) }",
         {"x": np.zeros(2, np.float32)},
     ),
+    "top-k-of-an-input": (
+        "g (float[2,3] x, int64[1] k) => (float[a,b] y, int64[a,b] i) { [culprit] y, i = TopK(x, k) }",
+        {"x": np.zeros((2, 3), np.float32), "k": np.array([4])},
+    ),
+    "reshape-negative": (
+        "g (float[6] x, int64[2] s) => (float[a,b] y) { [culprit] y = Reshape(x, s) }",
+        {"x": np.zeros(6, np.float32), "s": np.array([-2, -3])},
+    ),
+    "reshape-two-unknown": (
+        "g (float[6] x, int64[2] s) => (float[a,b] y) { [culprit] y = Reshape(x, s) }",
+        {"x": np.zeros(6, np.float32), "s": np.array([-1, -1])},
+    ),
+    "reshape-other-size": (
+        "g (float[6] x, int64[2] s) => (float[a,b] y) { [culprit] y = Reshape(x, s) }",
+        {"x": np.zeros(6, np.float32), "s": np.array([2, 2])},
+    ),
+    "reshape-not-divisible": (
+        "g (float[n] x, int64[2] s) => (float[a,b] y) { [culprit] y = Reshape(x, s) }",
+        {"x": np.zeros(6, np.float32), "s": np.array([4, -1])},
+    ),
     "reverse": (
         "g (float[3,2] x, int64[2] l) => (float[3,2] y) { [culprit] y = ReverseSequence(x, l) }",
         {"x": np.zeros((3, 2), np.float32), "l": np.array([4, 1])},
@@ -44,7 +64,7 @@ CASES: dict[str, tuple[str, Mapping[str, np.ndarray]]] = {
 }
 
 
-@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 @pytest.mark.parametrize("case", CASES)
 def test_error_names_the_node(case: str, target: str) -> None:
     text, feed = CASES[case]

@@ -287,7 +287,12 @@ class CacheAppend:
 class GroupQueryAttention:
     """Causal attention with fewer key than query heads, a cache whose rows have lengths of their own, and rotation."""
 
-    def infer(q, k=None, v=None, past_k=None, past_v=None, seqlens=None, total=None, *_, a):
+    def infer(
+        q, k=None, v=None, past_k=None, past_v=None, seqlens=None, total=None, cos=None, sin=None, ids=None, bias=None,
+        sink=None, *unsupported, a,
+    ):  # fmt: skip
+        if any(x is not None for x in unsupported) or a.n_results > 3:
+            raise Invalid("`GroupQueryAttention` with scales, norms or qk output is not supported", code="OCC0301")
         known = None if total is None or not total.value else total.value[0]
         if known is None or isinstance(known, float):
             raise Unresolved("GroupQueryAttention", "total_sequence_length")
@@ -299,12 +304,8 @@ class GroupQueryAttention:
 
     def composite(
         b, q, k=None, v=None, past_k=None, past_v=None, seqlens=None, total=None, cos=None, sin=None, ids=None,
-        bias=None, *unsupported, a,
+        bias=None, sink=None, *_, a,
     ):  # fmt: skip
-        if any(x is not None for x in unsupported) or a.smooth_softmax > 0 or a.n_results > 3:
-            raise Invalid(
-                "`GroupQueryAttention` with a sink, scales, norms or qk output is not supported", code="OCC0301"
-            )
         heads, groups = a.num_heads, a.kv_num_heads
         if k is None:
             size = quotient("GroupQueryAttention", q.tensor.dims[2], heads + 2 * groups)
@@ -328,8 +329,22 @@ class GroupQueryAttention:
         end = b.Add(lengths, b.dims(values=(length,), shape=(1,)))
         left = a.local_window_size - 1 if a.local_window_size > 0 else -1
         scores = b.attention_mask(scores, bias, end, None, causal=int(a.causal), left=left, right=-1)
-        y = grouped_matmul(b, b.attention_softmax(scores), v, name="GroupQueryAttention")
+        if sink is None and a.smooth_softmax > 0:
+            sink = b.constant(np.zeros(heads, scores.tensor.dtype.numpy))
+        y = grouped_matmul(b, _sunk(b, scores, sink), v, name="GroupQueryAttention")
         return (from_heads(b, y), k, v)[: a.n_results]
+
+
+def _sunk(b: GraphBuilder, scores: Value, sink: Value | None) -> Value:
+    """Softmax along the keys; with a sink `[heads]`, of one key more with that score, whose weight is left out."""
+    if sink is None:
+        return b.attention_softmax(scores)
+    *lead, keys = scores.tensor.dims
+    column = reshape(b, b.Cast(sink, to=scores.tensor.dtype), (lead[1], 1, 1))
+    column = b.Expand(column, b.dims(values=(*lead, 1), shape=(len(lead) + 1,)))
+    weights = b.attention_softmax(b.Concat(scores, column, axis=-1))
+    first, last = (b.constant(np.array([k], np.int64)) for k in (0, -1))
+    return b.Slice(weights, first, b.dims(values=(keys,), shape=(1,)), last)
 
 
 def total_of(total: Value | None) -> Dim:

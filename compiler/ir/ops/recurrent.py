@@ -58,11 +58,28 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights of one direction: recurrence [h, gates * h], its bias, peepholes [3, h]."""
+    """Weights of one direction: recurrence [h, gates * h], its bias, peepholes [3, h]; scale and zero point of codes."""
 
     r: Value
     bias: Value | None
     peephole: Value | None
+    scale: Value | None = None
+    zero: Value | None = None
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Weights as integers, `[directions, inputs, gates * h]`: scales and zero points of W and of R, `[directions, ...]`."""
+
+    w_scale: Value
+    w_zero: Value
+    r_scale: Value
+    r_zero: Value
+
+
+def _product(b, x, w, scale=None, zero=None):
+    """`x @ w`; of weights that are codes, `x` is quantised by its range."""
+    return b.MatMul(x, w) if scale is None else b.op("com.microsoft.DynamicQuantizeMatMul", x, w, scale, zero)
 
 
 def _rnn(b, x, states, w, act, a):
@@ -86,7 +103,7 @@ def _gru(b, x, states, w, act, a):
 
 def _lstm(b, x, states, w, act, a):
     h, c = states
-    i, o, f, g = _parts(b, b.Add(x, _plus_bias(b, b.MatMul(h, w.r), w.bias)), 4)
+    i, o, f, g = _parts(b, b.Add(x, _plus_bias(b, _product(b, h, w.r, w.scale, w.zero), w.bias)), 4)
     pi, po, pf = (None,) * 3 if w.peephole is None else _parts(b, w.peephole, 3)
     i = act[0](_clipped(b, _peep(b, i, pi, c), a))
     f = b.Sub(_like(b, i, 1), i) if a.input_forget else act[0](_clipped(b, _peep(b, f, pf, c), a))
@@ -130,7 +147,9 @@ def _infer(cell: _Cell, x, r, a):
     return (TensorType(x.dtype, y), *[TensorType(x.dtype, last)] * cell.states)
 
 
-def _composite(cell: _Cell, b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, a):
+def _composite(
+    cell: _Cell, b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, a, codes: Codes | None = None
+):
     if a.layout:
         x = b.Transpose(x, perm=(1, 0, 2))
         initial = [v and b.Transpose(v, perm=(1, 0, 2)) for v in initial]
@@ -140,8 +159,12 @@ def _composite(cell: _Cell, b, x, w, r, bias, lens, initial: Sequence[Value | No
         raise Invalid(f"`direction` cannot be `{a.direction}`", code="OCC0107")
     runs = []
     for d, back in enumerate(backwards):
-        pieces = [_direction(b, v, d) for v in (w, r, bias, peephole)]
-        states = [_zeros(b, x, r) if v is None else _direction(b, v, d) for v in initial]
+        quant = (None,) * 4 if codes is None else (codes.w_scale, codes.w_zero, codes.r_scale, codes.r_zero)
+        pieces = [_direction(b, v, d) for v in (w, r, bias, peephole, *quant)]
+        if codes is None:
+            pieces[:2] = [b.Transpose(v, perm=(1, 0)) for v in pieces[:2]]
+        hidden = r.tensor.dims[2 if codes is None else 1]
+        states = [_zeros(b, x, hidden) if v is None else _direction(b, v, d) for v in initial]
         runs.append(_run(cell, b, x, pieces, states, valid, _activations(cell, a, d), a, back))
     y = _joined(b, [ys for ys, _ in runs], 1)
     last = [_joined(b, list(values), 0) for values in zip(*(states for _, states in runs), strict=True)]
@@ -159,8 +182,8 @@ def _direction(b, v, d: int):
     return None if v is None else b.Gather(v, b.constant(d, I64), axis=0)
 
 
-def _zeros(b, x, r):
-    shape: tuple[Dim, ...] = (x.tensor.dims[1], r.tensor.dims[2])
+def _zeros(b, x, hidden: Dim):
+    shape: tuple[Dim, ...] = (x.tensor.dims[1], hidden)
     return b.Expand(b.constant(0, x.tensor.dtype), b.dims(values=shape, shape=(2,)))
 
 
@@ -190,8 +213,8 @@ def _activations(cell: _Cell, a, d: int):
 
 def _run(cell: _Cell, b, x, pieces, states, valid, activations, a, backwards: bool):
     """One direction: the results of all steps [steps, batch, h], and the last states."""
-    w, r, bias, peephole = pieces
-    given = b.MatMul(x, b.Transpose(w, perm=(1, 0)))
+    w, r, bias, peephole, w_scale, w_zero, r_scale, r_zero = pieces
+    given = _product(b, x, w, w_scale, w_zero)
     of_r = None
     if bias is not None:
         of_w, of_r = _parts(b, bias, 2)
@@ -199,7 +222,7 @@ def _run(cell: _Cell, b, x, pieces, states, valid, activations, a, backwards: bo
             given = b.Add(given, of_w)
         else:
             given, of_r = b.Add(given, b.Add(of_w, of_r)), None
-    weights = [b.Transpose(r, perm=(1, 0)), of_r, peephole]
+    weights = [r, of_r, peephole, r_scale, r_zero]
 
     def step(inner, current, slices, captured):
         act = [make(inner) for make in activations]
@@ -241,6 +264,11 @@ def _scanned(b, step, states, sequences, weights, backwards: bool):
         num_scan_inputs=len(sequences), **directions,
     )  # fmt: skip
     return results, last
+
+
+def quantized_lstm(b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, codes: Codes, a):
+    """An LSTM whose products are those of codes; `w` and `r` are `[directions, inputs, 4 * h]`."""
+    return _composite(_CELLS["LSTM"], b, x, w, r, bias, lens, initial, peephole, a, codes)
 
 
 @op("RNN")
