@@ -8,6 +8,7 @@ from building import model_of
 
 import occ
 
+TARGETS = ("interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain))
 CASES: dict[str, tuple[str, Mapping[str, np.ndarray]]] = {
     "gather": (
         "g (float[4] x, int64[2] i) => (float[2] y) { [culprit] y = Gather(x, i) }",
@@ -64,7 +65,7 @@ CASES: dict[str, tuple[str, Mapping[str, np.ndarray]]] = {
 }
 
 
-@pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES)
 def test_error_names_the_node(case: str, target: str) -> None:
     text, feed = CASES[case]
@@ -73,3 +74,15 @@ def test_error_names_the_node(case: str, target: str) -> None:
     with pytest.raises(occ.RunError, match="culprit") as raised:
         compiled.run(feed)
     assert raised.value.code == "OCC0504"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_least_integer_divided_by_minus_one_wraps(dtype: str, target: str) -> None:
+    model = model_of(
+        f"g ({dtype}[17] x, {dtype}[17] d) => ({dtype}[17] q, {dtype}[17] r) {{ q = Div(x, d) r = Mod(x, d) }}"
+    )
+    least = np.full(17, np.iinfo(dtype).min, dtype)
+    got = occ.compile(model, target).run({"x": least, "d": np.full(17, -1, dtype)})
+    assert np.array_equal(got["q"], least)
+    assert not got["r"].any()

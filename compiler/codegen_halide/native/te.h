@@ -48,10 +48,20 @@ inline Expr te_min(const Expr &a, const Expr &b) { return select(is_nan(a) || st
 inline Expr te_max_const(const Expr &x, const Expr &c) { return select(strict_float(x < c), c, x); }
 inline Expr te_min_const(const Expr &x, const Expr &c) { return select(strict_float(x > c), c, x); }
 
+// A divisor that the processor does not trap on: 0, which a check reports, and -1, which overflows the least integer.
+inline Expr te_divisor(const Expr &b) {
+    Expr one = cast(b.type(), 1);
+    return b.type().is_uint() ? select(b == 0, one, b) : select(b == 0 || b == -1, one, b);
+}
+
 // Integers truncate toward zero; Halide's own `/` and `%` round down.
-inline Expr te_div(const Expr &a, const Expr &b) { return a.type().is_float() ? a / b : div_round_to_zero(a, b); }
+inline Expr te_div(const Expr &a, const Expr &b) {
+    if (a.type().is_float()) return a / b;
+    Expr quotient = div_round_to_zero(a, te_divisor(b));
+    return a.type().is_uint() ? quotient : select(b == -1, -a, quotient);
+}
 inline Expr te_rem(const Expr &a, const Expr &b) {
-    if (!a.type().is_float()) return mod_round_to_zero(a, b);
+    if (!a.type().is_float()) return mod_round_to_zero(a, te_divisor(b));
     return select(is_inf(b) && !is_inf(a), a, a - b * trunc(a / b));
 }
 inline Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(a / b) : a / b; }
@@ -65,7 +75,7 @@ inline Expr te_mod(const Expr &a, const Expr &b) {
         return select(r == zero, signed_zero, (r < zero) != (b < zero), r + b, r);
     }
     if (a.type().is_uint()) return a % b;
-    Expr r = mod_round_to_zero(a, b);
+    Expr r = te_rem(a, b);
     return select(r != 0 && ((r < 0) != (b < 0)), r + b, r);
 }
 
