@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
-from occ.runtime.buffers import aligned_bytes
+from occ.runtime.buffers import ALIGNMENT, aligned_bytes
 from occ.runtime.errors import RunError
 from occ.runtime.library import Library
 from occ.runtime.manifest import Manifest, Plan, Step
@@ -60,14 +61,27 @@ def address(array: np.ndarray) -> int:
         return array.ctypes.data if array.flags.c_contiguous else 0
 
 
-class _Extents:
-    """What is known of runs on inputs of certain extents: those of the outputs, and bytes of memory."""
+def _into(made: np.ndarray, given: np.ndarray | None) -> np.ndarray:
+    """An output in the array that the caller wants it in."""
+    if given is None or made is given:
+        return made
+    given[...] = made
+    return given
 
-    __slots__ = ("address", "extents", "needed", "shapes")
+
+class _Extents:
+    """What is known of runs on inputs of certain extents.
+
+    Attributes:
+        outputs: of each output the extents, the element type, and the bytes to allocate for it.
+        needed: bytes of memory that a run needs.
+    """
+
+    __slots__ = ("address", "extents", "needed", "outputs")
 
     def __init__(self, extents: ctypes.Array[ctypes.c_int64]) -> None:
         self.extents, self.address = extents, ctypes.addressof(extents)
-        self.shapes: list[tuple[int, ...]] = []
+        self.outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
         self.needed = 0
 
 
@@ -166,11 +180,17 @@ class Entry:
             if not (at := address(x)):
                 return None
             block.inputs[k] = at
-        made = [np.empty(shape, dtype) for shape, dtype in zip(known.shapes, self.dtypes, strict=True)]
-        if given is not None:
-            made = [m if g is None else g for m, g in zip(made, given, strict=True)]
-        for k, y in enumerate(made):
-            block.outputs[k] = address(y)
+        made: list[np.ndarray] = []
+        for k, (shape, dtype, size) in enumerate(known.outputs):
+            y = None if given is None else given[k]
+            if y is None or (at := address(y)) % ALIGNMENT:
+                raw = np.empty(size, np.uint8)  # kernels write at aligned addresses
+                at = address(raw)
+                start = -at % ALIGNMENT
+                at += start
+                y = np.ndarray(shape, dtype, raw, start)
+            block.outputs[k] = at
+            made.append(y)
         call = block.call
         call.extents = known.address
         code = self._run(block.address)
@@ -178,7 +198,7 @@ class Entry:
             return self._failed(code, call)
         if len(self._idle) < _KEPT_BLOCKS:
             self._idle.append(block)
-        return made
+        return made if given is None else [_into(y, g) for y, g in zip(made, given, strict=True)]
 
     def _learn(self, shapes: tuple[tuple[int, ...], ...]) -> _Extents | None:
         """Ask the entry about inputs of new extents; None if it does not take them."""
@@ -191,7 +211,9 @@ class Entry:
         if self._run(block.address) != MEMORY:
             return None
         sizes = iter(block.results)
-        made.shapes = [tuple(next(sizes) for _ in range(rank)) for rank in self._out_ranks]
+        for rank, dtype in zip(self._out_ranks, self.dtypes, strict=True):
+            shape = tuple(next(sizes) for _ in range(rank))
+            made.outputs.append((shape, dtype, prod(shape) * dtype.itemsize + 2 * ALIGNMENT))
         made.needed = block.call.needed
         if len(self._known) >= _KEPT_SHAPES:
             self._known.clear()

@@ -38,11 +38,12 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> None:
 def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
     """`(*states, *sequences, *captures) -> (*states, *scanned)`: a function over the slices of sequences.
 
-    The states of an iteration are written to one of two slots, in turns; those of the last one are results.
+    The states of an iteration are written to one of two slots, in turns; those of the last one are results. Slices of
+    scanned results that are not aligned are written to a slot, and copied.
     """
     a = decode_attrs(step.attrs)
     n, m = a.n_states, a.n_states + a.num_scan_inputs
-    (inner,), scratch = e.r.inner[k], e.r.scratch.get(k, [])
+    (inner,), pairs, apart = e.r.inner[k], e.r.turns[k], e.r.apart[k]
     reads, writes = list(map(e.buffer, step.reads)), list(map(e.buffer, step.writes))
     shape = [e.r.plan.buffers[b].shape for b in (*step.reads, *step.writes)]
     scanned = shape[len(reads) + n :]
@@ -58,14 +59,19 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
         last = e.b.sub(count, I64(1))
         odd = e.b.icmp_signed("!=", e.b.and_(i, I64(1)), I64(0))
         ends = e.b.icmp_signed("==", i, last)
-        turns = [e.b.select(odd, e.slot(p), e.slot(q)) for p, q in zip(scratch[::2], scratch[1::2], strict=True)]
+        turns = [e.b.select(odd, e.slot(p), e.slot(q)) for p, q in zip(pairs[::2], pairs[1::2], strict=True)]
         targets = [e.b.select(ends, w, t) for w, t in zip(writes, turns, strict=False)]
         moving = [*reads[n:m], *writes[n:]]
         at = [e.b.sub(last, i) if back else i for back in backwards]
         slices = [
             e.support.at(e.b, p, e.b.mul(at_, i64(stride))) for p, at_, stride in zip(moving, at, strides, strict=True)
         ]
-        e.run(inner.name, inner.env, [*states, *slices[: m - n], *reads[m:]], [*targets, *slices[m - n :]])
+        inputs, places = slices[: m - n], slices[m - n :]
+        made = [e.slot(own) if own is not None else p for p, own in zip(places, apart, strict=True)]
+        e.run(inner.name, inner.env, [*states, *inputs, *reads[m:]], [*targets, *made])
+        for p, own, stride in zip(places, made, strides[m - n :], strict=True):
+            if p is not own:
+                e.copy(p, own, stride)
         return targets
 
     for_loop(e.b, I64(0), count, 1, reads[:n], body)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from occ.runtime.attributes import decode_attrs
+from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Step, TensorInfo
 from occ.runtime.signature import numpy_dtype
@@ -52,7 +53,9 @@ class Routine:
         slots: memory that it needs.
         slot_of: storage -> its slot.
         output_of: storage -> the output whose memory it is.
-        scratch: of each scan, two slots for each state, which iterations read and write in turns.
+        turns: of each scan, two slots for each state, which iterations read and write in turns.
+        apart: of each scan, a slot for each scanned result whose slices are not aligned, as kernels want what they
+            write to be; None for the others.
         inner: of each step, the functions that it runs.
     """
 
@@ -62,7 +65,8 @@ class Routine:
     slots: list[Slot] = field(default_factory=list)
     slot_of: dict[int, int] = field(default_factory=dict)
     output_of: dict[int, int] = field(default_factory=dict)
-    scratch: dict[int, list[int]] = field(default_factory=dict)
+    turns: dict[int, list[int]] = field(default_factory=dict)
+    apart: dict[int, list[int | None]] = field(default_factory=dict)
     inner: dict[int, list[Inner]] = field(default_factory=dict)
 
     @property
@@ -161,10 +165,13 @@ class _Reader:
         shapes = [*(b.shape for b in states), *(b.shape[1:] for b in sequences), *(b.shape for b in captures)]
         slices = [Buffer(b.dtype, b.shape[1:], b.storage) for b in writes[a.n_states :]]
         r.inner[k] = [self._inner(a.body, shapes, [*writes[: a.n_states], *slices])]
-        for state in states:
-            for _ in range(2):
-                r.scratch.setdefault(k, []).append(len(r.slots))
-                r.slots.append(Slot(nbytes(state.shape, state.dtype), k, k))
+        sizes = [nbytes(s.shape, s.dtype) for s in states for _ in range(2)]
+        r.turns[k] = [self._slot(r, size, k) for size in sizes]
+        r.apart[k] = [None if _is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
+
+    def _slot(self, r: Routine, size: DimExpr, step: int) -> int:
+        r.slots.append(Slot(size, step, step))
+        return len(r.slots) - 1
 
     def _inner(self, name: str, shapes: Sequence[Sequence[DimExpr]], writes: Sequence[Buffer]) -> Inner:
         f = self.m.functions[name]
@@ -196,6 +203,16 @@ class _Reader:
                 size = nbytes(b.shape, b.dtype)
             r.slot_of[k] = len(r.slots)
             r.slots.append(Slot(size, min(at), max(at)))
+
+
+def _is_aligned(b: Buffer) -> bool:
+    """Whether rows of a tensor of that shape one after the other all begin at aligned addresses."""
+    size = numpy_dtype(b.dtype).itemsize
+    for n in b.shape:
+        if not isinstance(n, int):
+            return False
+        size *= n
+    return size % ALIGNMENT == 0
 
 
 def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> dict[str, DimExpr]:

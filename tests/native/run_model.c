@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
     call.results = results;
     if (run(&call) != OCC_MEMORY) return 6;  // asks for sizes
     if (results[0] != 3 || results[1] != 4) return 7;
-    void *outputs[] = {malloc(results[0] * results[1] * sizeof(float))};
+    void *outputs[] = {aligned_alloc(64, (results[0] * results[1] * sizeof(float) + 63) / 64 * 64)};
     call.outputs = outputs;
     call.memory = aligned_alloc(64, (call.needed + 63) / 64 * 64);
     call.capacity = call.needed;

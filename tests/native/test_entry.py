@@ -203,6 +203,22 @@ def test_equal_builds_give_equal_bytes():
 # memory
 
 
+@pytest.mark.parametrize("entry", ["native", "python"])
+def test_kernels_write_at_aligned_addresses(entry: str, monkeypatch: pytest.MonkeyPatch):
+    """Outputs are aligned, and what the caller gives is filled wherever it lies."""
+    monkeypatch.setenv("OCC_ENTRY", entry)
+    model, feed = CASES["chain"]
+    session = occ.compile(model, "cpu")
+    for want, got in zip(reference(model, feed), session.run(feed).values(), strict=True):
+        assert got.ctypes.data % 64 == 0
+        raw = np.zeros(got.nbytes + 4, np.uint8)
+        mine = raw[4:].view(np.float32).reshape(got.shape)
+        name = next(n for n, v in session.run(feed).items() if v.shape == got.shape)
+        assert session.run(feed, {name: mine})[name] is mine
+        np.testing.assert_array_equal(mine, session.run(feed)[name])
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 @st.composite
 def slots(draw: st.DrawFn) -> tuple[list[Slot], list[int]]:
     made = []
