@@ -85,7 +85,7 @@ def arguments(m: Module, options: Mapping[str, Any]) -> list[str]:
         return []
     shapes: list[str] = []
     for arg in m.main.args:
-        if set(arg.name) & set(':;,"'):
+        if set(arg.name) & set(':;,"') or not arg.name.isprintable():
             raise error(
                 "OCC0305", f"atc takes no gears for an input named `{shorten(arg.name)}`", help="rename the input"
             )
