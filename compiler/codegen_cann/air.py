@@ -13,6 +13,7 @@ from occ.compiler.codegen_cann.prototypes import prototypes
 
 # A protobuf message ends at 2 GiB; the rest of the graph needs room too.
 INLINE_LIMIT = 2**31 - 200 * 2**20
+_LARGE = 2**20  # bytes of a constant that goes to a file of its own once the limit is exceeded
 _LISTS = {
     "ListString": ("s", 1),
     "ListInt": ("i", 2),
@@ -32,7 +33,7 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
         inline_limit: bytes of constants that the message may hold.
 
     Returns:
-        The `.air` file, and further files by their name beside it: the largest constants, where the limit is exceeded.
+        The `.air` file, and further files by their name beside it: the large constants, where the limit is exceeded.
     """
     outside = _outside(graph, inline_limit)
     message = {
@@ -42,12 +43,12 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
 
 
 def _outside(graph: Graph, limit: int) -> dict[Node, str]:
-    """The constants that go to files of their own: the largest ones, until the rest fits."""
+    """The constants that go to files of their own where they do not all fit: large ones, and others until the rest fits."""
     constants = [n for g in graph.all() for n in g.nodes if n.type == "Const"]
     total = sum(n.value.nbytes for n in constants)
     moved: dict[Node, str] = {}
-    for node in sorted(constants, key=lambda n: -n.value.nbytes):
-        if total <= limit:
+    for node in sorted(constants, key=lambda n: -n.value.nbytes) if total > limit else ():
+        if total <= limit and node.value.nbytes < _LARGE:
             break
         moved[node] = f"{graph.name}.weight{len(moved)}.bin"
         total -= node.value.nbytes
@@ -87,12 +88,12 @@ def _op(node: Node, number: int, file: str | None) -> Message:
     attrs: dict[str, Message] = {"index": {"i": node.attrs["index"]}} if node.type == "Data" else {}
     types = {n: a.type for n, a in prototypes()[node.type].attrs.items()} if node.type in prototypes() else {}
     for name, value in node.attrs.items():
-        attrs[name] = attribute(types.get(name) or _EXTRA[name], value)
+        if name != "value" or file is None:
+            attrs[name] = attribute(types.get(name) or _EXTRA[name], value)
     attrs |= _io_names("input", node.input_names) | _io_names("output", node.output_names)
     kind = node.type
     if file is not None:
         kind, desc = "FileConstant", node.outputs[0]
-        del attrs["value"]
         attrs |= {
             "file_path": attribute("String", file), "shape": attribute("ListInt", desc.shape),
             "dtype": attribute("Type", desc.dtype),

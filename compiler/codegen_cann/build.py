@@ -262,10 +262,12 @@ def parts_of(
 
 
 def _for_people(graph: Graph, options: Mapping[str, Any]) -> dict[str, bytes]:
-    """The C++ that builds a graph; with `dump_graphs` also its text and its view; op by op, the operators by themselves."""
+    """The C++ that builds a graph; with `dump_graphs` also the constants that it reads, its text and its view; op by op, the operators by themselves."""
     name = graph.name
-    made = {f"src/{name}.cpp": cpp(graph)[0].encode()}
+    source, constants = cpp(graph)
+    made = {f"src/{name}.cpp": source.encode()}
     if options["dump_graphs"]:
+        made |= {f"src/{file}": value.tobytes() for file, value in constants.items()}
         made |= {f"graphs/{name}.txt": graph_text(graph).encode(), f"graphs/{name}.onnx": onnx_view(graph)}
     if not options["enable_cann_graph"]:
         made[f"device/{name}.singleop.json"] = (json.dumps(single_ops(graph.all()), indent=1) + "\n").encode()

@@ -75,7 +75,7 @@ class _Writer:
     def __init__(self, graph: Graph) -> None:
         self.root = graph
         self.ids: dict[Node, str] = {}
-        self.files: dict[str, bytes] = {}
+        self.files: dict[str, np.ndarray] = {}
         self.functions = {g.name: f"Graph{k}" for k, g in enumerate(graph.all())}
 
     def text(self) -> str:
@@ -165,8 +165,8 @@ class _Writer:
             flat = np.ascontiguousarray(value).reshape(-1)
             bits = flat.view(np.uint16) if desc.dtype in ("FLOAT16", "BF16") else flat
             return f"Values<{kind}>({_desc(desc)}, {{{', '.join(_number(v, kind) for v in bits.tolist())}}})"
-        file = f"weight{len(self.files)}.bin"
-        self.files[file] = np.ascontiguousarray(value).tobytes()
+        file = f"{self.root.name}.constant{len(self.files)}.bin"
+        self.files[file] = value
         return f"FromFile({_desc(desc)}, {literal(file)})"
 
 
@@ -203,8 +203,8 @@ def _value(attr: FormalAttr, value: Any) -> str:
             return str(int(value))
 
 
-def cpp(graph: Graph) -> tuple[str, dict[str, bytes]]:
-    """C++ that builds a graph, and the files with its larger constants, by name."""
+def cpp(graph: Graph) -> tuple[str, dict[str, np.ndarray]]:
+    """C++ that builds a graph, and its larger constants by the name of the file that it reads them from."""
     writer = _Writer(graph)
     text = writer.text()
     if "INFINITY" in text or "NAN" in text:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+Pieces = list[bytes]
 Message = Mapping[str, Any]
 
 # message -> field -> (number, kind); a kind ending in * repeats, `map` is map<string, AttrDef>, `!` marks oneof members
@@ -50,14 +51,14 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _tagged(number: int, data: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(data)) + data
+def _tagged(number: int, pieces: Pieces) -> Pieces:
+    return [varint(number << 3 | 2) + varint(sum(map(len, pieces))), *pieces]
 
 
-def _blob(kind: str, value: Any) -> bytes:
+def _blob(kind: str, value: Any) -> Pieces:
     if kind in ("string", "bytes"):
-        return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
-    return encode(kind, value)
+        return [value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")]
+    return _pieces(kind, value)
 
 
 def encode(message: str, value: Message) -> bytes:
@@ -66,28 +67,34 @@ def encode(message: str, value: Message) -> bytes:
     Raises:
         KeyError: `value` has a field that the message has not.
     """
+    return b"".join(_pieces(message, value))
+
+
+def _pieces(message: str, value: Message) -> Pieces:
+    """A message in pieces, so that large ones within others are copied once, at the end."""
     schema = SCHEMA[message]
-    parts: list[bytes] = []
+    parts: Pieces = []
     for name in sorted(value, key=lambda n: schema[n][0]):
         number, kind = schema[name]
-        parts.append(_field(number, kind, value[name]))
-    return b"".join(parts)
+        parts += _field(number, kind, value[name])
+    return parts
 
 
-def _field(number: int, kind: str, value: Any) -> bytes:
+def _field(number: int, kind: str, value: Any) -> Pieces:
     if kind == "map":
-        entries = ((key, _tagged(1, _blob("string", key)) + _tagged(2, encode("AttrDef", value[key]))) for key in value)
-        return b"".join(_tagged(number, data) for _, data in sorted(entries))
+        keys = sorted(value, key=lambda key: b"".join(_tagged(1, _blob("string", key))))
+        entries = ([*_tagged(1, _blob("string", key)), *_tagged(2, _pieces("AttrDef", value[key]))] for key in keys)
+        return [piece for entry in entries for piece in _tagged(number, entry)]
     base, repeated, one_of = kind.rstrip("*!"), kind.endswith("*"), kind.endswith("!")
     if repeated and base == "int":
-        return _tagged(number, b"".join(varint(int(v)) for v in value)) if len(value) else b""
+        return _tagged(number, [b"".join(varint(int(v)) for v in value)]) if len(value) else []
     if repeated and base == "float":
-        return _tagged(number, struct.pack(f"<{len(value)}f", *value)) if len(value) else b""
+        return _tagged(number, [struct.pack(f"<{len(value)}f", *value)]) if len(value) else []
     if repeated:
-        return b"".join(_tagged(number, _blob(base, v)) for v in value)
+        return [piece for v in value for piece in _tagged(number, _blob(base, v))]
     if base == "int":
-        return varint(number << 3) + varint(int(value)) if value or one_of else b""
+        return [varint(number << 3) + varint(int(value))] if value or one_of else []
     if base == "float":
-        return varint(number << 3 | 5) + struct.pack("<f", value)
+        return [varint(number << 3 | 5) + struct.pack("<f", value)]
     data = _blob(base, value)
-    return _tagged(number, data) if data or one_of or base[0].isupper() else b""
+    return _tagged(number, data) if any(data) or one_of or base[0].isupper() else []

@@ -53,7 +53,7 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
     looking.report(compilation.manager.ran, compilation.phases)
     if compilation.validated is not None:
         say(compilation.validated)
-    if out is None or form == "onnx":
+    if out is None or form in ("onnx", "cpp"):
         click.echo(text, nl=False)
     else:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> str:
-    """The text of stage `ge` or `atc`; with `onnx`, files are written and their names are the text.
+    """The text of stage `ge` or `atc`; with `onnx`, and with `cpp` and a path, files are written and their names are the text.
 
     Raises:
         CompileError: the model cannot be built.
@@ -34,9 +34,7 @@ def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> s
         case "text":
             return _text(compilation, parts, graphs)
         case "cpp":
-            from occ.compiler.codegen_cann.emit_cpp import cpp
-
-            return "\n".join(cpp(d.graph)[0] for d in graphs)
+            return _sources(graphs, out)
         case "json":
             from occ.compiler.codegen_cann.single_op import single_ops
 
@@ -80,10 +78,30 @@ def _views(graphs: list[DeviceGraph], out: Path | None) -> str:
 
     if out is None:
         raise click.UsageError("--format onnx writes files: say where with -o")
-    names: list[str] = []
-    for d in graphs:
-        path = out if len(graphs) == 1 else out.with_name(f"{out.stem}.{d.graph.name}{out.suffix or '.onnx'}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+    paths = _paths(graphs, out, ".onnx")
+    for d, path in zip(graphs, paths, strict=True):
         path.write_bytes(onnx_view(d.graph))
-        names.append(str(path))
-    return "\n".join(names) + "\n"
+    return "\n".join(map(str, paths)) + "\n"
+
+
+def _sources(graphs: list[DeviceGraph], out: Path | None) -> str:
+    """The C++ of all parts; with a path, files, the constants that they read beside them, and their names."""
+    from occ.compiler.codegen_cann.emit_cpp import cpp
+
+    if out is None:
+        return "\n".join(cpp(d.graph)[0] for d in graphs)
+    paths = _paths(graphs, out, ".cpp")
+    for d, path in zip(graphs, paths, strict=True):
+        text, constants = cpp(d.graph)
+        path.write_text(text)
+        for name, value in constants.items():
+            path.with_name(name).write_bytes(value.tobytes())
+    return "\n".join(map(str, paths)) + "\n"
+
+
+def _paths(graphs: list[DeviceGraph], out: Path, suffix: str) -> list[Path]:
+    """A file for each part: the one that was asked for where there is one part."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if len(graphs) == 1:
+        return [out]
+    return [out.with_name(f"{out.stem}.{d.graph.name}{out.suffix or suffix}") for d in graphs]

@@ -214,3 +214,17 @@ def test_views_are_onnx(tmp_path: Path, occ_cli: Occ):
     assert [v.graph.name for v in views] == ["part0", "part1"]
     assert {n.op_type for n in views[0].graph.node} == {"Const", "MatMulV2", "Relu"}
     assert {n.domain for v in views for n in v.graph.node} == {"ge"}
+
+
+def test_the_cpp_of_each_part_is_a_file_with_its_constants(tmp_path: Path, occ_cli: Occ):
+    out = tmp_path / "made" / "net.cpp"
+    path = saved(sandwich(), tmp_path)
+    done = occ_cli("dump", path, "-t", "ascend310", "--stage", "ge", "--format", "cpp", "-o", out)
+    assert done.code == 0
+    names = {p.name for p in out.parent.iterdir()}
+    assert names == {"net.part0.cpp", "net.part1.cpp"}
+    small = occ_cli("dump", saved(plain(), tmp_path), "-t", "ascend310", "--stage", "ge", "--format", "cpp", "-o", out)
+    assert small.out.split() == [str(out)]
+    constants = [p for p in out.parent.iterdir() if p.suffix == ".bin"]
+    assert {p.stat().st_size for p in constants} == {64 * 64 * 4}
+    assert all(f'"{p.name}"' in out.read_text() for p in constants)

@@ -64,15 +64,12 @@ def _output(kind: str, f: Formal) -> list[str]:
     ]
 
 
-def run(source: str, operators: Iterable[str], folder: Path) -> list[str]:
+def run(source: Path, operators: Iterable[str]) -> list[str]:
     """Compile emitted C++ against the headers, run it, and give the lines that it wrote of what it built."""
+    folder, program = source.parent, source.with_suffix("")
     (folder / "all_ops.h").write_text(all_ops(operators))
-    (folder / "part.cpp").write_text(source, encoding="ascii")
     flags = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", f"-I{folder}", f"-I{FOLDER}"]
-    program = folder / "part"
-    made = subprocess.run(
-        ["g++", *flags, str(folder / "part.cpp"), "-o", str(program)], capture_output=True, text=True, check=False
-    )
+    made = subprocess.run(["g++", *flags, str(source), "-o", str(program)], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr[:2000]
     subprocess.run([str(program), str(folder)], check=True)
-    return (folder / "part0.air").read_text().splitlines()
+    return source.with_suffix(".air").read_text().splitlines()

@@ -91,6 +91,7 @@ class Graph {
       work.pop_back();
       if (!seen.insert(node.get()).second) continue;
       out << Hex(name_) << ' ' << Hex(node->name) << ' ' << node->type;
+      if (node->type == "Const") out << " value " << Hex(node->attrs["value"]);
       for (const auto &[port, from] : node->inputs) {
         out << ' ' << port << ' ' << Hex(from.first->name) << ' ' << from.second;
         work.push_back(from.first);
