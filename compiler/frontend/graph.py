@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
-from occ.compiler.frontend.outline import outline
+from occ.compiler.frontend.outline import outline, outline_batches
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import Node, upgrade
 from occ.compiler.ir.location import Location
@@ -171,7 +171,12 @@ class GraphImporter:
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
         op = Op(made.name, made.operands, made.attrs, (None,) * len(outputs), result_names=outputs, loc=loc)
-        if regions:
+        if name == "Scan" and schema is not None and schema.since_version == 8 and "body" in regions:
+            if op.operands and op.operands[0] is not None:
+                self.sink.error("OCC0301", "`Scan` of opset 8 with `sequence_lens` is not supported", where=where)
+            op.set_operands(op.operands[1:])
+            outline_batches(self.m, op, regions["body"])
+        elif regions:
             outline(self.m, op, regions)
         region.insert(op)
         scopes[-1].update({n: v for n, v in zip(outputs, op.results, strict=True) if n})

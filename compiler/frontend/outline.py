@@ -33,6 +33,26 @@ def outline(m: Module, op: Op, regions: Mapping[str, Region]) -> None:
     op.set_operands([*operands, *captured])
 
 
+def outline_batches(m: Module, op: Op, body: Region) -> None:
+    """Give a Scan of opset 8, without sequence lengths, the later form: a Scan over the batch, whose body scans the steps.
+
+    Args:
+        m: gets the functions.
+        op: its operands are initial states and sequences, all with the batch before their other axes.
+        body: what is done in one step, for one element of the batch.
+    """
+    batch = Region()
+    args = [batch.add_arg(None, f"of_batch_{k}") for k in range(len(op.operands))]
+    directions = op.attrs.pop("directions", None)
+    attrs = {**op.attrs, **({"scan_input_directions": directions} if directions else {})}
+    inner = Op(op.name, args, attrs, (None,) * len(op.results), loc=op.loc)
+    outline(m, inner, {"body": body})
+    batch.insert(inner)
+    batch.insert(Op("yield", inner.results, {}, ()))
+    op.attrs["num_scan_inputs"] = len(args)
+    outline(m, op, {"body": batch})
+
+
 def _redirect(region: Region, args: Mapping[Value, Value]) -> None:
     for inner in region.walk():
         inner.set_operands(_mapped(inner.operands, args))
