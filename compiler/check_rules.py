@@ -1,28 +1,34 @@
-"""Proves rewrites on random operands: the pattern and its replacement are interpreted side by side."""
+"""Proves rewrites on random operands: the pattern and its replacement are interpreted side by side. Of a fusion with a C
+function, that is what is compared with its region.
+"""
 
 from __future__ import annotations
 
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng
 from occ.compiler.diagnostics import Invalid, error
-from occ.compiler.interp.graph import Interpreter
+from occ.compiler.interp.graph import Env, Interpreter
+from occ.compiler.ir.dim import evaluate
 from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value
-from occ.compiler.passes.fuse_patterns import obstacle
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.fuse_patterns import fit, hand_over, obstacle
 from occ.compiler.passes.matcher import Matcher
 from occ.compiler.passes.replace import replace
-from occ.compiler.passes.rules import Rewrite, Rule
+from occ.compiler.passes.rules import Fusion, Rewrite, Rule
 from occ.compiler.rule_samples import Instance, random_array
 from occ.runtime.errors import RunError
+from occ.runtime.foreign import run_foreign
 
 INSTANCES = 40  # that a rule is checked on
 _ATTEMPTS = 25  # seeds tried for each
@@ -79,7 +85,7 @@ def check_rule(rule: Rule, instances: int = INSTANCES, seed: int = 0) -> Report:
             continue
         module, inputs, rng = made
         report.instances[str(inputs[0].tensor.dtype) if inputs else "constants"] += 1
-        if isinstance(rule, Rewrite):
+        if isinstance(rule, Rewrite) or _has_function(rule):
             report.difference = _compare(rule, module, inputs, rng)
         if report.difference is not None:
             break
@@ -117,22 +123,47 @@ def _apply(rule: Rule, made: Instance) -> str:
             continue
         if not isinstance(rule, Rewrite):
             reason = obstacle(found)
+            if not reason and isinstance(rule, Fusion) and isinstance(rule.kernel, CKernel):
+                attrs, reason = fit(rule, rule.kernel, found)
+                if attrs is not None:
+                    hand_over(rule, found, attrs)
+                    _give_both(made, before)
             if not reason:
                 return ""
             continue
         done = replace(rule, found, Rewriter(made.module))
         if isinstance(done, list):
-            after = region.yields
-            region.terminator.set_operands([*before, *after])
-            names = (
-                ["before", "after"]
-                if len(after) == 1
-                else [f"{w}_{k}" for w in ("before", "after") for k in range(len(after))]
-            )
-            made.module.main.result_names = names
+            _give_both(made, before)
             return ""
         reason = done
     return reason or matcher.reason or "it does not match its own pattern"
+
+
+def _has_function(rule: Rule) -> bool:
+    """Whether a fusion hands its region to a C function, which is compared with the region then."""
+    return isinstance(rule, Fusion) and isinstance(rule.kernel, CKernel)
+
+
+def _give_both(made: Instance, before: Sequence[Value]) -> None:
+    """Let the instance give what its copy gives, and then what it gives itself."""
+    after = made.region.yields
+    made.region.terminator.set_operands([*before, *after])
+    numbered = [f"{w}_{k}" for w in ("before", "after") for k in range(len(after))]
+    made.module.main.result_names = ["before", "after"] if len(after) == 1 else numbered
+
+
+class _WithKernels(Interpreter):
+    """An interpreter that calls the C functions of regions instead of interpreting them."""
+
+    def op(self, op: Op, env: Env, dims: Mapping[str, int]) -> list[Any]:
+        """The results of one op."""
+        if op.name != "foreign" or op.attrs["kernel"] != "c":
+            return super().op(op, env, dims)
+        reads = [np.ascontiguousarray(v.data if isinstance(v, Weight) else env[v]) for v in op.inputs]
+        made = [np.empty([evaluate(d, dims) for d in r.tensor.dims], r.tensor.dtype.numpy) for r in op.results]
+        a, library = op.attrs, library_of(op.attrs["library"])
+        run_foreign(library, a["symbol"], a["arguments"], [*reads, *made], op.loc.nodes, gives_code=a["gives_code"])
+        return made
 
 
 def _copy(ops: Sequence[Op], outputs: Sequence[Value]) -> list[Value]:
@@ -149,10 +180,10 @@ def _copy(ops: Sequence[Op], outputs: Sequence[Value]) -> list[Value]:
     return [copies[v] for v in outputs]
 
 
-def _compare(rule: Rewrite, module: Module, inputs: list[Value], rng: Generator) -> Difference | None:
-    interpreter = Interpreter(module)
+def _compare(rule: Rule, module: Module, inputs: list[Value], rng: Generator) -> Difference | None:
+    interpreter = _WithKernels(module)
     for special in (False, False, True, True):
-        if special and rule.finite:
+        if special and isinstance(rule, Rewrite) and rule.finite:
             break
         given = [_values(rng, v, special=special) for v in inputs]
         found = _differs(interpreter, module, given)
@@ -239,4 +270,4 @@ def rerun(module: Module) -> str:
     if len(names) < 2 or not names[0].startswith("before"):
         help_ = "`occ check-rules` writes counterexamples"
         raise error("OCC0601", "the text is not a counterexample: it gives no `before` and `after`", help=help_)
-    return _differs(Interpreter(module), module, [])
+    return _differs(_WithKernels(module), module, [])

@@ -47,14 +47,14 @@ def _apply(rule: Fusion, root: Op, ctx: Context) -> bool:
         attrs: dict[str, Any] | None = None
         reason = obstacle(found)
         if not reason and rule.kernel is not None and ctx.target.name in rule.kernel.targets:
-            attrs, reason = _fit(rule, rule.kernel, found)
+            attrs, reason = fit(rule, rule.kernel, found)
         if not reason:
             if ctx.why is not None:
                 ctx.why(rule, root, "")
             if attrs is None:
                 _group(rule, found)
             else:
-                _hand_over(rule, found, attrs)
+                hand_over(rule, found, attrs)
             ctx.hits[rule.name] += 1
             return True
     if ctx.why is not None:
@@ -111,7 +111,7 @@ def _group(rule: Fusion, found: Match) -> None:
     outline(_with_copies(ops, found.shared), before, kind=rule.name, **hint)
 
 
-def _fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | None, str]:
+def fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | None, str]:
     """What the kernel of a rule is given for a match; or why it cannot take it."""
     types = [None if v is None else v.type for v in (*(found.names.get(n) for n in rule.params), *found.outputs)]
     if any(isinstance(t, TensorType) and t.shape is None for t in types):
@@ -122,7 +122,7 @@ def _fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | N
         return None, str(e)
 
 
-def _hand_over(rule: Fusion, found: Match, attrs: dict[str, Any]) -> None:
+def hand_over(rule: Fusion, found: Match, attrs: dict[str, Any]) -> None:
     """Make a match an op that the kernel of the rule computes."""
     operands = [v for n in rule.params if (v := found.names.get(n)) is not None]
     ops = sorted_ops(found.ops)

@@ -203,6 +203,8 @@ def call(
     except CompileError:
         raise
     except Exception as e:
+        if isinstance(e, Invalid) and e.code == CODE:  # an operator whose kernel does not take these operands
+            return Rejected(str(e))
         raise failed(rule, e) from e
 
 

@@ -383,3 +383,38 @@ def test_every_stage_with_kernels_reads_back(folder, tmp_path) -> None:
         for stage in STAGES:
             text = module_text(c.advance(stage.name))
             assert module_text(parse(text)) == text
+
+
+SWISH_FUSION = """
+@occ.fusion(kernel=occ.c_kernel("libuser.so", "int %s"))
+def own_swish(p, x):
+    return x * p.Sigmoid(x)
+"""
+
+
+def test_functions_of_fusions_and_rewrites_are_checked_against_what_they_replace(folder, occ_cli, tmp_path) -> None:
+    right = (
+        C_SWISH
+        + """
+@occ.rewrite
+def to_swish(p, x):
+    return x * p.Sigmoid(x)
+
+
+@to_swish.into
+def _(b, x):
+    return b.op("com.example.Swish", x)
+"""
+    )
+    checked = occ_cli("check-rules", rules(folder, "right", right.replace("libuser.so", "./libuser.so")))
+    assert checked.out.startswith("ok        to_swish (rewrite)"), checked.out
+    fine = SWISH_FUSION % "row_sums(const float *x, const int64_t *x_shape, int32_t x_rank, int64_t x_dim0, float *y)"
+    wrong = occ_cli("check-rules", rules(folder, "sums", fine), "--out", tmp_path)
+    assert wrong.out.startswith("WRONG     own_swish (fusion): element [")
+    again = occ_cli("check-rules", tmp_path / "own_swish.counterexample.occ")
+    assert again.out.startswith("DIFFERS")
+    (folder / "plain.c").write_text(C_SOURCE.replace("float beta,", "").replace("beta *", ""))
+    subprocess.run(["cc", "-shared", "-fPIC", "plain.c", "-o", "libplain.so", "-lm"], cwd=folder, check=True)
+    text = (SWISH_FUSION % "swish(const float *x, int64_t x_size, float *y)").replace("libuser", "libplain")
+    checked = occ_cli("check-rules", rules(folder, "plain", text))
+    assert checked.out.startswith("ok        own_swish (fusion): 40 instances"), checked.out
