@@ -24,6 +24,7 @@ from occ.compiler.ir.layout import ROW, Layout
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.ops import registry
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.te import Check, Param, Scatter, Stage, TeFunc
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
@@ -384,6 +385,8 @@ def parse(text: str, *, path: Path | None = None, weights: Sequence[np.ndarray] 
         file = _WeightsFile(attrs.get("weights", ""), path)
         given = iter(weights) if weights is not None else None
         _fill(m, items, file.read if given is None else lambda w: _shaped(next(given), w.type))
+        if (unknown := next((op.name for op in m.walk() if op.name not in registry()), None)) is not None:
+            raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
     except KeyError as e:
         raise error("OCC0601", str(e.args[0]), where=where) from None
     return m

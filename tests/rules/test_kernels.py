@@ -116,9 +116,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _no_operators_of_others() -> Iterator[None]:
     """Operators stay known while the process lives; each test here defines its own under the same names."""
+    yield
+    forget_operators()
+
+
+def forget_operators() -> None:
     from occ.compiler.ir import ops
 
-    yield
     for name in list(ops._ADDED):
         del ops._ADDED[name], ops.registry()[name]
 
@@ -418,3 +422,22 @@ def _(b, x):
     text = (SWISH_FUSION % "swish(const float *x, int64_t x_size, float *y)").replace("libuser", "libplain")
     checked = occ_cli("check-rules", rules(folder, "plain", text))
     assert checked.out.startswith("ok        own_swish (fusion): 40 instances"), checked.out
+
+
+def test_a_text_with_an_operator_that_is_not_loaded_is_refused(folder, tmp_path, occ_cli) -> None:
+    model, path = tmp_path / "m.onnx", rules(folder, "swish_c", C_SWISH)
+    onnx.save(onnx.parser.parse_model(NET), model)
+    assert (
+        occ_cli("dump", model, "--stage", "fused", "-t", "cpu-jit", "--rules", path, "-o", tmp_path / "m.occ").code == 0
+    )
+    assert occ_cli("build", model, "-t", "interp", "--rules", path, "-o", tmp_path / "i.occ").code == 0
+    assert (
+        occ_cli("build", tmp_path / "m.occ", "-t", "cpu-jit", "--rules", path, "-o", tmp_path / "again.occ").code == 0
+    )
+    forget_operators()
+    for command in (("build", "m.occ", "-t", "cpu-jit"), ("run", "i.occ")):
+        ran = occ_cli(command[0], tmp_path / command[1], *command[2:])
+        assert ran.code == 1
+        assert "error[OCC0601]: there is no operator `com.example.Swish`" in ran.err
+        assert "--rules FILE" in ran.err
+    assert occ_cli("run", tmp_path / "again.occ").code == 0  # it brings the kernel along
