@@ -133,6 +133,7 @@ def _atom_key(atom: Atom) -> tuple[int, str]:
     return (0, atom.name) if isinstance(atom, Symbol) else (1, str(atom))
 
 
+@cache
 def _mono_key(mono: Monomial) -> tuple[Any, ...]:
     # Symbols before functions, higher degrees first, the constant term last: `N*M + 2*N + N//4 + 3`.
     return (-sum(p for _, p in mono) if mono else 1, tuple((_atom_key(a), -p) for a, p in mono))
@@ -409,7 +410,31 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
     """Replace symbols by name; names that are not in `values` stay."""
     if isinstance(d, int) or not values:
         return d
-    return rebuild(d, lambda s: values.get(s.name, _of_atom(s)), lambda name, args: FUNCTIONS[name](*args))
+    kept: dict[Monomial, int] = {}  # in which nothing is replaced
+    changed: Dim = 0
+    for mono, coeff in d.terms:
+        if all(values.keys().isdisjoint(_names(atom)) for atom, _ in mono):
+            kept[mono] = coeff
+            continue
+        value: Dim = coeff
+        for atom, power in mono:
+            base = _replaced(atom, values)
+            for _ in range(power):
+                value = base * value
+        changed = changed + value
+    return d if len(kept) == len(d.terms) else _build(kept) + changed
+
+
+def _replaced(atom: Atom, values: Mapping[str, Dim]) -> Dim:
+    if isinstance(atom, Symbol):
+        return values.get(atom.name, _of_atom(atom))
+    return FUNCTIONS[atom.name](*(substitute(a, values) for a in atom.args))
+
+
+@cache
+def _names(atom: Atom) -> frozenset[str]:
+    """Names of the symbols in an atom."""
+    return frozenset((atom.name,)) if isinstance(atom, Symbol) else frozenset(symbols(*atom.args))
 
 
 def evaluate(d: Dim, env: Mapping[str, int]) -> int:

@@ -94,14 +94,16 @@ def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str
     here = symbols[axis]
     if isinstance(here, int):
         return 0
-    flat: Dim = 0
-    for i, n in zip(load.index, sources[load.source], strict=True):
+    mark, grown = f"{axis}'", 0
+    stride: Dim = 1
+    for i, n in zip(reversed(load.index), reversed(sources[load.source]), strict=True):
         d = to_dim(i, symbols)
         if d is None:
             return None
-        flat = flat * n + d
-    grown = dim.substitute(flat, {f"{axis}'": here + 1}) - flat
-    return None if f"{axis}'" in dim.symbols(grown) else grown
+        moved = dim.substitute(d, {mark: here + 1}) - d
+        grown = grown + moved * stride if moved != 0 else grown
+        stride = stride * n
+    return None if mark in dim.symbols(grown) else grown
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
@@ -14,6 +15,7 @@ from occ.compiler.ir.meaning import dims_of
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
 from occ.compiler.ir.types import TensorType
 
+Put = Callable[[Dim], Dim]
 FLAG = "flag"  # the result that is the number of the first failed check, or 0
 
 
@@ -38,6 +40,11 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[str], list[str]]:
         The function; the dims that `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
     """
     values: dict[str, Dim] = {old: dim.symbol(f"D{k}") for k, old in enumerate(f.dims)}
+
+    @cache  # the axes of a function have few extents
+    def put(d: Dim) -> Dim:
+        return dim.substitute(d, values)
+
     names = {p.name: f"p{k}" for k, p in enumerate(f.params)}
     names |= {s.name: FLAG if s.name == FLAG else f"{_stem(s.name)}{k}" for k, s in enumerate(f.stages)}
     axes: dict[str, str] = {}
@@ -47,9 +54,9 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[str], list[str]]:
     made = replace(
         f,
         dims=tuple(f"D{k}" for k in range(len(f.dims))),
-        params=tuple(_param(p, names, values) for p in f.params),
-        results=tuple(_param(r, names, values) for r in f.results),
-        stages=tuple(_stage(s, names, axes, values) for s in f.stages),
+        params=tuple(_param(p, names, put) for p in f.params),
+        results=tuple(_param(r, names, put) for r in f.results),
+        stages=tuple(_stage(s, names, axes, put) for s in f.stages),
     )
     return made, list(f.dims), [p.name for p in f.params]
 
@@ -63,21 +70,21 @@ def _stem(name: str) -> str:
     return stem if stem.endswith("_") else stem + "_"
 
 
-def _param(p: Param, names: Mapping[str, str], values: Mapping[str, Dim]) -> Param:
-    shape = tuple(dim.substitute(d, values) for d in p.type.dims)
+def _param(p: Param, names: Mapping[str, str], put: Put) -> Param:
+    shape = tuple(put(d) for d in p.type.dims)
     return Param(names[p.name], TensorType(p.type.dtype, shape, p.type.layout))
 
 
-def _stage(s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], values: Mapping[str, Dim]) -> AnyStage:
+def _stage(s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], put: Put) -> AnyStage:
     def of_axes(listed: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(Axis(axes[a.name], dim.substitute(a.extent, values)) for a in listed)
+        return tuple(Axis(axes[a.name], put(a.extent)) for a in listed)
 
     def visit(n: Expr) -> Expr | None:
         match n:
             case Index():
                 return Index(axes[n.name])
             case Size():
-                return wrap(dim.substitute(n.dim, values))
+                return wrap(put(n.dim))
             case Load():
                 return Load(stages[n.source], n.index, n.dtype)
             case Reduce():

@@ -441,3 +441,14 @@ def test_a_text_with_an_operator_that_is_not_loaded_is_refused(folder, tmp_path,
         assert "error[OCC0601]: there is no operator `com.example.Swish`" in ran.err
         assert "--rules FILE" in ran.err
     assert occ_cli("run", tmp_path / "again.occ").code == 0  # it brings the kernel along
+
+
+def test_an_ascend_device_leaves_the_function_to_the_host(folder, tmp_path) -> None:
+    path = rules(folder, "swish_c", C_SWISH)
+    made = occ.build(onnx.parser.parse_model(NET), "ascend310p", tmp_path / "m.occ", dims={"n": 3}, rules=[path])
+    assert [p.name for p in made.manifest.parts]
+    assert any(n.startswith("islands/") and "/kernels/libuser-" in n for n in made.files)
+    forget_operators()
+    x = sample(3, 5)
+    got = occ.load(tmp_path / "m.occ", simulate=True).run({"x": x})["y"]
+    np.testing.assert_allclose(got, swished(x), rtol=1e-3, atol=1e-3)
