@@ -15,6 +15,7 @@ from occ.compiler.codegen_cann import (
     map_quantize,
     map_reduce,
 )
+from occ.compiler.codegen_cann import map_region as region
 from occ.compiler.codegen_cann import map_resize as resize
 from occ.compiler.codegen_cann import map_sample as sample
 from occ.compiler.codegen_cann import map_shape as shape
@@ -30,7 +31,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     map_elementwise, window, map_linear, map_reduce, shape, resize, map_quantize, map_qlinear, map_attention, map_control,
-    sample,
+    sample, region,
 )  # fmt: skip
 
 

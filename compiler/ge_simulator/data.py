@@ -184,11 +184,23 @@ def _shape(node: Node, x: Arrays) -> np.ndarray:
     return np.array(x[0].shape, cpp_type(node.attrs.get("dtype", 3)))
 
 
+def _random(draw: Callable[[np.random.Generator, list[int]], np.ndarray]) -> Kernel:
+    """Numbers of a given distribution; equal seeds give equal ones, and with both zero they differ from run to run."""
+
+    def kernel(node: Node, x: Arrays) -> np.ndarray:
+        seeds = node.attrs.get("seed", 0), node.attrs.get("seed2", 0)
+        made = draw(np.random.default_rng([s & 0xFFFFFFFF for s in seeds] if any(seeds) else None), _listed(x[0]))
+        return made.astype(np.float32).astype(cpp_type(node.attrs["dtype"]))
+
+    return kernel
+
+
 KERNELS: dict[str, Kernel] = {
     "BroadcastTo": lambda node, x: np.broadcast_to(x[0], _listed(x[1])).copy(), "ConcatD": _concat,
     "DepthToSpace": _depth_to_space, "Fill": lambda node, x: np.full(_listed(x[0]), x[1].reshape(())),
     "GatherElements": _gather_elements, "GatherNd": _gather_nd, "GatherV2": _gather, "OneHot": _one_hot, "PadV3": _pad,
-    "Range": _range, "Reshape": lambda node, x: x[0].reshape(_listed(x[1])), "ReverseSequence": _reverse_sequence,
+    "RandomStandardNormal": _random(lambda rng, shape: rng.standard_normal(shape)),
+    "RandomUniform": _random(lambda rng, shape: rng.random(shape)), "Range": _range, "Reshape": lambda node, x: x[0].reshape(_listed(x[1])), "ReverseSequence": _reverse_sequence,
     "ReverseV2": lambda node, x: np.flip(x[0], tuple(_listed(x[1]))), "ScatterElements": _scatter_elements, "Shape": _shape,
     "SpaceToDepth": _space_to_depth, "SplitV": _split_v, "Squeeze": _squeeze, "StridedSliceV2": _strided_slice,
     "TensorScatterAdd": _scatter_nd(np.add.at), "TensorScatterMax": _scatter_nd(np.maximum.at),
