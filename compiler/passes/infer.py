@@ -77,14 +77,18 @@ class _Inference:
         self.known: dict[Value, Elements] = {}
         self.assumed: list[Constraint] = []
         self._func = "main"  # the function at work
+        self._optional = 0  # depth of branches around it: what is wrong in one is an error only where it is taken
 
     def region(self, region: Region) -> None:
         for op in region:
-            if op.name == "If" and (taken := self._decided(op)) is not None:
-                for inner in inline_branch(self.m, op, taken):
-                    self.op(inner)
-            elif op.name != "yield":
-                self.op(op)
+            self._visit(op)
+
+    def _visit(self, op: Op) -> None:
+        if op.name == "If" and (taken := self._decided(op)) is not None:
+            for inner in inline_branch(self.m, op, taken):
+                self._visit(inner)
+        elif op.name != "yield":
+            self.op(op)
 
     def _decided(self, op: Op) -> str | None:
         """The branch that a known condition takes."""
@@ -106,8 +110,9 @@ class _Inference:
             with collecting(pairs):
                 types = self._result_types(op)
         except Invalid as e:
-            self._report(op, e)
-            return
+            if not self._optional or (types := _untyped(op)) is None:
+                self._report(op, e)
+                return
         self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b in pairs]
         self._settle(op, types)
         self._propagate(op)
@@ -143,7 +148,7 @@ class _Inference:
     # functions that ops run
 
     def function(
-        self, func: Func, types: Sequence[Type | None], values: Sequence[Elements | None]
+        self, func: Func, types: Sequence[Type | None], values: Sequence[Elements | None], *, optional: bool = False
     ) -> list[Type | None]:
         """Infer a function; see `infer_control`."""
         if len(types) != len(func.args):
@@ -154,7 +159,9 @@ class _Inference:
             if found is not None and len(found) <= LARGEST_KNOWN:
                 self.known[arg] = found
         caller, self._func = self._func, func.name
+        self._optional += optional
         self.region(func.body)
+        self._optional -= optional
         self._func = caller
         return [v.type for v in func.results]
 
@@ -278,6 +285,14 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
         return {plain[0].name: dim.symbol(plain[1].name, plain[1].lo, plain[1].hi, plain[1].divisible_by)}
     return None
+
+
+def _untyped(op: Op) -> Sequence[Type] | None:
+    """Types of unknown rank, which make an op late; None where even the element types are unknown."""
+    try:
+        return [TensorType(t.dtype, None) for t in late_types(op)]
+    except Invalid:
+        return None
 
 
 def _inlined(value: Value) -> bool:

@@ -28,8 +28,12 @@ class Inference(Protocol):
 
     def elements(self, value: Value) -> Elements | None: ...
 
-    def function(self, func: Func, types: Types, values: Sequence[Elements | None]) -> list[Type | None]:
-        """Infer a function from the types and known values of its arguments; gives the types of its results."""
+    def function(
+        self, func: Func, types: Types, values: Sequence[Elements | None], *, optional: bool = False
+    ) -> list[Type | None]:
+        """Infer a function from the types and known values of its arguments; gives the types of its results. In one that
+        is `optional`, an op that does not fit its operands is left to the run, which may never come to it.
+        """
         ...
 
     def forget(self, func: Func, mark: int) -> None:
@@ -74,7 +78,7 @@ def inline_branch(m: Module, op: Op, taken: str) -> list[Op]:
 def _if(inf: Inference, op: Op) -> list[Type | None]:
     captures = op.operands[1:]
     found = [
-        inf.function(f, [v and v.type for v in captures], [v and inf.elements(v) for v in captures])
+        inf.function(f, [v and v.type for v in captures], [v and inf.elements(v) for v in captures], optional=True)
         for f in inf.m.called(op)
     ]
     then, other = found

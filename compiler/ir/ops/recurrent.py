@@ -14,6 +14,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import equal_dims
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -136,7 +137,10 @@ _CELLS = {
 }
 
 
-def _infer(cell: _Cell, x, r, a):
+def _infer(cell: _Cell, x, w, r, a):
+    if (x.rank, w.rank, r.rank) != (3, 3, 3):
+        raise Invalid(f"X, W and R have rank 3, not {x.rank}, {w.rank} and {r.rank}")
+    equal_dims(x.shape[2], w.shape[2], "the sizes of an input in X and in W differ")
     directions = 2 if a.direction == "bidirectional" else 1
     hidden = r.shape[2]
     steps, batch = (x.shape[1], x.shape[0]) if a.layout else (x.shape[0], x.shape[1])
@@ -276,7 +280,7 @@ class RNN:
     """`h' = f(x W + h R + b)`."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, *, a):
-        return _infer(_CELLS["RNN"], x, r, a)
+        return _infer(_CELLS["RNN"], x, w, r, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
         return _composite(_CELLS["RNN"], b, x, w, r, bias, lens, [h], None, a)
@@ -287,7 +291,7 @@ class GRU:
     """Gates z, r, h."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, *, a):
-        return _infer(_CELLS["GRU"], x, r, a)
+        return _infer(_CELLS["GRU"], x, w, r, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
         return _composite(_CELLS["GRU"], b, x, w, r, bias, lens, [h], None, a)
@@ -298,7 +302,7 @@ class LSTM:
     """Gates i, o, f, c; peepholes i, o, f."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
-        return _infer(_CELLS["LSTM"], x, r, a)
+        return _infer(_CELLS["LSTM"], x, w, r, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
         return _composite(_CELLS["LSTM"], b, x, w, r, bias, lens, [h, c], peephole, a)
