@@ -68,6 +68,53 @@ def _compared(e: Emitter, kind: str, x: Ref, value: float) -> Ref:
     return e.op(kind, x, e.scalar(value, x), out=Desc("BOOL", x.shape))
 
 
+def _max_roi_pool(e: Emitter, op: Op, x: Ref, rois: Ref) -> Ref:
+    """The largest pixel of each bin: over rows that lie in it first, then over columns; 0 of an empty bin."""
+    (n, c), (height, width), (down, across) = (rois.shape[0], x.shape[1]), x.shape[2:], op.a.pooled_shape
+    axis = e.constant(np.array(0, np.int32))
+    batch = e.cast(e.reshape(_column(e, rois, 0), (n,)), "INT32")
+    images = e.op("GatherV2", x, batch, axis, out=Desc(x.dtype, (n, *x.shape[1:])))
+    low = e.scalar(-65504.0 if x.dtype == "FLOAT16" else float(np.finfo(np.float32).min), x)
+    rows, columns = (_covers(e, op, rois, k, s, b) for k, s, b in ((0, height, down), (1, width, across)))
+    wide = e.op(
+        "SelectV2", e.reshape(rows, (n, 1, down, height, 1)), e.reshape(images, (n, c, 1, height, width)), low,
+        out=Desc(x.dtype, (n, c, down, height, width)),
+    )  # fmt: skip
+    tall = e.reshape(reduced(e, "ReduceMax", wide, [3], keep=False), (n, c, down, 1, width))
+    given = e.op(
+        "SelectV2",
+        e.reshape(columns, (n, 1, 1, across, width)),
+        tall,
+        low,
+        out=Desc(x.dtype, (n, c, down, across, width)),
+    )
+    most = reduced(e, "ReduceMax", given, [4], keep=False)
+    empty = e.op("Equal", most, low, out=Desc("BOOL", most.shape))
+    return e.op("SelectV2", empty, e.scalar(0, x), most, out=most.desc)
+
+
+def _covers(e: Emitter, op: Op, rois: Ref, k: int, pixels: int, bins: int) -> Ref:
+    """Whether a bin covers a pixel: BOOL `[rois, bins, pixels]`."""
+    n, kind = rois.shape[0], np.float16 if rois.dtype == "FLOAT16" else np.float32
+
+    def corner(column: int) -> Ref:
+        v = e.op("Muls", e.reshape(_column(e, rois, column), (n, 1, 1)), value=float(op.a.spatial_scale))
+        up, down = (e.op(f, e.op(g, v, e.scalar(0.5, v))) for f, g in (("Floor", "Add"), ("Ceil", "Sub")))
+        return e.op("SelectV2", e.op("Less", v, e.scalar(0, v), out=Desc("BOOL", v.shape)), down, up, out=v.desc)
+
+    first = corner(2 - k)
+    extent = e.op("Add", e.op("Sub", corner(4 - k), first), e.scalar(1, first))
+    unit = e.op("RealDiv", e.op("Maximum", extent, e.scalar(1, first)), e.scalar(bins, first))
+    p, at = (
+        e.constant(np.arange(s, dtype=kind).reshape(shape))
+        for s, shape in ((bins, (1, bins, 1)), (pixels, (1, 1, pixels)))
+    )
+    begin = e.op("Add", e.op("Floor", e.op("Mul", p, unit)), first)
+    end = e.op("Add", e.op("Ceil", e.op("Mul", e.op("Add", p, e.scalar(1, p)), unit)), first)
+    out = Desc("BOOL", (n, bins, pixels))
+    return e.op("LogicalAnd", e.op("GreaterEqual", at, begin, out=out), e.op("Less", at, end, out=out), out=out)
+
+
 def _max_unpool(e: Emitter, op: Op, x: Ref, indices: Ref, _: Ref | None = None) -> Ref:
     """Elements at the flat positions that MaxPool has recorded, zeros elsewhere."""
     a, n = op.a, len(x.shape) - 2
@@ -104,14 +151,31 @@ def _places(size: int, corners: bool) -> np.ndarray:
     return (np.arange(size) * 2 + 1) / size - 1
 
 
+def _seeds(a: Any) -> dict[str, int]:
+    seed = 0 if a.seed is None else int(np.float32(a.seed).view(np.int32))
+    return {"seed": seed, "seed2": int(a.seed is not None)}
+
+
+def _bernoulli(e: Emitter, op: Op, x: Ref) -> Ref:
+    if x.dtype not in ("FLOAT", "FLOAT16"):
+        raise Unsupported(f"GE makes no random {x.dtype}")
+    drawn = e.op("RandomUniform", e.ints(x.shape), out=x.desc, dtype=x.dtype, **_seeds(op.a))
+    return e.cast(e.op("Less", drawn, x, out=Desc("BOOL", x.shape)), e.type(op.result).dtype)
+
+
+def _multinomial(e: Emitter, op: Op, x: Ref) -> Ref:
+    out = e.type(op.result)
+    number = e.constant(np.array(op.a.sample_size, np.int32))
+    return e.op("Multinomial", x, number, out=out, dtype=out.dtype, **_seeds(op.a))
+
+
 def _random(kind: str, shift: Callable[[Any], tuple[float, float]]) -> Row:
     def row(e: Emitter, op: Op, *_: Any) -> Ref:
         out = e.type(op.result)
         if out.dtype not in ("FLOAT", "FLOAT16"):
             raise Unsupported(f"GE makes no random {out.dtype}")
-        seed = 0 if op.a.seed is None else int(np.float32(op.a.seed).view(np.int32))
         base, scale = shift(op.a)
-        made = e.op(kind, e.ints(out.shape), out=out, dtype=out.dtype, seed=seed, seed2=int(op.a.seed is not None))
+        made = e.op(kind, e.ints(out.shape), out=out, dtype=out.dtype, **_seeds(op.a))
         return e.op("Add", e.op("Mul", made, e.scalar(scale, made)), e.scalar(base, made))
 
     return row
@@ -126,7 +190,8 @@ def _around(a: Any) -> tuple[float, float]:
 
 
 ROWS: dict[str, Row] = {
-    "AffineGrid": _affine_grid, "MaxUnpool": _max_unpool, "RoiAlign": _roi_align,
+    "AffineGrid": _affine_grid, "Bernoulli": _bernoulli, "MaxRoiPool": _max_roi_pool, "MaxUnpool": _max_unpool,
+    "Multinomial": _multinomial, "RoiAlign": _roi_align,
     **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _random("RandomStandardNormal", _around)),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _random("RandomUniform", _between)),
 }  # fmt: skip

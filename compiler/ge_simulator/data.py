@@ -195,10 +195,20 @@ def _random(draw: Callable[[np.random.Generator, list[int]], np.ndarray]) -> Ker
     return kernel
 
 
+def _multinomial(node: Node, x: Arrays) -> np.ndarray:
+    """Classes drawn by their log-probabilities: the largest of these with Gumbel noise."""
+    seeds = node.attrs.get("seed", 0), node.attrs.get("seed2", 0)
+    rng = np.random.default_rng([s & 0xFFFFFFFF for s in seeds] if any(seeds) else None)
+    rows, classes = x[0].shape
+    noise = rng.gumbel(size=(rows, int(x[1].reshape(-1)[0]), classes))
+    return (x[0][:, None, :] + noise).argmax(-1).astype(cpp_type(node.attrs.get("dtype", 9)))
+
+
 KERNELS: dict[str, Kernel] = {
     "BroadcastTo": lambda node, x: np.broadcast_to(x[0], _listed(x[1])).copy(), "ConcatD": _concat,
     "DepthToSpace": _depth_to_space, "Fill": lambda node, x: np.full(_listed(x[0]), x[1].reshape(())),
-    "GatherElements": _gather_elements, "GatherNd": _gather_nd, "GatherV2": _gather, "OneHot": _one_hot, "PadV3": _pad,
+    "GatherElements": _gather_elements, "GatherNd": _gather_nd, "GatherV2": _gather, "Multinomial": _multinomial,
+    "OneHot": _one_hot, "PadV3": _pad,
     "RandomStandardNormal": _random(lambda rng, shape: rng.standard_normal(shape)),
     "RandomUniform": _random(lambda rng, shape: rng.random(shape)), "Range": _range, "Reshape": lambda node, x: x[0].reshape(_listed(x[1])), "ReverseSequence": _reverse_sequence,
     "ReverseV2": lambda node, x: np.flip(x[0], tuple(_listed(x[1]))), "ScatterElements": _scatter_elements, "Shape": _shape,

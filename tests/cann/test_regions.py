@@ -55,3 +55,27 @@ def test_random_numbers_have_their_distribution():
     assert abs(n.mean() - 5) < 0.1
     assert abs(n.std() - 2) < 0.1
     np.testing.assert_array_equal(simulated(made, given)[0], u)
+
+
+def test_largest_pixels_of_regions_like_onnxruntime():
+    text = """g (float[2, 3, 9, 12] x, float[4, 5] r) => (float[4, 3, 5, 4] y) {
+        y = MaxRoiPool <pooled_shape = [5, 4], spatial_scale = 0.5> (x, r)
+    }"""
+    model = model_of(text)
+    rois = np.array([[0, 0, 0, 23, 17], [1, 2, 3, 20, 9], [1, 7.5, 6.25, 9, 17], [0, 20, 10, 21, 10.5]], np.float32)
+    given = {"x": RNG.standard_normal((2, 3, 9, 12), dtype=np.float32), "r": rois}
+    want = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    np.testing.assert_array_equal(simulated(built(model, cpu_fallback="off"), given)[0], want[0])
+
+
+def test_draws_follow_their_probabilities():
+    text = """g (float[2, 3] x, float[2, 5000] p) => (int32[2, 5000] c, bool[2, 5000] b) {
+        c = Multinomial <sample_size = 5000, seed = 3.0> (x)
+        b = Bernoulli <dtype = 9, seed = 4.0> (p)
+    }"""
+    chances = np.array([[0.7, 0.2, 0.1], [0.05, 0.05, 0.9]])
+    given = {"x": np.log(chances).astype(np.float32), "p": np.repeat(np.float32([[0.25], [0.9]]), 5000, 1)}
+    c, b = simulated(built(model_of(text), cpu_fallback="off"), given)
+    counts = np.stack([np.bincount(row, minlength=3) for row in c]) / 5000
+    np.testing.assert_allclose(counts, chances, atol=0.03)
+    np.testing.assert_allclose(b.mean(1), [0.25, 0.9], atol=0.03)
