@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from building import mlp, model_of, reference
+from occ.runtime import threads as threads_module
 from occ.runtime.entry import Call
 
 import occ
@@ -210,6 +211,17 @@ def test_a_number_of_threads_that_is_none(threads, env, monkeypatch):
     with pytest.raises(occ.RunError) as caught:
         occ.compile(MLP, "interp", threads=threads)
     assert caught.value.code == "OCC0501"
+
+
+@pytest.mark.parametrize(("usable", "quota", "expected"), [(8, None, 8), (8, 3, 3), (2, 6, 2), (1, None, 1), (8, 1, 1)])
+def test_threads_are_the_processors_that_affinity_and_cgroup_leave(usable, quota, expected, monkeypatch):
+    monkeypatch.delenv("OCC_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads_module.os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
+    monkeypatch.setattr(threads_module, "_cgroup_quota", lambda: quota)
+    assert threads_module.thread_count(None) == expected
+    assert threads_module.thread_count(5) == 5
+    monkeypatch.setenv("OCC_NUM_THREADS", "4")
+    assert threads_module.thread_count(None) == 4
 
 
 # what it is
