@@ -170,7 +170,7 @@ def _objection(old: Sequence[Value], new: Sequence[Value]) -> str | None:
 def _same_type(a: Type | None, b: Type | None) -> bool:
     """Equality, not agreement: a symbolic extent that might be 1 is not one that is."""
     if isinstance(a, TensorType) and isinstance(b, TensorType):
-        return a.dtype == b.dtype and a.dims == b.dims
+        return a.dtype == b.dtype and a.shape == b.shape
     return a == b
 
 

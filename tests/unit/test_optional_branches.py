@@ -41,6 +41,19 @@ def test_a_decided_if_in_a_branch_of_a_decided_if_is_gone(target):
     assert [op.name for op in made.walk() if op.name != "yield"] == ["Relu"]
 
 
+def test_an_identity_of_unknown_rank_is_gone():
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (bool c, float[2, 3] x) => (float y) {
+        z = If (c) < then_branch = t () => (float a) { a = Neg(x) },
+                     else_branch = e () => (float b) { b = ReduceSum<keepdims=0>(x) } >
+        y = Identity(z)
+    }"""
+    from occ.compiler.driver import Compilation, Settings
+
+    made = Compilation(onnx.parser.parse_model(text), Settings("cpu-jit")).advance("canonical")
+    assert "Identity" not in [op.name for op in made.walk()]
+
+
 def test_what_no_branch_is_around_is_an_error_at_once():
     with pytest.raises(occ.CompileError, match="MatMul"):
         occ.compile(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
