@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -325,14 +326,20 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
         yield "a step names a buffer that does not exist"
 
 
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Types of the fields of a dataclass; finding them out takes as long as decoding ten records."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
 def _decode(kind: Any, value: Any) -> Any:
     """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors."""
     if is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, dict):
             raise TypeError(f"{kind.__name__} is not an object")
-        hints = get_type_hints(kind)
-        known = {f.name for f in fields(kind)}
-        if unknown := set(value) - known:
+        hints = _hints(kind)
+        if unknown := set(value) - set(hints):
             raise ValueError(f"{kind.__name__} has the unknown fields {sorted(unknown)}")
         return kind(**{k: _decode(hints[k], v) for k, v in value.items()})
     origin = get_origin(kind)
