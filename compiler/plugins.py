@@ -10,8 +10,9 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from occ.compiler.diagnostics import CompileError, error
@@ -114,11 +115,18 @@ def load_file(path: Path) -> ModuleType:
     return _load(path.resolve(), path.stat().st_mtime_ns)
 
 
+class _Uncached(SourceFileLoader):
+    """Compiles the source itself: what Python keeps beside it goes by size and second, and rules change faster."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 @cache
 def _load(path: Path, _changed: int) -> ModuleType:
     name = f"occ_rules_{hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Uncached(name, str(path)))
+    if path.suffix != ".py" or spec is None or spec.loader is None:
         raise error("OCC0610", f"`{path}` is not a Python file", help="rule files end in .py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:

@@ -1,5 +1,6 @@
 """Rules of the user: what they match, what they refuse, and that they change nothing but the grouping."""
 
+import os
 import re
 
 import numpy as np
@@ -289,3 +290,13 @@ def test_a_hint_that_is_not_known_is_refused(hint) -> None:
     with pytest.raises(occ.CompileError, match=r"OCC0610.*rule `dense`: `.*` is no choice of a schedule") as e:
         hinted(hint)
     assert "compute_root" in e.value.diagnostics[0].helps[0]
+
+
+def test_a_rule_file_that_changes_within_a_second_is_read_again(tmp_path):
+    from occ.compiler.plugins import load_file
+
+    path = tmp_path / "r.py"
+    for number in (1, 2, 3):
+        path.write_text(f"NUMBER = {number}\n")
+        os.utime(path, ns=(10**18, 10**18 + number))
+        assert number == load_file(path).NUMBER
