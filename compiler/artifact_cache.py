@@ -172,7 +172,7 @@ def _surroundings() -> Iterator[str]:
 def _sources(root: str) -> Iterator[str]:
     for folder, folders, names in os.walk(root, followlinks=True):
         folders.sort()
-        yield from (f"{n}: {_stamp(os.path.join(folder, n))}" for n in sorted(names) if n.endswith(".py"))
+        yield from (f"{n}: {_stamp(os.path.join(folder, n))}" for n in sorted(names) if not n.endswith(".pyc"))
 
 
 def _stamp(path: str) -> str:

@@ -24,6 +24,7 @@ namespace {
 
 constexpr int kSlots = 32;        // parallel loops under way at once; more run on their caller alone
 constexpr int kMaxWorkers = 255;
+constexpr int kShares = 16;        // of the tasks of a loop for each thread: taking a task costs as much as a small task
 constexpr int kSpins = 4000;      // of a worker before it sleeps, about 40 us: longer than the gap between two kernels
 
 thread_local int tls_threads = 1;   // threads that the current run may use
@@ -41,15 +42,18 @@ void pause_cpu() {
 struct Job {
     halide_task_t task;
     uint8_t *closure;
-    int min, size, helpers;
+    int min, size, helpers, grain;
     std::atomic<int> next{0}, finished{0}, error{0};
 
-    // Takes tasks until none is left.
+    // Takes tasks until none is left, `grain` at a time.
     void work() {
-        for (int i; (i = next.fetch_add(1, std::memory_order_relaxed)) < size;) {
-            int code = task(nullptr, min + i, closure);
-            if (code) error.store(code, std::memory_order_relaxed);
-            finished.fetch_add(1, std::memory_order_release);
+        for (int i; (i = next.fetch_add(grain, std::memory_order_relaxed)) < size;) {
+            const int count = size - i < grain ? size - i : grain;
+            for (int k = i; k < i + count; k++) {
+                int code = task(nullptr, min + k, closure);
+                if (code) error.store(code, std::memory_order_relaxed);
+            }
+            finished.fetch_add(count, std::memory_order_release);
         }
     }
 };
@@ -135,7 +139,8 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
             }
         }
     }
-    Job job{task, closure, min, size, threads - 1};
+    const int shares = threads * kShares;
+    Job job{task, closure, min, size, threads - 1, slot && size > shares ? size / shares : slot ? 1 : size};
     tls_depth++;
     if (!slot) {
         job.work();
