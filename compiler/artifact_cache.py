@@ -14,17 +14,18 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from occ.compiler.cache import Cache, digest
 from occ.compiler.diagnostics import error
+from occ.compiler.entry_points import GROUPS, installed
 
 _LIMIT = 2 << 30  # bytes of kept artifacts; those that were not used for longest go first
 
@@ -54,8 +55,14 @@ class Request:
     how: Mapping[str, Any]
 
     @cached_property
+    def began(self) -> int:
+        """When the model was read for the key, in nanoseconds."""
+        return time.time_ns()
+
+    @cached_property
     def key(self) -> str:
         """What the artifact is kept under: of the model as it is when this is first asked for, so before the build."""
+        _ = self.began
         how = json.dumps(dict(self.how), sort_keys=True, default=list)
         return digest([self.model.stem, how, _file_digest(self.model), *_surroundings()])
 
@@ -122,10 +129,12 @@ class ArtifactCache:
             files: external data that the model refers to, in its folder or below.
             facts: what to note, JSON.
         """
-        if artifact.stat().st_size > self.limit // 2 or any(g.startswith("occ.") for g in entry_points().groups):
+        if artifact.stat().st_size > self.limit // 2 or any(map(installed, GROUPS)):
             return
-        folder = request.model.resolve().parent
+        files, folder = list(files), request.model.resolve().parent
         try:
+            if any(f.stat().st_mtime_ns > request.began for f in (request.model, *files)):
+                return  # written to while it was built
             seen = {f.resolve().relative_to(folder).as_posix(): _file_digest(f) for f in files}
             with self.cache.workspace() as work:
                 copied = Path(work) / "artifact"
