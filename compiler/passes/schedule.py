@@ -12,7 +12,7 @@ from occ.compiler.ir.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, reduce_axes
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import Machine, machine_of
-from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, step
+from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, extent_of, step
 from occ.compiler.passes.schedule_rules import RULES, rows
 from occ.compiler.passes.schedule_winograd import winograd
 from occ.compiler.passes.te_inline import nominal
@@ -42,7 +42,7 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
-    f = _clamp_dynamic_rows(_lanes(separate(f), machine))
+    f = _lanes(separate(f), machine)
     facts = Facts(f, machine)
     last = facts.roots[-1]
     tiled = winograd(facts)
@@ -61,7 +61,7 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
         placed |= {d.stage for d in made if d.call == "compute_at"}
         root = [] if s.name in results else Scheduler(s.name).compute_root().directives
         parts.append([*root, *made])
-    return replace(f, schedule=tuple(d for part in reversed(parts) for d in part))
+    return _clamp_rows(replace(f, schedule=tuple(d for part in reversed(parts) for d in part)))
 
 
 def _lanes(f: TeFunc, machine: Machine) -> TeFunc:
@@ -96,24 +96,21 @@ def _wants_lanes(s: Stage, f: TeFunc) -> bool:
     return reads_rows and not reads_columns
 
 
-def _clamp_dynamic_rows(f: TeFunc) -> TeFunc:
-    """Rows of a tile may reach behind the end of an axis of symbolic extent; what is read there is a row that exists.
+def _clamp_rows(f: TeFunc) -> TeFunc:
+    """Rows of a tile with a guarded tail may lie behind the end of an axis; what is read there is a row that exists.
 
     The results of such rows are not stored.
     """
     params = {p.name for p in f.params}
+    guarded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
     stages: list[AnyStage] = []
     for s in f.stages:
         found = contraction(s, f) if isinstance(s, Stage) else None
-        if found is None or not found.tile or found.a.source not in params:
+        if found is None or (s.name, found.tile) not in guarded or found.a.source not in params:
             stages.append(s)
             continue
         assert isinstance(s, Stage)
-        extent = next(a.extent for a in s.axes if a.name == found.tile)
-        if isinstance(extent, int):
-            stages.append(s)
-            continue
-        last = wrap(extent - 1)
+        last = wrap(extent_of(s, found.tile) - 1)
 
         def clamp(n, source=found.a.source, axis=found.tile, last=last):
             if isinstance(n, Load) and n.source == source:
