@@ -14,9 +14,9 @@ from occ.compiler.ir.expr import Load, Reduce, walk
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Scheduler
 from occ.compiler.ir.te import AnyStage, Scatter, Stage, loads, reduce_axes
+from occ.compiler.passes.schedule_blocks import row_blocks
 from occ.compiler.passes.schedule_elementwise import elementwise, vectorise
 from occ.compiler.passes.schedule_facts import Contraction, Facts, contraction, element_bits, extent_of, step, work
-from occ.compiler.passes.schedule_blocks import row_blocks
 from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.te_inline import nominal
 
