@@ -22,6 +22,7 @@ from occ.compiler.passes.infer import Infer
 from occ.compiler.passes.layout_activations import LayoutActivations
 from occ.compiler.passes.layout_weights import LayoutWeights
 from occ.compiler.passes.lower_te import LowerTe
+from occ.compiler.passes.narrow_weights import NarrowWeights
 from occ.compiler.passes.plan_memory import PlanMemory
 from occ.compiler.passes.propagate_constants import PropagateConstants
 from occ.compiler.passes.rewrite import ApplyRewrites
@@ -74,7 +75,7 @@ PIPELINES: Mapping[str, Pipeline] = {
             UseWinograd(),
             Fuse(lazy_transpose=True),
         ),
-        "layout": (LayoutActivations(), LayoutWeights()),
+        "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights()),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
@@ -117,7 +118,7 @@ PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
         Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
-        LayoutActivations, LayoutWeights, LowerTe, Schedule, PlanMemory,
+        LayoutActivations, NarrowWeights, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
 

@@ -249,6 +249,8 @@ def rows(s: AnyStage, facts: Facts) -> Directives | None:
     ]
     if all(isinstance(r, Stage) and _same_axes(s, r) for r in others) and len(others) < 2:
         return None  # one reduction and what is done with it: the rules for those do better
+    if _is_product(others, facts):
+        return None
     depth = _shared_rows(s, others, facts)
     if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
         return None
@@ -264,6 +266,13 @@ def rows(s: AnyStage, facts: Facts) -> Directives | None:
         assert isinstance(r, Stage)
         made += _inside(r, s.name, level, facts, depth)
     return made
+
+
+def _is_product(others: list[AnyStage], facts: Facts) -> bool:
+    """Whether the stages are a contraction and what it broadcasts, which is computed into memory before it."""
+    sums = [r for r in others if isinstance(r, Stage) and isinstance(r.expr, Reduce)]
+    found = contraction(sums[0], facts.f) if len(sums) == 1 else None
+    return found is not None and all(r is sums[0] or r.name == found.a.source for r in others)
 
 
 def _shared_rows(s: Stage, others: list[AnyStage], facts: Facts) -> int:
