@@ -226,21 +226,22 @@ constexpr size_t kHeader = 64;
 
 #if defined(__x86_64__)
 // Independent multiply-adds in as many registers as hide their latency; gives operations.
-#define OCC_FMA_LOOP(V, LANES)                                                          \
-    V a[12], x, y;                                                                       \
-    for (int k = 0; k < LANES; k++) x[k] = 0.999f, y[k] = 0.001f;                        \
-    for (V &v : a) v = y;                                                                \
-    for (int i = 0; i < rounds; i++) {                                                   \
-        for (V &v : a) v = v * x + y;                                                    \
-        asm volatile("" : "+v"(a[0]), "+v"(a[1]), "+v"(a[2]), "+v"(a[3]), "+v"(a[4]), "+v"(a[5]), "+v"(a[6]), \
-                     "+v"(a[7]), "+v"(a[8]), "+v"(a[9]), "+v"(a[10]), "+v"(a[11]));      \
-    }                                                                                    \
+#define OCC_FMA_LOOP(V, LANES)                                                                                  \
+    V x, y;                                                                                                      \
+    for (int k = 0; k < LANES; k++) x[k] = 0.999f, y[k] = 0.001f;                                                \
+    V a = y, b = y, c = y, d = y, e = y, f = y, g = y, h = y, i = y, j = y, k = y, l = y;                        \
+    for (int n = 0; n < rounds; n++) {                                                                           \
+        a = a * x + y, b = b * x + y, c = c * x + y, d = d * x + y, e = e * x + y, f = f * x + y;                \
+        g = g * x + y, h = h * x + y, i = i * x + y, j = j * x + y, k = k * x + y, l = l * x + y;                \
+        asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f));                                 \
+        asm volatile("" : "+v"(g), "+v"(h), "+v"(i), "+v"(j), "+v"(k), "+v"(l));                                 \
+    }                                                                                                            \
     return 2.0 * LANES * 12 * rounds;
 
 typedef float f32x8 __attribute__((vector_size(32)));
 typedef float f32x16 __attribute__((vector_size(64)));
-__attribute__((target("avx2,fma"), optimize("O3", "unroll-loops"))) double fma_8(int rounds) { OCC_FMA_LOOP(f32x8, 8) }
-__attribute__((target("avx512f"), optimize("O3", "unroll-loops"))) double fma_16(int rounds) { OCC_FMA_LOOP(f32x16, 16) }
+__attribute__((target("avx2,fma"), optimize("O3", "unroll-loops", "fp-contract=fast"))) double fma_8(int rounds) { OCC_FMA_LOOP(f32x8, 8) }
+__attribute__((target("avx512f"), optimize("O3", "unroll-loops", "fp-contract=fast"))) double fma_16(int rounds) { OCC_FMA_LOOP(f32x16, 16) }
 #endif
 
 }  // namespace
