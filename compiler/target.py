@@ -88,6 +88,9 @@ _LATE = {
 _HALIDE_OPTIONS = {
     **_LATE,
     "halide.target": Option("host", doc="Halide target triple; anything but `host` gives objects for another machine"),
+    "schedule": Option(
+        "rules", ("rules", "fallback"), "`fallback` gives all kernels plain loops: the baseline of measurements"
+    ),
     "winograd": Option(
         "auto",
         ("auto", "off"),

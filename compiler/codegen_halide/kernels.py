@@ -57,9 +57,17 @@ def native(name: str) -> str:
     return files("occ.compiler.codegen_halide").joinpath(f"native/{name}").read_text("utf-8")
 
 
-def parts(names: Sequence[str]) -> list[list[str]]:
-    """Names dealt out to the translation units."""
-    return [part for k in range(UNITS) if (part := list(names[k::UNITS]))]
+def parts(texts: Mapping[str, str]) -> list[list[str]]:
+    """Names of kernels dealt out to the translation units, so that all have about as much text: the longest first, each to
+    the unit that has least.
+    """
+    units: list[list[str]] = [[] for _ in range(UNITS)]
+    sizes = [0] * UNITS
+    for name in sorted(texts, key=lambda n: (-len(texts[n]), n)):
+        k = sizes.index(min(sizes))
+        units[k].append(name)
+        sizes[k] += len(texts[name])
+    return [sorted(unit, key=list(texts).index) for unit in units if unit]
 
 
 def _without_comments(text: str) -> str:
@@ -73,7 +81,7 @@ def compile_kernels(kernels: Sequence[Kernel], setup: Setup, cache: Cache, jobs:
         CompileError: OCC0403 the toolchain fails.
     """
     by_name = {k.name: k for k in kernels}
-    units = [[by_name[n] for n in part] for part in parts(list(by_name))]
+    units = [[by_name[n] for n in part] for part in parts({k.name: k.text for k in kernels})]
     failed = _run(units, setup, cache, jobs, _precompiled(setup, cache, always=False), batch=False)
     for problem in failed.values():
         raise problem
@@ -234,7 +242,7 @@ def _compile(units: Sequence[Sequence[str]], tools: Toolchain, cache: Cache, wor
 
 def sources(texts: Mapping[str, str], setup: Setup) -> dict[str, bytes]:
     """The files of `src/`, which rebuild the library with their Makefile."""
-    units = {f"kernels_{k}.cpp": source([texts[n] for n in part]) for k, part in enumerate(parts(list(texts)))}
+    units = {f"kernels_{k}.cpp": source([texts[n] for n in part]) for k, part in enumerate(parts(texts))}
     makefile = native("Makefile.in").replace("@TARGET@", setup.target).replace("@KERNELS@", " ".join(texts))
     all_ = {
         "te.h": setup.header,

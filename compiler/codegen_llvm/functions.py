@@ -65,8 +65,6 @@ def _float_call(o: Ops, fn: str, args: list[Any], dtype: DType) -> Any:
             return o.b.select(o.b.fcmp_unordered("ueq", x, zero), x, nonzero)  # keeps 0, -0 and NaN
         case _ if fn in _INTRINSICS:
             return o.rounded(o.intrinsic(f"llvm.{_INTRINSICS[fn]}", x), dtype)
-        case "decay":
-            return o.rounded(_libm(o, "exp", args), dtype)
         case _ if fn in _LIBM:
             return o.rounded(_libm(o, fn, args), dtype)
         case _:

@@ -328,7 +328,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
     "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round_even": np.rint, "isnan": np.isnan, "isinf": np.isinf,
-    "popcount": np.bitwise_count, "decay": np.exp, "pow": np.power, "atan2": np.arctan2,
+    "popcount": np.bitwise_count, "pow": np.power, "atan2": np.arctan2,
 }  # fmt: skip
 
 

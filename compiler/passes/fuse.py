@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from occ.compiler.ir.expr import Call, Load, Reduce, walk
+from occ.compiler.ir.expr import Call, Expr, Load, Reduce, Select, walk
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
@@ -79,12 +79,14 @@ class Facts:
         pointwise: operands that are read exactly at the position of the result.
         positions: the same as positions among the distinct operands.
         cost: elementary functions evaluated per element of the result.
+        joins: whether the position decides which operand is read, as in Concat.
     """
 
     kind: str
     pointwise: set[Value] = field(default_factory=set)
     cost: int = 0
     positions: tuple[int, ...] = ()
+    joins: bool = False
 
     @classmethod
     def of(cls, op: Op) -> Facts:
@@ -104,7 +106,15 @@ class Facts:
             return cls(REDUCTION)
         cost = sum(isinstance(n, Call) for n in nodes)
         pointwise: set[Value] = _pointwise(f, inputs) if len(stages) == 1 else set()
-        return cls(MAP, pointwise, cost, tuple(k for k, v in enumerate(inputs) if v in pointwise))
+        positions = tuple(k for k, v in enumerate(inputs) if v in pointwise)
+        return cls(MAP, pointwise, cost, positions, any(_is_join(n) for n in nodes))
+
+
+def _is_join(n: Expr) -> bool:
+    if not isinstance(n, Select) or any(isinstance(c, Load) for c in walk(n.cond)):
+        return False
+    a, b = ({x.source for x in walk(side) if isinstance(x, Load)} for side in (n.then, n.other))
+    return bool(a and b and a != b)
 
 
 def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:
@@ -165,14 +175,20 @@ class _Grouping:
         return only_maps and all(v.tensor.size == op.result.tensor.size for v in inside)
 
     def absorb_producers(self, op: Op) -> None:
-        """Let a reduction take the elementwise groups that only it reads."""
+        """Let a reduction take the elementwise groups that only it reads.
+
+        A Concat stays apart: a window reads each of its elements several times, and each time it would ask which operand
+        has it.
+        """
         group = self.group_of[op]
         for value in dict.fromkeys(op.inputs):
             maker = value.defining_op
             if maker is None or maker not in self.group_of or value.users != [op] or self.group_of[maker] is group:
                 continue
             producers = self.group_of[maker]
-            fits = len(producers) + len(group) <= self.max_ops and all(self.facts[p].kind == MAP for p in producers)
+            fits = len(producers) + len(group) <= self.max_ops and all(
+                self.facts[p].kind == MAP and not self.facts[p].joins for p in producers
+            )
             if fits and results_of(producers) == [value]:
                 group += producers
                 for p in producers:

@@ -12,6 +12,8 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import machine_of
 
+PACKED = ("f64", "f32", "f16", "bf16")  # element types with kernels that take panels
+
 
 @dataclass(frozen=True)
 class LayoutWeights(Pass):
@@ -48,7 +50,7 @@ class LayoutWeights(Pass):
 def weight_layout(op: Op, lanes: int) -> Layout | None:
     """The layout of the weight of an op: panels along the axis that only the weight has, or None."""
     x, w = (*op.operands, None, None)[:2]
-    if not isinstance(w, Weight) or not w.tensor.layout.is_row_major or w.tensor.dtype.name not in ("f32", "f64"):
+    if not isinstance(w, Weight) or not w.tensor.layout.is_row_major or w.tensor.dtype.name not in PACKED:
         return None
     rank = w.tensor.rank
     match op.name:

@@ -19,6 +19,7 @@ class Machine:
         vector_bits: width of a vector register.
         registers: number of vector registers.
         cores: that a kernel may expect to share its work.
+        widens_f16: whether f16 become f32 in one instruction.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions that are computed together beside the lanes, if not 0.
     """
@@ -26,6 +27,7 @@ class Machine:
     vector_bits: int = 512
     registers: int = 32
     cores: int = 4
+    widens_f16: bool = True
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -53,8 +55,8 @@ def _named(target: str) -> Machine:
     if any(p.startswith("avx512") for p in parts):
         return Machine(512, 32)
     if parts[0] == "x86":
-        return Machine(256 if {"avx", "avx2"} & set(parts) else 128, 16)
-    return Machine(128, 32 if "64" in parts else 16)
+        return Machine(256 if {"avx", "avx2"} & set(parts) else 128, 16, widens_f16="f16c" in parts)
+    return Machine(128, 32 if "64" in parts else 16, widens_f16="64" in parts)
 
 
 @lru_cache
@@ -68,4 +70,4 @@ def _host() -> Machine:
     cores = os.cpu_count() or 1
     if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= flags:
         return Machine(512, 32, cores)
-    return Machine(256 if "avx" in flags else 128, 16, cores)
+    return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags)

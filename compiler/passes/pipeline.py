@@ -22,13 +22,13 @@ from occ.compiler.passes.infer import Infer
 from occ.compiler.passes.layout_activations import LayoutActivations
 from occ.compiler.passes.layout_weights import LayoutWeights
 from occ.compiler.passes.lower_te import LowerTe
+from occ.compiler.passes.narrow_weights import NarrowWeights
 from occ.compiler.passes.plan_memory import PlanMemory
 from occ.compiler.passes.propagate_constants import PropagateConstants
 from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_groups import SplitGroups
 from occ.compiler.passes.split_phases import SplitPhases
-from occ.compiler.passes.use_attention import UseAttention
 from occ.compiler.passes.use_kernels import UseKernels
 from occ.compiler.passes.use_winograd import UseWinograd
 from occ.compiler.target import Target
@@ -73,10 +73,9 @@ PIPELINES: Mapping[str, Pipeline] = {
             *_TO_KERNELS,
             SplitGroups(),
             UseWinograd(),
-            UseAttention(),
             Fuse(lazy_transpose=True),
         ),
-        "layout": (LayoutActivations(), LayoutWeights()),
+        "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights()),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
@@ -118,8 +117,8 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, Fuse,
-        LayoutActivations, LayoutWeights, LowerTe, Schedule, PlanMemory,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
+        LayoutActivations, NarrowWeights, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
 

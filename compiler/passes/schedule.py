@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,12 +13,12 @@ from occ.compiler.ir.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, reduce_axes
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import Machine, machine_of
-from occ.compiler.passes.schedule_attention import attention, clamped_rows
-from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, step
-from occ.compiler.passes.schedule_rules import RULES, rows
+from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, extent_of, step
+from occ.compiler.passes.schedule_rules import RULES, Rule, fallback, rows
 from occ.compiler.passes.schedule_winograd import winograd
 from occ.compiler.passes.te_inline import nominal
 from occ.compiler.passes.te_reduce import COMBINE, in_lanes, separate
+from occ.compiler.passes.te_widen import widened
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Schedule(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         machine = machine_of(ctx.options)
-        made = {name: scheduled(f, machine) for name, f in m.te.items() if not f.source}
+        make = plain if ctx.options.get("schedule") == "fallback" else scheduled
+        made = {name: make(f, machine) for name, f in m.te.items() if not f.source}
         changed = [name for name, f in made.items() if f != m.te[name]]
         m.te |= made
         ctx.hits["schedule"] += len(changed)
@@ -43,21 +45,33 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
-    f = clamped_rows(_clamp_dynamic_rows(_lanes(separate(f), machine)))
+    f = widened(_lanes(separate(f), machine))
     facts = Facts(f, machine)
     last = facts.roots[-1]
-    if (tiled := winograd(facts) or attention(facts)) is not None:
+    tiled = winograd(facts)
+    if tiled is not None:
         return replace(f, schedule=tuple(tiled))
     by_rows = rows(last, facts)
     if by_rows is not None:
         return replace(f, schedule=tuple(by_rows))
+    return _clamp_rows(_by_rules(facts, RULES))
+
+
+def plain(f: TeFunc, machine: Machine) -> TeFunc:
+    """A te function with the schedule that always applies and nothing else: what measurements take for their baseline."""
+    return _by_rules(Facts(separate(f), machine), (fallback,))
+
+
+def _by_rules(facts: Facts, rules: Sequence[Rule]) -> TeFunc:
+    """The function with each stage in memory scheduled by the first rule that applies to it."""
+    f = facts.f
     parts: list[list[Directive]] = []
     results = {r.name for r in f.results}
     placed: set[str] = set()  # stages that the rule of a reader computes in its loops
     for s in reversed(facts.roots):
         if s.name in placed:
             continue
-        made = next(made for rule in RULES if (made := rule(s, facts)) is not None)
+        made = next(made for rule in rules if (made := rule(s, facts)) is not None)
         placed |= {d.stage for d in made if d.call == "compute_at"}
         root = [] if s.name in results else Scheduler(s.name).compute_root().directives
         parts.append([*root, *made])
@@ -96,24 +110,20 @@ def _wants_lanes(s: Stage, f: TeFunc) -> bool:
     return reads_rows and not reads_columns
 
 
-def _clamp_dynamic_rows(f: TeFunc) -> TeFunc:
-    """Rows of a tile may reach behind the end of an axis of symbolic extent; what is read there is a row that exists.
+def _clamp_rows(f: TeFunc) -> TeFunc:
+    """Rows of a tile with a guarded tail may lie behind the end of an axis; what is read there is a row that exists.
 
     The results of such rows are not stored.
     """
-    params = {p.name for p in f.params}
+    guarded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
     stages: list[AnyStage] = []
     for s in f.stages:
         found = contraction(s, f) if isinstance(s, Stage) else None
-        if found is None or not found.tile or found.a.source not in params:
+        if found is None or (s.name, found.tile) not in guarded:
             stages.append(s)
             continue
         assert isinstance(s, Stage)
-        extent = next(a.extent for a in s.axes if a.name == found.tile)
-        if isinstance(extent, int):
-            stages.append(s)
-            continue
-        last = wrap(extent - 1)
+        last = wrap(extent_of(s, found.tile) - 1)
 
         def clamp(n, source=found.a.source, axis=found.tile, last=last):
             if isinstance(n, Load) and n.source == source:

@@ -27,7 +27,7 @@ def elementwise(s: AnyStage, facts: Facts) -> Directives | None:
     if len(s.axes) == 1 and work(s, facts) >= SERIAL:
         axis = s.axes[0]
         block = 4096 if not isinstance(axis.extent, int) else max(1024, min(16384, -(-axis.extent // 8)))
-        tail = "GuardWithIf" if not isinstance(axis.extent, int) else row_tail(axis.extent, block)
+        tail = row_tail(axis.extent, block)
         out.split(axis.name, f"{axis.name}o", f"{axis.name}i", block, tail)
         out.vectorize(f"{axis.name}i", facts.machine.lanes(element_bits(s)))
         out.parallel(f"{axis.name}o")
@@ -88,7 +88,7 @@ def _in_squares(out: Scheduler, s: Stage, across: str, facts: Facts) -> Directiv
     if lanes < 2:
         return []
     for name, width in ((last, lanes), (across, 16)):
-        tail = "GuardWithIf" if not isinstance(sizes[name], int) else row_tail(sizes[name], width)
+        tail = row_tail(sizes[name], width)
         out.split(name, f"{name}o", f"{name}i", width, tail)
     outer = [f"{a.name}o" if a.name == across else a.name for a in s.axes[:-1]]
     out.reorder(f"{last}i", f"{across}i", f"{last}o", *reversed(outer)).vectorize(f"{last}i")
@@ -107,5 +107,5 @@ def vectorise(out: Scheduler, s: Stage, facts: Facts, *, outer: int) -> None:
         while lanes > last.extent:
             lanes //= 2
     if lanes > 1:
-        tail = "GuardWithIf" if not isinstance(last.extent, int) else row_tail(last.extent, lanes)
+        tail = row_tail(last.extent, lanes)
         out.vectorize(last.name, lanes, tail)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, is_multiple
 from occ.compiler.ir.schedule import Directive, Scheduler
 
 Directives = list[Directive]
@@ -11,12 +11,13 @@ SERIAL = 40_000  # operations below which a loop is not worth a second thread: a
 
 def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
     """Rows of a register tile, up to `most`: what a tile computes beyond the extent is wasted, and every tile loads its
-    weights once more, which costs about as much as a row. What a user wants counts before that.
+    weights once more, which costs about as much as a row. Of a symbolic extent a divisor, if there is one, which needs no
+    tail. What a user wants counts before that.
     """
     if wanted:
         return min(wanted, extent) if isinstance(extent, int) else wanted
     if not isinstance(extent, int):
-        return most
+        return next((t for t in range(most, most // 2, -1) if is_multiple(extent, t)), most)
     if extent <= most:
         return extent
     return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * (t + 1), -t))
@@ -28,9 +29,10 @@ def tasks(extent: Dim, step: int = 1) -> int:
 
 
 def row_tail(extent: Dim, rows: int) -> str:
-    if not isinstance(extent, int):
-        return "GuardWithIf"
-    return "Auto" if extent % rows == 0 else "ShiftInwards"
+    """The tail of a split of an extent: none where it is a multiple, even a symbolic one."""
+    if is_multiple(extent, rows):
+        return "Auto" if isinstance(extent, int) else "RoundUp"
+    return "ShiftInwards" if isinstance(extent, int) else "GuardWithIf"
 
 
 def parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> dict[str, str]:

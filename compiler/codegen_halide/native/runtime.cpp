@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <linux/futex.h>
+#include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -24,11 +25,12 @@ namespace {
 
 constexpr int kSlots = 32;        // parallel loops under way at once; more run on their caller alone
 constexpr int kMaxWorkers = 255;
-constexpr int kShares = 16;        // of the tasks of a loop for each thread: taking a task costs as much as a small task
-constexpr int kSpins = 4000;      // of a worker before it sleeps, about 40 us: longer than the gap between two kernels
+constexpr int kGrains = 16;       // that the part of a thread is taken in: taking a task costs as much as a small task
+constexpr int kSpins = 30000;     // of a worker before it sleeps, about 300 us: longer than most kernels that run alone
 
 thread_local int tls_threads = 1;   // threads that the current run may use
 thread_local int tls_depth = 0;     // a loop inside a task runs on its own thread
+thread_local int tls_worker = 0;    // number of a worker, from 1 on
 thread_local char tls_message[256];
 
 void pause_cpu() {
@@ -39,22 +41,42 @@ void pause_cpu() {
 #endif
 }
 
+// What is left of the part of one thread.
+struct alignas(64) Part {
+    std::atomic<int> next;
+    int end;
+};
+
+// A loop under way. Each thread has a part of the tasks, the same one in every loop over as many, so that it finds in its
+// own cache what it wrote in the loop before; when it is through, it helps with the others' parts.
 struct Job {
     halide_task_t task;
     uint8_t *closure;
-    int min, size, helpers, grain;
-    std::atomic<int> next{0}, finished{0}, error{0};
+    int min, size, threads, grain;
+    Part *parts;
+    std::atomic<int> finished{0}, error{0};
 
-    // Takes tasks until none is left, `grain` at a time.
-    void work() {
-        for (int i; (i = next.fetch_add(grain, std::memory_order_relaxed)) < size;) {
-            const int count = size - i < grain ? size - i : grain;
-            for (int k = i; k < i + count; k++) {
-                int code = task(nullptr, min + k, closure);
-                if (code) error.store(code, std::memory_order_relaxed);
-            }
-            finished.fetch_add(count, std::memory_order_release);
+    void split() {
+        for (int t = 0; t < threads; t++) {
+            new (&parts[t]) Part{{int(int64_t(size) * t / threads)}, int(int64_t(size) * (t + 1) / threads)};
         }
+    }
+
+    // Takes tasks until none is left, `grain` at a time, first those of part `mine`.
+    void work(int mine) {
+        int done = 0;
+        for (int t = 0; t < threads; t++) {
+            Part &part = parts[(mine + t) % threads];
+            while (part.next.load(std::memory_order_relaxed) < part.end) {
+                const int first = part.next.fetch_add(grain, std::memory_order_relaxed);
+                const int last = first + grain < part.end ? first + grain : part.end;
+                for (int i = first; i < last; i++, done++) {
+                    int code = task(nullptr, min + i, closure);
+                    if (code) error.store(code, std::memory_order_relaxed);
+                }
+            }
+        }
+        finished.fetch_add(done, std::memory_order_release);
     }
 };
 
@@ -81,8 +103,8 @@ bool help_any() {
         if (!s.job.load(std::memory_order_relaxed)) continue;
         int users = s.users.fetch_add(1, std::memory_order_seq_cst);
         Job *job = s.job.load(std::memory_order_seq_cst);
-        if (job && users < job->helpers && job->next.load(std::memory_order_relaxed) < job->size) {
-            job->work();
+        if (job && users < job->threads - 1 && job->finished.load(std::memory_order_relaxed) < job->size) {
+            job->work(1 + (tls_worker - 1) % (job->threads - 1));
             helped = true;
         }
         s.users.fetch_sub(1, std::memory_order_release);
@@ -90,8 +112,9 @@ bool help_any() {
     return helped;
 }
 
-void *worker(void *) {
+void *worker(void *number) {
     tls_depth = 1;
+    tls_worker = int(reinterpret_cast<intptr_t>(number));
     for (;;) {
         uint32_t seen = epoch.load(std::memory_order_acquire);
         bool helped = help_any();
@@ -119,7 +142,8 @@ void start_workers(int wanted) {
         pthread_attr_t attr;
         pthread_attr_init(&attr);
         pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-        bool ok = pthread_create(&thread, &attr, worker, nullptr) == 0;
+        void *number = reinterpret_cast<void *>(intptr_t(workers.load() + 1));
+        bool ok = pthread_create(&thread, &attr, worker, number) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) break;  // fewer workers are slower, not wrong
         workers.fetch_add(1);
@@ -129,6 +153,7 @@ void start_workers(int wanted) {
 
 int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads) {
     if (threads > size) threads = size;
+    if (threads > kMaxWorkers + 1) threads = kMaxWorkers + 1;
     Slot *slot = nullptr;
     if (threads > 1 && tls_depth == 0) {
         start_workers(threads - 1);
@@ -139,18 +164,25 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
             }
         }
     }
-    const int shares = threads * kShares;
-    Job job{task, closure, min, size, threads - 1, slot && size > shares ? size / shares : slot ? 1 : size};
-    tls_depth++;
     if (!slot) {
-        job.work();
+        int error = 0;
+        tls_depth++;
+        for (int i = min; i < min + size; i++) {
+            if (int code = task(nullptr, i, closure)) error = code;
+        }
         tls_depth--;
-        return job.error;
+        return error;
     }
+    alignas(64) char parts[(kMaxWorkers + 1) * sizeof(Part)];  // only as many as there are threads are made
+    const int grains = threads * kGrains;
+    Job job{task, closure, min, size, threads, size > grains ? size / grains : 1,
+            reinterpret_cast<Part *>(parts)};
+    job.split();
+    tls_depth++;
     slot->job.store(&job, std::memory_order_seq_cst);
     epoch.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst)) futex(epoch, FUTEX_WAKE_PRIVATE, threads - 1);
-    job.work();
+    job.work(0);
     tls_depth--;
     slot->job.store(nullptr, std::memory_order_seq_cst);
     for (int spins = 0; job.finished.load(std::memory_order_acquire) < size || slot->users.load(std::memory_order_acquire);) {
@@ -176,30 +208,40 @@ void after_fork() {
 
 __attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork); }
 
-// Scratch blocks are kept: a fresh large block costs a page fault every 4 KiB.
-struct Block {
-    std::atomic<void *> memory{nullptr};
+// Scratch blocks are kept: a fresh large block costs a page fault every 4 KiB. Each thread keeps its own, as long as there
+// are shelves: a line of memory that several threads write to costs more than a small kernel.
+struct alignas(64) Shelf {
+    std::atomic<void *> blocks[8]{};
 };
-Block kept[kSlots];
+constexpr int kShelves = 64;
+Shelf shelves[kShelves];
+std::atomic<int> shelved{0};
+thread_local Shelf *tls_shelf = nullptr;
+
+Shelf &shelf() {
+    if (!tls_shelf) tls_shelf = &shelves[shelved.fetch_add(1, std::memory_order_relaxed) % kShelves];
+    return *tls_shelf;
+}
 constexpr size_t kHeader = 64;
 
 #if defined(__x86_64__)
 // Independent multiply-adds in as many registers as hide their latency; gives operations.
-#define OCC_FMA_LOOP(V, LANES)                                                          \
-    V a[12], x, y;                                                                       \
-    for (int k = 0; k < LANES; k++) x[k] = 0.999f, y[k] = 0.001f;                        \
-    for (V &v : a) v = y;                                                                \
-    for (int i = 0; i < rounds; i++) {                                                   \
-        for (V &v : a) v = v * x + y;                                                    \
-        asm volatile("" : "+v"(a[0]), "+v"(a[1]), "+v"(a[2]), "+v"(a[3]), "+v"(a[4]), "+v"(a[5]), "+v"(a[6]), \
-                     "+v"(a[7]), "+v"(a[8]), "+v"(a[9]), "+v"(a[10]), "+v"(a[11]));      \
-    }                                                                                    \
+#define OCC_FMA_LOOP(V, LANES)                                                                                  \
+    V x, y;                                                                                                      \
+    for (int k = 0; k < LANES; k++) x[k] = 0.999f, y[k] = 0.001f;                                                \
+    V a = y, b = y, c = y, d = y, e = y, f = y, g = y, h = y, i = y, j = y, k = y, l = y;                        \
+    for (int n = 0; n < rounds; n++) {                                                                           \
+        a = a * x + y, b = b * x + y, c = c * x + y, d = d * x + y, e = e * x + y, f = f * x + y;                \
+        g = g * x + y, h = h * x + y, i = i * x + y, j = j * x + y, k = k * x + y, l = l * x + y;                \
+        asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f));                                 \
+        asm volatile("" : "+v"(g), "+v"(h), "+v"(i), "+v"(j), "+v"(k), "+v"(l));                                 \
+    }                                                                                                            \
     return 2.0 * LANES * 12 * rounds;
 
 typedef float f32x8 __attribute__((vector_size(32)));
 typedef float f32x16 __attribute__((vector_size(64)));
-__attribute__((target("avx2,fma"), optimize("O3", "unroll-loops"))) double fma_8(int rounds) { OCC_FMA_LOOP(f32x8, 8) }
-__attribute__((target("avx512f"), optimize("O3", "unroll-loops"))) double fma_16(int rounds) { OCC_FMA_LOOP(f32x16, 16) }
+__attribute__((target("avx2,fma"), optimize("O3", "unroll-loops", "fp-contract=fast"))) double fma_8(int rounds) { OCC_FMA_LOOP(f32x8, 8) }
+__attribute__((target("avx512f"), optimize("O3", "unroll-loops", "fp-contract=fast"))) double fma_16(int rounds) { OCC_FMA_LOOP(f32x16, 16) }
 #endif
 
 }  // namespace
@@ -227,8 +269,8 @@ int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *cl
 }
 
 void *halide_malloc(void *, size_t size) {
-    for (Block &b : kept) {
-        void *memory = b.memory.load(std::memory_order_relaxed) ? b.memory.exchange(nullptr) : nullptr;
+    for (std::atomic<void *> &kept : shelf().blocks) {
+        void *memory = kept.load(std::memory_order_relaxed) ? kept.exchange(nullptr) : nullptr;
         if (!memory) continue;
         size_t capacity;
         memcpy(&capacity, memory, sizeof capacity);
@@ -244,9 +286,9 @@ void *halide_malloc(void *, size_t size) {
 void halide_free(void *, void *pointer) {
     if (!pointer) return;
     void *memory = static_cast<char *>(pointer) - kHeader;
-    for (Block &b : kept) {
+    for (std::atomic<void *> &kept : shelf().blocks) {
         void *empty = nullptr;
-        if (b.memory.compare_exchange_strong(empty, memory)) return;
+        if (kept.compare_exchange_strong(empty, memory)) return;
     }
     free(memory);
 }

@@ -1,0 +1,110 @@
+"""Code for processors without AVX-512, made by naming such a target: right, and ahead of plain loops.
+
+Small nets here; models of the folders in OCC_TEST_MODELS, as for `test_exported`, in a slow test.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp, model_of, reference
+from exported import Exported, folders, session
+from occ.compiler.driver import Compilation, Settings
+from occ.compiler.passes.machine import machine_of
+from occ.runtime.session import Session
+from test_exported import check
+
+AVX2 = {"halide.target": "x86-64-linux-avx2-fma"}
+RUNS_HERE = (
+    {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split()) if Path("/proc/cpuinfo").exists() else False
+)
+MODELS = [m for m in folders() if not m.is_dynamic]
+
+pytestmark = pytest.mark.skipif(not RUNS_HERE, reason="the processor has no AVX2")
+
+
+def built(model: onnx.ModelProto | Path, schedule: str = "rules") -> Session:
+    return Compilation(model, Settings("cpu", options={**AVX2, "schedule": schedule})).artifact().session(1)
+
+
+def net() -> onnx.ModelProto:
+    """Convolutions of every kind that schedules tell apart, a pool, a product and a softmax."""
+    rng = np.random.default_rng(1)
+    shapes = {"a": (32, 3, 3, 3), "d": (32, 1, 3, 3), "p": (40, 32, 1, 1), "q": (40, 40, 3, 3), "f": (40, 10)}
+    weights = {n: (rng.standard_normal(s) * 0.2).astype(np.float32) for n, s in shapes.items()}
+    text = """g (float[n, 3, 32, 32] x) => (float[n, 10] y) {
+        c = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, a)
+        r = Relu(c)
+        e = Conv<pads = [1, 1, 1, 1], group = 32>(r, d)
+        s = Conv(e, p)
+        t = Conv<pads = [1, 1, 1, 1]>(s, q)
+        u = Add(s, t)
+        m = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(u)
+        v = GlobalAveragePool(m)
+        w = Flatten(v)
+        z = MatMul(w, f)
+        y = Softmax(z)
+    }"""
+    return model_of(text, weights)
+
+
+def test_the_machine_is_read_off_the_target() -> None:
+    machine = machine_of(AVX2)
+    assert (machine.vector_bits, machine.registers, machine.lanes(32), machine.widens_f16) == (256, 16, 8, False)
+
+
+@pytest.mark.parametrize("schedule", ["rules", "fallback"])
+def test_small_nets_at_two_sizes(schedule: str) -> None:
+    rng = np.random.default_rng(2)
+    for model, shape in ((net(), (3, 32, 32)), (mlp(), (8,))):
+        ours = built(model, schedule)
+        for n in (1, 3):
+            x = rng.standard_normal((n, *shape)).astype(np.float32)
+            for got, want in zip(ours.run({"x": x}).values(), reference(model, {"x": x}), strict=True):
+                assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_code_has_vectors_of_eight_and_none_of_sixteen(tmp_path: Path) -> None:
+    if shutil.which("objdump") is None:
+        pytest.skip("needs objdump")
+    compilation = Compilation(net(), Settings("cpu", options=AVX2))
+    artifact = compilation.artifact()
+    kernels = re.findall(rb"class (\w+) : public Generator", b"".join(artifact.files.values()))
+    assert len(kernels) >= 4
+    assert compilation.native is not None
+    for name in kernels:
+        (tmp_path / "k.o").write_bytes(compilation.native.objects[f"{name.decode()}.o"])
+        done = subprocess.run(["objdump", "-d", str(tmp_path / "k.o")], capture_output=True, text=True, check=True)
+        assert "zmm" not in done.stdout
+        assert "ymm" in done.stdout
+
+
+def seconds(ours: Session, inputs: dict[str, np.ndarray]) -> float:
+    start = time.perf_counter()
+    ours.run(inputs)
+    return time.perf_counter() - start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exported", MODELS, ids=lambda m: m.name)
+def test_models_are_right_and_ahead_of_plain_loops(exported: Exported) -> None:
+    rules, plain = built(exported.path), built(exported.path, "fallback")
+    theirs = session(exported.path, plain=exported.is_coded)
+    pairs = []
+    for inputs in exported.inputs():
+        got = rules.run(inputs)
+        pairs.append((got, dict(zip(got, theirs.run(list(got), dict(inputs)), strict=True))))
+    inputs = dict(next(exported.inputs()))
+    first = seconds(plain, inputs)
+    times = [(seconds(rules, inputs), seconds(plain, inputs)) for _ in range(min(max(int(5 / first), 1), 50))]
+    ours, baseline = (median(t) for t in zip(*times, strict=True))
+    print(f"{exported.name}: {check(exported, pairs)}; {ours * 1e3:.3f} ms, plain loops {baseline * 1e3:.3f} ms")
+    assert ours <= baseline
