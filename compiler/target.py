@@ -85,8 +85,16 @@ _KERNEL_TYPES = frozenset(["f64", "f32", "f16", "bf16", "bool", "i64", "i32", "i
 _LATE = {
     "late": Option("on", ("on", "off"), "`off` refuses nodes that would have to be compiled at run time"),
 }
+_QDQ = {
+    "qdq": Option(
+        "integer",
+        ("integer", "float"),
+        "operators between DequantizeLinear and QuantizeLinear: on their integers, as onnxruntime does, or in f32",
+    ),
+}
 _HALIDE_OPTIONS = {
     **_LATE,
+    **_QDQ,
     "halide.target": Option("host", doc="Halide target triple; anything but `host` gives objects for another machine"),
     "schedule": Option(
         "rules", ("rules", "fallback"), "`fallback` gives all kernels plain loops: the baseline of measurements"
@@ -121,10 +129,10 @@ TARGETS: dict[str, Target] = {
             "native",
             "codegen_llvm",
             ("llvm",),
-            _LATE,
+            {**_LATE, **_QDQ},
             _KERNEL_TYPES,
         ),
-        Target("interp", "the numpy oracle: slow, needs nothing", "interp"),
+        Target("interp", "the numpy oracle: slow, needs nothing", "interp", options=_QDQ),
         *(
             Target(name, doc, "ascend", "codegen_cann", ("ge", "atc"), ascend.options(name), check=ascend.check)
             for name, doc in _ASCEND.items()

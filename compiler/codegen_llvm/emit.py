@@ -226,7 +226,15 @@ class KernelEmitter:
             return []
 
         def last(i: Any, _: list[Any]) -> list[Any]:
-            chunk(i, self._lanes_below(self.b.sub(high, i), w))
+            if (
+                isinstance(low, ir.Constant)
+                and isinstance(high, ir.Constant)
+                and (high.constant - low.constant) % w == 1
+            ):
+                # LLVM stores an i32 where a store of narrowed lanes has a constant mask of one lane.
+                self._rows(s, plan, [Env(at | row | {plan.vector: i}) for row in rows])
+            else:
+                chunk(i, self._lanes_below(self.b.sub(high, i), w))
             return []
 
         for_loop(self.b, _known(low), _known(whole), w, [], full)

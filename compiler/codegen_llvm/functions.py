@@ -63,6 +63,11 @@ def _float_call(o: Ops, fn: str, args: list[Any], dtype: DType) -> Any:
             one, zero = o.constant(1, dtype, n), o.constant(0, dtype, n)
             nonzero = o.b.select(o.b.fcmp_ordered("<", x, zero), o.b.fneg(one), one)
             return o.b.select(o.b.fcmp_unordered("ueq", x, zero), x, nonzero)  # keeps 0, -0 and NaN
+        case "nearest":
+            whole = ir.VectorType(I32, n) if n else I32
+            return o.b.fptosi(o.intrinsic("llvm.roundeven", x), whole)
+        case "fma":
+            return o.intrinsic("llvm.fma", *o.match(*args))
         case _ if fn in _INTRINSICS:
             return o.rounded(o.intrinsic(f"llvm.{_INTRINSICS[fn]}", x), dtype)
         case _ if fn in _LIBM:

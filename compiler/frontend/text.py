@@ -305,7 +305,7 @@ def _typed(tree: Any, sources: dict[str, DType]) -> ex.Expr:
                 return ex.Binary(fn, given[0], given[1], given[0].dtype)
             if ex.CALLS.get(fn) != len(given):
                 raise KeyError(f"`{fn}` is not a function of {len(given)} arguments")
-            return ex.Call(fn, given, dt.BOOL if fn in ex.PREDICATES else given[0].dtype)
+            return ex.Call(fn, given, ex.call_dtype(fn, given[0].dtype))
         case ("reduce", kind, axes, body):
             inner = _typed(body, sources)
             return ex.Reduce(kind, axes, inner, dt.I64 if kind in ("argmax", "argmin") else inner.dtype)

@@ -16,7 +16,21 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from occ.compiler.ir.dim import evaluate as dim_value
 from occ.compiler.ir.dtype import BOOL, DType
-from occ.compiler.ir.expr import Axis, Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.expr import (
+    Axis,
+    Binary,
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Select,
+    Size,
+    call_dtype,
+)
 from occ.compiler.ir.layout import pack, unpack
 from occ.compiler.ir.te import AnyStage, Scatter, TeFunc, reduce_axes
 from occ.runtime.errors import RunError
@@ -328,7 +342,8 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
     "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round_even": np.rint, "isnan": np.isnan, "isinf": np.isinf,
-    "popcount": np.bitwise_count, "pow": np.power, "atan2": np.arctan2,
+    "popcount": np.bitwise_count, "pow": np.power, "atan2": np.arctan2, "nearest": np.rint,
+    "fma": lambda a, b, c: np.float64(a) * b + c,  # exact for f32, but that the sum is rounded to f64 first
 }  # fmt: skip
 
 
@@ -342,4 +357,5 @@ def _call(fn: str, args: list[Any], dtype: DType) -> Any:
     if dtype.is_int and fn in ("floor", "ceil", "trunc", "round_even"):
         return args[0]
     result = _UNARY[fn](*args)
-    return result if fn in ("isnan", "isinf") else np.asarray(result).astype(dtype.numpy)
+    dtype = call_dtype(fn, dtype)
+    return np.asarray(result).astype(dtype.numpy)

@@ -6,7 +6,8 @@ structure. Numerics are stated here, once for all targets:
 - integer `add sub mul` wrap; integer `div` and `rem` truncate toward zero; `floordiv` and `mod` round down;
 - `min` and `max` of floats give NaN when either side is NaN, and comparisons with NaN are false (IEEE 754);
 - `Cast` from float to integer truncates, and saturates where the value is out of range; from anything to bool, `x != 0`;
-- `round_even` rounds halves to even; `Select` evaluates only the side it takes, so a guarded `Load` may lie outside.
+- `round_even` rounds halves to even, `nearest` as well and gives an i32: what that does not hold, NaN included, gives any;
+- `fma(a, b, c)` is `a * b + c` rounded once; `Select` evaluates only the side it takes, so a guarded `Load` may lie outside.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from operator import attrgetter, is_
 from typing import Any
 
 from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.dtype import BOOL, I64, DType
+from occ.compiler.ir.dtype import BOOL, I32, I64, DType
 
 
 class Expr:
@@ -203,11 +204,12 @@ ARITHMETIC = ("add", "sub", "mul", "div", "rem", "floordiv", "mod", "min", "max"
 COMPARISONS = ("eq", "ne", "lt", "le")
 BINARY = ARITHMETIC + COMPARISONS
 
-# name -> number of arguments; all elementwise, result dtype = dtype of the arguments unless named in PREDICATES
+# name -> number of arguments; all elementwise, for their dtypes see `call_dtype`
 CALLS = {
     "neg": 1, "not": 1, "abs": 1, "sign": 1, "sqrt": 1, "exp": 1, "log": 1, "sin": 1, "cos": 1, "tan": 1, "asin": 1,
     "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "floor": 1,
     "ceil": 1, "trunc": 1, "round_even": 1, "isnan": 1, "isinf": 1, "pow": 2, "atan2": 2, "popcount": 1,
+    "nearest": 1, "fma": 3,
 }  # fmt: skip
 PREDICATES = ("isnan", "isinf")
 
@@ -251,11 +253,11 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
-    """`a op b`, with i64 and bool constants folded and neutral elements dropped."""
+    """`a op b`, with integer and bool constants folded where nothing wraps, and their neutral elements dropped."""
     lhs, rhs = _pair(a, b)
     assert lhs.dtype == rhs.dtype, f"{op} of {lhs.dtype} and {rhs.dtype}"
     dtype = BOOL if op in COMPARISONS else lhs.dtype
-    if lhs.dtype in (I64, BOOL):
+    if lhs.dtype.is_int or lhs.dtype == BOOL:
         folded = _fold_exact(op, lhs, rhs, dtype)
         if folded is not None:
             return folded
@@ -267,7 +269,7 @@ def _fold_exact(op: str, lhs: Expr, rhs: Expr, dtype: DType) -> Expr | None:
     rval = rhs.value if isinstance(rhs, Const) else None
     if lval is not None and rval is not None and op in _FOLD and not (op in ("floordiv", "mod") and rval == 0):
         value = _FOLD[op](lval, rval)
-        return literal(value, dtype) if dtype == BOOL or -(2**63) <= value < 2**63 else None
+        return literal(value, dtype) if _holds(dtype, value) else None
     if lhs.dtype == BOOL:
         for const, rest in ((lval, rhs), (rval, lhs)):
             if const is not None and op in ("and", "or"):
@@ -293,14 +295,19 @@ def call(fn: str, *args: Expr) -> Expr:
             return literal(-first.value, I64)
         if fn == "not" and first.dtype == BOOL:
             return literal(not first.value, BOOL)
-    return Call(fn, args, BOOL if fn in PREDICATES else first.dtype)
+    return Call(fn, args, call_dtype(fn, first.dtype))
+
+
+def call_dtype(fn: str, dtype: DType) -> DType:
+    """What a function of arguments of `dtype` gives."""
+    return BOOL if fn in PREDICATES else I32 if fn == "nearest" else dtype
 
 
 def cast(dtype: DType, arg: Expr) -> Expr:
     """`arg` as another element type; exact constants are folded."""
     if arg.dtype == dtype:
         return arg
-    if isinstance(arg, Const) and arg.dtype in (I64, BOOL) and isinstance(arg.value, int) and _holds(dtype, arg.value):
+    if isinstance(arg, Const) and isinstance(arg.value, int) and _holds(dtype, arg.value):
         return literal(arg.value != 0 if dtype == BOOL else arg.value, dtype)
     return Cast(arg, dtype)
 

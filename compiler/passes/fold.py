@@ -45,7 +45,9 @@ class Fold(Pass):
         return finish(rw, ctx, folded)
 
     def _is_worth_folding(self, op: Op) -> bool:
-        if not op.results or not op.inputs or op.spec.is_internal or op.regions:
+        if not op.results or not op.inputs or op.regions:
+            return False
+        if op.spec.is_internal and "elementwise" not in op.spec.tags:
             return False
         if op.spec.body is None or not all(isinstance(v, Weight) for v in op.inputs):
             return False

@@ -29,6 +29,7 @@ from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_groups import SplitGroups
 from occ.compiler.passes.split_phases import SplitPhases
+from occ.compiler.passes.use_integers import UseIntegers
 from occ.compiler.passes.use_kernels import UseKernels
 from occ.compiler.passes.use_winograd import UseWinograd
 from occ.compiler.target import Target
@@ -52,6 +53,9 @@ _COMMON: Pipeline = {
     ),
 }
 
+# The same where integers are no operators of the target: before constants fold, since folded weights have no codes.
+_ON_CODES: Pipeline = {**_COMMON, "canonical": (Canonicalize(), UseIntegers(), *_COMMON["canonical"][1:])}
+
 # What native targets do to named ops before they fuse them.
 _TO_KERNELS: tuple[Pass, ...] = (
     ApplyRewrites("fused"),
@@ -68,7 +72,7 @@ _TO_KERNELS: tuple[Pass, ...] = (
 
 PIPELINES: Mapping[str, Pipeline] = {
     "cpu": {
-        **_COMMON,
+        **_ON_CODES,
         "fused": (
             *_TO_KERNELS,
             SplitGroups(),
@@ -80,7 +84,7 @@ PIPELINES: Mapping[str, Pipeline] = {
         "lowered": (PlanMemory(),),
     },
     "cpu-jit": {
-        **_COMMON,
+        **_ON_CODES,
         "fused": (
             *_TO_KERNELS,
             Fuse(),
@@ -89,7 +93,7 @@ PIPELINES: Mapping[str, Pipeline] = {
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
     },
-    "interp": {**_COMMON, "canonical": (*_COMMON["canonical"], UseKernels())},
+    "interp": {**_ON_CODES, "canonical": (*_ON_CODES["canonical"], UseKernels())},
     "ascend": {**_COMMON, "fused": (ApplyRewrites("fused"), Expand())},
 }
 
@@ -117,7 +121,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

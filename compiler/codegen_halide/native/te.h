@@ -93,6 +93,16 @@ inline Expr te_mod(const Expr &a, const Expr &b) {
     return select(r != 0 && ((r < 0) != (b < 0)), r + b, r);
 }
 
+// The nearest integer, halves to even, of what i32 holds.
+inline Expr te_nearest(const Expr &x) { return cast<int32_t>(round(x)); }
+
+// a * b + c rounded once. LLVM fuses one product with one sum, and the strict operation behind them, which changes nothing,
+// keeps it from regrouping longer sums.
+inline Expr te_fma(const Expr &a, const Expr &b, const Expr &c) {
+    Type t = a.type();
+    return Internal::Call::make(t, Internal::Call::strict_max, {a * b + c, t.min()}, Internal::Call::PureIntrinsic);
+}
+
 // A condition that bounds inference does not look into.
 inline Expr te_opaque(const Expr &cond) { return cast<uint8_t>(cond) != cast<uint8_t>(0); }
 

@@ -9,42 +9,43 @@ from types import SimpleNamespace
 import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.conversion import quantize
 from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.expr import Expr, cast
-from occ.compiler.ir.ops.contraction import matmul
 from occ.compiler.ir.ops.contrib import DOMAIN
-from occ.compiler.ir.ops.quantize import centred, dequantized
+from occ.compiler.ir.ops.quantize import integers, scaled
 from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
-from occ.compiler.ir.shape import broadcast_shapes
-from occ.compiler.ir.te import Builder, Tensor
 from occ.compiler.ir.value import Value
 
 
-def _one(x: Tensor) -> Expr:
-    return x[(0,) * x.rank]
+def _binary(name: str, combine: Callable[..., Value]) -> OpSpec:
+    """QLinearAdd and QLinearMul: numpy broadcasting, scales of the tensors, and the arithmetic of onnxruntime on x86."""
 
+    def composite(
+        b: GraphBuilder, x: Value, x_scale: Value, x_zero: Value | None, y: Value, y_scale: Value, y_zero: Value | None,
+        scale: Value, zero: Value | None = None, *, a: SimpleNamespace,
+    ) -> Value:  # fmt: skip
+        def point(v: Value | None) -> Value:
+            return b.constant(np.float32(0)) if v is None else b.Cast(v, to=F32)
 
-def _zero(x: Tensor | None) -> Expr | None:
-    return None if x is None else _one(x)
-
-
-def _binary(name: str, combine: Callable[[Expr, Expr], Expr]) -> OpSpec:
-    """QLinearAdd and QLinearMul: numpy broadcasting, scales of the tensors."""
-
-    def body(
-        t: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y: Tensor, y_scale: Tensor, y_zero: Tensor | None,
-        scale: Tensor, zero: Tensor | None = None, *, a: SimpleNamespace,
-    ) -> Tensor:  # fmt: skip
-        def element(*i: Expr) -> Expr:
-            left = dequantized(x.at(i), _one(x_scale), _zero(x_zero), F32)
-            right = dequantized(y.at(i), _one(y_scale), _zero(y_zero), F32)
-            return quantize(combine(left, right) / _one(scale), x.dtype, _zero(zero))
-
-        return t.map(broadcast_shapes(x.shape, y.shape, op=name), element, name="quantized")
+        left, right = (b.Cast(v, to=F32) for v in (x, y))
+        made = combine(b, (left, x_scale, point(x_zero)), (right, y_scale, point(y_zero)), scale, point(zero))
+        return integers(b, made, None, x.tensor.dtype)
 
     operands = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
-    return OpSpec(f"{DOMAIN}.{name}", {"body": body, "signature": FormalSignature.of(operands, "C")})
+    return OpSpec(f"{DOMAIN}.{name}", {"composite": composite, "signature": FormalSignature.of(operands, "C")})
+
+
+Quantised = tuple[Value, Value, Value]  # codes in f32, scale, zero point in f32
+
+
+def _sum(b: GraphBuilder, x: Quantised, y: Quantised, scale: Value, zero: Value) -> Value:
+    by_x, by_y = (b.Div(v[1], scale) for v in (x, y))
+    fixed = b.Sub(zero, b.fma(by_x, x[2], b.Mul(by_y, y[2])))
+    return b.fma(x[0], by_x, b.fma(y[0], by_y, fixed))
+
+
+def _product(b: GraphBuilder, x: Quantised, y: Quantised, scale: Value, zero: Value) -> Value:
+    centred = b.Mul(b.Sub(x[0], x[2]), b.Sub(y[0], y[2]))
+    return b.Add(b.Mul(centred, b.Div(b.Mul(x[1], y[1]), scale)), zero)
 
 
 def _between(b: GraphBuilder, x: Value, quant: tuple[Value | None, ...], fn: Callable[[Value], Value]) -> Value:
@@ -117,21 +118,15 @@ class QLinearConcat:
 class QGemm:
     """`alpha * sa * sb * ((A' - za) @ (B' - zb) + C)`, quantised where there is a scale; those of B may be per column."""
 
-    def body(t, x, x_scale, x_zero, y, y_scale, y_zero, c=None, scale=None, zero=None, *, a):
-        def turned(v: Tensor, swap: int) -> Tensor:
-            return t.map(v.shape[::-1], lambda i, j: v[j, i], name="turned") if swap else v
-
-        left, right = turned(x, a.transA), turned(y, a.transB)
-        by_column = None if y_zero.type.size == 1 else (lambda i: y_zero[i[-1]])
-        acc = matmul(t, "QGemm", centred(t, left, x_zero), centred(t, right, y_zero, by_column))
-
-        def element(*i):
-            total = acc[i] if c is None else acc[i] + c.at(i)
-            sb = _one(y_scale) if y_scale.type.size == 1 else y_scale[i[-1]]
-            value = cast(F32, total) * (_one(x_scale) * sb * a.alpha)
-            return value if scale is None or zero is None else quantize(value / _one(scale), zero.dtype, _one(zero))
-
-        return t.map(acc.shape, element, name="qgemm")
+    def composite(b, x, x_scale, x_zero, y, y_scale, y_zero, c=None, scale=None, zero=None, *, a):
+        left, right = (b.Transpose(v) if swap else v for v, swap in ((x, a.transA), (y, a.transB)))
+        acc = b.MatMulInteger(left, right, x_zero, y_zero)
+        acc = acc if c is None else b.Add(acc, c)
+        if a.alpha != 1:
+            x_scale = b.Mul(b.constant(np.float32(a.alpha)), x_scale)
+        if scale is None or zero is None:
+            return scaled(b, acc, x_scale, y_scale)
+        return integers(b, scaled(b, acc, x_scale, y_scale, by=scale), zero, zero.tensor.dtype)
 
 
 def _to_float(b: GraphBuilder, acc: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
@@ -161,8 +156,8 @@ class DynamicQuantizeMatMul:
 
 _X = "X X_scale X_zero_point? Y_scale Y_zero_point?"
 ALL = (
-    _binary("QLinearAdd", lambda x, y: x + y),
-    _binary("QLinearMul", lambda x, y: x * y),
+    _binary("QLinearAdd", _sum),
+    _binary("QLinearMul", _product),
     _unary("QLinearLeakyRelu", _X, lambda b, x, a: b.LeakyRelu(x, alpha=a.alpha), alpha=float(np.float32(0.01))),
     _unary("QLinearSigmoid", _X, lambda b, x, a: b.Sigmoid(x)),
     _unary("QLinearSoftmax", "X X_scale x_zero_point? y_scale y_zero_point", _softmax, axis=-1, opset=None),

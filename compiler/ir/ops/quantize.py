@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
+import numpy as np
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.conversion import FLOAT8, quantize
 from occ.compiler.ir.dtype import F32, I32, U8, DType
 from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
@@ -14,6 +17,7 @@ from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import convolution
 from occ.compiler.ir.shape import normalize_axis, show_shape
 from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.value import Value
 
 Reader = Callable[[Sequence[Expr]], Expr]
 
@@ -141,35 +145,38 @@ class MatMulInteger:
         return matmul(t, "MatMulInteger", left, right)
 
 
-def requantized(acc: Expr, scale: Expr, zero: Expr | None, to: DType) -> Expr:
-    """An accumulator times a scale as a quantised value."""
-    return quantize(cast(F32, acc) * scale, to, zero)
+def integers(b: GraphBuilder, v: Value, zero: Value | None, to: DType) -> Value:
+    """`v + zero` as integers of type `to`: the nearest ones, halves to even, saturated."""
+    return b.saturate(v, zero, to=to)
+
+
+def _ratio(b: GraphBuilder, *scales: Value, by: Value | None) -> Value:
+    """The product of scales, from left to right, divided by that of the result: rounded as onnxruntime does."""
+    product = reduce(b.Mul, scales)
+    return product if by is None else b.Div(product, by)
+
+
+def scaled(b: GraphBuilder, acc: Value, *scales: Value, by: Value | None = None) -> Value:
+    """Sums in f32, by one factor; with constant scales it is a constant."""
+    return b.Mul(b.Cast(acc, to=F32), _ratio(b, *scales, by=by))
+
+
+def column(b: GraphBuilder, value: Value | None, behind: int = 1) -> Value | None:
+    """One value of each row or channel, so that it broadcasts along the axes `behind` it; others as they are."""
+    if value is None or value.tensor.rank != 1 or value.tensor.size == 1:
+        return value
+    return b.Reshape(value, b.constant(np.array([-1, *[1] * behind], np.int64)))
 
 
 @op("QLinearMatMul", tags=("contraction",))
 class QLinearMatMul:
-    """`saturate(round((a - za) @ (b - zb) * sa * sb / sy) + zy)`, the scales per tensor, row of a or column of b."""
+    """`saturate(round((a - za) @ (b - zb) * (sa * sb / sy)) + zy)`, the scales per tensor, row of a or column of b."""
 
-    def body(t, a_, a_scale, a_zero, b_, b_scale, b_zero, y_scale, y_zero, *, a):
-        left = centred(t, a_, a_zero, _of_rows(a_zero))
-        right = centred(t, b_, b_zero, _of_columns(b_zero))
-        acc = matmul(t, "QLinearMatMul", left, right)
-        to = a_.dtype if y_zero is None else y_zero.dtype
-
-        def read(value, of):
-            return value[(0,) * value.rank] if of is None else None
-
-        rows, columns = _of_rows(a_scale), _of_columns(b_scale)
-        out, zero = _of_rows(y_scale), _of_rows(y_zero)
-
-        def element(*i):
-            sa = cast(F32, read(a_scale, rows) if rows is None else rows(i))
-            sb = cast(F32, read(b_scale, columns) if columns is None else columns(i))
-            sy = cast(F32, read(y_scale, out) if out is None else out(i))
-            zy = None if y_zero is None else read(y_zero, zero) if zero is None else zero(i)
-            return requantized(acc[i], sa * sb / sy, zy, to)
-
-        return t.map(acc.shape, element, name="requantize")
+    def composite(b, x, x_scale, x_zero, y, y_scale, y_zero, scale, zero, *, a):
+        acc = b.MatMulInteger(x, y, x_zero, y_zero)
+        value = scaled(b, acc, column(b, x_scale), y_scale, by=column(b, scale))
+        to = x.tensor.dtype if zero is None else zero.tensor.dtype
+        return integers(b, value, column(b, zero), to)
 
 
 def _of_filters(value: Tensor | None) -> Reader | None:
@@ -190,18 +197,16 @@ class ConvInteger:
 class QLinearConv:
     """Quantised convolution; scale and zero point of the weight per tensor or per output channel, bias in i32."""
 
-    def body(t, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b=None, *, a):
-        acc = convolution(t, "QLinearConv", centred(t, x, x_zero), centred(t, w, w_zero, _of_filters(w_zero)), a)
+    def composite(b, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias=None, *, a):
+        spatial = x.tensor.rank - 2
+        acc = b.ConvInteger(x, w, x_zero, w_zero, **{key: getattr(a, key) for key in _WINDOW})
+        if bias is not None:
+            acc = b.Add(acc, b.Reshape(bias, b.constant(np.array([-1, *[1] * spatial], np.int64))))
+        value = scaled(b, acc, x_scale, column(b, w_scale, spatial), by=y_scale)
+        return integers(b, value, y_zero, y_zero.tensor.dtype)
 
-        def one(value):
-            return value[(0,) * value.rank]
 
-        def element(*i):
-            each = one(w_scale) if w_scale.type.size == 1 else w_scale[i[1]]
-            total = acc[i] if b is None else acc[i] + b[i[1]]
-            return requantized(total, one(x_scale) * each / one(y_scale), one(y_zero), y_zero.dtype)
-
-        return t.map(acc.shape, element, name="requantize")
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 ALL = (
