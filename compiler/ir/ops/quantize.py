@@ -152,8 +152,12 @@ def integers(b: GraphBuilder, v: Value, zero: Value | None, to: DType) -> Value:
 
 def _ratio(b: GraphBuilder, *scales: Value, by: Value | None) -> Value:
     """The product of scales, from left to right, divided by that of the result: rounded as onnxruntime does."""
-    product = reduce(b.Mul, scales)
-    return product if by is None else b.Div(product, by)
+    product = reduce(b.Mul, [_wide(b, v) for v in scales])
+    return product if by is None else b.Div(product, _wide(b, by))
+
+
+def _wide(b: GraphBuilder, scale: Value) -> Value:
+    return scale if scale.tensor.dtype == F32 else b.Cast(scale, to=F32)
 
 
 def scaled(b: GraphBuilder, acc: Value, *scales: Value, by: Value | None = None) -> Value:
