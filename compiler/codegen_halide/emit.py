@@ -10,7 +10,7 @@ from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text,
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.approx import erf, tanh
 from occ.compiler.ir.dtype import BOOL, F32, DType
-from occ.compiler.ir.expr import Axis, Binary, Call, Const, Expr, Load, Reduce, call, walk
+from occ.compiler.ir.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, call, walk
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
@@ -64,6 +64,33 @@ def _meets_infinities(e: Expr) -> bool:
             return False
 
 
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Reduce) and e.kind == "sum" and isinstance(e.body, Binary) and e.body.op == "mul"
+
+
+def _untested_products(f: TeFunc) -> set[str]:
+    """Sums of products whose value nothing asks about before it is in memory.
+
+    Fast-math lets LLVM conclude what a value is, not compute another one, so these may keep fused multiply-add. Maps in
+    between are inlined into the stage that is stored.
+    """
+    stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
+    readers: dict[str, list[AnyStage]] = {}
+    for s in f.stages:
+        for name in {n.source for e in s.exprs for n in walk(e) if isinstance(n, Load)}:
+            readers.setdefault(name, []).append(s)
+
+    def tested(name: str) -> bool:
+        return any(
+            any(isinstance(n, Call) and n.fn in PREDICATES for e in r.exprs for n in walk(e))
+            or isinstance(r, Scatter)
+            or (r.name not in stored and tested(r.name))
+            for r in readers.get(name, ())
+        )
+
+    return {s.name for s in f.stages if isinstance(s, Stage) and _is_product(s.expr) and not tested(s.name)}
+
+
 def _tiled(f: TeFunc) -> set[str]:
     """Reductions, which schedules compute in tiles of constant size, and inlined stages, through which they are read."""
     stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
@@ -84,6 +111,7 @@ class _Generator:
         self.layouts = {p.name: p.type.layout for p in f.params if not p.type.layout.is_row_major}
         self.lines: list[str] = []
         self.is_exact = any(_meets_infinities(n) for s in f.stages for e in s.exprs for n in walk(e))
+        self.relaxed = _untested_products(f) if self.is_exact else set[str]()
         self.tiled = frozenset(_tiled(f))
 
     def text(self) -> str:
@@ -170,7 +198,10 @@ class _Generator:
                 self._arg_reduce(name, at, r, printer)
             else:
                 self._reduce(name, at, r, printer)
-        self._line(f"{self._at(s)} = {self._exactly(printer.data(s.expr))};")
+        if isinstance(s.expr, Call) and s.expr.fn == "decay":  # the function itself takes NaN as it comes
+            self._line(f"{self._at(s)} = te_decay({self._exactly(printer.data(s.expr.args[0]))});")
+        else:
+            self._line(f"{self._at(s)} = {self._exactly(printer.data(s.expr))};")
 
     def _exactly(self, text: str) -> str:
         """An expression, kept from fast-math where the kernel meets infinities or NaNs: LLVM may take those for anything."""
@@ -179,12 +210,11 @@ class _Generator:
     def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
         self._domain(f"dom_{name}", r.axes)
         self._line(f"{at} = {literal_text(_neutral(r.kind, r.dtype), r.dtype)};")
-        body = self._exactly(printer.data(r.body))
+        body = printer.data(r.body) if name in self.relaxed else self._exactly(printer.data(r.body))
         match r.kind:
-            case "sum":
-                self._line(f"{at} += {body};")
-            case "prod":
-                self._line(f"{at} *= {body};")
+            case "sum" | "prod":
+                total = f"{at} {'+' if r.kind == 'sum' else '*'} {body}"
+                self._line(f"{at} = {total if name in self.relaxed else self._exactly(total)};")
             case "any" | "all":
                 self._line(f"{at} = {at} {'||' if r.kind == 'any' else '&&'} {body};")
             case _:

@@ -70,6 +70,8 @@ def _float_call(o: Ops, fn: str, args: list[Any], dtype: DType) -> Any:
             return o.intrinsic("llvm.fma", *o.match(*args))
         case _ if fn in _INTRINSICS:
             return o.rounded(o.intrinsic(f"llvm.{_INTRINSICS[fn]}", x), dtype)
+        case "decay":
+            return o.rounded(_libm(o, "exp", args), dtype)
         case _ if fn in _LIBM:
             return o.rounded(_libm(o, fn, args), dtype)
         case _:

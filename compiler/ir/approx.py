@@ -91,4 +91,4 @@ def erf(x: Expr, exp: Function = exp) -> Expr:
     return where(size < 1.0, small, where(x < 0.0, -large, large))
 
 
-APPROXIMATIONS: dict[str, Function] = {"exp": exp, "log": log, "tanh": tanh, "erf": erf}
+APPROXIMATIONS: dict[str, Function] = {"exp": exp, "decay": exp, "log": log, "tanh": tanh, "erf": erf}

@@ -16,14 +16,8 @@ from occ.compiler.passes.base import Context, Pass
 
 Order = tuple[int, ...]
 
-_WINDOWS = {
-    "Conv",
-    "MaxPool",
-    "AveragePool",
-    "LpPool",
-    "phases",
-    "winograd",
-}  # vectors along the channels, which lie last
+# vectors along the channels, which lie last
+_WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool", "phases", "winograd"}
 _FOLLOW = {
     "Concat",
     "Slice",
@@ -346,7 +340,9 @@ def _absorb(body: Region) -> int:
         assert source is not None
         for view in views:  # from the reader back to the producer
             layout = None if layout is None else _before(view, layout)
-        if layout is None or (_has(maker, {"MatMul"}) and layout.order and layout.order[-1] != value.tensor.rank - 1):
+        if layout is None or (
+            _has(maker, {"MatMul", "attend"}) and layout.order and layout.order[-1] != value.tensor.rank - 1
+        ):
             continue
         value.type = value.tensor.with_layout(layout)
         if maker.name == "fuse":
@@ -386,7 +382,8 @@ def _before(view: Op, layout: Layout) -> Layout | None:
 def _can_write_any(op: Op) -> bool:
     """Whether an op may write its result in another order: elementwise ops, and products, which run along the last axis."""
     inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
-    return all("elementwise" in o.spec.tags or o.name in (_FOLLOW | {"MatMul", "yield", "dims"}) for o in inner)
+    following = _FOLLOW | {"MatMul", "yield", "dims"}
+    return _has(op, {"attend"}) or all("elementwise" in o.spec.tags or o.name in following for o in inner)
 
 
 def _has(op: Op, names: set[str]) -> bool:

@@ -29,6 +29,7 @@ from occ.compiler.passes.rewrite import ApplyRewrites
 from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_groups import SplitGroups
 from occ.compiler.passes.split_phases import SplitPhases
+from occ.compiler.passes.use_attention import UseAttention
 from occ.compiler.passes.use_integers import UseIntegers
 from occ.compiler.passes.use_kernels import UseKernels
 from occ.compiler.passes.use_winograd import UseWinograd
@@ -77,6 +78,7 @@ PIPELINES: Mapping[str, Pipeline] = {
             *_TO_KERNELS,
             SplitGroups(),
             UseWinograd(),
+            UseAttention(),
             Fuse(lazy_transpose=True),
         ),
         "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights()),
@@ -121,7 +123,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

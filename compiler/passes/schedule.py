@@ -13,6 +13,7 @@ from occ.compiler.ir.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, reduce_axes
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import Machine, machine_of
+from occ.compiler.passes.schedule_attention import attention, clamped_rows
 from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, extent_of, step
 from occ.compiler.passes.schedule_rules import RULES, Rule, fallback, rows
 from occ.compiler.passes.schedule_winograd import winograd
@@ -45,11 +46,10 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
-    f = widened(_lanes(separate(f), machine))
+    f = clamped_rows(widened(_lanes(separate(f), machine)))
     facts = Facts(f, machine)
     last = facts.roots[-1]
-    tiled = winograd(facts)
-    if tiled is not None:
+    if (tiled := winograd(facts) or attention(facts)) is not None:
         return replace(f, schedule=tuple(tiled))
     by_rows = rows(last, facts)
     if by_rows is not None:

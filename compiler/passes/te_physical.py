@@ -26,7 +26,8 @@ def physical(f: TeFunc) -> TeFunc:
     results = {r.name for r in f.results}
     of_rank = {len(given[r.name]): given[r.name] for r in f.results if r.name in given}
     orders = dict(given)
-    for s in f.stages:
+    attends = any(s.name.startswith("attend_") for s in f.stages)  # a head at a time, in whatever order heads lie
+    for s in () if attends else f.stages:
         if s.name not in results and (order := of_rank.get(len(s.axes))) and not _keeps_rows(s, order, orders, f):
             orders[s.name] = order
 

@@ -143,5 +143,17 @@ inline Expr te_pow(const Expr &a, const Expr &b) {
     return cast(a.type(), te_to_int<int64_t>(pow(cast<double>(a), cast<double>(b))));
 }
 
+// e**x for x <= 0: `x = n ln 2 + r` with |r| <= ln 2 / 2, a polynomial, and n added to the exponent; 1e-7 of the result
+// down to -10, and 3e-7 below. Zero below the normal numbers; NaN stays, since no step compares it away.
+inline Expr te_decay(const Expr &x) {
+    if (x.type() != Float(32)) return exp(x);
+    Expr low = -87.33f;
+    Expr y = te_max_const(x, low);
+    Expr n = cast<int32_t>(y * 1.44269504f - 0.5f);  // truncates, so this rounds what is not positive
+    Expr r = y - cast<float>(n) * 0.693147181f;
+    Expr p = ((((0.00138368358f * r + 0.00837482419f) * r + 0.0416682251f) * r + 0.166664198f) * r + 0.49999991f) * r * r + r + 1.0f;
+    return select(strict_float(x < low), 0.0f, reinterpret<float>(reinterpret<int32_t>(p) + (n << 23)));
+}
+
 @FUNCTIONS@
 }  // namespace
