@@ -66,6 +66,7 @@ _TO_KERNELS: tuple[Pass, ...] = (
     Expand(),
     Fold(),
     PropagateConstants(),
+    Fold(),  # what the bodies of loops compute of constants alone
     Dce(),
     Defer(),
     SplitPhases(),
