@@ -62,7 +62,7 @@ def _atom_text(atom: dim.Atom) -> str:
 def literal_text(value: object, dtype: DType) -> str:
     """A typed constant."""
     if dtype == BOOL:
-        return "Expr(true)" if value else "Expr(false)"
+        return f"Internal::const_{str(bool(value)).lower()}()"
     if dtype.is_float:
         number = float(value)  # pyright: ignore[reportArgumentType]
         if dtype.name == "f32" and math.isfinite(number):

@@ -155,5 +155,10 @@ inline Expr te_decay(const Expr &x) {
     return select(strict_float(x < low), 0.0f, reinterpret<float>(reinterpret<int32_t>(p) + (n << 23)));
 }
 
+// A function of f64 of the C library.
+inline Expr te_libm(const char *name, const Expr &x) {
+    return Internal::Call::make(Float(64), name, {x}, Internal::Call::PureExtern);
+}
+
 @FUNCTIONS@
 }  // namespace
