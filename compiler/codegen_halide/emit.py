@@ -33,7 +33,7 @@ def _helper(name: str) -> str:
     body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32), lambda e: call("exp", e)))
     return (
         f"inline Expr te_{name}(const Expr &value) {{\n"
-        f"    if (value.type() == Float(64)) return te_libm(\"{name}\", value);\n"
+        f'    if (value.type() == Float(64)) return te_libm("{name}", value);\n'
         f"    Expr wide = cast<float>(value);\n"
         f"    auto x = [&] {{ return wide; }};\n"
         f"    return cast(value.type(), {body});\n}}"
