@@ -147,7 +147,7 @@ def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None
 def _host_target(tools: Toolchain, cache: Cache) -> str:
     """The Halide target of this machine, spelled out, so that the cache tells machines apart."""
     probe = tools.halide / "bin" / "get_host_target"
-    known = digest(["host", tools.identity, _cpu_identity()])
+    known = digest(["host", tools.identity, cpu_identity()])
     path = cache.path("tool", known, ".txt")
     if path.is_file():
         return path.read_text()
@@ -159,7 +159,7 @@ def _host_target(tools: Toolchain, cache: Cache) -> str:
     return found
 
 
-def _cpu_identity() -> str:
+def cpu_identity() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -34,11 +34,16 @@ Schedule = tuple[Directive, ...]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a user wants of the schedule of a kernel; the rules choose all else. Choices that a kernel has no use for are left.
+    """What a user or the tuner wants of the schedule of a kernel; the rules choose all else. Choices that a kernel has no
+    use for are left.
 
     Attributes:
         vectorize: lanes of a vector; 0 to leave it to the rules.
         tile: positions along the axis before the vectors that are computed together; 0 likewise.
+        vectors: vectors of a tile of a product; 0 likewise.
+        unroll: steps of a sum that stand one after the other in the innermost loop; 0 likewise.
+        block: tiles, or rows of a window, that are computed one after the other by a thread; 0 likewise.
+        outer: what the outermost loop of a product goes over, `rows` or `columns`; empty likewise.
         parallel: whether the outer loops run on several threads; None likewise.
         compute_root: stages that are no reduction are computed into memory, one after the other, instead of inside of
             each other.
@@ -46,6 +51,10 @@ class Hint:
 
     vectorize: int = 0
     tile: int = 0
+    vectors: int = 0
+    unroll: int = 0
+    block: int = 0
+    outer: str = ""
     parallel: bool | None = None
     compute_root: bool = False
 
@@ -56,19 +65,23 @@ class Hint:
         Raises:
             Invalid: an unknown choice or a value that it cannot have.
         """
-        made: dict[str, int | bool] = {}
+        made: dict[str, int | bool | str] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):
             key, _, value = (part.strip() for part in item.partition("="))
             if key not in CHOICES or value not in CHOICES[key]:
                 known = "; ".join(f"{k}={', '.join(v)}" if v != ("",) else k for k, v in CHOICES.items())
                 raise Invalid(f"`{item}` is no choice of a schedule", code="OCC0610", help=f"choices: {known}")
-            made[key] = int(value) if value.isdigit() else value != "off"
+            made[key] = value if key == "outer" else int(value) if value.isdigit() else value != "off"
         return cls(**made)  # pyright: ignore[reportArgumentType]
 
 
 CHOICES = {
     "vectorize": ("2", "4", "8", "16", "32", "64"),
     "tile": tuple(map(str, range(1, 17))),
+    "vectors": ("1", "2", "3", "4"),
+    "unroll": ("1", "2", "4", "8", "16"),
+    "block": ("1", "2", "4", "8", "16", "32", "64"),
+    "outer": ("rows", "columns"),
     "parallel": ("on", "off"),
     "compute_root": ("",),
 }

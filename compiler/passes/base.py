@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,7 @@ class Context:
         source: how messages name the model.
         takes: whether the target takes an operator by its name, so that it is not expanded.
         rules: user rules, in no particular order.
+        tune: gives the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
         why: told why a rule does not match at an op: the rule, the op, the reason; empty where it matched.
     """
 
@@ -39,6 +40,7 @@ class Context:
     source: str = ""
     takes: Callable[[str], bool] = lambda _: False
     rules: tuple[Rule, ...] = ()
+    tune: Callable[[Module], Mapping[str, str]] | None = None
     why: Callable[[Rule, Op, str], None] | None = None
 
 

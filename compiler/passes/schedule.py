@@ -34,6 +34,8 @@ class Schedule(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         machine = machine_of(ctx.options)
         make = plain if ctx.options.get("schedule") == "fallback" else scheduled
+        hints = ctx.tune(m) if ctx.tune is not None else {}
+        m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
         made = {name: make(f, machine) for name, f in m.te.items() if not f.source}
         changed = [name for name, f in made.items() if f != m.te[name]]
         m.te |= made

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from occ.compiler.ir.dim import Dim, evaluate, product, symbols
+from occ.compiler.ir.schedule import Hint
 from occ.compiler.ir.te import Stage, reduce_axes
 from occ.compiler.passes.schedule_facts import Contraction, element_bits, extent_of
 from occ.compiler.passes.te_inline import nominal
@@ -30,18 +31,22 @@ class Blocks:
     outermost: bool
 
 
-def row_blocks(acc: Stage, c: Contraction, width: int, rows: int, panels: int) -> Blocks | None:
+def row_blocks(acc: Stage, c: Contraction, width: int, rows: int, panels: int, hint: Hint) -> Blocks | None:
     """The blocks of the rows of `acc`, or None where the panels alone will do.
 
     Where all weights stay in L2, a block goes through all panels: its rows are read from memory once, and what it writes
-    is whole. Otherwise a block is a part of a panel.
+    is whole. Otherwise a block is a part of a panel. What a hint says counts before that.
     """
     size = element_bits(acc) // 8
     depth = nominal(product(a.extent for a in reduce_axes(acc.expr)))
     columns = nominal(extent_of(acc, c.lanes))
     tiles = ceil(_least(extent_of(acc, c.tile)) / rows)
     outermost = columns * depth * size <= _NEAR
-    if outermost:
+    if hint.outer:
+        outermost = hint.outer == "rows"
+    if hint.block:
+        wanted, least = hint.block, 0
+    elif outermost:
         wanted = min(_NEAR // 2 // (rows * (depth + columns) * size), ceil(tiles / _TASKS))
         least = _WORTH // (2 * rows * columns * depth)
     elif panels < _TASKS:

@@ -41,6 +41,12 @@ def packed_contraction(s: AnyStage, facts: Facts) -> Directives | None:
         lanes = width if width < lanes else lanes // 2
     if width == 0 or width % lanes:
         return None
+    if wanted := facts.hint.vectors * lanes:
+        width = (
+            wanted
+            if width % wanted == 0 or (not found.panel and nominal(extent_of(acc, found.lanes)) >= wanted)
+            else width
+        )
     most = (
         max(facts.machine.accumulators * lanes // width, 1) if width <= 2 * lanes else facts.machine.accumulators // 2
     )
@@ -58,12 +64,14 @@ def _width(extent: Dim, lanes: int) -> int:
     return 0
 
 
-def _unrolled(extent: Dim) -> int:
-    """How often the innermost reduced axis is unrolled: whole, or by a divisor, since a test for the end in the innermost
-    loop costs more than unrolling gains.
+def _unrolled(extent: Dim, wanted: int) -> int:
+    """How often the innermost reduced axis is unrolled: as is wanted, whole, or by a divisor, since a test for the end in
+    the innermost loop costs more than unrolling gains.
     """
     if not isinstance(extent, int):
         return 1
+    if wanted and extent % wanted == 0:
+        return wanted
     return extent if extent <= 8 else max(k for k in range(1, 9) if extent % k == 0)
 
 
@@ -87,7 +95,7 @@ def _tile(
     if m:
         out.split(m, f"{m}o", f"{m}i", rows, tail)
         inner.append(f"{m}i")
-        blocks = None if c.outer else row_blocks(acc, c, width, rows, prod(max(k, 1) for k in counts))
+        blocks = None if c.outer else row_blocks(acc, c, width, rows, prod(max(k, 1) for k in counts), facts.hint)
         if blocks is not None:
             out.split(f"{m}o", f"{m}b", f"{m}o", blocks.tiles, "GuardWithIf")
             at = len(c.batch) + (not blocks.outermost)
@@ -123,7 +131,7 @@ def _tile(
     if a_m:
         start.unroll(a_m)
         update.unroll(a_m)
-    if (times := _unrolled(extent_of(acc, order[0]))) > 1:
+    if (times := _unrolled(extent_of(acc, order[0]), facts.hint.unroll)) > 1:
         update.unroll(order[0], times)
     return [*out.directives, *start.directives, *update.directives]
 
@@ -161,7 +169,10 @@ def window(s: AnyStage, facts: Facts) -> Directives | None:
     out.vectorize(f"{last.name}i")
     taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
     small = len(sums) == 1 and all(isinstance(n, int) and n <= 7 for n in taps)
-    tile, block = _neighbours(s, facts) if small and len(names) > 1 else 1, 4 if small and len(names) > 2 else 1
+    tile, block = (
+        _neighbours(s, facts) if small and len(names) > 1 else 1,
+        (facts.hint.block or 4) if small and len(names) > 2 else 1,
+    )
     inner, outer = [f"{last.name}i"], list(names[:-1])
     if tile > 1:
         x = outer[-1]

@@ -28,9 +28,9 @@ def winograd(facts: Facts) -> list[Directive] | None:
 class _Winograd:
     def __init__(self, facts: Facts, root: Stage, parts: dict[str, Stage]) -> None:
         self.facts, self.root, self.parts = facts, root, parts
-        self.lanes = facts.machine.lanes(32)
         (param,) = (p for p in facts.f.params if p.type.layout.tiles)
         self.width = param.type.layout.tiles[0][1]
+        self.lanes = min(facts.machine.lanes(32), self.width)
         down, across = (parts["input"].axes[k].extent for k in (-3, -2))
         assert isinstance(down, int)
         assert isinstance(across, int)
@@ -113,7 +113,7 @@ class _Winograd:
         m, acc = self.parts["products"], self.parts["sum"]
         e, g, *_, ty, tx, o = (a.name for a in m.axes)
         most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
-        rows = _rows(self.block_x, most)
+        rows = min(self.facts.machine.rows, self.block_x) or _rows(self.block_x, most)
         high = 2 if rows * 2 <= most and self.block_y % 2 == 0 else 1
         p = Scheduler(m.name).compute_at(self.root.name, self.panel).bound_extent(o, self.width)
         p.split(o, f"{o}u", f"{o}v", self.lanes)
@@ -128,7 +128,7 @@ class _Winograd:
         (r,) = (a.name for a in reduce_axes(acc.expr))
         update.split(ao, f"{ao}w", f"{ao}x", self.lanes)
         update.reorder(f"{ao}x", f"{ao}w", ax, ay, r, ag, ae)
-        update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(ax).unroll(ay).unroll(r, 4)
+        update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(ax).unroll(ay).unroll(r, self.facts.hint.unroll or 4)
         return [*p.directives, *start.directives, *update.directives]
 
     def _output(self) -> list[Directive]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
     from occ.compiler.driver import Compilation
+    from occ.compiler.tune import Tuner
     from occ.runtime.artifact import Artifact
 
 # What --emit can write: the end of the default path, and what it is.
@@ -44,22 +46,29 @@ EMITS = {
     show_default=True,
     help="; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) + ".",
 )
+@click.option(
+    "--tune",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Measure other schedules of the kernels for about that long, and take those that win. 0 takes what earlier builds found.",
+)
 @options.compile_options
 @pass_options
 @options.as_json
 def command(
-    model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, as_json: bool, **how: object
-) -> None:
+    model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, tune: float | None,
+    as_json: bool, **how: object,
+) -> None:  # fmt: skip
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
     start = time.perf_counter()
     looking = Looking.take(how)
     place = out or _default_out(model, emit)
-    plain = emit == "artifact" and not folder and not looking.asked
+    plain = emit == "artifact" and not folder and not looking.asked and tune is None
     earlier = Earlier.of(model, target, save_stages, how) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
         how |= {"target": target, "save_stages": save_stages}
-        facts, files = _build(model, place, emit, folder, looking, as_json, how)
+        facts, files = _build(model, place, emit, folder, looking, tune, as_json, how)
         if earlier is not None:
             earlier.keep(place, files, facts)
     facts["seconds"] = round(time.perf_counter() - start, 3)
@@ -70,13 +79,21 @@ def command(
 
 
 def _build(
-    model: str, place: Path, emit: str, folder: bool, looking: Looking, as_json: bool, how: dict[str, Any]
+    model: str,
+    place: Path,
+    emit: str,
+    folder: bool,
+    looking: Looking,
+    tune: float | None,
+    as_json: bool,
+    how: dict[str, Any],
 ) -> tuple[dict[str, Any], Sequence[Path]]:
     """Compile and write; gives the facts of the summary, and the external data that the model refers to."""
     from occ.compiler.driver import Compilation
 
     with progress() as tell:
         compilation = Compilation(options.source_of(model), options.settings(progress=tell, **looking.settings, **how))
+        tuner = _tuner(compilation, tune) if tune is not None else None
         artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
         if emit == "om":
             artifact = _compile_parts(compilation, artifact)
@@ -86,7 +103,17 @@ def _build(
     validated = compilation.validated
     if validated is not None and not as_json:
         say(validated)
-    return _facts(compilation, artifact, written), compilation.module.files
+    if tuner is not None and not as_json:
+        say(tuner.table())
+    tuned = {"tuned": [asdict(t) for t in tuner.done]} if tuner is not None else {}
+    return {**_facts(compilation, artifact, written), **tuned}, compilation.module.files
+
+
+def _tuner(compilation: Compilation, seconds: float) -> Tuner:
+    from occ.compiler.tune import Tuner
+
+    compilation.context.tune = tuner = Tuner.of(compilation, seconds)
+    return tuner
 
 
 def _default_out(model: str, emit: str) -> Path:

@@ -1,0 +1,184 @@
+"""The measured tuner: no choice changes results, winners are remembered, and a build that does not ask for it stays as it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp, model_of, reference
+from occ.compiler import tune
+from occ.compiler.cache import Cache, digest
+from occ.compiler.driver import Compilation, Settings
+from occ.compiler.ir.expr import literal
+from occ.compiler.ir.te import Stage, TeFunc
+from occ.compiler.measure import Bench, Operands
+from occ.compiler.passes.machine import machine_of
+from occ.compiler.passes.schedule import scheduled
+from occ.compiler.tune import TRIED, Tuned, Tuner
+
+pytestmark = pytest.mark.toolchain
+
+
+def tuner(compilation: Compilation, seconds: float) -> Tuner:
+    compilation.context.tune = made = Tuner.of(compilation, seconds)
+    return made
+
+
+def forget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember under keys of this test alone."""
+    monkeypatch.setattr(Tuner, "_key", lambda _, f: digest([str(folder), f.name]))
+
+
+def unscheduled(model: onnx.ModelProto) -> list[TeFunc]:
+    return list(Compilation(model, Settings("cpu", stop_after="lower-te")).advance("scheduled").te.values())
+
+
+def candidates(f: TeFunc) -> list[TeFunc]:
+    """The function under every choice that changes its schedule, the rules' own first."""
+    hints = ["", *(f"{k}={v}" for k, values in TRIED.items() for v in values)]
+    made = {(g.stages, g.schedule): g for g in (scheduled(replace(f, hint=h), machine_of({})) for h in reversed(hints))}
+    return [g.with_name(f"{f.name}_{k}") for k, g in enumerate(reversed(made.values()))]
+
+
+def product_of(rows: int | str, batch: str = "") -> onnx.ModelProto:
+    """rows x 96 by 96 x 80, and a bias."""
+    rng = np.random.default_rng(3)
+    weights = {"w": rng.standard_normal((96, 80), dtype=np.float32), "b": rng.standard_normal(80, dtype=np.float32)}
+    return model_of(
+        f"g (float[{batch}{rows}, 96] x) => (float[{batch}{rows}, 80] y) {{ p = MatMul(x, w) y = Add(p, b) }}", weights
+    )
+
+
+def convolution(taps: int, groups: int, size: int | str = 20) -> onnx.ModelProto:
+    w = np.random.default_rng(4).standard_normal((64, 64 // groups, taps, taps)).astype(np.float32)
+    p = taps // 2
+    text = f"""g (float[1, 64, {size}, 20] x) => (float[1, 64, {size}, 20] y) {{
+        c = Conv<pads = [{p}, {p}, {p}, {p}], group = {groups}>(x, w)
+        y = Relu(c)
+    }}"""
+    return model_of(text, {"w": w})
+
+
+NETS = {
+    "product": product_of(100),
+    "product of symbolic rows": product_of("n"),
+    "1x1": convolution(1, 1),
+    "depthwise": convolution(3, 64),
+    "winograd": convolution(3, 1),
+    "symbolic 1x1": convolution(1, 1, "h"),
+}
+
+
+@pytest.mark.parametrize("name", ["product", *(pytest.param(n, marks=pytest.mark.slow) for n in list(NETS)[1:])])
+def test_no_choice_changes_results(name: str) -> None:
+    maker = tuner(Compilation(mlp(), Settings("cpu")), 1)
+    for f in unscheduled(NETS[name]):
+        made = candidates(f)
+        code, names = maker.compiled(made)
+        assert names == [g.name for g in made]
+        assert Bench(code, names, Operands(made[0]), 2).names == names
+
+
+def test_a_kernel_that_computes_something_else_cannot_win() -> None:
+    maker = tuner(Compilation(mlp(), Settings("cpu")), 1)
+    (f,) = unscheduled(model_of("g (float[500] x) => (float[500] y) { y = Relu(x) }"))
+    (s,) = f.stages
+    assert isinstance(s, Stage)
+    off = replace(f, stages=(replace(s, expr=s.expr + literal(0.001, s.dtype)),))
+    right, wrong = (scheduled(g, machine_of({})) for g in (f, off.with_name(f"{f.name}_off")))
+    code, names = maker.compiled([right, wrong])
+    assert names == [f.name, f"{f.name}_off"]
+    assert Bench(code, names, Operands(right), 1).names == [f.name]
+
+
+def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(tmp_path, monkeypatch)
+    monkeypatch.setattr(tune, "_GAIN", -9.0)  # whatever is tried wins
+    monkeypatch.setattr(tune, "TRIED", {"unroll": ("2",)})
+    model = product_of("n")
+    plain = Compilation(model, Settings("cpu")).artifact()
+    first = Compilation(model, Settings("cpu"))
+    looked = tuner(first, 60)
+    session = first.artifact().session(1)
+    (found,) = looked.done
+    assert (found.hint, found.uses, found.remembered, looked.left) == ("unroll=2", 1, False, 0)
+    assert first.module.te[found.kernel].hint == "unroll=2"
+    assert f"{found.kernel}: unroll=2: MatMul" in looked.table()
+    assert "tuned 1 of 1 kernels (0 remembered, 0 not looked at)" in looked.table()
+    for n in (1, 50):
+        x = np.random.default_rng(n).standard_normal((n, 96), dtype=np.float32)
+        (want,) = reference(model, {"x": x})
+        assert np.abs(session(x)[0] - want).max() <= 1e-5 * np.abs(want).max()
+
+    again = Compilation(model, Settings("cpu"))
+    recalled = tuner(again, 0)
+    assert again.artifact().code == first.artifact().code
+    assert [t.remembered for t in recalled.done] == [True]
+    assert "(1 remembered, 0 not looked at)" in recalled.table()
+    assert Compilation(model, Settings("cpu")).artifact().code == plain.code != first.artifact().code
+
+
+def test_nothing_is_measured_without_time_and_a_spoilt_entry_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(tmp_path, monkeypatch)
+    compilation = Compilation(mlp(), Settings("cpu"))
+    made = tuner(compilation, 0)
+    compilation.advance("scheduled")
+    assert (made.done, made.left) == ([], 2)
+    for f in unscheduled(mlp()):
+        Cache().put("tuned", made._key(f), b'{"hint": 3', ".json")
+    compilation = Compilation(mlp(), Settings("cpu"))
+    made = tuner(compilation, 0)
+    compilation.advance("scheduled")
+    assert (made.done, made.left) == ([], 2)
+
+
+def test_symbolic_sizes_are_typical_ones_and_within_a_cache() -> None:
+    (f,) = [f for f in unscheduled(convolution(1, 1, "h")) if f.name.startswith("conv")]
+    (size,) = Operands(f).sizes.values()
+    assert size == 64
+    (f,) = unscheduled(model_of("g (float[n, 3000, 100] x) => (float[n, 3000, 100] y) { y = Relu(x) }"))
+    (size,) = Operands(f).sizes.values()
+    assert size == 4  # 64 of them would be 150 MB
+
+
+def test_the_table_adds_up_what_a_run_gains() -> None:
+    made = Tuner("host", machine_of({}), 1, Cache(), 2)
+    made.done = [Tuned("a", ("A",), 3, "tile=2", 2e-3, 1e-3), Tuned("b", ("B\n",), 1, "", 1e-3, 1e-3)]
+    lines = made.table().splitlines()
+    assert len(lines) == 3
+    assert lines[1].split()[:4] == ["2.0000", "1.0000", "2.00", "3"]
+    assert lines[2].endswith("3.000 of 7.000 ms less, threads: 2")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (["-t", "cpu-jit"], "target `cpu-jit` has no schedules to tune"),
+        (["-C", "schedule=fallback"], "`-C schedule=fallback` has no schedules to tune"),
+        (["-C", "halide.target=arm-64-linux"], "cannot be measured on this machine"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(occ_cli, tmp_path: Path, how: list[str], said: str) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    ran = occ_cli("build", tmp_path / "m.onnx", "-o", tmp_path / "m.occ", "--tune", "1", *how)
+    assert ran.code == 2
+    assert "OCC0603" in ran.err
+    assert said in ran.err
+
+
+def test_the_command_line_says_what_was_gained(occ_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(tmp_path, monkeypatch)
+    monkeypatch.setattr(tune, "TRIED", {"tile": ("2",)})
+    onnx.save(product_of(64), tmp_path / "m.onnx")
+    ran = occ_cli("build", tmp_path / "m.onnx", "-o", tmp_path / "m.occ", "--tune", "30", "--json")
+    (kernel,) = json.loads(ran.out)["tuned"]
+    assert kernel["kernel"].startswith("matmul_add")
+    assert kernel["after"] <= kernel["before"]
+    ran = occ_cli("build", tmp_path / "m.onnx", "-o", tmp_path / "m.occ", "--tune", "0")
+    assert "(1 remembered, 0 not looked at)" in ran.err
