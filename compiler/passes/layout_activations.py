@@ -17,7 +17,7 @@ from occ.compiler.passes.base import Context, Pass
 Order = tuple[int, ...]
 
 # vectors along the channels, which lie last
-_WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool", "phases", "winograd"}
+_WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool", "phases", "winograd", "conv_dot"}
 _FOLLOW = {
     "Concat",
     "Slice",
@@ -32,6 +32,7 @@ _FOLLOW = {
 _ROWS = {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}  # sums over whole planes
 _LAST = {
     "MatMul",
+    "matmul_dot",
     "Softmax",
     "LogSoftmax",
     "LayerNormalization",
@@ -106,7 +107,7 @@ class _Chooser:
                     self._need_last(op, o, k)
             elif (o.name in _ROWS or _runs_along_rows(o)) and (j := self._outer(op, o, 0)) is not None:
                 self.need_rows(op, j)
-            elif o.name in ("Conv", "winograd", "Gemm"):
+            elif o.name in ("Conv", "winograd", "conv_dot", "Gemm"):
                 self._need_channels(op, o)
         self._follow(op, inner, names)
 

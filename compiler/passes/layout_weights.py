@@ -50,7 +50,11 @@ class LayoutWeights(Pass):
 def weight_layout(op: Op, lanes: int) -> Layout | None:
     """The layout of the weight of an op: panels along the axis that only the weight has, or None."""
     x, w = (*op.operands, None, None)[:2]
-    if not isinstance(w, Weight) or not w.tensor.layout.is_row_major or w.tensor.dtype.name not in PACKED:
+    if not isinstance(w, Weight) or not w.tensor.layout.is_row_major:
+        return None
+    if op.name in ("conv_dot", "matmul_dot"):
+        return _in_fours(op, w, lanes)
+    if w.tensor.dtype.name not in PACKED:
         return None
     rank = w.tensor.rank
     match op.name:
@@ -73,6 +77,16 @@ def weight_layout(op: Op, lanes: int) -> Layout | None:
             return None
     width = panel_width(int(w.tensor.dims[axis]), lanes, least)  # pyright: ignore[reportArgumentType]
     return Layout(order, ((axis, width),)) if width else None
+
+
+def _in_fours(op: Op, w: Weight, lanes: int) -> Layout:
+    """Panels of fours of bytes, each of which is multiplied into a lane of i32."""
+    rank = w.tensor.rank
+    if op.name == "conv_dot" and op.a.group != 1:
+        return Layout((*range(1, rank), 0))
+    axis, order, four = (0, (0, *range(3, rank), 1, 2), 2) if op.name == "conv_dot" else (2, (2, 0, 1), 1)
+    width = panel_width(int(w.tensor.dims[axis]), lanes, 1)  # pyright: ignore[reportArgumentType]
+    return Layout(order, ((axis, width), (four, 4)))
 
 
 def _is_channels_last(x: Value | None) -> bool:

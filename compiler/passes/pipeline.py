@@ -30,6 +30,7 @@ from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_groups import SplitGroups
 from occ.compiler.passes.split_phases import SplitPhases
 from occ.compiler.passes.use_attention import UseAttention
+from occ.compiler.passes.use_dot import UseDot
 from occ.compiler.passes.use_integers import UseIntegers
 from occ.compiler.passes.use_kernels import UseKernels
 from occ.compiler.passes.use_winograd import UseWinograd
@@ -80,6 +81,7 @@ PIPELINES: Mapping[str, Pipeline] = {
             SplitGroups(),
             UseWinograd(),
             UseAttention(),
+            UseDot(),
             Fuse(lazy_transpose=True),
         ),
         "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights()),
@@ -124,7 +126,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, UseDot, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

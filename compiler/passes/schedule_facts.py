@@ -118,6 +118,7 @@ class Contraction:
         panel: width of the panels that `B` is packed in, or 0.
         a, b: the loads.
         order: the reduced axes, innermost first, so that `B` is read as it lies in memory.
+        dot: a reduced axis of four bytes whose products one instruction adds up in a lane, not in `order`; or empty.
     """
 
     lanes: str
@@ -128,6 +129,7 @@ class Contraction:
     a: Load
     b: Load
     order: tuple[str, ...]
+    dot: str = ""
 
 
 def contraction(s: Stage, f: TeFunc) -> Contraction | None:
@@ -163,13 +165,15 @@ def _roles(s: Stage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     param = next((p for p in f.params if p.name == b.source), None)
     if not only_b:
         return None
-    panel = 0
+    panel, dot = 0, ""
     if param is not None and param.type.layout.tiles:
-        ((axis, panel),) = param.type.layout.tiles
+        (axis, panel), *rest = param.type.layout.tiles
         index = b.index[axis]
         if not isinstance(index, Index) or index.name not in only_b:
             return None
         lanes = index.name
+        four = rest[0][0] if rest else None
+        dot = next((n.name for n in walk(b.index[four]) if isinstance(n, Index)), "") if four is not None else ""
     else:
         symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
         lanes = next((n for n in only_b if step(b, n, symbols, f.sources) == 1), "")
@@ -178,7 +182,8 @@ def _roles(s: Stage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     only_a = [n for n in mine if n in in_a and n not in in_b]
     tile = only_a[-1] if only_a else ""
     batch = tuple(n for n in mine if n != lanes and n not in only_a)
-    return Contraction(lanes, tile, tuple(only_a[:-1]), batch, panel, a, b, _reduction_order(s, b, param))
+    order = tuple(n for n in _reduction_order(s, b, param) if n != dot)
+    return Contraction(lanes, tile, tuple(only_a[:-1]), batch, panel, a, b, order, dot)
 
 
 def _reduction_order(s: Stage, b: Load, param: Param | None) -> tuple[str, ...]:

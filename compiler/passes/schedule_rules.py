@@ -127,11 +127,15 @@ def _tile(
     tile = [a_m] if a_m else []
     rest = [a for a in others if a != a_m]
     order = list(c.order)
-    update.reorder(f"{a_n}x", f"{a_n}w", *tile, *order, *reversed(rest)).vectorize(f"{a_n}x").unroll(f"{a_n}w")
+    dot = [c.dot] if c.dot else []
+    update.reorder(*dot, f"{a_n}x", f"{a_n}w", *tile, *order, *reversed(rest))
+    if dot:
+        update.atomic().vectorize(c.dot)
+    update.vectorize(f"{a_n}x").unroll(f"{a_n}w")
     if a_m:
         start.unroll(a_m)
         update.unroll(a_m)
-    if (times := _unrolled(extent_of(acc, order[0]), facts.hint.unroll)) > 1:
+    if order and (times := _unrolled(extent_of(acc, order[0]), facts.hint.unroll)) > 1:
         update.unroll(order[0], times)
     return [*out.directives, *start.directives, *update.directives]
 

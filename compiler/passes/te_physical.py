@@ -64,6 +64,11 @@ def physical(f: TeFunc) -> TeFunc:
 def _keeps_rows(s: AnyStage, order: Order, orders: dict[str, Order], f: TeFunc) -> bool:
     """Whether a stage is better off in the order of what it reads: a border around a picture of a few channels."""
     narrow = s.axes[order[-1]].extent
-    if not isinstance(narrow, int) or narrow >= _NARROW or any(isinstance(n, Reduce) for e in s.exprs for n in walk(e)):
+    if (
+        s.dtype.bits == 8
+        or not isinstance(narrow, int)
+        or narrow >= _NARROW
+        or any(isinstance(n, Reduce) for e in s.exprs for n in walk(e))
+    ):
         return False
     return all(ld.source not in orders for ld in loads(*s.exprs))

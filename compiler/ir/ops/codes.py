@@ -1,13 +1,15 @@
-"""The compiler's own ops between sums and codes, the integers of quantised tensors."""
+"""The compiler's own ops on codes, the integers of quantised tensors: products, and the way from sums to codes."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 from occ.compiler.ir.conversion import quantize
-from occ.compiler.ir.dtype import F32, I32
+from occ.compiler.ir.dtype import F32, I32, U8
 from occ.compiler.ir.expr import call, cast, clamp, literal
 from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import broadcast_shapes
+from occ.compiler.ir.te import Builder, Tensor
 
 
 @op("fma", tags=("elementwise",))
@@ -43,4 +45,66 @@ class Saturate:
         return t.map(shape, element, name="saturate")
 
 
-ALL = (Fma, Saturate)
+def _bytes(t: Builder, x: Tensor) -> Tensor:
+    """The codes as u8: signed ones 128 higher, which is how processors multiply bytes."""
+    return x if x.dtype == U8 else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
+
+
+@op("conv_dot", tags=("contraction", "window"))
+class ConvDot:
+    """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
+
+    The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies; that of
+    others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border.
+    """
+
+    def body(t, x, w, total, *, a):
+        fours = a.group == 1
+        taps = tuple(a.kernel_shape)
+        x = _bytes(t, x)
+        win = window_of("conv_dot", x.shape[2:], taps, a)
+        missing = 4 * w.shape[1] - x.shape[1] if fours else 0
+        padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), literal(a.zero, U8))
+        n, each = len(taps), w.shape[0] // a.group
+
+        def product(*i):
+            batch, o, pos = i[0], i[1], i[2 : 2 + n]
+            if fours:
+                q, c, tap = i[2 + n], i[3 + n], i[4 + n :]
+                channel, filter_ = c * 4 + q, w[(o, c, q, *tap)]
+            else:
+                c, tap = i[2 + n], i[3 + n :]
+                channel, filter_ = o // each * w.shape[1] + c, w[(o, c, *tap)]
+            return cast(I32, padded[(batch, channel, *win.position(pos, tap))]) * cast(I32, filter_)
+
+        over = (4, w.shape[1], *taps) if fours else (w.shape[1], *taps)
+        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, name="conv")
+        return t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
+
+
+@op("matmul_dot", tags=("contraction",))
+class MatmulDot:
+    """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`; `total` has the sums of its columns."""
+
+    def body(t, x, w, total, zero=None, *, a):
+        shift = 0 if x.dtype == U8 else 128
+        x = _bytes(t, x)
+        k = 4 * w.shape[0]
+        padded = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), k - x.shape[-1]), literal(0, U8))
+
+        def product(*i):
+            *row, n, q, r = i
+            return cast(I32, padded[(*row, r * 4 + q)]) * cast(I32, w[r, q, n])
+
+        acc = t.sum((*x.shape[:-1], w.shape[2]), (4, w.shape[0]), product, name="matmul")
+
+        def element(*i):
+            moved = literal(shift, I32)
+            if zero is not None:
+                moved = cast(I32, zero[(0,) * zero.rank]) + moved
+            return acc[i] - moved * total[i[-1]]
+
+        return t.map(acc.shape, element, name="sums")
+
+
+ALL = (Fma, Saturate, ConvDot, MatmulDot)
