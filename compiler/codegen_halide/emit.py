@@ -18,7 +18,7 @@ from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_a
 _TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
 # Functions of f32 that come from te, because Halide's own are library calls or less exact. Its `exp` is good, and the one
 # of te relies on rounding that Halide's fast arithmetic would optimise away.
-_HELPERS = {"tanh": tanh, "erf": erf}
+_HELPERS = {"tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
 
 
 def prelude() -> str:
@@ -30,7 +30,7 @@ def prelude() -> str:
 
 def _helper(name: str) -> str:
     """A C++ function from the te arithmetic of an approximation."""
-    body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32), lambda e: call("exp", e)))
+    body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32)))
     return (
         f"inline Expr te_{name}(const Expr &value) {{\n"
         f'    if (value.type() == Float(64)) return te_libm("{name}", value);\n'

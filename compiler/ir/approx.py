@@ -28,8 +28,8 @@ _LOG = (
     -0.0797411054,
 )
 _TANH = (-0.3333332837, 0.1333274990, -0.0538478047, 0.0209824834, -0.0060753995)
-_ERF = (1.1283791065, -0.3761262298, 0.1128356531, -0.0268528797, 0.0051863836, -0.0007991616, 0.0000778769)
-_ERFC = (0.0005193912, 0.2747147381, 0.3251533508, 0.1168077961, 0.3802427650, -0.0384556130, -0.0597650721)
+_ERF = (1.1283791065, 0.1915506124, 0.0528754890, 0.0038081759, 0.0002846883, 0.0000020259)
+_ERF_BELOW = (1.0, 0.5030899644, 0.1145597547, 0.0150551181, 0.0011707298, 0.0000378318)
 
 
 def _polynomial(x: Expr, coeffs: tuple[float, ...]) -> Expr:
@@ -80,15 +80,11 @@ def tanh(x: Expr, exp: Function = exp) -> Expr:
     return where(size < 0.625, small, where(x < 0.0, -large, large))
 
 
-def erf(x: Expr, exp: Function = exp) -> Expr:
-    """`x P(x*x)` below 1, else `1 - exp(-x*x) Q(1 / (1 + |x|/2))`; 1.8e-7."""
-    size = call("abs", x)
-    z = x * x
-    small = x * _polynomial(z, _ERF)
-    bounded = clamp(size, 0.0, 4.1)  # erf(4.1) rounds to 1
-    t = literal(1, F32) / (bounded * 0.5 + 1.0)
-    large = 1.0 - exp(-(bounded * bounded)) * _polynomial(t, _ERFC)
-    return where(size < 1.0, small, where(x < 0.0, -large, large))
+def erf(x: Expr) -> Expr:
+    """`x P(x*x) / Q(x*x)` up to 3.92, where erf rounds to 1; 4e-7."""
+    bounded = clamp(x, -3.92, 3.92)
+    z = bounded * bounded
+    return clamp(bounded * _polynomial(z, _ERF) / _polynomial(z, _ERF_BELOW), -1.0, 1.0)
 
 
 APPROXIMATIONS: dict[str, Function] = {"exp": exp, "decay": exp, "log": log, "tanh": tanh, "erf": erf}
