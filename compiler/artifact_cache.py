@@ -7,7 +7,6 @@ of other packages - is not tracked, so such builds are neither kept nor found.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -26,6 +25,7 @@ from typing import Any
 from occ.compiler.cache import Cache, digest
 from occ.compiler.diagnostics import error
 from occ.compiler.entry_points import GROUPS, installed
+from occ.compiler.stamps import Stamps
 
 _LIMIT = 2 << 30  # bytes of kept artifacts; those that were not used for longest go first
 
@@ -49,10 +49,12 @@ class Request:
     Attributes:
         model: path of an .onnx file.
         how: options that decide what the artifact is, by name.
+        stamps: what is known of files.
     """
 
     model: Path
     how: Mapping[str, Any]
+    stamps: Stamps
 
     @cached_property
     def began(self) -> int:
@@ -64,7 +66,7 @@ class Request:
         """What the artifact is kept under: of the model as it is when this is first asked for, so before the build."""
         _ = self.began
         how = json.dumps(dict(self.how), sort_keys=True, default=list)
-        return digest([self.model.stem, how, _file_digest(self.model), *_surroundings()])
+        return digest([self.model.stem, how, self.stamps.digest_of(self.model), *_surroundings()])
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,17 @@ class Found:
 
     path: Path
     facts: dict[str, Any]
+    request: Request
 
     def copy_to(self, place: Path) -> bool:
-        """Write a copy under a temporary name and move it into place; False if it has just gone from the cache.
+        """Write a copy under a temporary name and move it into place, unless it is there already; False if it has just
+        gone from the cache.
 
         Raises:
             OSError: the place cannot be written.
         """
+        if self.request.stamps.holds(place, self.request.key):
+            return True
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{place.name[:60]}.", suffix=".tmp", dir=place.parent)
         os.close(handle)
@@ -87,6 +93,7 @@ class Found:
             shutil.copyfile(self.path, name)
             os.chmod(name, 0o644)
             os.replace(name, place)
+            self.request.stamps.note(place, self.request.key)
         except FileNotFoundError:
             return False
         finally:
@@ -111,11 +118,12 @@ class ArtifactCache:
         try:
             with suppress(FileNotFoundError):
                 note = json.loads(self.cache.path("artifact", request.key, ".json").read_bytes())
-                if any(_file_digest(request.model.parent / name) != seen for name, seen in note["files"].items()):
+                folder, stamps = request.model.parent, request.stamps
+                if any(stamps.digest_of(folder / name) != seen for name, seen in note["files"].items()):
                     return None
                 path = self.cache.path("artifact", request.key, ".occ")
                 os.utime(path)  # used: see `_shrink`
-                return Found(path, note["facts"])
+                return Found(path, note["facts"], request)
         except (OSError, ValueError, KeyError):
             pass  # a cache that cannot be read is an empty one
         return None
@@ -135,13 +143,14 @@ class ArtifactCache:
         try:
             if any(f.stat().st_mtime_ns > request.began for f in (request.model, *files)):
                 return  # written to while it was built
-            seen = {f.resolve().relative_to(folder).as_posix(): _file_digest(f) for f in files}
+            seen = {f.resolve().relative_to(folder).as_posix(): request.stamps.digest_of(f) for f in files}
             with self.cache.workspace() as work:
                 copied = Path(work) / "artifact"
                 shutil.copyfile(artifact, copied)
                 self.cache.adopt("artifact", request.key, copied, ".occ")
             note = json.dumps({"files": seen, "facts": dict(facts)})
             self.cache.put("artifact", request.key, note.encode(), ".json")
+            request.stamps.note(artifact, request.key)
             self._shrink()
         except (OSError, ValueError):
             return  # the build is done: that it is not kept is no error of it
@@ -155,11 +164,6 @@ class ArtifactCache:
             path.with_suffix(".json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             total -= stat.st_size
-
-
-def _file_digest(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()  # processors have instructions for this one
 
 
 def _surroundings() -> Iterator[str]:

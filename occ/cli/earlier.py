@@ -10,6 +10,7 @@ from typing import Any
 from occ.cli.options import project_rules
 from occ.compiler.artifact_cache import ArtifactCache, Request
 from occ.compiler.cache import Cache
+from occ.compiler.stamps import Stamps
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Earlier:
         if not model.endswith(".onnx") or not Path(model).is_file():
             return None
         deciding = {name: how[name] for name in ("shapes", "dims", "options")}
-        return cls(
-            ArtifactCache(Cache()), Request(Path(model), {"target": target, "save_stages": save_stages, **deciding})
-        )
+        cache = Cache()
+        how = {"target": target, "save_stages": save_stages, **deciding}
+        return cls(ArtifactCache(cache), Request(Path(model), how, Stamps(cache)))
 
     def copied(self, place: Path) -> dict[str, Any] | None:
         """Write the artifact of an earlier build; gives its facts, or None if there is none.

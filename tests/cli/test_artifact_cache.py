@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -12,7 +13,9 @@ import onnx
 import pytest
 from building import mlp, reference
 from occ.compiler import artifact_cache
+from occ.compiler import stamps as stamps_module
 from occ.compiler.cache import Cache
+from occ.compiler.stamps import Stamps
 
 
 @pytest.fixture
@@ -142,7 +145,7 @@ def test_a_size_that_is_no_number_is_refused(occ_cli, model, monkeypatch):
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(model, monkeypatch):
-    request = artifact_cache.Request(model, {})
+    request = artifact_cache.Request(model, {}, Stamps(Cache()))
     Path("cache").write_text("a file where the folder should be")
     cache = artifact_cache.ArtifactCache(Cache())
     assert cache.find(request) is None
@@ -159,3 +162,35 @@ def test_results_of_a_kept_artifact(occ_cli, model):
         assert build(occ_cli, model, "-o", "m.occ") == unchanged
         assert occ_cli("run", "m.occ", "--input", "x=x.npy", "--output", "out").code == 0
         np.testing.assert_allclose(np.load("out/y.npy"), want, rtol=1e-5)
+
+
+def test_an_artifact_that_is_in_place_is_left_alone(occ_cli, model):
+    assert not build(occ_cli, model, "-o", "m.occ")
+    first, data = Path("m.occ").stat(), Path("m.occ").read_bytes()
+    assert build(occ_cli, model, "-o", "m.occ")
+    assert Path("m.occ").stat().st_ino == first.st_ino
+    with open("m.occ", "r+b") as f:
+        f.write(b"not a zip file")
+    assert build(occ_cli, model, "-o", "m.occ")
+    assert Path("m.occ").read_bytes() == data
+    Path("m.occ").unlink()
+    assert build(occ_cli, model, "-o", "m.occ")
+    assert Path("m.occ").read_bytes() == data
+
+
+def test_a_file_is_read_again_only_if_it_may_have_changed(tmp_path, monkeypatch):
+    read: list[str] = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda f, how: read.append(f.name) or digest(f, how))
+    stamps, file = Stamps(Cache(tmp_path / "cache")), tmp_path / "m.onnx"
+    file.write_bytes(b"one")
+    first = stamps.digest_of(file)
+    assert (stamps.digest_of(file), len(read)) == (first, 2)  # it is too young for its times to be trusted
+    monkeypatch.setattr(stamps_module, "_SETTLED", -(10**9))
+    assert [stamps.digest_of(file) for _ in range(3)] == [first] * 3
+    assert len(read) == 3
+    file.write_bytes(b"two")
+    assert stamps.digest_of(file) == hashlib.sha256(b"two").hexdigest()
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        stamps.digest_of(file)
