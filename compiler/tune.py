@@ -172,7 +172,8 @@ class Tuner:
             hint, before, after = _Search(self, by_name[name], end).best()
             self.done.append(Tuned(name, nodes[name], uses[name], hint, before, after))
             known = {"kernel": name, "hint": hint, "before": before, "after": after}
-            if time.perf_counter() < end:  # a search that was cut short is not the last word
+            # That a search which was cut short finds nothing is not the last word.
+            if hint or time.perf_counter() < end:
                 self.cache.put("tuned", self._key(by_name[name]), json.dumps(known).encode(), ".json")
             seen += seconds
 
