@@ -21,25 +21,10 @@ from occ.compiler.ir.approx import APPROXIMATIONS
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.expr import (
-    Axis,
-    Binary,
-    Bitcast,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Reduce,
-    Select,
-    Size,
-    cast,
-    rewrite,
-    walk,
-)
+from occ.compiler.ir.expr import Axis, Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size, cast
 from occ.compiler.ir.index import axis_symbols, to_dim
 from occ.compiler.ir.te import Param, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.walks import rewrite, walk
 
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.expr import Expr, Load, Reduce, walk
+from occ.compiler.ir.expr import Expr, Load, Reduce
 from occ.compiler.ir.index import axis_symbols, to_dim
 from occ.compiler.ir.te import Stage, reduce_axes
+from occ.compiler.ir.walks import walk
 
 _BLOCK = 8192  # elements of a one-dimensional stage that one task takes
 _ROWS = 4

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import Dim, product
-from occ.compiler.ir.expr import Binary, Call, Expr, Load, Reduce, Select, children, walk
+from occ.compiler.ir.expr import Binary, Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te import Scatter, TeFunc
+from occ.compiler.ir.walks import children, walk
 
 _FREE = ("neg", "not", "isnan", "isinf")
 

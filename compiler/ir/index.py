@@ -13,22 +13,9 @@ from typing import Any
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, Symbol
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.expr import (
-    Axis,
-    Binary,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Select,
-    Size,
-    binary,
-    literal,
-    rewrite,
-    walk,
-    wrap,
-)
+from occ.compiler.ir.expr import Axis, Binary, Const, Expr, Index, Load, Select, Size, binary, literal, wrap
 from occ.compiler.ir.te import AnyStage, Scatter, Stage, reduce_axes
+from occ.compiler.ir.walks import rewrite, walk
 
 _MARK = "'"  # ends the symbol of an axis, so that it cannot be confused with a dim
 _TO_DIM: dict[str, Any] = {

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, Sym, substitute
-from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce, Size, rewrite, wrap
+from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce, Size, wrap
 from occ.compiler.ir.shape import equal_dims
 from occ.compiler.ir.te import AnyStage, Builder, Scatter, Stage, TeFunc, Tensor, reduce_axes
 from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.walks import rewrite
 
 CODE = "OCC0615"
 

@@ -23,12 +23,12 @@ from occ.compiler.ir.expr import (
     Operand,
     Reduce,
     literal,
-    walk,
     where,
     wrap,
 )
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.walks import walk
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from occ.compiler.ir.expr import Call, Expr, Load, Reduce, Select, walk
+from occ.compiler.ir.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.te import Scatter, Stage, TeFunc, position
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.walks import walk
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.likeness import likeness
 from occ.compiler.passes.outline import outline, results_of

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from occ.compiler.ir.expr import Index, Load, Reduce, minimum, rewrite, wrap
+from occ.compiler.ir.expr import Index, Load, Reduce, minimum, wrap
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.walks import rewrite
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import Machine, machine_of
 from occ.compiler.passes.schedule_attention import attention, clamped_rows

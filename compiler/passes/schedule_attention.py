@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, product
-from occ.compiler.ir.expr import Index, Load, minimum, rewrite, wrap
+from occ.compiler.ir.expr import Index, Load, minimum, wrap
 from occ.compiler.ir.schedule import Directive, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.walks import rewrite
 from occ.compiler.passes.schedule_facts import Facts, extent_of
 from occ.compiler.passes.schedule_loops import row_tail, tile_size
 

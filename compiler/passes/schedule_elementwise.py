@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import gcd
 
-from occ.compiler.ir.expr import Binary, Const, Index, Load, Reduce, walk
+from occ.compiler.ir.expr import Binary, Const, Index, Load, Reduce
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Scheduler
 from occ.compiler.ir.te import AnyStage, Stage
+from occ.compiler.ir.walks import walk
 from occ.compiler.passes.schedule_facts import Facts, element_bits, step, work
 from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.te_inline import nominal

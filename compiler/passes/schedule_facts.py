@@ -8,10 +8,11 @@ from functools import cached_property
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, product
-from occ.compiler.ir.expr import Binary, Cast, Expr, Index, Load, Reduce, walk
+from occ.compiler.ir.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.index import axis_symbols, to_dim
 from occ.compiler.ir.schedule import Hint
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.walks import walk
 from occ.compiler.passes.machine import Machine
 from occ.compiler.passes.schedule_loops import SERIAL
 from occ.compiler.passes.te_inline import materialised, nominal

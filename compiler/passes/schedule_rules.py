@@ -10,10 +10,11 @@ from collections.abc import Callable
 from math import prod
 
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.expr import Load, Reduce, walk
+from occ.compiler.ir.expr import Load, Reduce
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Scheduler
 from occ.compiler.ir.te import AnyStage, Scatter, Stage, loads, reduce_axes
+from occ.compiler.ir.walks import walk
 from occ.compiler.passes.schedule_blocks import row_blocks
 from occ.compiler.passes.schedule_elementwise import elementwise, vectorise
 from occ.compiler.passes.schedule_facts import Contraction, Facts, contraction, element_bits, extent_of, step, work

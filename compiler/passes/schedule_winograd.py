@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.expr import Load, walk
+from occ.compiler.ir.expr import Load
 from occ.compiler.ir.schedule import Directive, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, reduce_axes
+from occ.compiler.ir.walks import walk
 from occ.compiler.passes.schedule_facts import Facts, element_bits
 
 _STAGES = ("columns", "input", "sum", "products", "rows", "output")

@@ -9,11 +9,12 @@ from functools import cache
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I32
-from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce, Size, literal, maximum, rewrite, where, wrap
+from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce, Size, literal, maximum, where, wrap
 from occ.compiler.ir.index import simplify_stage
 from occ.compiler.ir.meaning import dims_of
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
 from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.walks import rewrite
 
 Put = Callable[[Dim], Dim]
 FLAG = "flag"  # the result that is the number of the first failed check, or 0

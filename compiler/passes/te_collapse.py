@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce, children, rewrite, walk
+from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc
 from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.walks import children, rewrite, walk
 
 Pair = tuple[str, int]  # (parameter, stage or first axis of a reduction; position of the first of two adjacent dims)
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, evaluate, product, symbols
-from occ.compiler.ir.expr import Call, Expr, Load, Reduce, Select, replace_indices, rewrite, walk
+from occ.compiler.ir.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.index import simplify_stage
 from occ.compiler.ir.te import AnyStage, Scatter, Stage, TeFunc, loads, position, reduce_axes
+from occ.compiler.ir.walks import replace_indices, rewrite, walk
 
 _TYPICAL = 64  # value put in for a symbolic dim when sizes are compared
 _CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from occ.compiler.ir.expr import Expr, Load, Reduce, rewrite, walk
+from occ.compiler.ir.expr import Expr, Load, Reduce
 from occ.compiler.ir.layout import ROW
 from occ.compiler.ir.te import AnyStage, Param, Scatter, TeFunc, loads
 from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.walks import rewrite, walk
 
 Order = tuple[int, ...]
 _NARROW = 8  # channels below which a border is added in the order of the input: vectors along them would be short

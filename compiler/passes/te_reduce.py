@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, floordiv
-from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce, binary, replace_indices, wrap
+from occ.compiler.ir.expr import Axis, Expr, Index, Load, Reduce, binary, wrap
 from occ.compiler.ir.te import AnyStage, Stage, TeFunc, position
+from occ.compiler.ir.walks import replace_indices
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 

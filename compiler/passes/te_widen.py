@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.expr import Axis, Cast, Expr, Load, Reduce, cast, rewrite, walk
+from occ.compiler.ir.expr import Axis, Cast, Expr, Load, Reduce, cast
 from occ.compiler.ir.te import AnyStage, Scatter, Stage, TeFunc, position
+from occ.compiler.ir.walks import rewrite, walk
 from occ.compiler.passes.schedule_facts import contraction
 
 _HALF = ("f16", "bf16")
