@@ -88,7 +88,16 @@ class Exported:
         infos = session(self.path).get_inputs()
         made = _read(first) or _random(infos)
         yield made
-        yield _read(second) or _doubled(infos, made)
+        yield _read(second) or self._other(infos, made)
+
+    def _other(self, infos: list[onnxruntime.NodeArg], made: Arrays) -> Arrays:
+        """A second set: twice the size, or the same where the model has a size inside that does not go with its inputs."""
+        doubled = _drawn(infos, made, 2)
+        try:
+            session(self.path).run(None, dict(doubled))
+        except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
+            return _drawn(infos, made, 1)
+        return doubled
 
 
 def folders() -> list[Exported]:
@@ -113,13 +122,13 @@ def _random(infos: list[onnxruntime.NodeArg]) -> Arrays:
     return made
 
 
-def _doubled(infos: list[onnxruntime.NodeArg], first: Arrays) -> Arrays:
-    """Other data, every named dim twice as long, which keeps sums such as `past + sequence` right."""
+def _drawn(infos: list[onnxruntime.NodeArg], first: Arrays, times: int) -> Arrays:
+    """Other data, every named dim so many times as long, which keeps sums such as `past + sequence` right."""
     rng = np.random.default_rng(1)
     made: dict[str, np.ndarray] = {}
     for p in infos:
         old = first[p.name]
-        shape = tuple(n if isinstance(d, int) else 2 * n for d, n in zip(p.shape, old.shape, strict=True))
+        shape = tuple(n if isinstance(d, int) else times * n for d, n in zip(p.shape, old.shape, strict=True))
         if "mask" in p.name:
             new = np.ones(shape)
         elif "position" in p.name:
