@@ -33,27 +33,33 @@ def product(op: Op, rw: Rewriter) -> bool:
     return True
 
 
-def _conv(op: Op, to: Codes, rw: Rewriter) -> Value | None:
-    x, w = codes_of(op.operands[0]), codes_of(op.operands[1], axis=0)
-    if x is None or w is None or not _fits(x, w, to) or not isinstance(w.data, Weight):
+def _biased(
+    op: Op, axis: int, to: Codes, rw: Rewriter, *, constant: bool = False
+) -> tuple[Codes, Codes, Value | None] | None:
+    """The codes of the operands of a product, and the bias in steps of its sums; None where one of them has none, or
+    where weights that have to be `constant` are not.
+    """
+    x, w = codes_of(op.operands[0]), codes_of(op.operands[1], axis=axis)
+    if x is None or w is None or not _fits(x, w, to) or (constant and not isinstance(w.data, Weight)):
         return None
     bias = op.operands[2] if len(op.operands) > 2 else None
-    b = rw.builder(op)
-    sums = bias_codes(bias, x, w, b)
-    if bias is not None and sums is None:
+    sums = bias_codes(bias, x, w, rw.builder(op))
+    return None if bias is not None and sums is None else (x, w, sums)
+
+
+def _conv(op: Op, to: Codes, rw: Rewriter) -> Value | None:
+    found = _biased(op, 0, to, rw, constant=True)
+    if found is None:
         return None
+    (x, w, sums), b = found, rw.builder(op)
     return b.QLinearConv(*x.operands(b), *w.operands(b), *to.scales(b), sums, **op.attrs)
 
 
 def _gemm(op: Op, to: Codes, rw: Rewriter) -> Value | None:
-    x, w = codes_of(op.operands[0]), codes_of(op.operands[1], axis=0 if op.a.transB else 1)
-    if x is None or w is None or not _fits(x, w, to) or op.a.alpha != 1 or op.a.beta != 1:
+    found = _biased(op, 0 if op.a.transB else 1, to, rw) if op.a.alpha == op.a.beta == 1 else None
+    if found is None:
         return None
-    bias = op.operands[2] if len(op.operands) > 2 else None
-    b = rw.builder(op)
-    sums = bias_codes(bias, x, w, b)
-    if bias is not None and sums is None:
-        return None
+    (x, w, sums), b = found, rw.builder(op)
     attrs = {"transA": op.a.transA, "transB": op.a.transB}
     return b.op("com.microsoft.QGemm", *x.operands(b), *w.operands(b), sums, *to.scales(b), **attrs)
 

@@ -241,6 +241,11 @@ def test_sample_on_cpu(dtype):
     check(cases[:: 29 if dtype == "float32" else 41], "cpu")
 
 
+@pytest.mark.parametrize(("op", "dtype"), [("ReduceMax", "bool"), ("Erf", "float64")])
+def test_types_that_halide_has_no_word_for(op, dtype):
+    check(cases_of([op], dtype)[:2], "cpu")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
