@@ -99,6 +99,11 @@ _HALIDE_OPTIONS = {
     "schedule": Option(
         "rules", ("rules", "fallback"), "`fallback` gives all kernels plain loops: the baseline of measurements"
     ),
+    "precision": Option(
+        "f32",
+        ("f32", "bf16"),
+        "of the operands of products with constant f32 weights: `bf16` is up to twice as fast, and off by 0.2 %",
+    ),
     "winograd": Option(
         "auto",
         ("auto", "off"),

@@ -216,6 +216,8 @@ class Printer:
             return f"({arg} != 0)"
         if e.arg.dtype.is_float and e.dtype.is_int:
             return f"te_to_int<{cpp_type(e.dtype)}>({arg})"
+        if e.dtype.name == "bf16" and e.arg.dtype.is_float:
+            return f"te_to_bf16({arg})"
         return f"cast<{cpp_type(e.dtype)}>({arg})"
 
 

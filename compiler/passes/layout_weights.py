@@ -80,13 +80,13 @@ def weight_layout(op: Op, lanes: int) -> Layout | None:
 
 
 def _in_fours(op: Op, w: Weight, lanes: int) -> Layout:
-    """Panels of fours of bytes, each of which is multiplied into a lane of i32."""
+    """Panels of fours of bytes or pairs of bf16, each of which is multiplied into a lane of 32 bits."""
     rank = w.tensor.rank
     if op.name == "conv_dot" and op.a.group != 1:
         return Layout((*range(1, rank), 0))
     axis, order, four = (0, (0, *range(3, rank), 1, 2), 2) if op.name == "conv_dot" else (2, (2, 0, 1), 1)
     width = panel_width(int(w.tensor.dims[axis]), lanes, 1)  # pyright: ignore[reportArgumentType]
-    return Layout(order, ((axis, width), (four, 4)))
+    return Layout(order, ((axis, width), (four, int(w.tensor.dims[four]))))  # pyright: ignore[reportArgumentType]
 
 
 def _is_channels_last(x: Value | None) -> bool:

@@ -20,6 +20,7 @@ class Machine:
         registers: number of vector registers.
         cores: that a kernel may expect to share its work.
         widens_f16: whether f16 become f32 in one instruction.
+        dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions that are computed together beside the lanes, if not 0.
     """
@@ -28,6 +29,7 @@ class Machine:
     registers: int = 32
     cores: int = 4
     widens_f16: bool = True
+    dots_bf16: bool = False
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -53,7 +55,9 @@ def machine_of(options: Mapping[str, Any]) -> Machine:
 def _named(target: str) -> Machine:
     parts = target.split("-")
     if any(p.startswith("avx512") for p in parts):
-        return Machine(512, 32)
+        return Machine(
+            512, 32, dots_bf16=any(p.startswith(("avx512_zen4", "avx512_zen5", "avx512_sapphire")) for p in parts)
+        )
     if parts[0] == "x86":
         return Machine(256 if {"avx", "avx2"} & set(parts) else 128, 16, widens_f16="f16c" in parts)
     return Machine(128, 32 if "64" in parts else 16, widens_f16="64" in parts)
@@ -69,5 +73,5 @@ def _host() -> Machine:
         flags = set[str]()
     cores = os.cpu_count() or 1
     if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= flags:
-        return Machine(512, 32, cores)
+        return Machine(512, 32, cores, dots_bf16="avx512_bf16" in flags)
     return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags)

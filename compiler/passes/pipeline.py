@@ -26,6 +26,7 @@ from occ.compiler.passes.narrow_weights import NarrowWeights
 from occ.compiler.passes.plan_memory import PlanMemory
 from occ.compiler.passes.propagate_constants import PropagateConstants
 from occ.compiler.passes.rewrite import ApplyRewrites
+from occ.compiler.passes.round_operands import RoundOperands
 from occ.compiler.passes.schedule import Schedule
 from occ.compiler.passes.split_groups import SplitGroups
 from occ.compiler.passes.split_phases import SplitPhases
@@ -81,6 +82,7 @@ PIPELINES: Mapping[str, Pipeline] = {
             SplitGroups(),
             UseWinograd(),
             UseAttention(),
+            RoundOperands(),
             UseDot(),
             Fuse(lazy_transpose=True),
         ),
@@ -126,7 +128,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, UseDot, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

@@ -119,7 +119,8 @@ class Contraction:
         panel: width of the panels that `B` is packed in, or 0.
         a, b: the loads.
         order: the reduced axes, innermost first, so that `B` is read as it lies in memory.
-        dot: a reduced axis of four bytes whose products one instruction adds up in a lane, not in `order`; or empty.
+        dot: a reduced axis of four bytes or two bf16 whose products one instruction adds up in a lane, not in `order`; or
+            empty.
     """
 
     lanes: str

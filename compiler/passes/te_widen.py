@@ -16,7 +16,8 @@ _HALF = ("f16", "bf16")
 def widened(f: TeFunc) -> TeFunc:
     """Values are the same, since every 16-bit float is an f32: those that sums broadcast lie in memory as f32.
 
-    The operand that lanes run along, as a rule the weights, is widened in registers as it streams in.
+    The operand that lanes run along, as a rule the weights, is widened in registers as it streams in. Pairs of bf16 that
+    one instruction multiplies stay as they are.
 
     `pad[i] = x[i]  acc[i, j] = sum[r](cast<f32>(pad[i + r]) * cast<f32>(w[r, j]))` -->
     `pad[i] = cast<f32>(x[i])  acc[i, j] = sum[r](pad[i + r] * cast<f32>(w[r, j]))`
@@ -32,7 +33,7 @@ def _parameters(f: TeFunc) -> TeFunc:
     for s in f.stages:
         found = contraction(s, f) if isinstance(s, Stage) else None
         p = params.get(found.a.source) if found is not None else None
-        if found is None or p is None or p.type.dtype.name not in _HALF or p.type.layout.tiles:
+        if found is None or found.dot or p is None or p.type.dtype.name not in _HALF or p.type.layout.tiles:
             stages.append(s)
             continue
         if p.name not in made:
@@ -47,10 +48,12 @@ def _parameters(f: TeFunc) -> TeFunc:
 def _stages(f: TeFunc) -> TeFunc:
     """A stage without a sum, all of whose readers widen it, is widened itself."""
     results = {r.name for r in f.results}
+    sums = [contraction(s, f) for s in f.stages if isinstance(s, Stage)]
+    paired = {c.a.source for c in sums if c is not None and c.dot}
     for s in f.stages:
         if isinstance(s, Scatter) or s.name in results or s.dtype.name not in _HALF:
             continue
-        if any(isinstance(n, Reduce) for n in walk(s.expr)) or not _all_widen(s.name, f):
+        if any(isinstance(n, Reduce) for n in walk(s.expr)) or not _all_widen(s.name, f) or s.name in paired:
             continue
         wide = replace(s, expr=cast(F32, s.expr))
         readers = [wide if r is s else _reader(r, s.name) for r in f.stages]

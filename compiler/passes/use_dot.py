@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from occ.compiler.ir.dtype import I8, U8
+from occ.compiler.ir.dtype import F32, I8, U8
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.rewriter import Rewriter, Rule
-from occ.compiler.ir.value import Weight
+from occ.compiler.ir.rewriter import Rewriter, Rule, erase_dead
+from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.compiler.passes.machine import machine_of
+from occ.compiler.passes.narrow_weights import narrowed
+from occ.compiler.passes.round_operands import is_rounded
 
 _LEAST = 4  # columns of a weight: fewer are no vector
 
@@ -31,7 +34,7 @@ def convolution(op: Op, rw: Rewriter) -> bool:
     b = rw.builder(op)
     attrs = {**op.attrs, "kernel_shape": w.shape[2:], "zero": point, "group": groups}
     attrs |= {"auto_pad": op.a.auto_pad, **{key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}}
-    fours = _in_fours(w, 1) if groups == 1 else w
+    fours = _in_groups(w, 1, 4) if groups == 1 else w
     rw.replace(op, [b.conv_dot(x, b.constant(fours), b.constant(total.astype(np.int32)), **attrs)])
     return True
 
@@ -46,7 +49,7 @@ def product(op: Op, rw: Rewriter) -> bool:
         return False
     b = rw.builder(op)
     total = w.sum(0, dtype=np.int64).astype(np.int32)
-    rw.replace(op, [b.matmul_dot(x, b.constant(_in_fours(w, 0)), b.constant(total), zero)])
+    rw.replace(op, [b.matmul_dot(x, b.constant(_in_groups(w, 0, 4)), b.constant(total), zero)])
     return True
 
 
@@ -61,13 +64,69 @@ def _weight(op: Op) -> np.ndarray | None:
     return (w.data.astype(np.int32) - shift).astype(np.int8)
 
 
-def _in_fours(w: np.ndarray, axis: int) -> np.ndarray:
-    """An axis as fours, filled up with zeros: `[.., C, ..]` --> `[.., C/4, 4, ..]`."""
-    margins = [(0, -n % 4 if k == axis else 0) for k, n in enumerate(w.shape)]
-    return np.ascontiguousarray(np.pad(w, margins).reshape(*w.shape[:axis], -1, 4, *w.shape[axis + 1 :]))
+def rounded_convolution(op: Op, rw: Rewriter) -> bool:
+    """`Conv(Cast(x: bf16), w)` of one group and a weight that is bf16 in all but type --> `conv_dot`."""
+    found = _rounded(op)
+    if found is None or op.a.group != 1:
+        return False
+    (x, w), b = found, rw.builder(op)
+    attrs = {"auto_pad": op.a.auto_pad, **{key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}}
+    attrs |= {"kernel_shape": w.shape[2:], "zero": 0, "group": 1}
+    made = b.conv_dot(x, b.constant(_in_groups(w, 1, 2)), **attrs)
+    bias = op.operands[2] if len(op.operands) > 2 else None
+    if isinstance(bias, Weight):
+        bias = b.constant(bias.data.reshape(-1, *[1] * (w.ndim - 2)))
+    elif bias is not None:
+        bias = b.Reshape(bias, b.constant(np.array([-1, *[1] * (w.ndim - 2)], np.int64)))
+    return _replace(op, made, bias, rw)
+
+
+def rounded_product(op: Op, rw: Rewriter) -> bool:
+    """`MatMul(Cast(x: bf16), w)` or Gemm, with a weight that is bf16 in all but type --> `matmul_dot`."""
+    found = _rounded(op)
+    is_gemm = op.name == "Gemm"
+    if found is None or found[1].ndim != 2 or (is_gemm and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1)):
+        return False
+    x, w = found
+    w = w.T if is_gemm and op.a.transB else w
+    if w.shape[1] < _LEAST or w.shape[0] == 0 or x.tensor.rank < 2:
+        return False
+    b = rw.builder(op)
+    made = b.matmul_dot(x, b.constant(_in_groups(w, 0, 2)))
+    bias = op.operands[2] if is_gemm and len(op.operands) > 2 else None
+    return _replace(op, made, bias, rw)
+
+
+def _replace(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
+    """Put sums, and what is added to them, in the place of a product."""
+    w = op.operands[1]
+    rw.replace(op, [made if bias is None else rw.builder(op).Add(made, bias)])
+    if w is not None and not w.uses:
+        rw.module.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
+    return True
+
+
+def _rounded(op: Op) -> tuple[Value, np.ndarray] | None:
+    """The operands of a product of f32 as bf16, if they have no more digits than that."""
+    x, w = is_rounded(op.operands[0]), op.operands[1]
+    if x is None or not isinstance(w, Weight) or w.tensor.dtype != F32:
+        return None
+    data = narrowed(w.data, f16=False)
+    return None if data is None else (x, data)
+
+
+def _in_groups(w: np.ndarray, axis: int, some: int) -> np.ndarray:
+    """An axis as groups, fours say, filled up with zeros: `[.., C, ..]` --> `[.., C/4, 4, ..]`."""
+    margins = [(0, -n % some if k == axis else 0) for k, n in enumerate(w.shape)]
+    return np.ascontiguousarray(np.pad(w, margins).reshape(*w.shape[:axis], -1, some, *w.shape[axis + 1 :]))
 
 
 RULES: dict[str, tuple[Rule, ...]] = {"ConvInteger": (convolution,), "MatMulInteger": (product,)}
+BF16_RULES: dict[str, tuple[Rule, ...]] = {
+    "Conv": (rounded_convolution,),
+    "MatMul": (rounded_product,),
+    "Gemm": (rounded_product,),
+}
 
 
 @dataclass(frozen=True)
@@ -75,15 +134,20 @@ class UseDot(Pass):
     """Makes products of codes products of unsigned by signed bytes, four to a lane, and adds what zero points make of them.
 
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
-    multiply and add 64 bytes with one instruction: four times what they do in f32.
+    multiply and add 64 bytes with one instruction: four times what they do in f32. Where they have one for 32 bf16, the
+    same is done with operands that were rounded to bf16: twice what they do in f32.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`
     """
+
+    bf16: bool = False  # as if the processor had the instruction
 
     name: ClassVar[str] = "use-dot"
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
-        changes = rw.apply(RULES)
+        pairs = self.bf16 or machine_of(ctx.options).dots_bf16
+        changes = rw.apply({**RULES, **(BF16_RULES if pairs else {})})
+        erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)

@@ -43,10 +43,12 @@ def branches() -> object:
     return model_of(text, made)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu-jit", "interp", "ascend310p"])
+@pytest.mark.parametrize("target", ["cpu", "cpu -C precision=bf16", "cpu-jit", "interp", "ascend310p"])
 @pytest.mark.parametrize("model", [*sorted(MODELS), "branches"])
 def test_a_pass_run_twice_changes_nothing_the_second_time(model, target) -> None:
-    c = Compilation({**MODELS, "branches": branches}[model](), Settings(target))
+    name, _, option = target.partition(" -C ")
+    options = dict([option.split("=")]) if option else {}
+    c = Compilation({**MODELS, "branches": branches}[model](), Settings(name, options=options))
     for stage in STAGES[1:]:
         for p in c.pipeline.get(stage.name, ()):
             p.run(c.module, c.context)

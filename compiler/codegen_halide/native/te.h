@@ -132,6 +132,14 @@ Expr te_to_int(const Expr &x) {
     return select(strict_float(x <= low), to.min(), value);
 }
 
+// Rounds to nearest even by integer arithmetic, as Halide's own cast does, which makes numbers of some NaNs.
+inline Expr te_to_bf16(const Expr &x) {
+    Expr value = cast<float>(x);
+    Expr bits = reinterpret<uint32_t>(value);
+    Expr whole = (bits + (((bits >> 16) & 1) + 0x7fff)) >> 16;
+    return reinterpret<bfloat16_t>(cast<uint16_t>(select(te_isnan(value), (bits >> 16) | 0x40, whole)));
+}
+
 inline Expr te_sign(const Expr &x) {
     Expr one = cast(x.type(), 1);
     if (x.type().is_uint()) return select(x > 0, one, x);

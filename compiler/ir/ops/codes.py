@@ -1,10 +1,10 @@
-"""The compiler's own ops on codes, the integers of quantised tensors: products, and the way from sums to codes."""
+"""The compiler's own ops on codes, the integers of quantised tensors: products, of bf16 too, and the way from sums to codes."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 from occ.compiler.ir.conversion import quantize
-from occ.compiler.ir.dtype import F32, I32, U8
+from occ.compiler.ir.dtype import BF16, F32, I8, I32, U8, DType
 from occ.compiler.ir.expr import call, cast, clamp, literal
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
@@ -46,8 +46,13 @@ class Saturate:
 
 
 def _bytes(t: Builder, x: Tensor) -> Tensor:
-    """The codes as u8: signed ones 128 higher, which is how processors multiply bytes."""
-    return x if x.dtype == U8 else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
+    """The codes as u8: signed ones 128 higher, which is how processors multiply bytes; bf16 as they are."""
+    return x if x.dtype in (U8, BF16) else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
+
+
+def _sums_in(w: Tensor) -> DType:
+    """The type in which products of a weight are added up."""
+    return F32 if w.dtype == BF16 else I32
 
 
 @op("conv_dot", tags=("contraction", "window"))
@@ -55,48 +60,55 @@ class ConvDot:
     """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
 
     The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies; that of
-    others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border.
+    others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
+    `[O, C/2, 2, k...]`, the sums are f32, and there is no `total`.
     """
 
-    def body(t, x, w, total, *, a):
-        fours = a.group == 1
+    def body(t, x, w, total=None, *, a):
+        grouped = a.group == 1
         taps = tuple(a.kernel_shape)
-        x = _bytes(t, x)
+        x, acc_type = _bytes(t, x), _sums_in(w)
         win = window_of("conv_dot", x.shape[2:], taps, a)
-        missing = 4 * w.shape[1] - x.shape[1] if fours else 0
-        padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), literal(a.zero, U8))
+        some = w.shape[2] if grouped else 1
+        missing = some * w.shape[1] - x.shape[1] if grouped else 0
+        padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), literal(a.zero, x.dtype))
         n, each = len(taps), w.shape[0] // a.group
 
         def product(*i):
             batch, o, pos = i[0], i[1], i[2 : 2 + n]
-            if fours:
+            if grouped:
                 q, c, tap = i[2 + n], i[3 + n], i[4 + n :]
-                channel, filter_ = c * 4 + q, w[(o, c, q, *tap)]
+                channel, filter_ = c * some + q, w[(o, c, q, *tap)]
             else:
                 c, tap = i[2 + n], i[3 + n :]
                 channel, filter_ = o // each * w.shape[1] + c, w[(o, c, *tap)]
-            return cast(I32, padded[(batch, channel, *win.position(pos, tap))]) * cast(I32, filter_)
+            return cast(acc_type, padded[(batch, channel, *win.position(pos, tap))]) * cast(acc_type, filter_)
 
-        over = (4, w.shape[1], *taps) if fours else (w.shape[1], *taps)
+        over = (some, w.shape[1], *taps) if grouped else (w.shape[1], *taps)
         acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, name="conv")
-        return t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
+        return acc if total is None else t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
 
 
 @op("matmul_dot", tags=("contraction",))
 class MatmulDot:
-    """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`; `total` has the sums of its columns."""
+    """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`; `total` has the sums of its columns.
 
-    def body(t, x, w, total, zero=None, *, a):
-        shift = 0 if x.dtype == U8 else 128
-        x = _bytes(t, x)
-        k = 4 * w.shape[0]
-        padded = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), k - x.shape[-1]), literal(0, U8))
+    Of bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
+    """
+
+    def body(t, x, w, total=None, zero=None, *, a):
+        shift = 128 if x.dtype == I8 else 0
+        x, acc_type, some = _bytes(t, x), _sums_in(w), w.shape[1]
+        k = some * w.shape[0]
+        padded = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), k - x.shape[-1]), literal(0, x.dtype))
 
         def product(*i):
             *row, n, q, r = i
-            return cast(I32, padded[(*row, r * 4 + q)]) * cast(I32, w[r, q, n])
+            return cast(acc_type, padded[(*row, r * some + q)]) * cast(acc_type, w[r, q, n])
 
-        acc = t.sum((*x.shape[:-1], w.shape[2]), (4, w.shape[0]), product, name="matmul")
+        acc = t.sum((*x.shape[:-1], w.shape[2]), (some, w.shape[0]), product, name="matmul")
+        if total is None:
+            return acc
 
         def element(*i):
             moved = literal(shift, I32)

@@ -1,0 +1,173 @@
+"""Products with rounded operands (`-C precision`): their error against float64 by shape, and that the option does something."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from building import model_of
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver import Compilation, Settings
+from occ.compiler.passes.machine import machine_of
+from occ.runtime.session import Session
+
+import occ
+
+BF16 = {"precision": "bf16"}
+WITHOUT = {"halide.target": "x86-64-linux-avx2-fma"}
+HAS_AVX2 = Path("/proc/cpuinfo").exists() and {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split())
+
+# rows, inner extent, columns: layers of transformers, then what fills neither pairs nor panels
+SHAPES = [(128, 768, 768), (64, 768, 3072), (64, 3072, 768), (1, 768, 3072), (5, 512, 512), (197, 384, 1000),
+          (53, 77, 83), (1, 1025, 333), (50, 1000, 7), (20, 4097, 5)]  # fmt: skip
+
+
+def random(*shapes: Sequence[int]) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+def rms(got: np.ndarray, exact: np.ndarray) -> float:
+    """The error in parts of the root mean square of the exact result."""
+    return float(np.sqrt(np.mean((got - exact) ** 2) / np.mean(exact**2)))
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def matmul(m: int | str, k: int, n: int) -> str:
+    return f"g (float[{m}, {k}] x) => (float[{m}, {n}] y) {{ y = MatMul(x, w) }}"
+
+
+def opened(model: onnx.ModelProto, **options: str) -> Session:
+    return Compilation(model, Settings("cpu", options=options, verify=True)).artifact().session(2)
+
+
+def op_names(model: onnx.ModelProto, **options: str) -> set[str]:
+    return {op.name for op in Compilation(model, Settings("cpu", options=options)).advance("fused").walk()}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_error_of_bf16_products(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    x, w = random((m, k), (k, n))
+    (y,) = opened(model_of(matmul(m, k, n), {"w": w}), **BF16)(x)
+    assert 1e-3 < rms(y, x.astype(np.float64) @ w) < 3e-3
+    assert rms(y, rounded(x) @ rounded(w)) < 3e-6  # nothing but the operands is rounded
+
+
+def test_products_are_made_of_pairs_where_the_processor_has_the_instruction(tmp_path: Path) -> None:
+    if not machine_of({}).dots_bf16 or shutil.which("objdump") is None:
+        pytest.skip("needs a processor with avx512_bf16, and objdump")
+    (w,) = random((768, 768))
+    model = model_of(matmul(128, 768, 768), {"w": w})
+    assert "matmul_dot" in op_names(model, **BF16)
+    (tmp_path / "model.so").write_bytes(Compilation(model, Settings("cpu", options=BF16)).artifact().code)
+    done = subprocess.run(["objdump", "-d", str(tmp_path / "model.so")], capture_output=True, text=True, check=True)
+    assert sum("vdpbf16ps" in line and "zmm" in line for line in done.stdout.splitlines()) >= 32
+
+
+@pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
+def test_processors_without_the_instruction_give_the_same() -> None:
+    x, w = random((37, 301), (301, 130))
+    model = model_of(matmul(37, 301, 130), {"w": w})
+    assert "matmul_dot" not in op_names(model, **BF16, **WITHOUT)
+    (y,) = opened(model, **BF16, **WITHOUT)(x)
+    assert rms(y, rounded(x) @ rounded(w)) < 1e-6
+
+
+def test_nothing_is_rounded_unless_asked_for() -> None:
+    x, w = random((64, 256), (256, 256))
+    model = model_of(matmul(64, 256, 256), {"w": w})
+    assert "matmul_dot" not in op_names(model)
+    assert rms(opened(model)(x)[0], x.astype(np.float64) @ w) < 1e-6
+
+
+def test_small_products_are_left() -> None:
+    x, w = random((64, 16), (16, 16))
+    (y,) = opened(model_of(matmul(64, 16, 16), {"w": w}), **BF16)(x)
+    assert rms(y, x.astype(np.float64) @ w) < 1e-6
+
+
+def test_bias_activation_residual_and_batches() -> None:
+    """Two products read one value; one of them has all that an epilogue can have. The number of rows is a symbol."""
+    x, w, v, b = random((2, 9, 192), (192, 192), (192, 192), (192,))
+    text = """g (float[2, s, 192] x) => (float[2, s, 192] y, float[2, s, 192] z) {
+        m = MatMul(x, w)
+        a = Add(m, b)
+        t = Tanh(a)
+        y = Add(t, x)
+        z = MatMul(x, v)
+    }"""
+    model = model_of(text, {"w": w, "v": v, "b": b})
+    session = opened(model, **BF16)
+    for rows in (9, 1, 4):
+        y, z = session(x[:, :rows])
+        exact = rounded(x[:, :rows])
+        assert rms(y, np.tanh(exact @ rounded(w) + b) + x[:, :rows]) < 1e-6
+        assert rms(z, exact @ rounded(v)) < 1e-6
+
+
+@pytest.mark.parametrize(("trans", "beta"), [(0, 1.0), (1, 1.0), (1, 0.5)])
+def test_gemm(trans: int, beta: float) -> None:
+    x, w, c = random((51, 100), (100, 61), (61,))
+    text = f"g (float[51, 100] x) => (float[51, 61] y) {{ y = Gemm<transB = {trans}, beta = {beta}>(x, w, c) }}"
+    session = opened(model_of(text, {"w": np.ascontiguousarray(w.T) if trans else w, "c": c}), **BF16)
+    assert rms(session(x)[0], rounded(x) @ rounded(w) + beta * c) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("channels", "out", "taps", "how"),
+    [
+        (64, 96, 1, "group = 1"),
+        (33, 270, 1, "strides = [2, 2]"),
+        (32, 40, 3, "pads = [1, 0, 1, 2], strides = [2, 2]"),
+        (24, 32, 3, "dilations = [2, 2], pads = [2, 2, 2, 2]"),
+    ],
+)
+def test_convolutions(channels: int, out: int, taps: int, how: str) -> None:
+    x, w, b = random((2, channels, 17, 11), (out, channels, taps, taps), (out,))
+    text = f"""g (float[2, {channels}, 17, 11] x) => (float[2, {out}, p, q] y) {{
+        c = Conv<{how}>(x, w, b)
+        y = Relu(c)
+    }}"""
+    (y,) = opened(model_of(text, {"w": w, "b": b}), **BF16)(x)
+    wide = model_of(text.replace("float", "double"), {"w": rounded(w), "b": b.astype(np.float64)})
+    (exact,) = onnx.reference.ReferenceEvaluator(wide).run(None, {"x": rounded(x)})
+    assert rms(y, exact) < 1e-6
+
+
+def test_infinities_and_nan_stay() -> None:
+    x, w = random((6, 512), (512, 128))
+    x[0, 3] = np.nan
+    x[1, 4] = np.array(0x7F800001, np.uint32).view(np.float32)  # whose payload is in the bits that are cut off
+    x[2, 5] = np.array(0xFFFFFFFF, np.uint32).view(np.float32)  # which rounding upward would make 0
+    x[3, 6], x[4, 7] = np.inf, -np.inf
+    (y,) = opened(model_of(matmul(6, 512, 128), {"w": w}), **BF16)(x)
+    assert np.isnan(y[:3]).all()
+    assert np.array_equal(y[3], np.inf * w[6])
+    assert np.array_equal(y[4], -np.inf * w[7])
+    assert np.isfinite(y[5]).all()
+
+
+def test_casts_to_bf16_round_every_pattern_as_ml_dtypes_does() -> None:
+    bits = np.random.default_rng(1).integers(0, 2**32, 1 << 16, np.uint32)
+    bits[:6] = 0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF, 0x00008000, 0x3F808000, 0x3F818000
+    x = bits.view(np.float32)
+    (y,) = occ.compile(model_of("g (float[n] x) => (bfloat16[n] y) { y = Cast<to = 16>(x) }"), "cpu")(x)
+    with np.errstate(invalid="ignore"):
+        want = x.astype(ml_dtypes.bfloat16)
+    number = ~np.isnan(x)
+    assert np.array_equal(y.view(np.uint16)[number], want.view(np.uint16)[number])
+    assert np.isnan(y.astype(np.float32)[~number]).all()
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "interp"])
+def test_other_targets_refuse_the_option(target: str) -> None:
+    with pytest.raises(CompileError, match="precision"):
+        Compilation(model_of(matmul(4, 4, 4), {"w": np.eye(4, dtype=np.float32)}), Settings(target, options=BF16))
