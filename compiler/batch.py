@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from occ.compiler.cache import Cache
-from occ.compiler.codegen_halide.build import link, runtime_object, setup_for
-from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup, compile_batch, prepare_batch
+from occ.compiler.codegen_halide.build import link, setup_for
+from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup, compile_batch
+from occ.compiler.codegen_halide.programs import emitter, runtime_object
 from occ.compiler.codegen_llvm.entry_build import entry_code
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver import Compilation, Settings, Source, nodes_of
@@ -122,7 +123,7 @@ def warm(
     start = time.perf_counter()
     cache = Cache(enabled=settings.cache)
     setup, is_here = setup_for(settings.options.get("halide.target", "host"), cache)
-    prepare_batch(setup, cache)
+    emitter(setup.tools, cache)  # what all batches share; a toolchain that is broken is found at once
     made, users = Warmed(), dict[str, list[str]]()
     libraries: dict[tuple[Any, ...], _Library] = {}
     lanes = _Lanes(setup, cache, kernels_per_unit)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,13 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Listener, Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for
 from occ.compiler.passes.use_kernels import libraries
-from occ.compiler.plan import cpu_manifest, defer_text, manifest, occ_version, signature, stored_weights
+from occ.compiler.plan import cpu_manifest, manifest, occ_version, signature, stored_weights
 from occ.compiler.plugins import extensions
-from occ.compiler.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.stages import BY_NAME, ORDER, STAGES
 from occ.compiler.target import Target, get_target
 from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Plan
-from occ.runtime.session import Session
-from occ.runtime.threads import thread_count
 from onnx import ModelProto
 
 Source = str | os.PathLike[str] | bytes | ModelProto | Module
@@ -86,7 +84,7 @@ def load_module(source: Source, overrides: Overrides | None = None) -> Module:
     if isinstance(source, bytes):
         return import_model(source, overrides)
     if isinstance(source, str) and (source.lstrip().startswith(("module", "#")) or "\n" in source):
-        return _parsed(source)
+        return parsed(source)
     path = Path(os.fspath(source))
     if path.suffix == ".occ":
         return _read_text(path)
@@ -103,12 +101,13 @@ def _read_text(path: Path) -> Module:
             "OCC0601", f"`{path}` is an artifact, not a model", help="`occ run` and `occ inspect` take artifacts"
         )
     try:
-        return _parsed(data.decode("utf-8"), path=path)
+        return parsed(data.decode("utf-8"), path=path)
     except UnicodeDecodeError:
         raise error("OCC0601", f"`{path}` is not text", help="only .onnx files and .occ texts are models") from None
 
 
-def _parsed(text: str, **how: Any) -> Module:
+def parsed(text: str, **how: Any) -> Module:
+    """The module of a text, as `frontend.text.parse`."""
     from occ.compiler.frontend.text import parse  # models come as ONNX: the parser is loaded where there is text
 
     return parse(text, **how)
@@ -246,6 +245,10 @@ class Compilation:
             CompileError: the model cannot be compiled, or the toolchain is missing or fails; or OCC0603 `linked` code is
                 asked for, and the options name another machine.
         """
+        if self.target.name == "cpu":
+            from occ.compiler.codegen_halide.programs import prepare
+
+            prepare(self.cache)
         m = self.advance(self.last_stage)
         if m.stage != self.last_stage:
             raise error("OCC0603", "the passes were stopped before the end", help="`occ dump` and `occ opt` can stop")
@@ -261,6 +264,11 @@ class Compilation:
             )
         made.files = {**made.files, **libraries(m), **self.texts}
         return made
+
+    @cached_property
+    def cache(self) -> Cache:
+        """The build cache, or one that goes away with this object."""
+        return Cache(enabled=self.settings.cache)
 
     def _ascend(self, m: Module) -> Artifact:
         from occ.compiler import driver_ascend
@@ -306,7 +314,7 @@ class Compilation:
         from occ.compiler.codegen_halide import build as halide
         from occ.compiler.codegen_llvm.entry_build import entry_code
 
-        cache, target = Cache(enabled=self.settings.cache), self.options["halide.target"]
+        cache, target = self.cache, self.options["halide.target"]
         made = cpu_manifest(m, target)
         entry, functions, jobs = entry_code(made, cache), list(m.te.values()), self.settings.jobs
         built = halide.build(functions, nodes_of(m), cache, target=target, jobs=jobs, entry=entry)
@@ -322,7 +330,7 @@ def _recipe(source: Source) -> Callable[[], Source]:
     if not isinstance(source, Module):
         return lambda: source
     text, data = module_text(source), [source.weights[n].data for n in weight_offsets(source)]
-    return lambda: _parsed(text, weights=data)
+    return lambda: parsed(text, weights=data)
 
 
 def nodes_of(m: Module) -> dict[str, list[str]]:
@@ -332,69 +340,3 @@ def nodes_of(m: Module) -> dict[str, list[str]]:
         if "te" in op.attrs:
             nodes.setdefault(op.attrs["te"], []).append(str(op.loc))
     return nodes
-
-
-def open_session(
-    artifact: Artifact, threads: int | None = None, *, simulate: bool = False, options: Mapping[str, Any] | None = None
-) -> Session:
-    """A session that runs an artifact of any engine.
-
-    Args:
-        artifact: the artifact.
-        threads: of one run; OCC_NUM_THREADS or all processors if None.
-        simulate: run device parts on the simulator instead of on a device.
-        options: of the session on a device, such as `device_id` and `npu_mem_limit`.
-
-    Raises:
-        RunError: the artifact cannot be used.
-    """
-    if simulate and artifact.manifest.engine == "ascend":
-        from occ.compiler.ge_simulator.device import SimulatedDevice
-
-        return artifact.session(threads, specialise=Specialiser(_compile_late), device=SimulatedDevice())
-    if artifact.manifest.engine != "interp":
-        return artifact.session(threads, specialise=Specialiser(_compile_late), options=options)
-    m = _parsed(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
-    from occ.compiler.interp.engine import InterpEngine
-
-    specialise = Specialiser(_interpret_late)
-    engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
-    return Session(artifact, engine, thread_count(threads))
-
-
-def _compile_late(m: Module) -> Compiled:
-    """A late op with known operands as native code; what native code has no types for is interpreted."""
-    compilation = Compilation(m, Settings("cpu-jit"))
-    if has_foreign_types(compilation.advance("canonical").main.body.body):
-        return _interpreted(m)
-    return _runnable(open_session(compilation.artifact(), 1))
-
-
-def _interpret_late(m: Module) -> Compiled:
-    Compilation(m, Settings("interp")).advance("inferred")
-    return _interpreted(m)
-
-
-def _interpreted(m: Module) -> Compiled:
-    from occ.compiler.interp.graph import Interpreter
-
-    interpreter = Interpreter(m)
-    return lambda operands: interpreter.run(operands, {})
-
-
-def _runnable(session: Session) -> Compiled:
-    return lambda operands: list(session(*operands))
-
-
-def compile_model(source: Source, settings: Settings, threads: int | None = None, *, simulate: bool = False) -> Session:
-    """Compile a model and open a session on the result; `simulate` as `open_session`.
-
-    Raises:
-        CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
-    """
-    artifact = Compilation(source, settings).artifact()
-    if artifact.manifest.parts and not simulate:
-        from occ.compiler.codegen_cann.toolkit import compile_parts
-
-        artifact = compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
-    return open_session(artifact, threads, simulate=simulate)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from occ.compiler.cache import Cache, digest
-from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, native, sources
+from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, sources
+from occ.compiler.codegen_halide.programs import runtime_object
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.ir.te import TeFunc
 
@@ -88,7 +89,7 @@ def build(
         if entry is not None:
             objects["entry.o"] = entry.object
         code = link([k.key for k in kernels], setup.tools, cache, objects.get("entry.o"))
-    files = sources({k.name: k.text for k in kernels}, setup)
+    files = sources(kernels, setup)
     if entry is not None:
         files["entry.ll"] = entry.text.read_bytes()
     return Built(code, files, len(missing), len(kernels) - len(missing), setup.target, objects, cache)
@@ -104,23 +105,6 @@ def setup_for(target: str, cache: Cache) -> tuple[Setup, bool]:
     host = _host_target(tools, cache)
     full = halide_target(target if target != "host" else host)
     return Setup.of(tools, full), full.split("-")[:3] == host.split("-")[:3]
-
-
-def runtime_object(tools: Toolchain, cache: Cache) -> Path:
-    """The native runtime, compiled once."""
-    text = native("runtime.cpp")
-    key = digest(["runtime", tools.cxx_version, text])
-    known = cache.path("tool", key, ".o")
-    if not known.is_file():
-        with cache.workspace() as folder:
-            work = Path(folder)
-            (work / "runtime.cpp").write_text(text)
-            run_all(
-                [[tools.cxx, "-std=c++17", "-O2", "-fPIC", "-fno-exceptions", "-c", "runtime.cpp", "-o", "runtime.o"]],
-                work,
-            )
-            cache.adopt("tool", key, work / "runtime.o", ".o")
-    return known
 
 
 def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None = None) -> bytes:

@@ -22,18 +22,19 @@ _TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "Predicate
 _HELPERS = {"tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
 
 
-def prelude() -> str:
-    """The header te.h with the approximations that te defines filled in."""
-    text = files("occ.compiler.codegen_halide").joinpath("native/te.h").read_text("utf-8")
+def front_end() -> dict[str, str]:
+    """The files that generators are compiled with: te.h, and te.cpp with the approximations that te defines filled in."""
+    native = files("occ.compiler.codegen_halide").joinpath("native")
     functions = "\n\n".join(_helper(name) for name in _HELPERS)
-    return text.replace("@FUNCTIONS@", functions)
+    definitions = native.joinpath("te.cpp").read_text("utf-8").replace("@FUNCTIONS@", functions)
+    return {"te.h": native.joinpath("te.h").read_text("utf-8"), "te.cpp": definitions}
 
 
 def _helper(name: str) -> str:
     """A C++ function from the te arithmetic of an approximation."""
     body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32)))
     return (
-        f"inline Expr te_{name}(const Expr &value) {{\n"
+        f"Expr te_{name}(const Expr &value) {{\n"
         f'    if (value.type() == Float(64)) return te_libm("{name}", value);\n'
         f"    Expr wide = cast<float>(value);\n"
         f"    auto x = [&] {{ return wide; }};\n"
@@ -306,6 +307,6 @@ def _neutral(kind: str, dtype: DType) -> object:
             return dtype.highest if dtype != BOOL else True
 
 
-def source(functions: Sequence[str]) -> str:
-    """A translation unit of generators."""
-    return '#include "te.h"\n\n' + "\n".join(functions)
+def source(functions: Sequence[str], *, whole: bool = False) -> str:
+    """A translation unit of generators; bodies that users wrote are in `whole` Halide."""
+    return f'#include "{"whole" if whole else "te"}.h"\n\n' + "\n".join(functions)

@@ -63,7 +63,7 @@ def _atom_text(atom: dim.Atom) -> str:
 def literal_text(value: object, dtype: DType) -> str:
     """A typed constant."""
     if dtype == BOOL:
-        return f"Internal::const_{str(bool(value)).lower()}()"
+        return f"const_{str(bool(value)).lower()}()"
     if dtype.is_float:
         number = float(value)  # pyright: ignore[reportArgumentType]
         if dtype.name == "f32" and math.isfinite(number):

@@ -68,7 +68,7 @@ def command(
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
         how |= {"target": target, "save_stages": save_stages}
-        facts, files = _build(model, place, emit, folder, looking, tune, as_json, how)
+        facts, files = _build(model, target, place, emit, folder, looking, tune, as_json, how)
         if earlier is not None:
             earlier.keep(place, files, facts)
     facts["seconds"] = round(time.perf_counter() - start, 3)
@@ -80,6 +80,7 @@ def command(
 
 def _build(
     model: str,
+    target: str,
     place: Path,
     emit: str,
     folder: bool,
@@ -89,6 +90,11 @@ def _build(
     how: dict[str, Any],
 ) -> tuple[dict[str, Any], Sequence[Path]]:
     """Compile and write; gives the facts of the summary, and the external data that the model refers to."""
+    if target == "cpu" and not how["no_cache"]:
+        from occ.compiler.cache import Cache
+        from occ.compiler.codegen_halide.programs import prepare
+
+        prepare(Cache())  # goes on while the compiler itself is imported
     from occ.compiler.driver import Compilation
 
     with progress() as tell:

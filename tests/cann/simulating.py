@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from occ.compiler.driver import Compilation, Settings, open_session
+from occ.compiler.driver import Compilation, Settings
+from occ.compiler.sessions import open_session
 from occ.runtime.artifact import Artifact
 
 TARGET = "ascend310p"

@@ -7,8 +7,8 @@ import pytest
 from building import model_of, reference
 from occ.compiler.codegen_cann.gears import OPTIONS
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver import open_session
 from occ.compiler.ge_simulator.reader import read
+from occ.compiler.sessions import open_session
 from occ.runtime.errors import RunError
 from simulating import built, worst
 

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "backend"))
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver import open_session
+from occ.compiler.sessions import open_session
 from simulating import built
 from suite import _on, _Rep
 

@@ -13,7 +13,8 @@ from occ.compiler.cache import Cache
 from occ.compiler.codegen_halide import toolchain
 from occ.compiler.codegen_halide.build import setup_for
 from occ.compiler.codegen_halide.kernels import compile_batch
-from occ.compiler.driver import Compilation, Settings, compile_model
+from occ.compiler.driver import Compilation, Settings
+from occ.compiler.sessions import compile_model
 from onnx import TensorProto, helper
 
 pytestmark = pytest.mark.toolchain

@@ -1,0 +1,405 @@
+// te.h over Halide.
+#define TE_OVER_HALIDE
+#include "te.h"
+#include "Halide.h"
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <unistd.h>
+
+// What te expressions mean where plain Halide arithmetic means something else, in Halide's own types.
+namespace whole {
+
+using namespace Halide;
+
+Expr te_inf(Type t) { return cast(t, Expr(std::numeric_limits<float>::infinity())); }
+Expr te_nan(Type t) { return cast(t, Expr(std::numeric_limits<float>::quiet_NaN())); }
+
+// Whether a value is NaN, by its bits where LLVM could conclude otherwise: it takes it that f16 widened is a number.
+Expr te_isnan(const Expr &x) {
+    int bits = x.type().bits();
+    if (bits < 32) return is_nan(x);
+    Type whole = UInt(bits);
+    Expr magnitude = reinterpret(whole, x) & (whole.max() >> 1);
+    return magnitude > reinterpret(whole, cast(x.type(), Expr(std::numeric_limits<float>::infinity())));
+}
+
+// The greater and the lesser; NaN where either is NaN.
+//
+// A comparison that selects is one instruction on x86, which gives its second operand where either is NaN. So of the two
+// orders one gives the NaN, and their bits joined are a NaN too; without one both give the same. That keeps everything in
+// vector registers: comparisons into masks, one for the order and one for NaN, take five times as long on Zen 4.
+Expr te_joined(const Expr &x, const Expr &y) {
+    Type bits = UInt(x.type().bits());
+    return reinterpret(x.type(), reinterpret(bits, x) | reinterpret(bits, y));
+}
+Expr te_max(const Expr &a, const Expr &b) {
+    if (a.type().bits() < 32) return select(is_nan(a) || strict_float(a > b), a, b);
+    return te_joined(strict_float(select(a > b, a, b)), strict_float(select(b > a, b, a)));
+}
+Expr te_min(const Expr &a, const Expr &b) {
+    if (a.type().bits() < 32) return select(is_nan(a) || strict_float(a < b), a, b);
+    return te_joined(strict_float(select(a < b, a, b)), strict_float(select(b < a, b, a)));
+}
+// The same against a constant that is not NaN: the comparison is false for NaN, which is kept.
+Expr te_max_const(const Expr &x, const Expr &c) { return select(strict_float(x < c), c, x); }
+Expr te_min_const(const Expr &x, const Expr &c) { return select(strict_float(x > c), c, x); }
+
+// A divisor that the processor does not trap on: 0, which a check reports, and -1, which overflows the least integer.
+Expr te_divisor(const Expr &b) {
+    Expr one = cast(b.type(), 1);
+    return b.type().is_uint() ? select(b == 0, one, b) : select(b == 0 || b == -1, one, b);
+}
+
+// Integers truncate toward zero; Halide's own `/` and `%` round down.
+Expr te_div(const Expr &a, const Expr &b) {
+    if (a.type().is_float()) return a / b;
+    Expr quotient = div_round_to_zero(a, te_divisor(b));
+    return a.type().is_uint() ? quotient : select(b == -1, -a, quotient);
+}
+Expr te_rem(const Expr &a, const Expr &b) {
+    if (!a.type().is_float()) return mod_round_to_zero(a, te_divisor(b));
+    return select(is_inf(b) && !is_inf(a), a, a - b * trunc(a / b));
+}
+Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(a / b) : a / b; }
+Expr te_mod(const Expr &a, const Expr &b) {
+    if (a.type().is_float()) {  // the remainder has the sign of b, even where it is zero
+        Expr zero = cast(a.type(), 0);
+        Expr r = te_rem(a, b);
+        Type whole = UInt(a.type().bits());
+        Expr negative_zero = reinterpret(a.type(), cast(whole, 1) << (whole.bits() - 1));
+        Expr signed_zero = select(b < zero, negative_zero, zero);
+        return select(r == zero, signed_zero, (r < zero) != (b < zero), r + b, r);
+    }
+    if (a.type().is_uint()) return a % b;
+    Expr r = te_rem(a, b);
+    return select(r != 0 && ((r < 0) != (b < 0)), r + b, r);
+}
+
+// The nearest integer, halves to even, of what i32 holds.
+Expr te_nearest(const Expr &x) { return cast<int32_t>(round(x)); }
+
+// a * b + c rounded once. LLVM fuses one product with one sum, and the strict operation behind them, which changes nothing,
+// keeps it from regrouping longer sums.
+Expr te_fma(const Expr &a, const Expr &b, const Expr &c) {
+    Type t = a.type();
+    return Internal::Call::make(t, Internal::Call::strict_max, {a * b + c, t.min()}, Internal::Call::PureIntrinsic);
+}
+
+// A condition that bounds inference does not look into.
+Expr te_opaque(const Expr &cond) { return cast<uint8_t>(cond) != cast<uint8_t>(0); }
+
+// Shifts by the width or more move every bit out.
+Expr te_shl(const Expr &a, const Expr &b) {
+    int bits = a.type().bits();
+    Expr count = cast(UInt(bits), b);
+    return select(count < bits, a << min(count, bits - 1), cast(a.type(), 0));
+}
+Expr te_shr(const Expr &a, const Expr &b) {
+    int bits = a.type().bits();
+    Expr count = cast(UInt(bits), b);
+    Expr all = a.type().is_int() ? a >> (bits - 1) : cast(a.type(), 0);
+    return select(count < bits, a >> min(count, bits - 1), all);
+}
+
+// Truncates, saturates; NaN gives 0.
+Expr te_to_int(Type to, const Expr &x) {
+    // The bounds as floats round outward, so the comparison comes first and the conversion sees only values in range.
+    const int bits = to.bits();
+    Expr low = cast(x.type(), Expr(to.is_int() ? -std::ldexp(1.0, bits - 1) : 0.0));
+    Expr high = cast(x.type(), Expr(std::ldexp(1.0, to.is_int() ? bits - 1 : bits) - 1));  // 2**63 in f64
+    Expr inside = select(te_isnan(x) || strict_float(x <= low) || strict_float(x >= high), cast(x.type(), 0), x);
+    Expr value = cast(to, trunc(inside));
+    value = select(strict_float(x >= high), to.max(), value);
+    return select(strict_float(x <= low), to.min(), value);
+}
+
+// Rounds to nearest even by integer arithmetic, as Halide's own cast does, which makes numbers of some NaNs.
+Expr te_to_bf16(const Expr &x) {
+    Expr value = cast<float>(x);
+    Expr bits = reinterpret<uint32_t>(value);
+    Expr whole = (bits + (((bits >> 16) & 1) + 0x7fff)) >> 16;
+    return reinterpret<bfloat16_t>(cast<uint16_t>(select(te_isnan(value), (bits >> 16) | 0x40, whole)));
+}
+
+Expr te_sign(const Expr &x) {
+    Expr one = cast(x.type(), 1);
+    if (x.type().is_uint()) return select(x > 0, one, x);
+    return select(x > 0, one, x < 0, -one, x);
+}
+
+Expr te_pow(const Expr &a, const Expr &b) {
+    if (a.type().is_float()) return cast(a.type(), pow(a, b));
+    return cast(a.type(), te_to_int(Int(64), pow(cast<double>(a), cast<double>(b))));
+}
+
+// e**x for x <= 0: `x = n ln 2 + r` with |r| <= ln 2 / 2, a polynomial, and n added to the exponent; 1e-7 of the result
+// down to -10, and 3e-7 below. Zero below the normal numbers; NaN stays, since no step compares it away.
+Expr te_decay(const Expr &x) {
+    if (x.type() != Float(32)) return exp(x);
+    Expr low = -87.33f;
+    Expr y = te_max_const(x, low);
+    Expr n = cast<int32_t>(y * 1.44269504f - 0.5f);  // truncates, so this rounds what is not positive
+    Expr r = y - cast<float>(n) * 0.693147181f;
+    Expr p = ((((0.00138368358f * r + 0.00837482419f) * r + 0.0416682251f) * r + 0.166664198f) * r + 0.49999991f) * r * r + r + 1.0f;
+    return select(strict_float(x < low), 0.0f, reinterpret<float>(reinterpret<int32_t>(p) + (n << 23)));
+}
+
+// A function of f64 of the C library.
+Expr te_libm(const char *name, const Expr &x) {
+    return Internal::Call::make(Float(64), name, {x}, Internal::Call::PureExtern);
+}
+
+@FUNCTIONS@
+}  // namespace whole
+
+namespace te {
+
+// What an Expr points to. An element of a Func becomes an expression when it is read, since the Func of one that is written
+// has no definition yet.
+struct Node {
+    Halide::Expr value;
+    std::optional<int> number;
+    std::optional<Halide::FuncRef> element;
+    std::optional<Halide::VarOrRVar> variable;
+};
+
+// What a Func points to: an input if it has an image.
+struct Function {
+    Halide::Func func;
+    std::optional<Halide::ImageParam> image;
+};
+
+namespace {
+
+Halide::Expr whole_of(Expr e) { return e.node->element ? Halide::Expr(*e.node->element) : e.node->value; }
+const Halide::VarOrRVar &variable_of(Expr e) { return *e.node->variable; }
+Node *made(const Halide::Expr &e) { return new Node{e}; }
+
+std::vector<Halide::Expr> all_of(std::initializer_list<Expr> list) {
+    std::vector<Halide::Expr> found;
+    for (Expr e : list) found.push_back(whole_of(e));
+    return found;
+}
+
+std::vector<Halide::VarOrRVar> variables_of(std::initializer_list<Expr> list) {
+    std::vector<Halide::VarOrRVar> found;
+    for (Expr e : list) found.push_back(variable_of(e));
+    return found;
+}
+
+Halide::Type type_from(Type t) {
+    using namespace Halide;
+    static const Halide::Type types[] = {Float(64), Float(32), Float(16), BFloat(16), Bool(), Int(64), Int(32), Int(16), Int(8), UInt(64), UInt(32), UInt(16), UInt(8)};
+    return types[(int)t];
+}
+
+Halide::TailStrategy tail_from(TailStrategy t) {
+    using T = Halide::TailStrategy;
+    static const T tails[] = {T::RoundUp, T::GuardWithIf, T::Predicate, T::PredicateLoads, T::PredicateStores, T::ShiftInwards, T::Auto};
+    return tails[(int)t];
+}
+
+// The kernel that is being made: its arguments and results in order.
+std::vector<Halide::Argument> arguments;
+std::vector<Halide::Func> results;
+
+std::map<std::string, void (*)()> &generators() {
+    static std::map<std::string, void (*)()> known;
+    return known;
+}
+
+// What schedules a Func's own definition and its updates alike.
+template<typename Do>
+Stage &scheduled(Stage &s, const Do &apply) {
+    if (s.number < 0) {
+        apply(s.function->func);
+    } else {
+        Halide::Stage update = s.function->func.update(s.number);
+        apply(update);
+    }
+    return s;
+}
+
+}  // namespace
+
+// Expressions
+
+Expr::Expr(int x) : node(new Node{Halide::Expr(x), x}) {}
+Expr::Expr(int64_t x) : node(made(Halide::Expr(x))) {}
+Expr::Expr(uint64_t x) : node(made(Halide::Expr(x))) {}
+Expr::Expr(float x) : node(made(Halide::Expr(x))) {}
+Expr::Expr(double x) : node(made(Halide::Expr(x))) {}
+Var::Var(const char *name) {
+    Halide::Var v(name);
+    node = new Node{v, {}, {}, v};
+}
+RVar::RVar(const char *name) { node = new Node{{}, {}, {}, Halide::RVar(name)}; }
+RDom::RDom(std::initializer_list<Span> spans, const char *name) {
+    Halide::Region region;
+    for (const Span &s : spans) region.emplace_back(whole_of(s.min), whole_of(s.extent));
+    domain = new Halide::RDom(region, name);
+}
+RVar RDom::operator[](int k) const {
+    Halide::RVar v = (*(Halide::RDom *)domain)[k];
+    return new Node{v, {}, {}, v};
+}
+
+#define UNARY(name, call) \
+    Expr name(Expr x) { return made(call(whole_of(x))); }
+#define BINARY(name, call) \
+    Expr name(Expr a, Expr b) { return made(call(whole_of(a), whole_of(b))); }
+#define OPERATOR(sign)                                                                  \
+    Expr operator sign(Expr a, Expr b) {                                                \
+        if (b.node->number) return made(whole_of(a) sign *b.node->number);              \
+        if (a.node->number) return made(*a.node->number sign whole_of(b));              \
+        return made(whole_of(a) sign whole_of(b));                                      \
+    }
+OPERATOR(+) OPERATOR(-) OPERATOR(*) OPERATOR(/) OPERATOR(%) OPERATOR(<) OPERATOR(<=) OPERATOR(>) OPERATOR(>=) OPERATOR(==)
+OPERATOR(!=) OPERATOR(&) OPERATOR(|) OPERATOR(^)
+BINARY(operator&&, Halide::operator&&) BINARY(operator||, Halide::operator||)
+UNARY(operator-, Halide::operator-) UNARY(operator!, Halide::operator!) UNARY(operator~, Halide::operator~)
+UNARY(strict_float, Halide::strict_float) UNARY(abs, Halide::abs) UNARY(sqrt, Halide::sqrt) UNARY(exp, Halide::exp)
+UNARY(log, Halide::log) UNARY(sin, Halide::sin) UNARY(cos, Halide::cos) UNARY(tan, Halide::tan) UNARY(asin, Halide::asin)
+UNARY(acos, Halide::acos) UNARY(atan, Halide::atan) UNARY(sinh, Halide::sinh) UNARY(cosh, Halide::cosh)
+UNARY(asinh, Halide::asinh) UNARY(acosh, Halide::acosh) UNARY(atanh, Halide::atanh) UNARY(floor, Halide::floor)
+UNARY(ceil, Halide::ceil) UNARY(trunc, Halide::trunc) UNARY(round, Halide::round) UNARY(is_inf, Halide::is_inf)
+UNARY(is_nan, Halide::is_nan) BINARY(atan2, Halide::atan2) UNARY(popcount, Halide::popcount)
+UNARY(te_isnan, whole::te_isnan) BINARY(te_max, whole::te_max) BINARY(te_min, whole::te_min)
+BINARY(te_max_const, whole::te_max_const) BINARY(te_min_const, whole::te_min_const) BINARY(te_div, whole::te_div)
+BINARY(te_rem, whole::te_rem) BINARY(te_floordiv, whole::te_floordiv) BINARY(te_mod, whole::te_mod)
+UNARY(te_nearest, whole::te_nearest) UNARY(te_opaque, whole::te_opaque) BINARY(te_shl, whole::te_shl)
+BINARY(te_shr, whole::te_shr) UNARY(te_sign, whole::te_sign) BINARY(te_pow, whole::te_pow) UNARY(te_decay, whole::te_decay)
+UNARY(te_to_bf16, whole::te_to_bf16) UNARY(te_tanh, whole::te_tanh) UNARY(te_erf, whole::te_erf)
+
+Expr min(Expr a, Expr b) {
+    if (b.node->number) return made(Halide::min(whole_of(a), *b.node->number));
+    return made(a.node->number ? Halide::min(*a.node->number, whole_of(b)) : Halide::min(whole_of(a), whole_of(b)));
+}
+Expr max(Expr a, Expr b) {
+    if (b.node->number) return made(Halide::max(whole_of(a), *b.node->number));
+    return made(a.node->number ? Halide::max(*a.node->number, whole_of(b)) : Halide::max(whole_of(a), whole_of(b)));
+}
+Expr clamp(Expr x, Expr low, Expr high) { return made(Halide::clamp(whole_of(x), whole_of(low), whole_of(high))); }
+Expr select(Expr c, Expr a, Expr b) { return made(Halide::select(whole_of(c), whole_of(a), whole_of(b))); }
+Expr te_fma(Expr a, Expr b, Expr c) { return made(whole::te_fma(whole_of(a), whole_of(b), whole_of(c))); }
+Expr cast(Type t, Expr x) { return made(Halide::cast(type_from(t), whole_of(x))); }
+Expr reinterpret(Type t, Expr x) { return made(Halide::reinterpret(type_from(t), whole_of(x))); }
+Expr const_true() { return made(Halide::Internal::const_true()); }
+Expr const_false() { return made(Halide::Internal::const_false()); }
+Expr te_inf(Type t) { return made(whole::te_inf(type_from(t))); }
+Expr te_nan(Type t) { return made(whole::te_nan(type_from(t))); }
+Expr te_to_int(Type t, Expr x) { return made(whole::te_to_int(type_from(t), whole_of(x))); }
+
+// Functions
+
+Func::Func(const char *name) : Stage{new Function{Halide::Func(name)}, -1} {}
+Ref Func::at(std::initializer_list<Expr> position) const {
+    if (function->image) return made((*function->image)(all_of(position)));
+    return new Node{{}, {}, function->func(all_of(position))};
+}
+Expr Ref::operator[](int k) const { return made((*node->element)[k]); }
+void Ref::operator=(Expr value) const { *node->element = whole_of(value); }
+void Ref::operator=(Tuple value) const { *node->element = Halide::Tuple(whole_of(value.first), whole_of(value.second)); }
+void Ref::operator+=(Expr value) const { *node->element += whole_of(value); }
+void Ref::operator*=(Expr value) const { *node->element *= whole_of(value); }
+
+// Schedules
+
+Stage &Stage::split(Expr old, Expr outer, Expr inner, Expr factor, TailStrategy tail) {
+    return scheduled(*this, [&](auto &s) {
+        s.split(variable_of(old), variable_of(outer), variable_of(inner), whole_of(factor), tail_from(tail));
+    });
+}
+Stage &Stage::fuse(Expr inner, Expr outer, Expr fused) {
+    return scheduled(*this, [&](auto &s) { s.fuse(variable_of(inner), variable_of(outer), variable_of(fused)); });
+}
+#define LOOP(call)                                                                                             \
+    Stage &Stage::call(Expr v) {                                                                               \
+        return scheduled(*this, [&](auto &s) { s.call(variable_of(v)); });                                     \
+    }
+#define LOOP_BY(call)                                                                                          \
+    LOOP(call)                                                                                                 \
+    Stage &Stage::call(Expr v, int factor, TailStrategy tail) {                                                \
+        return scheduled(*this, [&](auto &s) { s.call(variable_of(v), factor, tail_from(tail)); });            \
+    }
+LOOP(serial) LOOP_BY(vectorize) LOOP_BY(unroll) LOOP_BY(parallel)
+Stage &Stage::atomic() { return scheduled(*this, [&](auto &s) { s.atomic(); }); }
+Stage &Stage::reordered(std::initializer_list<Expr> vars) {
+    return scheduled(*this, [&](auto &s) { s.reorder(variables_of(vars)); });
+}
+
+Func &Func::compute_root() { return function->func.compute_root(), *this; }
+Func &Func::store_root() { return function->func.store_root(), *this; }
+Func &Func::compute_at(const Func &where, Expr v) {
+    return function->func.compute_at(Halide::LoopLevel(where.function->func, variable_of(v))), *this;
+}
+Func &Func::store_at(const Func &where, Expr v) {
+    return function->func.store_at(Halide::LoopLevel(where.function->func, variable_of(v))), *this;
+}
+Func &Func::bound_extent(Expr v, Expr n) { return function->func.bound_extent(variable_of(v).var, whole_of(n)), *this; }
+Func &Func::align_storage(Expr v, Expr n) { return function->func.align_storage(variable_of(v).var, whole_of(n)), *this; }
+Func &Func::align_bounds(Expr v, Expr n) { return function->func.align_bounds(variable_of(v).var, whole_of(n)), *this; }
+Func &Func::stored(std::initializer_list<Expr> vars) {
+    std::vector<Halide::Var> order;
+    for (Expr v : vars) order.push_back(variable_of(v).var);
+    return function->func.reorder_storage(order), *this;
+}
+
+// Kernels
+
+Function *input(const char *name, Type type, int rank) {
+    Halide::ImageParam image(type_from(type), rank, name);
+    arguments.push_back(image);
+    return new Function{{}, image};
+}
+Function *output(const char *name) {
+    Halide::Func func(name);
+    results.push_back(func);
+    return new Function{func};
+}
+Node *size(const char *name) {
+    Halide::Param<int32_t> extent(name);
+    arguments.push_back(extent);
+    return made(extent);
+}
+void te_dense(const Func &tensor, std::initializer_list<Expr> extents) {
+    Halide::OutputImageParam buffer = tensor.function->image ? *tensor.function->image : tensor.function->func.output_buffer();
+    Halide::Expr stride = 1;
+    int k = 0;
+    for (Expr e : extents) {
+        Halide::Expr extent = whole_of(e);
+        buffer.dim(k++).set_bounds(0, extent).set_stride(stride);
+        stride = stride * extent;
+    }
+}
+
+Registration::Registration(const char *name, void (*generate)()) { generators()[name] = generate; }
+
+void compile(const char *name, const char *directory, const char *target) {
+    static struct : Halide::CompileTimeErrorReporter {
+        void warning(const char *) override {}
+        void error(const char *message) override {  // ends the process at once: this is compiled without exceptions
+            fprintf(stderr, "%s\n", message);
+            fflush(nullptr);
+            _exit(1);
+        }
+    } reporter;
+    Halide::set_custom_compile_time_error_reporter(&reporter);
+    const std::string path = std::string(directory) + "/" + name + ".o";
+    const auto known = generators().find(name);
+    if (known != generators().end()) {
+        known->second();
+        Halide::Pipeline(results).compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));
+        return;
+    }
+    Halide::Internal::ExecuteGeneratorArgs args;  // one that is written in all of Halide
+    args.output_dir = directory;
+    args.output_types = {Halide::OutputFileType::object};
+    args.targets = {Halide::Target(target)};
+    args.generator_name = args.function_name = args.file_base_name = name;
+    Halide::Internal::execute_generator(args);
+}
+
+}  // namespace te
