@@ -10,7 +10,7 @@ from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text,
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.approx import erf, tanh
 from occ.compiler.ir.dtype import BOOL, F32, DType
-from occ.compiler.ir.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, call
+from occ.compiler.ir.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Directive
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
@@ -266,7 +266,10 @@ class _Generator:
         }
         self._declare(self.f.schedule, declared)
         for d in self.f.schedule:
-            target = f"{d.stage}.update(0)" if d.update else d.stage
+            if d.call == "specialize":
+                self._line(f"Stage {d.stage}_few = {d.stage}.specialize({self._condition(d.stage)});")
+                continue
+            target = f"{d.stage}_few" if d.few else f"{d.stage}.update(0)" if d.update else d.stage
             self._line(f"{target}.{d.call}({', '.join(self._argument(d, a) for a in d.args)});")
 
     def _declare(self, schedule: Iterable[Directive], declared: set[str]) -> None:
@@ -283,6 +286,13 @@ class _Generator:
                     if kind == "RVar":
                         reduced.add(str(name))
                     self._line(f'{kind} {name}("{name}");')
+
+    def _condition(self, stage: str) -> str:
+        """The condition on sizes that the expression of a stage begins with."""
+        s = self.f.stage(stage)
+        assert isinstance(s, Stage), "it computes one expression"
+        assert isinstance(s.expr, Select), "it has a choice to make"
+        return self._printer(s).data(s.expr.cond)
 
     def _argument(self, d: Directive, a: int | str) -> str:
         return f"TailStrategy::{a}" if a in _TAILS else str(a)

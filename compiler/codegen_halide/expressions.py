@@ -117,7 +117,7 @@ class Printer:
                 return self._call(e, guarded=guarded)
             case Select():
                 cond = self.data(e.cond, guarded=guarded)
-                if self.tiled and any(isinstance(n, Load) and n.source in self.tiled for n in walk(e)):
+                if self.tiled and not _on_sizes(e.cond) and any(isinstance(n, Load) and n.source in self.tiled for n in walk(e)):
                     cond = f"te_opaque({cond})"  # or Halide would cut the tile where the condition is false
                 return f"select({cond}, {self.data(e.then, guarded=True)}, {self.data(e.other, guarded=True)})"
             case Cast():
@@ -229,6 +229,10 @@ def physical_index(index: list[str], layout: object) -> list[str]:
     tiles = dict(layout.tiles)
     outer = [f"({index[a]} / {tiles[a]})" if a in tiles else index[a] for a in layout.order]
     return [*outer, *(f"({index[a]} % {size})" for a, size in layout.tiles)]
+
+
+def _on_sizes(e: Expr) -> bool:
+    return not any(isinstance(n, (Index, Load)) for n in walk(e))
 
 
 def is_index(e: Expr) -> bool:

@@ -253,7 +253,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def directive(self, *parts: Any) -> Directive:
         heads = [str(p) for p in parts if isinstance(p, lark.Token)]
         args = tuple(p for p in parts if p is not None and not isinstance(p, lark.Token))
-        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1])
+        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], "few" in heads[1:-1])
 
     schedule = staticmethod(lambda *items: ("schedule", items))
     halide = staticmethod(lambda text: ("halide", _string(text)))

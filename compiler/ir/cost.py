@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.expr import Binary, Call, Expr, Load, Reduce, Select
-from occ.compiler.ir.te import Scatter, TeFunc
+from occ.compiler.ir.te import AnyStage, Scatter, Stage, TeFunc, loads
 from occ.compiler.ir.walks import children, walk
 
 _FREE = ("neg", "not", "isnan", "isinf")
@@ -16,13 +19,26 @@ def operations(f: TeFunc) -> Dim:
     A multiply-add counts two, as is customary for FLOP/s. What several expressions share counts once.
     """
     total: Dim = 0
-    for s in f.stages:
+    for s in _at_large(f):
         box = product(s.shape)
         if isinstance(s, Scatter):
             total = total + box * _of(s.init) + product(a.extent for a in s.over) * (1 + _of(s.value))
         else:
             total = total + box * _of(s.expr)
     return total
+
+
+def _at_large(f: TeFunc) -> Iterator[AnyStage]:
+    """The stages without those that only compute a result of few rows in another way."""
+    special = {d.stage for d in f.schedule if d.call == "specialize"}
+    read = {r.name for r in f.results}
+    for s in reversed(f.stages):
+        if s.name not in read:
+            continue
+        if isinstance(s, Stage) and s.name in special and isinstance(s.expr, Select):
+            s = replace(s, expr=s.expr.other)
+        read |= {n.source for n in loads(*s.exprs)}
+        yield s
 
 
 def _of(e: Expr) -> Dim:

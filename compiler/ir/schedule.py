@@ -18,15 +18,17 @@ class Directive:
         call: a scheduling call of Halide (`split`, `reorder`, `vectorize`, `compute_at`, ...).
         args: names of axes, stages and tail strategies, and integers.
         update: whether it schedules the update definition of a reduction instead of its start value.
+        few: whether it holds only where the condition of the stage does, which `stage.specialize()` tells apart.
     """
 
     stage: str
     call: str
     args: tuple[Arg, ...] = ()
     update: bool = False
+    few: bool = False
 
     def __str__(self) -> str:
-        return f"{self.stage}{'.update' if self.update else ''}.{self.call}({', '.join(map(str, self.args))})"
+        return f"{self.stage}{'.update' if self.update else ''}{'.few' if self.few else ''}.{self.call}({', '.join(map(str, self.args))})"
 
 
 Schedule = tuple[Directive, ...]

@@ -15,6 +15,7 @@ from occ.compiler.ir.walks import rewrite
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import Machine, machine_of
 from occ.compiler.passes.schedule_attention import attention, clamped_rows
+from occ.compiler.passes.schedule_few import few_rows, has_few
 from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, extent_of, step
 from occ.compiler.passes.schedule_rules import RULES, Rule, fallback, rows
 from occ.compiler.passes.schedule_winograd import winograd
@@ -49,6 +50,8 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
+    if has_few(f):
+        return f
     f = clamped_rows(widened(_lanes(separate(f), machine)))
     facts = Facts(f, machine)
     last = facts.roots[-1]
@@ -57,7 +60,7 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     by_rows = rows(last, facts)
     if by_rows is not None:
         return replace(f, schedule=tuple(by_rows))
-    return _clamp_rows(_by_rules(facts, RULES))
+    return _clamp_rows(few_rows(_by_rules(facts, RULES), machine))
 
 
 def plain(f: TeFunc, machine: Machine) -> TeFunc:
@@ -122,13 +125,14 @@ def _clamp_rows(f: TeFunc) -> TeFunc:
     stages: list[AnyStage] = []
     for s in f.stages:
         found = contraction(s, f) if isinstance(s, Stage) else None
-        if found is None or (s.name, found.tile) not in guarded:
+        tile = next((a for a in (found.tile, *found.outer) if (s.name, a) in guarded), "") if found is not None else ""
+        if found is None or not tile:
             stages.append(s)
             continue
         assert isinstance(s, Stage)
-        last = wrap(extent_of(s, found.tile) - 1)
+        last = wrap(extent_of(s, tile) - 1)
 
-        def clamp(n, source=found.a.source, axis=found.tile, last=last):
+        def clamp(n, source=found.a.source, axis=tile, last=last):
             if isinstance(n, Load) and n.source == source:
                 index = tuple(minimum(i, last) if isinstance(i, Index) and i.name == axis else i for i in n.index)
                 return Load(n.source, index, n.dtype)

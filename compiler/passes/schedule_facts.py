@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from occ.compiler.ir import dim
@@ -19,6 +19,9 @@ from occ.compiler.passes.te_inline import materialised, nominal
 from occ.compiler.passes.te_reduce import COMBINE
 
 
+FEW = 2  # rows of a product up to which one at a time takes less than a tile of eight: each loads all weights
+
+
 @dataclass
 class Facts:
     """One te function under scheduling.
@@ -26,10 +29,12 @@ class Facts:
     Attributes:
         f: the function.
         machine: what it will run on.
+        few: whether the schedule is for few rows (`FEW`) of a number that is symbolic.
     """
 
     f: TeFunc
     machine: Machine
+    few: bool = False
 
     @cached_property
     def hint(self) -> Hint:
@@ -132,6 +137,11 @@ class Contraction:
     b: Load
     order: tuple[str, ...]
     dot: str = ""
+
+    def beside_rows(self) -> Contraction:
+        """The same with the tile along the next axis of `A`, if it has one; its innermost one is a loop like others."""
+        *outer, tile = *self.outer, self.tile
+        return replace(self, tile=outer[-1] if outer else "", outer=(*outer[:-1], tile) if tile else ())
 
 
 def contraction(s: Stage, f: TeFunc) -> Contraction | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.expr import Load, Reduce
 from occ.compiler.ir.index import axis_symbols
 from occ.compiler.ir.schedule import Scheduler
@@ -17,9 +17,11 @@ from occ.compiler.ir.te import AnyStage, Scatter, Stage, loads, reduce_axes
 from occ.compiler.ir.walks import walk
 from occ.compiler.passes.schedule_blocks import row_blocks
 from occ.compiler.passes.schedule_elementwise import elementwise, vectorise
-from occ.compiler.passes.schedule_facts import Contraction, Facts, contraction, element_bits, extent_of, step, work
+from occ.compiler.passes.schedule_facts import FEW, Contraction, Facts, contraction, element_bits, extent_of, step, work
 from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.te_inline import nominal
+
+_SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
 
 Rule = Callable[[AnyStage, Facts], Directives | None]
 
@@ -35,6 +37,8 @@ def packed_contraction(s: AnyStage, facts: Facts) -> Directives | None:
     if found is None or not _same_axes(s, sums[0]):
         return None
     acc = sums[0]
+    if facts.few:
+        found = found.beside_rows()
     lanes = facts.machine.lanes(max(element_bits(acc), 32))
     here = dict(zip((a.name for a in acc.axes), (a.name for a in s.axes), strict=True))
     width = found.panel or _width(extent_of(acc, found.lanes), lanes)
@@ -108,7 +112,7 @@ def _tile(
     if m:
         out.unroll(f"{m}i")
     level = loops[-1]
-    parallel(out, loops, counts, work(s, facts))
+    parallel(out, loops, counts, _cost(s, acc, c, facts))
     start = Scheduler(acc.name)
     a_n, a_m = c.lanes, c.tile
     start.compute_at(s.name, level)
@@ -139,6 +143,14 @@ def _tile(
     if order and (times := _unrolled(extent_of(acc, order[0]), facts.hint.unroll)) > 1:
         update.unroll(order[0], times)
     return [*out.directives, *start.directives, *update.directives]
+
+
+def _cost(s: Stage, acc: Stage, c: Contraction, facts: Facts) -> int:
+    """Operations, for `parallel`: vectors are through with a small product before a second thread has begun."""
+    products = nominal(product(acc.shape)) * nominal(product(a.extent for a in reduce_axes(acc.expr)))
+    if facts.few:
+        products = products * FEW // nominal(extent_of(acc, c.outer[-1]))
+    return 0 if products < _SMALL and facts.hint.parallel is None else work(s, facts)
 
 
 def _count(s: Stage, c: Contraction, loop: str, here: dict[str, str], width: int) -> int:

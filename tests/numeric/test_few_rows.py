@@ -1,0 +1,70 @@
+"""Products with a symbolic number of rows: few rows and many take different loops of one kernel, and agree with f64."""
+
+import numpy as np
+import pytest
+from building import model_of, reference
+
+import occ
+
+SIZES = [1, 2, 3, 7, 8, 9, 17]
+
+
+def weights(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Sum, and a choice that makes the kernel an exact one, behind a product of 96 columns that are no whole panels."""
+    w, b = weights(1, 72, 84), weights(2, 84)
+    text = """g (float[n, 72] x, float[n, 84] z) => (float[n, 84] y) {
+        h = MatMul(x, w)
+        s = Add(h, b)
+        odd = IsNaN(s)
+        r = Where(odd, z, s)
+        y = Add(r, z)
+    }"""
+    return occ.compile(model_of(text, {"w": w, "b": b}), "cpu"), w, b
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_rows(rows, n: int) -> None:
+    session, w, b = rows
+    x, z = weights(3, n, 72), weights(4, n, 84)
+    (y,) = session(x, z)
+    exact = x.astype(np.float64) @ w + b + 2 * z.astype(np.float64) - z
+    assert np.abs(y - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+@pytest.fixture(scope="module")
+def steps():
+    """Steps of a batch, transposed: with few rows in the batch, the tile goes along the steps."""
+    w = weights(5, 40, 64)
+    text = """g (float[n, s, 40] x) => (float[s, n, 64] y) {
+        t = Transpose <perm = [1, 0, 2]> (x)
+        y = MatMul(t, w)
+    }"""
+    return occ.compile(model_of(text, {"w": w}), "cpu"), w
+
+
+@pytest.mark.parametrize(("n", "s"), [(1, 1), (1, 9), (2, 5), (9, 1), (8, 3), (3, 8)])
+def test_steps_of_a_batch(steps, n: int, s: int) -> None:
+    session, w = steps
+    x = weights(6, n, s, 40)
+    (y,) = session(x)
+    exact = x.astype(np.float64).transpose(1, 0, 2) @ w
+    assert y.shape == (s, n, 64)
+    assert np.abs(y - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def test_half_weights_of_few_rows() -> None:
+    w = weights(7, 64, 48).astype(np.float16)
+    model = model_of("g (float16[n, 64] x) => (float16[n, 48] y) { y = MatMul(x, w) }", {"w": w})
+    session = occ.compile(model, "cpu")
+    for n in (1, 2, 3, 9):
+        x = weights(8, n, 64).astype(np.float16)
+        (y,) = session(x)
+        (wide,) = reference(model, {"x": x})
+        exact = x.astype(np.float64) @ w.astype(np.float64)
+        assert y.dtype == wide.dtype
+        assert np.all(np.abs(y.astype(np.float64) - exact) <= 1.01 * 2.0**-11 * np.abs(exact) + 1e-4)
