@@ -169,6 +169,7 @@ struct Node {
 struct Function {
     Halide::Func func;
     std::optional<Halide::ImageParam> image;
+    std::vector<Halide::Stage> special;  // definitions for where a condition holds, numbered from -2 down
 };
 
 namespace {
@@ -210,10 +211,12 @@ std::map<std::string, void (*)()> &generators() {
     return known;
 }
 
-// What schedules a Func's own definition and its updates alike.
+// What schedules a Func's own definition, its special ones and its updates alike.
 template<typename Do>
 Stage &scheduled(Stage &s, const Do &apply) {
-    if (s.number < 0) {
+    if (s.number < -1) {
+        apply(s.function->special[-2 - s.number]);
+    } else if (s.number < 0) {
         apply(s.function->func);
     } else {
         Halide::Stage update = s.function->func.update(s.number);
@@ -328,6 +331,11 @@ LOOP(serial) LOOP_BY(vectorize) LOOP_BY(unroll) LOOP_BY(parallel)
 Stage &Stage::atomic() { return scheduled(*this, [&](auto &s) { s.atomic(); }); }
 Stage &Stage::reordered(std::initializer_list<Expr> vars) {
     return scheduled(*this, [&](auto &s) { s.reorder(variables_of(vars)); });
+}
+
+Stage Stage::specialize(Expr condition) {
+    function->special.push_back(function->func.specialize(whole_of(condition)));
+    return {function, -1 - (int)function->special.size()};
 }
 
 Func &Func::compute_root() { return function->func.compute_root(), *this; }

@@ -94,7 +94,7 @@ struct Ref : Expr {
 struct Function;
 struct Stage {
     Function *function;
-    int number;  // of the update; -1 for the pure definition
+    int number;  // of the update; -1 for the pure definition, and less for those where a condition holds
     Stage &split(Expr old, Expr outer, Expr inner, Expr factor, TailStrategy tail = TailStrategy::Auto);
     Stage &fuse(Expr inner, Expr outer, Expr fused);
     Stage &vectorize(Expr v), &unroll(Expr v), &parallel(Expr v), &serial(Expr v), &atomic();
