@@ -151,14 +151,16 @@ def _tensor(
 ) -> Tensor:
     """An operand: a copy, or random numbers for which every function is defined; wide integers are 0, as indices are."""
     shape, dtype = _shape(p, sizes), p.type.dtype.numpy
-    count = math.prod(shape)
+    around = tuple(max(evaluate(d, sizes), 0) for d in p.type.layout.memory_shape(p.type.dims))
+    count = math.prod(around)
     data = aligned_bytes(count * dtype.itemsize + 64)[: count * dtype.itemsize].view(dtype)
     if like is not None:
         data[...] = like
     elif rng is not None:
         data[...] = _random(rng, dtype, count)
     buffer, dims = HalideBuffer(), (Dimension * max(len(shape), 1))()
-    fill_buffer(buffer, dims, p.type.dtype.name, dtype.itemsize, shape)
+    strides = [max(evaluate(d, sizes), 0) for d in p.type.strides]
+    fill_buffer(buffer, dims, p.type.dtype.name, dtype.itemsize, shape, strides)
     buffer.host = data.ctypes.data
     return Tensor(p, shape, data, buffer, dims)
 

@@ -114,7 +114,8 @@ class _Planner:
         self.buffers: list[Buffer] = []
         self.storages: list[Storage] = []
         self.storage_of: dict[Value, int] = {}
-        self._buffer_of: dict[tuple[int, str, str], int] = {}
+        self.start_of: dict[Value, Dim] = {}  # elements of the storage before a value, where there are any
+        self._buffer_of: dict[str, int] = {}
         self._bound: set[str] = set()
 
     def plan(self, func: Func) -> Plan:
@@ -136,6 +137,7 @@ class _Planner:
                 case "view":
                     assert op.operands[0] is not None
                     self.storage_of[op.result] = self.storage_of[op.operands[0]]
+                    self.start_of[op.result] = self.start_of.get(op.operands[0], 0) + op.attrs.get("start", 0)
                 case "kernel":
                     steps.append(self._kernel(op))
                 case "foreign":
@@ -172,11 +174,16 @@ class _Planner:
         """The buffer that shows the bytes of a value under a type."""
         info = value_info("", type_)
         opaque = info.kind != "tensor"
-        shape = [] if opaque or not isinstance(type_, TensorType) else [dim_expr(d) for d in type_.physical]
-        key = (self.storage_of[value], info.dtype, str(shape))
+        shape: list[DimExpr] = []
+        strides: list[DimExpr] = []
+        if not opaque and isinstance(type_, TensorType):
+            shape = [dim_expr(d) for d in type_.physical]
+            strides = [dim_expr(d) for d in type_.strides] if type_.layout.within else []
+        made = Buffer(info.dtype, shape, self.storage_of[value], opaque, dim_expr(self.start_of.get(value, 0)), strides)
+        key = str(made)
         if key not in self._buffer_of:
             self._buffer_of[key] = len(self.buffers)
-            self.buffers.append(Buffer(info.dtype, shape, self.storage_of[value], opaque))
+            self.buffers.append(made)
         return self._buffer_of[key]
 
     def _kernel(self, op: Op) -> Step:

@@ -68,7 +68,11 @@ def _laid_out(m: Module) -> Iterator[str]:
 
 def _scheduled(m: Module) -> Iterator[str]:
     for op in [op for func in m.funcs.values() for op in func.body.body]:
-        if op.name not in ("call", "view", "late", "foreign") and not op.spec.host and "control" not in op.spec.tags:
+        if (
+            op.name not in ("call", "view", "join", "late", "foreign")
+            and not op.spec.host
+            and "control" not in op.spec.tags
+        ):
             yield f"{op_text(op)} is not lowered to te"
         if op.name == "call":
             yield from _call_fits(op, m)

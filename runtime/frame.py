@@ -117,14 +117,17 @@ class Frame:
         self.buffers = (HalideBuffer * len(self.plan.buffers))()
         self._dims = (Dimension * max(1, sum(map(len, self.shapes.values()))))()
         self._moving: dict[int, list[int]] = {}  # storage whose address changes from run to run -> its buffers
+        self.starts: dict[int, int] = {}  # bytes of the storage before each buffer
         at = 0
         for k, shape in self.shapes.items():
             b, rank = self.plan.buffers[k], len(shape)
             part = (Dimension * rank).from_buffer(self._dims, at * ctypes.sizeof(Dimension)) if rank else self._dims
-            fill_buffer(self.buffers[k], part, b.dtype, self.dtypes[k].itemsize, shape)
+            strides = [evaluate(e, self.env) for e in b.strides]
+            fill_buffer(self.buffers[k], part, b.dtype, self.dtypes[k].itemsize, shape, strides)
             at += rank
+            self.starts[k] = evaluate(b.start, self.env) * self.dtypes[k].itemsize
             if b.storage in self.addresses:
-                self.buffers[k].host = self.addresses[b.storage]
+                self.buffers[k].host = self.addresses[b.storage] + self.starts[k]
             else:
                 self._moving.setdefault(b.storage, []).append(k)
 
@@ -166,7 +169,7 @@ class Frame:
     def attach(self, storage: int, value: Any) -> None:
         """Point the buffers of a storage at the memory of a run."""
         for buffer in self._moving.get(storage, ()):
-            self.buffers[buffer].host = value.ctypes.data
+            self.buffers[buffer].host = value.ctypes.data + self.starts[buffer]
 
     def owns(self, value: np.ndarray) -> bool:
         """Whether an array lies in the arena."""
@@ -179,6 +182,10 @@ class Frame:
             storage = self.plan.storages[b.storage]
             return self._weights[storage.index] if storage.kind == "weight" else moving[b.storage]
         shape, dtype = self.shapes[buffer], self.dtypes[buffer]
+        if b.strides or b.start:
+            whole = self.arena[self.offsets[b.storage] :] if b.storage in self.offsets else moving[b.storage]
+            strides = [evaluate(e, self.env) * dtype.itemsize for e in b.strides] or None
+            return np.ndarray(shape, dtype, whole.reshape(-1).view(np.uint8), self.starts[buffer], strides)
         if b.storage in self.offsets:
             start = self.offsets[b.storage]
             flat = self.arena[start : start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))].view(dtype)

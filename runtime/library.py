@@ -61,15 +61,16 @@ def type_of(dtype: str, itemsize: int) -> tuple[int, int]:
 
 
 def fill_buffer(
-    b: HalideBuffer, dims: ctypes.Array[Dimension], dtype: str, itemsize: int, shape: Sequence[int]
-) -> None:
-    """Describe a dense row-major tensor; Halide counts dimensions from the innermost one."""
+    b: HalideBuffer, dims: ctypes.Array[Dimension], dtype: str, itemsize: int, shape: Sequence[int],
+    strides: Sequence[int] = (),
+) -> None:  # fmt: skip
+    """Describe a row-major tensor, dense if there are no strides; Halide counts dimensions from the innermost one."""
     b.type_code, b.type_bits = type_of(dtype, itemsize)
     b.type_lanes, b.dimensions = 1, len(shape)
     b.dim = ctypes.cast(dims, ctypes.POINTER(Dimension))
     stride = 1
     for k, n in enumerate(reversed(shape)):
-        dims[k] = Dimension(0, n, stride, 0)
+        dims[k] = Dimension(0, n, strides[-1 - k] if strides else stride, 0)
         stride *= n
 
 

@@ -68,6 +68,8 @@ class Buffer:
         dtype: element type.
         shape: physical extents, row-major.
         storage: where it lies, an index into `Plan.storages`; views share one.
+        start: elements of the storage that lie before its first one.
+        strides: elements from one to the next on each axis; empty if it is dense.
         opaque: a sequence, an optional, or a tensor of unknown rank, which only host steps touch; `shape` is empty.
     """
 
@@ -75,6 +77,8 @@ class Buffer:
     shape: list[DimExpr]
     storage: int
     opaque: bool = False
+    start: DimExpr = 0
+    strides: list[DimExpr] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

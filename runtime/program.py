@@ -225,7 +225,7 @@ def _misfit(step: Step, what: str) -> RunError:
 
 def _symbols(plan: Plan) -> set[str]:
     found: set[str] = set()
-    exprs: list[DimExpr] = [e for b in plan.buffers for e in b.shape]
+    exprs: list[DimExpr] = [e for b in plan.buffers for e in (*b.shape, *b.strides, b.start)]
     exprs += [s.size for s in plan.storages]
     exprs += [e for s in plan.steps for e in (*s.dims, s.tasks) if e is not None]
     for e in exprs:

@@ -28,7 +28,7 @@ class Frame:
         template: the bytes, a multiple of 64 of them.
         inside: offsets of pointers into the frame; their value is an offset until the run adds the frame's address.
         sizes: offsets of i32 values, with what they are.
-        hosts: offsets of pointers to tensors, with the storage that they lie in.
+        hosts: offsets of pointers to tensors, with the buffers that those are.
         blocks: offset of the argument block of each kernel step.
     """
 
@@ -86,13 +86,13 @@ class Frame:
         self.template += bytes(made)
         dims = len(self.template)
         self._pointer(at + HalideBuffer.dim.offset, dims)
-        self.hosts.append((at + HalideBuffer.host.offset, b.storage))
+        self.hosts.append((at + HalideBuffer.host.offset, index))
         self.template += bytes(ctypes.sizeof(Dimension) * len(b.shape))
         stride: DimExpr = 1
         for k, n in enumerate(reversed(b.shape)):
             row = dims + ctypes.sizeof(Dimension) * k
             self._size(row + Dimension.extent.offset, n)
-            self._size(row + Dimension.stride.offset, stride)
+            self._size(row + Dimension.stride.offset, b.strides[-1 - k] if b.strides else stride)
             stride = _times(stride, n)
         return at
 

@@ -226,7 +226,8 @@ def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> 
 def _needed(r: Routine) -> set[str]:
     """The symbols of all that a routine computes."""
     used = {b for s in r.plan.steps for b in (*s.reads, *s.writes)} | set(r.plan.outputs)
-    exprs: list[DimExpr] = [e for b in used for e in r.plan.buffers[b].shape]
+    buffers = [r.plan.buffers[b] for b in used]
+    exprs: list[DimExpr] = [e for b in buffers for e in (*b.shape, *b.strides, b.start)]
     exprs += [s.size for s in r.slots]
     exprs += [e for s in r.plan.steps for e in (*s.dims, s.tasks) if e is not None]
     exprs += [e for c in r.function.constraints for e in (c.lhs, c.rhs)]

@@ -23,6 +23,7 @@ from occ.compiler.codegen_llvm.values import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.entry import CHECK, DONE, KERNEL, MISFIT, Call
 from occ.runtime.manifest import DimInfo, Step
+from occ.runtime.signature import numpy_dtype
 
 _CONTROL = {"if": emit_if, "scan": emit_scan}
 
@@ -58,6 +59,7 @@ class RoutineEmitter:
         self.sizes = Sizes(self.head, dict(zip(r.symbols, self.fn.args[4:], strict=True)))
         self._offsets, arena = self._arena(self.sizes)
         self._pointers: dict[int, Any] = {}
+        self._starts: dict[tuple[int, str, str], Any] = {}
         self.arena = support.at(self.head, self.memory, len(self.frame.template))
         self.beyond = support.at(self.head, self.arena, arena)
         self._emit()
@@ -117,7 +119,12 @@ class RoutineEmitter:
 
     def buffer(self, index: int) -> Any:
         """Address of a buffer."""
-        return self.pointer(self.r.plan.buffers[index].storage)
+        b = self.r.plan.buffers[index]
+        key = (b.storage, str(b.start), b.dtype)
+        if key not in self._starts:
+            start = self.sizes.of(["*", b.start, numpy_dtype(b.dtype).itemsize])
+            self._starts[key] = self.support.at(self.head, self.pointer(b.storage), start)
+        return self._starts[key]
 
     def bytes_of(self, index: int) -> Size:
         b = self.r.plan.buffers[index]
@@ -148,8 +155,8 @@ class RoutineEmitter:
         if not f.template:
             return
         self.support.memcpy(b, self.memory, support.constant(f"frame_{self.index}", bytes(f.template)), len(f.template))
-        values = [self.sizes.of(e) for _, e in f.sizes]
-        pointers = [self.pointer(s) for _, s in f.hosts]
+        values = [i64(self.sizes.of(e)) for _, e in f.sizes]
+        pointers = [self.buffer(index) for _, index in f.hosts]
         support.complete(b, self.memory, f"{self.index}", f.inside, list(zip((at for at, _ in f.sizes), values, strict=True)),
                          list(zip((at for at, _ in f.hosts), pointers, strict=True)))  # fmt: skip
 

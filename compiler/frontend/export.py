@@ -126,6 +126,9 @@ class _Exporter:
                 return self._view(op, names)
             case "pack":
                 return [helper.make_node("Identity", [names.of[op.inputs[0]]], [names.add(op.result)])]
+            case "join":
+                names_of = [names.of[v] for v in op.inputs]
+                return [helper.make_node("Concat", names_of, [names.add(op.result)], axis=op.attrs["axis"])]
             case _:
                 pass
         if op.spec.is_internal:

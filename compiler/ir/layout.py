@@ -3,11 +3,14 @@
 A layout is an order of the axes plus inner tiles, spelled as a memory-format tag: axis letters `a b c ...` in memory
 order, a capital where the axis is also tiled, then the tiles. `NCHW16c` is the alias of `aBcd16b`: channels in blocks
 of 16, the block innermost.
+
+A tensor may be part of a larger one: `acdb.b256` has its channels last, and those of the tensor that it lies in are 256.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,10 +28,13 @@ class Layout:
     Attributes:
         order: a permutation of the axes, outermost first; empty means row-major of any rank.
         tiles: (axis, size) pairs, outermost first; each splits its axis, the tile moving to the end.
+        within: (axis, extent) pairs: the extent of an axis in the tensor that this one is a part of, where it is larger.
+            It decides how far apart elements lie, and nothing else.
     """
 
     order: tuple[int, ...] = ()
     tiles: tuple[tuple[int, int], ...] = ()
+    within: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_row_major(self) -> bool:
@@ -42,12 +48,13 @@ class Layout:
     @cached_property
     def tag(self) -> str:
         """The memory-format tag, or the alias that people know (`NCHW16c`)."""
+        around = "".join(f".{_letter(axis)}{extent}" for axis, extent in self.within)
         if not self.order:
-            return "row"
+            return f"row{around}"
         tiled = {axis for axis, _ in self.tiles}
         letters = "".join(_letter(axis).upper() if axis in tiled else _letter(axis) for axis in self.order)
         tag = letters + "".join(f"{size}{_letter(axis)}" for axis, size in self.tiles)
-        return _NAMES.get(tag, tag)
+        return _NAMES.get(tag, tag) + around
 
     @classmethod
     def parse(cls, tag: str) -> Layout:
@@ -56,8 +63,13 @@ class Layout:
         Raises:
             ValueError: the tag is not one.
         """
+        tag, *around = tag.split(".")
+        found = [re.fullmatch(r"([a-z])(\d+)", part) for part in around]
+        within = tuple((ord(part[1]) - ord("a"), int(part[2])) for part in found if part is not None)
+        if len(within) != len(around):
+            raise ValueError(f"`{'.'.join(around)}` is not part of a layout")
         if tag == "row":
-            return ROW
+            return cls(within=within)
         match = re.fullmatch(r"([A-Za-z]+)((?:\d+[a-z])*)", _ALIASES.get(tag, tag))
         if not match:
             raise ValueError(f"`{tag}` is not a layout")
@@ -65,7 +77,7 @@ class Layout:
         tiles = tuple((ord(c) - ord("a"), int(n)) for n, c in re.findall(r"(\d+)([a-z])", match[2]))
         if sorted(order) != list(range(len(order))) or any(a not in order for a, _ in tiles):
             raise ValueError(f"`{tag}` is not a layout")
-        return cls(order, tiles)
+        return cls(order, tiles, within)
 
     def physical_shape(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Extents in memory order; a tiled axis is rounded up to whole tiles."""
@@ -74,6 +86,14 @@ class Layout:
         tiles = dict(self.tiles)
         outer = [ceildiv(shape[axis], tiles[axis]) if axis in tiles else shape[axis] for axis in self.order]
         return (*outer, *(size for _, size in self.tiles))
+
+    def memory_shape(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The same of the tensor that it is a part of, as far as it matters: the outermost extent may be larger."""
+        return self.physical_shape(tuple(dict(self.within).get(k, n) for k, n in enumerate(shape)))
+
+    def moved(self, axes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """`within` of a tensor whose axes are the axes `axes` of this one, in their order."""
+        return tuple((k, dict(self.within)[a]) for k, a in enumerate(axes) if a in dict(self.within))
 
     def __str__(self) -> str:
         return self.tag

@@ -56,8 +56,14 @@ class TensorType:
         return self.layout.physical_shape(self.dims)
 
     @property
+    def strides(self) -> tuple[Dim, ...]:
+        """By how many elements neighbours on each axis lie apart, in memory order."""
+        around = self.layout.memory_shape(self.dims)
+        return tuple(product(around[k + 1 :]) for k in range(len(around)))
+
+    @property
     def nbytes(self) -> Dim:
-        """Bytes in a buffer of the runtime."""
+        """Bytes in a buffer of the runtime that holds nothing else."""
         return product(self.physical) * self.dtype.itemsize
 
     def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:

@@ -91,7 +91,7 @@ class Facts:
 
     @classmethod
     def of(cls, op: Op) -> Facts:
-        if op.spec.body is None or op.regions or "view" in op.spec.tags or len(op.results) != 1:
+        if op.spec.body is None or op.regions or "view" in op.spec.tags or len(op.results) != 1 or op.name == "join":
             return cls(OPAQUE)
         if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":
             return cls(OPAQUE)

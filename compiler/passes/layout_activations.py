@@ -20,6 +20,7 @@ Order = tuple[int, ...]
 _WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool", "phases", "winograd", "conv_dot"}
 _FOLLOW = {
     "Concat",
+    "join",
     "Slice",
     "Split",
     "Pad",

@@ -58,7 +58,7 @@ class LowerTe(Pass):
 def _is_lowered(op: Op) -> bool:
     """Whether an op stays as it is: it is a call already, or no kernel of the compiler computes it."""
     foreign = op.name == "foreign" and op.attrs["kernel"] != "halide"
-    return foreign or op.name in ("call", "view", "late") or bool(op.spec.host) or "control" in op.spec.tags
+    return foreign or op.name in ("call", "view", "join", "late") or bool(op.spec.host) or "control" in op.spec.tags
 
 
 def _check_types(m: Module, ctx: Context) -> None:

@@ -23,6 +23,7 @@ from occ.compiler.passes.layout_activations import LayoutActivations
 from occ.compiler.passes.layout_weights import LayoutWeights
 from occ.compiler.passes.lower_te import LowerTe
 from occ.compiler.passes.narrow_weights import NarrowWeights
+from occ.compiler.passes.place_joins import PlaceJoins
 from occ.compiler.passes.plan_memory import PlanMemory
 from occ.compiler.passes.propagate_constants import PropagateConstants
 from occ.compiler.passes.rewrite import ApplyRewrites
@@ -33,6 +34,7 @@ from occ.compiler.passes.split_phases import SplitPhases
 from occ.compiler.passes.use_attention import UseAttention
 from occ.compiler.passes.use_dot import UseDot
 from occ.compiler.passes.use_integers import UseIntegers
+from occ.compiler.passes.use_joins import UseJoins
 from occ.compiler.passes.use_kernels import UseKernels
 from occ.compiler.passes.use_winograd import UseWinograd
 from occ.compiler.target import Target
@@ -84,9 +86,10 @@ PIPELINES: Mapping[str, Pipeline] = {
             UseAttention(),
             RoundOperands(),
             UseDot(),
+            UseJoins(),
             Fuse(lazy_transpose=True),
         ),
-        "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights()),
+        "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights(), PlaceJoins()),
         "scheduled": (LowerTe(), Schedule()),
         "lowered": (PlanMemory(),),
     },
@@ -94,9 +97,10 @@ PIPELINES: Mapping[str, Pipeline] = {
         **_ON_CODES,
         "fused": (
             *_TO_KERNELS,
+            UseJoins(strided=False),
             Fuse(),
         ),
-        "layout": (),
+        "layout": (PlaceJoins(strided=False),),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
     },
@@ -128,8 +132,8 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, Fuse,
-        LayoutActivations, NarrowWeights, LayoutWeights, LowerTe, Schedule, PlanMemory,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseJoins, Fuse,
+        LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
 

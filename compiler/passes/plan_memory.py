@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.location import UNKNOWN
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import erase_dead
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.use_joins import axis_of
 from occ.runtime.buffers import assign_offsets
 
 STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
@@ -45,14 +49,20 @@ def _is_planned(func: Func) -> bool:
 
 
 def _plan(func: Func) -> None:
+    for op in func.body.body:
+        if op.name not in ("view", "join") and op.results:
+            _to_destination(op)
+    place = {op: k for k, op in enumerate(func.body.body) if op.name == "alloc"}
+    heads: dict[Value, Value] = {}
+    for op in reversed(func.body.body):  # a join that lies in another one comes before that
+        if op.name == "join":
+            _join(op, heads, place)
     storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
     for op in func.body.body:
         if op.name == "view":
             source = op.operands[0]
             assert source is not None
             storage[op.result] = storage.get(source, source)
-        elif op.results:
-            _to_destination(op)
     outputs = _claim_outputs(func, storage)
     _set_lifetimes(func, storage, outputs)
 
@@ -63,11 +73,9 @@ def _to_destination(op: Op) -> None:
     assert home is not None
     buffers: list[Value] = []
     for result in op.results:
-        alloc = Op("alloc", (), {}, [result.type], result_names=[result.name], loc=op.loc)
-        home.insert(alloc, op)
+        alloc = home.insert(_buffer("alloc", (), result), op)
         buffers.append(alloc.result)
-        for user, k in list(result.uses):
-            user.set_operand(k, alloc.result)
+        _replace(result, alloc.result)
     attrs = dict(op.attrs) | {"writes": len(buffers)}
     kind = {"call": "kernel", "foreign": "foreign"}.get(op.name, "host")
     if kind == "host":
@@ -80,6 +88,55 @@ def _to_destination(op: Op) -> None:
     home.insert(made, op)
     op.set_operands(())
     home.remove(op)
+
+
+def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int]) -> None:
+    """Let the buffers of the operands of a join be parts of that of its result, which is there before any of them.
+
+    Args:
+        op: the join; those that it lies in are through.
+        heads: buffers of joins that lie in other ones.
+        place: where each alloc stood.
+    """
+    home, whole = op.parent, op.result.tensor
+    first = min(_leaves(op), key=place.__getitem__)
+    assert home is not None
+    if op.result not in heads:
+        heads[op.result] = home.insert(_buffer("alloc", (), op.result), first).result
+    head, axis = heads[op.result], axis_of(op)
+    step = whole.strides[(whole.layout.order or tuple(range(whole.rank))).index(axis)]
+    start: Dim = 0
+    for value in op.inputs:
+        maker = value.defining_op
+        assert maker is not None, "what lies in a join is computed there"
+        part = _buffer("view", [head], value, start=start)
+        start = start + value.tensor.dims[axis] * step
+        if maker.name == "join":
+            heads[value] = home.insert(part, first).result
+            continue
+        home.insert(part, maker)
+        _replace(value, part.result)
+        home.remove(maker)
+        first = part if maker is first else first
+    op.set_operands(())
+    _replace(op.result, head)
+    home.remove(op)
+
+
+def _leaves(op: Op) -> list[Op]:
+    """The ops that allocate what a join, and those in it, join."""
+    makers = [v.defining_op for v in op.inputs]
+    return [leaf for m in makers if m is not None for leaf in (_leaves(m) if m.name == "join" else [m])]
+
+
+def _buffer(name: str, operands: Sequence[Value], like: Value, **attrs: Any) -> Op:
+    loc = like.defining_op.loc if like.defining_op is not None else UNKNOWN
+    return Op(name, operands, attrs, [like.type], result_names=[like.name], loc=loc)
+
+
+def _replace(old: Value, new: Value) -> None:
+    for user, k in list(old.uses):
+        user.set_operand(k, new)
 
 
 def _routine(op: Op) -> str:

@@ -33,10 +33,22 @@ def _fixed(f: TeFunc) -> set[str]:
     return names
 
 
-def _retype(f: TeFunc, shapes: dict[str, tuple[Dim, ...]]) -> TeFunc:
+def _retype(f: TeFunc, runs: dict[str, list[list[int]]]) -> TeFunc:
+    """The function with parameters and results whose dims are runs of dims of before."""
+
     def of(p: Param) -> Param:
-        shape = shapes.get(p.name)
-        return p if shape is None else Param(p.name, TensorType(p.type.dtype, shape, p.type.layout))
+        if p.name not in runs:
+            return p
+        whole = dict(p.type.layout.within)
+        shape = tuple(_total([p.type.dims[k] for k in run]) for run in runs[p.name])
+        found = {
+            k: _total([whole[run[0]], *(p.type.dims[a] for a in run[1:])])
+            for k, run in enumerate(runs[p.name])
+            if run[0] in whole
+        }
+        within = tuple((k, n) for k, n in found.items() if isinstance(n, int))
+        assert len(within) == len(whole), "an axis of a part was merged with one that it has to stay apart from"
+        return Param(p.name, TensorType(p.type.dtype, shape, replace(p.type.layout, within=within)))
 
     return replace(f, params=tuple(map(of, f.params)), results=tuple(map(of, f.results)))
 
@@ -44,7 +56,12 @@ def _retype(f: TeFunc, shapes: dict[str, tuple[Dim, ...]]) -> TeFunc:
 def _drop_units(f: TeFunc) -> TeFunc:
     """Without the dims of extent 1; their index is always 0."""
     fixed = _fixed(f)
-    keep = {name: [k for k, n in enumerate(shape) if n != 1] for name, shape in f.sources.items() if name not in fixed}
+    cut = _cut(f)
+    keep = {
+        name: [k for k, n in enumerate(shape) if n != 1 or (name, k) in cut]
+        for name, shape in f.sources.items()
+        if name not in fixed
+    }
 
     def of(e: Expr) -> Expr:
         def visit(n: Expr) -> Expr | None:
@@ -64,14 +81,22 @@ def _drop_units(f: TeFunc) -> TeFunc:
         else:
             axes = tuple(s.axes[k] for k in keep[s.name]) if s.name in keep else s.axes
             stages.append(replace(s, axes=axes, expr=of(s.expr)))
-    shapes = {name: tuple(f.sources[name][k] for k in ks) for name, ks in keep.items()}
-    return _retype(replace(f, stages=tuple(stages)), shapes)
+    return _retype(replace(f, stages=tuple(stages)), {name: [[k] for k in ks] for name, ks in keep.items()})
+
+
+def _cut(f: TeFunc) -> set[Pair]:
+    """Dims of parameters and results of which the tensor that those are part of has more."""
+    return {(p.name, k) for p in (*f.params, *f.results) for k, _ in p.type.layout.within}
 
 
 def _mergeable(f: TeFunc) -> set[Pair]:
     """All pairs of adjacent dims that can become one, as a greatest fixpoint: start with all, strike out what clashes."""
     fixed = _fixed(f)
     alive = {(name, k) for name, shape in f.sources.items() if name not in fixed for k in range(len(shape) - 1)}
+    for name, k in _cut(f):  # a part is no run of memory across that axis, which may lead one if the run is constant
+        alive.discard((name, k - 1))
+        if not all(isinstance(n, int) for n in f.sources[name][k + 1 :]):
+            alive.discard((name, k))
     alive |= {(r.axes[0].name, k) for s in f.stages if isinstance(s, Stage) for r in walk(s.expr)
               if isinstance(r, Reduce) and r.kind not in ("argmax", "argmin") for k in range(len(r.axes) - 1)}  # fmt: skip
     links: dict[Pair, set[Pair]] = {}
@@ -145,7 +170,6 @@ def _runs(name: str, count: int, mergeable: set[Pair]) -> list[list[int]]:
 
 def _merge(f: TeFunc, mergeable: set[Pair]) -> TeFunc:
     runs = {name: _runs(name, len(shape), mergeable) for name, shape in f.sources.items()}
-    shapes = {name: tuple(_total([shape[k] for k in run]) for run in runs[name]) for name, shape in f.sources.items()}
 
     def axes_of(name: str, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(
@@ -169,7 +193,7 @@ def _merge(f: TeFunc, mergeable: set[Pair]) -> TeFunc:
         else:
             stages.append(replace(s, axes=axes_of(s.name, s.axes), expr=of(s.expr)))
     fixed = _fixed(f)
-    return _retype(replace(f, stages=tuple(stages)), {n: s for n, s in shapes.items() if n not in fixed})
+    return _retype(replace(f, stages=tuple(stages)), {n: r for n, r in runs.items() if n not in fixed})
 
 
 def _total(extents: Sequence[Dim]) -> Dim:

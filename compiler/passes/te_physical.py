@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from occ.compiler.ir.expr import Expr, Load, Reduce
-from occ.compiler.ir.layout import ROW
+from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.te import AnyStage, Param, Scatter, TeFunc, loads
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.walks import rewrite, walk
@@ -52,7 +52,7 @@ def physical(f: TeFunc) -> TeFunc:
         if p.name not in given:
             return p
         shape = tuple(p.type.dims[k] for k in given[p.name])
-        return Param(p.name, TensorType(p.type.dtype, shape, ROW))
+        return Param(p.name, TensorType(p.type.dtype, shape, Layout(within=p.type.layout.moved(given[p.name]))))
 
     return replace(
         f,

@@ -8,7 +8,7 @@ from math import prod
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.expr import cast
-from occ.compiler.ir.ops.movement import flatten
+from occ.compiler.ir.ops.movement import Concat, flatten
 from occ.compiler.ir.ops.shape_of import pick
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.types import TensorType
@@ -77,6 +77,13 @@ class Pack:
         return t.map(x.shape, lambda *i: x[i], name="pack")
 
 
+@op("join")
+class Join:
+    """Concat of operands that lie in the memory of the result."""
+
+    body = Concat.body
+
+
 # Ops of the `scheduled` and `lowered` stages: their result types are stated by the pass that makes them.
 _DECLARED = ("declared",)
 
@@ -111,4 +118,4 @@ class Host:
     """A routine of the runtime that is not a kernel."""
 
 
-ALL: tuple[OpSpec, ...] = (Fuse, Foreign, Yield, Dims, Phases, Pack, Call, Alloc, Kernel, View, Late, Host)
+ALL: tuple[OpSpec, ...] = (Fuse, Foreign, Yield, Dims, Phases, Pack, Join, Call, Alloc, Kernel, View, Late, Host)

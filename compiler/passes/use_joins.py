@@ -1,0 +1,131 @@
+"""Concats that shall cost nothing: their operands are computed where the result lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.shape import depends_on_data, normalize_axis
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+
+
+@dataclass(frozen=True)
+class UseJoins(Pass):
+    """Makes a `join` of a Concat where most of its operands can be written into the memory of its result.
+
+    A `join` stays apart from kernels; `place-joins` says where its operands lie. One that begins with all that another
+    one joins reads that instead, so that both lie in the same memory.
+
+    `%c = Concat(%a, %b)  %d = Concat(%a, %b, %e)` --> `%c = join(%a, %b)  %d = join(%c, %e)`
+    """
+
+    strided: bool = True  # whether kernels can write rows that do not follow each other
+
+    name: ClassVar[str] = "use-joins"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        made = sum(_Joins(func, strided=self.strided).run() for func in m.funcs.values())
+        ctx.hits["use-joins"] += made
+        return made > 0
+
+
+class Claims:
+    """Which values of a function may lie in the memory of a join.
+
+    Attributes:
+        taken: those that lie in one already.
+    """
+
+    def __init__(self, func: Func) -> None:
+        self.body = func.body
+        self.taken: set[Value] = set()
+        self._kept = {*func.body.terminator.inputs}
+        self._kept |= {v for op in func.body for r in op.regions if op.name != "fuse" for v in outer_values(r)}
+
+    def may_lie_in(self, value: Value | None, join: Op) -> bool:
+        """Whether the kernel that computes an operand could write it there, and all its readers find it there."""
+        if value is None or isinstance(value, Weight) or value in self.taken or value in self._kept:
+            return False
+        maker = value.defining_op
+        if maker is None or len(maker.results) != 1 or not is_kernel(maker):
+            return False
+        return join.operands.count(value) == 1 and all(u.parent is self.body and is_kernel(u) for u in value.users)
+
+
+def is_kernel(op: Op) -> bool:
+    """Whether an op is computed by kernels that know of strides, or is a join."""
+    if op.name in ("fuse", "pack"):
+        return True
+    apart = op.regions or op.name == "Transpose" or op.spec.tags & {"view", "shape"}
+    return op.spec.body is not None and not apart
+
+
+def axis_of(join: Op) -> int:
+    """The axis along which the operands lie side by side."""
+    return normalize_axis(join.a.axis, join.result.tensor.rank, join.name)
+
+
+def mostly(join: Op, chosen: list[Value]) -> bool:
+    """Whether some operands are at least half of the result, by elements if those are known."""
+    axis = axis_of(join)
+    extents = {v: v.tensor.dims[axis] for v in join.inputs}
+    weight = {v: n if isinstance(n, int) else 1 for v, n in extents.items()}
+    if not all(isinstance(n, int) for n in extents.values()):
+        weight = dict.fromkeys(extents, 1)
+    return bool(chosen) and 2 * sum(weight[v] for v in chosen) >= sum(weight[v] for v in join.inputs)
+
+
+class _Joins:
+    def __init__(self, func: Func, *, strided: bool) -> None:
+        self.claims, self.strided = Claims(func), strided
+        self.done: list[Op] = []
+
+    def run(self) -> int:
+        return sum(self._try(op) for op in list(self.claims.body) if op.name == "Concat")
+
+    def _try(self, op: Op) -> bool:
+        if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":
+            return False
+        if any(depends_on_data(d) for d in op.result.tensor.dims):
+            return False  # its memory could not be had when the first operand is computed
+        if not self.strided and any(d != 1 for d in op.result.tensor.dims[: axis_of(op)]):
+            return False
+        given = op.operands
+        op.set_operands(self._with_beginning(op))
+        chosen = [v for v in op.inputs if self.claims.may_lie_in(v, op)]
+        if len(op.inputs) < 2 or not mostly(op, chosen):
+            op.set_operands(given)
+            return False
+        self.claims.taken.update(chosen)
+        made = Op(
+            "join", op.operands, {"axis": axis_of(op)}, [op.result.type], result_names=[op.result.name], loc=op.loc
+        )
+        assert op.parent is not None
+        op.parent.insert(made, op)
+        for user, k in list(op.result.uses):
+            user.set_operand(k, made.result)
+        op.set_operands(())
+        op.parent.remove(op)
+        self.done.append(made)
+        return True
+
+    def _with_beginning(self, op: Op) -> tuple[Value | None, ...]:
+        """The operands, the first few as one value if an earlier join has just those."""
+        operands, best = tuple(op.operands), 0
+        found = operands
+        for join in self.done:
+            whole = self._leaves(join)
+            if best < len(whole) < len(operands) and operands[: len(whole)] == whole and axis_of(join) == axis_of(op):
+                best, found = len(whole), (join.result, *operands[len(whole) :])
+        return found
+
+    def _leaves(self, join: Op) -> tuple[Value, ...]:
+        """What a join joins, with that of the join that it begins with in its place."""
+        first, *rest = join.inputs
+        maker = first.defining_op
+        inside = maker is not None and maker in self.done and axis_of(maker) == axis_of(join)
+        return (*(self._leaves(maker) if inside and maker is not None else (first,)), *rest)
