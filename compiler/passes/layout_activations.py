@@ -32,14 +32,9 @@ _FOLLOW = {
 }  # any order will do
 _ROWS = {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}  # sums over whole planes
 _LAST = {
-    "MatMul",
-    "matmul_dot",
-    "Softmax",
-    "LogSoftmax",
-    "LayerNormalization",
-    "RMSNormalization",
+    "MatMul", "matmul_dot", "row_range", "row_codes", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization",
     "LpNormalization",
-}  # read along the last axis
+}  # read along the last axis  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -343,7 +338,9 @@ def _absorb(body: Region) -> int:
         for view in views:  # from the reader back to the producer
             layout = None if layout is None else _before(view, layout)
         if layout is None or (
-            _has(maker, {"MatMul", "attend"}) and layout.order and layout.order[-1] != value.tensor.rank - 1
+            _has(maker, {"MatMul", "matmul_dot", "attend"})
+            and layout.order
+            and layout.order[-1] != value.tensor.rank - 1
         ):
             continue
         value.type = value.tensor.with_layout(layout)
@@ -384,7 +381,7 @@ def _before(view: Op, layout: Layout) -> Layout | None:
 def _can_write_any(op: Op) -> bool:
     """Whether an op may write its result in another order: elementwise ops, and products, which run along the last axis."""
     inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
-    following = _FOLLOW | {"MatMul", "yield", "dims"}
+    following = _FOLLOW | {"MatMul", "matmul_dot", "yield", "dims"}
     return _has(op, {"attend"}) or all("elementwise" in o.spec.tags or o.name in following for o in inner)
 
 

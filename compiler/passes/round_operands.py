@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import ml_dtypes
@@ -15,77 +15,111 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.te_inline import nominal
+from occ.compiler.passes.weight_codes import column_codes
 
+_DEEPEST = 1 << 16  # terms of a sum of products of codes that i32 holds
 _CHANNELS = 8  # fewer of an input are not multiplied along channels
 
 
 @dataclass(frozen=True)
 class RoundOperands(Pass):
-    """Rounds the operands of MatMul, Gemm and Conv with constant f32 weights to bf16; sums stay f32. Only with
-    `-C precision=bf16`.
+    """Rounds the operands of MatMul, Gemm and Conv with constant f32 weights as `-C precision` says.
 
-    `%y = MatMul(%x, @w)` --> `%b = Cast(%x) {to=bf16}  %f = Cast(%b) {to=f32}  %y = MatMul(%f, @w.rounded)`
+    To bf16, and sums stay f32; or of MatMul and Gemm to codes of 8 bits: 255 steps from the least to the greatest element of a
+    row, and multiples of a step for each column of the weight. Those that a model stores in 8 bits are found again.
+
+    `%y = MatMul(%x, @w)` --> `%b = Cast(%x) {to=bf16}  %f = Cast(%b) {to=f32}  %y = MatMul(%f, @w.bf16)`, or
+    `%r = row_range(%x)  %c = row_codes(%x, %r)  %s = MatMulInteger(%c, @w.i8)  %y = from_row_codes(%s, %r, @scale, @total)`
     """
 
-    to: str = ""  # `bf16`, or `f32` for nothing; empty takes what the option of the target says
+    to: str = ""  # `bf16`, `int8`, or `f32` for nothing; empty takes what the option of the target says
     least: int = 1 << 18  # multiplications: smaller products take no time worth an error
 
     name: ClassVar[str] = "round-operands"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        if (self.to or ctx.options.get("precision")) != "bf16":
+        to = self.to or ctx.options.get("precision", "f32")
+        if to == "f32":
             return False
         rw, changes = Rewriter(m), 0
-        weights: dict[str, Weight] = {}
         for func in m.funcs.values():
-            rounding = _Rounding(rw, self.least, weights)
-            changes += sum(rounding.op(op) for op in list(func.body))
+            rounding = (_ToBf16 if to == "bf16" else _ToCodes)(rw)
+            for op in list(func.body):
+                if _is_product(op, self.least) and rounding.takes(op):
+                    w = op.operands[1]
+                    rounding.product(op)
+                    changes += 1
+                    if w is not None and not w.uses:
+                        m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
         m.drop_unused_weights()
         rw.hits["round-operands"] += changes
         return finish(rw, ctx, changes)
 
 
-@dataclass
-class _Rounding:
-    """The rounding of one function.
+class _ToBf16:
+    """Rounds to bf16 in one function. Ops come in order, so what is rounded for one is there for the next."""
 
-    Attributes:
-        rw: changes the module.
-        least: multiplications of a product.
-        weights: rounded weights, by name of the weight.
-        values: rounded values: several products read most of them.
-    """
+    def __init__(self, rw: Rewriter) -> None:
+        self.rw = rw
+        self._known: dict[Value, Value] = {}
 
-    rw: Rewriter
-    least: int
-    weights: dict[str, Weight]
-    values: dict[Value, Value] = field(default_factory=dict)
+    def takes(self, op: Op) -> bool:
+        """Whether a product is one of those that are rounded."""
+        w = op.operands[1]
+        return isinstance(w, Weight) and (op.name != "Conv" or (op.a.group == 1 and w.data.shape[1] >= _CHANNELS))
 
-    def op(self, op: Op) -> bool:
-        """Round the operands of an op if it is a product that this is for; whether it was."""
-        if not _is_product(op, self.least):
-            return False
+    def product(self, op: Op) -> None:
+        """Round the operands of a product."""
         x, w = op.operands[:2]
         assert x is not None
         assert isinstance(w, Weight)
-        self.rw.set_operand(op, 0, self._value(x, op))
-        self.rw.set_operand(op, 1, self._weight(w))
-        if not w.uses:
-            self.rw.module.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
-        return True
-
-    def _value(self, x: Value, op: Op) -> Value:
-        """A value, rounded at the first op that wants it so: ops stand in order."""
-        if x not in self.values:
+        if x not in self._known:
             b = self.rw.builder(op)
-            self.values[x] = b.Cast(b.Cast(x, to=BF16), to=F32)
-        return self.values[x]
+            self._known[x] = b.Cast(b.Cast(x, to=BF16), to=F32)
+        if w not in self._known:
+            self._known[w] = self.rw.module.add_weight(f"{w.name}.bf16", _rounded(w.data))
+        self.rw.set_operand(op, 0, self._known[x])
+        self.rw.set_operand(op, 1, self._known[w])
 
-    def _weight(self, w: Weight) -> Weight:
-        if w.name not in self.weights:
-            made = self.rw.module.add_weight(f"{w.name}.bf16", _rounded(w.data))
-            self.weights[w.name] = self.weights[made.name] = made
-        return self.weights[w.name]
+
+class _ToCodes:
+    """Makes products of codes in one function."""
+
+    def __init__(self, rw: Rewriter) -> None:
+        self.rw = rw
+        self._known: dict[Value, tuple[Value, Value]] = {}
+        self._weights: dict[tuple[Value, bool], tuple[Weight, Weight, Weight]] = {}
+
+    def takes(self, op: Op) -> bool:
+        """Whether a product is one of those that are made of codes."""
+        plain = op.name == "MatMul" or (op.name == "Gemm" and op.a.alpha == op.a.beta == 1)
+        w = op.operands[1]
+        return plain and isinstance(w, Weight) and max(w.data.shape) <= _DEEPEST and bool(np.isfinite(w.data).all())
+
+    def product(self, op: Op) -> None:
+        """Put a product of codes in the place of a product."""
+        x, w = op.operands[:2]
+        assert x is not None
+        assert isinstance(w, Weight)
+        b = self.rw.builder(op)
+        if x not in self._known:
+            between = b.row_range(x)
+            self._known[x] = between, b.row_codes(x, between)
+        between, codes = self._known[x]
+        key = w, op.name == "Gemm" and bool(op.a.transB)
+        if key not in self._weights:
+            self._weights[key] = self._weight(w, turned=key[1])
+        of_weight, scale, total = self._weights[key]
+        made = b.from_row_codes(b.MatMulInteger(codes, of_weight), between, scale, total)
+        bias = op.operands[2] if op.name == "Gemm" and len(op.operands) > 2 else None
+        self.rw.replace(op, [made if bias is None else b.Add(made, bias)])
+
+    def _weight(self, w: Weight, *, turned: bool) -> tuple[Weight, Weight, Weight]:
+        """The codes of a weight, their scales, and the sums of its columns."""
+        codes, scale = column_codes(w.data.T if turned else w.data)
+        total = (codes.sum(0, dtype=np.int64) * scale.astype(np.float64)).astype(np.float32)
+        add, name = self.rw.module.add_weight, w.name
+        return add(f"{name}.i8", codes), add(f"{name}.scale", scale), add(f"{name}.total", total)
 
 
 def _is_product(op: Op, least: int) -> bool:
@@ -97,9 +131,7 @@ def _is_product(op: Op, least: int) -> bool:
         return False
     if is_rounded(x) is not None or _work(op, w) < least:
         return False
-    if op.name == "Conv":
-        return op.a.group == 1 and w.data.shape[1] >= _CHANNELS
-    return w.tensor.rank == 2 and x.tensor.rank >= 2 and not (op.name == "Gemm" and op.a.transA)
+    return op.name == "Conv" or (w.tensor.rank == 2 and x.tensor.rank >= 2 and not (op.name == "Gemm" and op.a.transA))
 
 
 def _work(op: Op, w: Weight) -> int:

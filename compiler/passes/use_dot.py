@@ -48,8 +48,10 @@ def product(op: Op, rw: Rewriter) -> bool:
     if x.tensor.dtype not in (U8, I8) or x.tensor.rank < 2 or (zero is not None and zero.tensor.size != 1):
         return False
     b = rw.builder(op)
-    total = w.sum(0, dtype=np.int64).astype(np.int32)
-    rw.replace(op, [b.matmul_dot(x, b.constant(_in_groups(w, 0, 4)), b.constant(total), zero)])
+    moved = zero is not None or x.tensor.dtype == I8
+    fours = b.constant(_in_groups(w, 0, 4))
+    total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
+    rw.replace(op, [b.matmul_dot(x, fours, total, zero)])
     return True
 
 

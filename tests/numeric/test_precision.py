@@ -17,7 +17,7 @@ from occ.runtime.session import Session
 
 import occ
 
-BF16 = {"precision": "bf16"}
+BF16, INT8 = {"precision": "bf16"}, {"precision": "int8"}
 WITHOUT = {"halide.target": "x86-64-linux-avx2-fma"}
 HAS_AVX2 = Path("/proc/cpuinfo").exists() and {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split())
 
@@ -165,6 +165,153 @@ def test_casts_to_bf16_round_every_pattern_as_ml_dtypes_does() -> None:
     number = ~np.isnan(x)
     assert np.array_equal(y.view(np.uint16)[number], want.view(np.uint16)[number])
     assert np.isnan(y.astype(np.float32)[~number]).all()
+
+
+def coded(x: np.ndarray) -> np.ndarray:
+    """Rows in 255 steps between their extremes."""
+    wide = x.astype(np.float64)
+    low, high = wide.min(-1, keepdims=True), wide.max(-1, keepdims=True)
+    step = (high - low) / 255
+    return low + np.rint((wide - low) / step) * step
+
+
+def coded_columns(w: np.ndarray) -> np.ndarray:
+    """Columns in steps of a 127th of their greatest magnitude."""
+    step = np.abs(w).max(0) / 127.0
+    return np.rint(w / step) * step
+
+
+def weight_codes(model: onnx.ModelProto) -> tuple[np.ndarray, np.ndarray]:
+    """The codes and steps that the only product of a model has."""
+    module = Compilation(model, Settings("cpu", options=INT8)).advance("fused")
+    ops = {op.name: op for op in module.walk()}
+    codes, scale = ops["matmul_dot"].operands[1], ops["from_row_codes"].operands[2]
+    return codes.data.reshape(-1, codes.data.shape[-1]).astype(np.float64), scale.data.astype(np.float64)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_error_of_int8_products(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    x, w = random((m, k), (k, n))
+    (y,) = opened(model_of(matmul(m, k, n), {"w": w}), **INT8)(x)
+    assert 5e-3 < rms(y, x.astype(np.float64) @ w) < 1.5e-2
+    # Nothing but the operands is rounded; a few numbers halfway between codes go the other way in f32.
+    assert rms(y, coded(x) @ coded_columns(w)) < 4e-4
+
+
+@pytest.mark.parametrize("form", ["per channel", "per tensor", "multiplied"])
+def test_codes_that_a_model_stores_are_taken_as_they_are(form: str) -> None:
+    rng = np.random.default_rng(3)
+    codes = rng.integers(-127, 128, (300, 200)).astype(np.int8)
+    codes[:, 5] = codes[:, 5] // 3  # columns that do not use the whole range
+    codes[:, 6] = 0
+    codes[0, 7] = -128
+    scale = (np.full(200, 0.013) if form == "per tensor" else rng.uniform(1e-3, 1e-1, 200)).astype(np.float32)
+    weights = {"q": codes, "s": scale[0] if form == "per tensor" else scale}
+    weight = "w = DequantizeLinear(q, s)"
+    if form == "per channel":
+        weight = "w = DequantizeLinear<axis = 1>(q, s)"
+    elif form == "multiplied":
+        weight, weights["s"] = "f = Cast<to = 1>(q) w = Mul(f, s)", scale[None]
+    model = model_of(f"g (float[64, 300] x) => (float[64, 200] y) {{ {weight} y = MatMul(x, w) }}", weights)
+    got, steps = weight_codes(model)
+    np.testing.assert_allclose(got * steps, codes * scale.astype(np.float64), rtol=1e-6)
+    assert np.array_equal(got[:, 8:], codes[:, 8:])
+    (x,) = random((64, 300))
+    assert rms(opened(model, **INT8)(x)[0], coded(x) @ (codes * scale.astype(np.float64))) < 4e-4
+
+
+def test_int8_with_bias_activation_residual_and_batches() -> None:
+    x, w, v, b = random((2, 9, 192), (192, 192), (192, 90), (192,))
+    text = """g (float[2, s, 192] x) => (float[2, s, 192] y, float[2, s, 90] z) {
+        m = MatMul(x, w)
+        a = Add(m, b)
+        t = Relu(a)
+        y = Add(t, x)
+        z = MatMul(x, v)
+    }"""
+    session = opened(model_of(text, {"w": w, "v": v, "b": b}), **INT8)
+    for rows in (9, 1, 4):
+        part = x[:, :rows]
+        y, z = session(part)
+        assert rms(y, np.maximum(coded(part) @ coded_columns(w) + b, 0) + part) < 1e-3
+        assert rms(z, coded(part) @ coded_columns(v)) < 1e-3
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+def test_int8_gemm(trans: int) -> None:
+    x, w, c = random((51, 102), (102, 61), (61,))
+    text = f"g (float[51, 102] x) => (float[51, 61] y) {{ y = Gemm<transB = {trans}>(x, w, c) }}"
+    model = model_of(text, {"w": np.ascontiguousarray(w.T) if trans else w, "c": c})
+    assert {"matmul_dot", "from_row_codes"} <= op_names(model, **INT8)
+    assert rms(opened(model, **INT8)(x)[0], coded(x) @ coded_columns(w) + c) < 1e-3
+
+
+def test_int8_rows_of_one_value_of_few_or_of_none() -> None:
+    x, w = random((7, 300), (300, 200))
+    x[0], x[1], x[2], x[3] = 0, 3.5, np.maximum(x[2], 0), x[3] * 1e-20
+    x[4, 7], x[5, 8] = np.nan, np.inf
+    (y,) = opened(model_of(matmul(7, 300, 200), {"w": w}), **INT8)(x)
+    assert not y[0].any()
+    assert rms(y[1], x[1].astype(np.float64) @ coded_columns(w)) < 1e-6
+    for k in (2, 3, 6):
+        assert rms(y[k], coded(x[k]) @ coded_columns(w)) < 1e-3
+    assert np.isnan(y[4]).all()
+    assert not np.isfinite(y[5]).any()
+
+
+@pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
+def test_int8_on_processors_without_the_instruction() -> None:
+    x, w = random((37, 301), (301, 130))
+    (y,) = opened(model_of(matmul(37, 301, 130), {"w": w}), **INT8, **WITHOUT)(x)
+    assert rms(y, coded(x) @ coded_columns(w)) < 4e-4
+
+
+BLOCK = """
+        h@ = LayerNormalization(x@, one, zero)
+        q@ = MatMul(h@, q)
+        k@ = MatMul(h@, k)
+        v@ = MatMul(h@, v)
+        qr@ = Reshape(q@, heads)
+        kr@ = Reshape(k@, heads)
+        vr@ = Reshape(v@, heads)
+        qh@ = Transpose<perm = [0, 2, 1, 3]>(qr@)
+        kh@ = Transpose<perm = [0, 2, 3, 1]>(kr@)
+        vh@ = Transpose<perm = [0, 2, 1, 3]>(vr@)
+        l@ = MatMul(qh@, kh@)
+        m@ = Mul(l@, eighth)
+        p@ = Softmax<axis = -1>(m@)
+        a@ = MatMul(p@, vh@)
+        at@ = Transpose<perm = [0, 2, 1, 3]>(a@)
+        ar@ = Reshape(at@, flat)
+        o@ = MatMul(ar@, o)
+        r@ = Add(o@, x@)
+        n@ = LayerNormalization(r@, one, zero)
+        u@ = MatMul(n@, u)
+        g@ = Gelu(u@)
+        d@ = MatMul(g@, d)
+        x# = Add(d@, r@)
+"""
+
+
+@pytest.mark.parametrize(("options", "most"), [(BF16, 5e-3), (INT8, 2.5e-2)], ids=["bf16", "int8"])
+def test_two_layers_of_a_transformer(options: dict[str, str], most: float) -> None:
+    wide = 192
+    rng = np.random.default_rng(11)
+    shapes = {**dict.fromkeys("qkvo", (wide, wide)), "u": (wide, 4 * wide), "d": (4 * wide, wide)}
+    weights = {n: (rng.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for n, s in shapes.items()}
+    weights |= {"one": np.ones(wide, np.float32), "zero": np.zeros(wide, np.float32), "eighth": np.float32(1 / 8)}
+    weights |= {"heads": np.int64([1, -1, 3, 64]), "flat": np.int64([1, -1, wide])}
+    blocks = "".join(BLOCK.replace("@", str(k)).replace("#", str(k + 1)) for k in range(2))
+    text = f"g (float[1, s, {wide}] x0) => (float[1, s, {wide}] x2) {{ {blocks} }}"
+    model = model_of(text, weights)
+    assert {"matmul_dot" if machine_of({}).dots_bf16 or options is INT8 else "MatMul", "attend"} <= op_names(
+        model, **options
+    )
+    (x,) = random((1, 40, wide))
+    (exact,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x0": x})
+    (y,) = opened(model, **options)(x)
+    assert most / 10 < rms(y, exact) < most
 
 
 @pytest.mark.parametrize("target", ["cpu-jit", "interp"])

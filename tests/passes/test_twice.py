@@ -43,7 +43,9 @@ def branches() -> object:
     return model_of(text, made)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu -C precision=bf16", "cpu-jit", "interp", "ascend310p"])
+@pytest.mark.parametrize(
+    "target", ["cpu", "cpu -C precision=bf16", "cpu -C precision=int8", "cpu-jit", "interp", "ascend310p"]
+)
 @pytest.mark.parametrize("model", [*sorted(MODELS), "branches"])
 def test_a_pass_run_twice_changes_nothing_the_second_time(model, target) -> None:
     name, _, option = target.partition(" -C ")

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from occ.compiler.ir.conversion import quantize
 from occ.compiler.ir.dtype import BF16, F32, I8, I32, U8, DType
-from occ.compiler.ir.expr import call, cast, clamp, literal
+from occ.compiler.ir.expr import call, cast, clamp, literal, maximum, where
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te import Builder, Tensor
+
+_LEAST_RANGE = 1e-30  # of a row: smaller ones, of equal elements as a rule, are in fewer steps
 
 
 @op("fma", tags=("elementwise",))
@@ -119,4 +121,42 @@ class MatmulDot:
         return t.map(acc.shape, element, name="sums")
 
 
-ALL = (Fma, Saturate, ConvDot, MatmulDot)
+@op("row_range")
+class RowRange:
+    """The least and the greatest element of each row, `[.., K]` --> `[.., 2]`; NaN where a row has one."""
+
+    def body(t, x, *, a):
+        rows, depth = x.shape[:-1], x.shape[-1]
+        low, high = (t.reduce(kind, rows, [depth], lambda *i: x[i], name=kind) for kind in ("min", "max"))
+        return t.map((*rows, 2), lambda *i: where(i[-1] < 1, low[i[:-1]], high[i[:-1]]), name="range")
+
+
+@op("row_codes")
+class RowCodes:
+    """The elements of each row in 255 steps from its least one to its greatest, as u8; `between` is their `row_range`."""
+
+    def body(t, x, between, *, a):
+        def element(*i):
+            low, high = between[(*i[:-1], 0)], between[(*i[:-1], 1)]
+            return cast(U8, call("nearest", (x[i] - low) * (255.0 / maximum(high - low, _LEAST_RANGE))))
+
+        return t.map(x.shape, element, name="codes")
+
+
+@op("from_row_codes")
+class FromRowCodes:
+    """What products of `row_codes` by the codes of a weight stand for.
+
+    `scale` and `total` have an element for each column: what a code of it stands for, and what its codes add up to times that.
+    """
+
+    def body(t, sums, between, scale, total, *, a):
+        def element(*i):
+            low, high = between[(*i[:-1], 0)], between[(*i[:-1], 1)]
+            step = (high - low) * (1 / 255)
+            return cast(F32, sums[i]) * (step * scale[i[-1]]) + low * total[i[-1]]
+
+        return t.map(sums.shape, element, name="scaled")
+
+
+ALL = (Fma, Saturate, ConvDot, MatmulDot, RowRange, RowCodes, FromRowCodes)
