@@ -299,12 +299,11 @@ class _Generator:
 
     def _bounds(self, p: Param) -> None:
         """State extents and strides, so that all address arithmetic is on constants where sizes are."""
+        extents, strides = (", ".join(map(dim_text, reversed(found))) for found in (p.type.physical, p.type.strides))
         if p.type.layout.within:
-            for k, (n, stride) in enumerate(reversed(list(zip(p.type.physical, p.type.strides, strict=True)))):
-                self._line(f"{p.name}.dim({k}).set_bounds(0, {dim_text(n)}).set_stride({dim_text(stride)});")
-            return
-        if extents := [dim_text(n) for n in reversed(p.type.physical)]:
-            self._line(f"te_dense({p.name}, {{{', '.join(extents)}}});")
+            self._line(f"te_part({p.name}, {{{extents}}}, {{{strides}}});")
+        elif extents:
+            self._line(f"te_dense({p.name}, {{{extents}}});")
 
 
 def _neutral(kind: str, dtype: DType) -> object:

@@ -117,7 +117,11 @@ class Printer:
                 return self._call(e, guarded=guarded)
             case Select():
                 cond = self.data(e.cond, guarded=guarded)
-                if self.tiled and not _on_sizes(e.cond) and any(isinstance(n, Load) and n.source in self.tiled for n in walk(e)):
+                if (
+                    self.tiled
+                    and not _on_sizes(e.cond)
+                    and any(isinstance(n, Load) and n.source in self.tiled for n in walk(e))
+                ):
                     cond = f"te_opaque({cond})"  # or Halide would cut the tile where the condition is false
                 return f"select({cond}, {self.data(e.then, guarded=True)}, {self.data(e.other, guarded=True)})"
             case Cast():

@@ -372,8 +372,11 @@ Node *size(const char *name) {
     arguments.push_back(extent);
     return made(extent);
 }
+static Halide::OutputImageParam buffer_of(const Func &tensor) {
+    return tensor.function->image ? *tensor.function->image : tensor.function->func.output_buffer();
+}
 void te_dense(const Func &tensor, std::initializer_list<Expr> extents) {
-    Halide::OutputImageParam buffer = tensor.function->image ? *tensor.function->image : tensor.function->func.output_buffer();
+    Halide::OutputImageParam buffer = buffer_of(tensor);
     Halide::Expr stride = 1;
     int k = 0;
     for (Expr e : extents) {
@@ -381,6 +384,10 @@ void te_dense(const Func &tensor, std::initializer_list<Expr> extents) {
         buffer.dim(k++).set_bounds(0, extent).set_stride(stride);
         stride = stride * extent;
     }
+}
+void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initializer_list<Expr> strides) {
+    Halide::OutputImageParam buffer = buffer_of(tensor);
+    for (size_t k = 0; k < extents.size(); k++) buffer.dim(k).set_bounds(0, whole_of(extents.begin()[k])).set_stride(whole_of(strides.begin()[k]));
 }
 
 Registration::Registration(const char *name, void (*generate)()) { generators()[name] = generate; }

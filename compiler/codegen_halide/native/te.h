@@ -144,6 +144,8 @@ template<typename T, int rank> struct Output<Buffer<T, rank>> : Func {
 };
 // A tensor without gaps: extents from the innermost dimension on.
 void te_dense(const Func &tensor, std::initializer_list<Expr> extents);
+// The same of a part of a tensor, with the distances of neighbours.
+void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initializer_list<Expr> strides);
 
 // Generators, by name.
 
