@@ -13,7 +13,6 @@ from typing import Any
 
 from occ.compiler.cache import Cache
 from occ.compiler.diagnostics import CompileError, error
-from occ.compiler.frontend.external import mapped_files
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
@@ -30,6 +29,7 @@ from occ.compiler.target import Target, get_target
 from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Plan
+from occ.runtime.mapped import mapped_files
 from onnx import ModelProto
 
 Source = str | os.PathLike[str] | bytes | ModelProto | Module
@@ -200,13 +200,18 @@ class Compilation:
             except Stopped:
                 return self.module
             self.module.stage = s.name
-            for file in self._files:
-                file.madvise(mmap.MADV_DONTNEED)  # pages that were read come back from the file if they are needed
+            self._release()
             self.seconds[s.name] = time.perf_counter() - start
             if self.settings.verify and (found := [p for _, p in zip(range(8), s.check(self.module), strict=False)]):
                 raise error("OCC0902", f"the module is not at stage `{s.name}`", notes=found)
             self._save_text()
         return self.module
+
+    def _release(self) -> None:
+        """Give back the pages of weights: they come again from the files in which they lie if they are needed."""
+        self._files |= mapped_files(w.data for w in self.module.weights.values())
+        for file in self._files:
+            file.madvise(mmap.MADV_DONTNEED)
 
     def _check_target(self) -> None:
         """A text from `fused` on was made for one target."""

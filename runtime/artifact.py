@@ -24,6 +24,7 @@ from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.device import Device, DeviceEngine, Island
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
+from occ.runtime.mapped import release
 from occ.runtime.native import NativeEngine, Specialise
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
@@ -189,6 +190,7 @@ class Artifact:
             if info.offset > end:
                 yield memoryview(bytes(info.offset - end))
             yield np.ascontiguousarray(w).reshape(-1).view(np.uint8).data
+            release([w])  # or writing would bring all weights into memory
             end = info.offset + info.nbytes
 
     def _manifest_text(self, weights_digest: str) -> str:

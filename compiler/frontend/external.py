@@ -7,8 +7,6 @@ Wire format: https://protobuf.dev/programming-guides/encoding; field numbers: on
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -222,15 +220,3 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
 def _is_inside(path: Path, folder: Path) -> bool:
     """Whether `path`, links followed, lies below `folder`."""
     return path.resolve().is_relative_to(folder.resolve())
-
-
-def mapped_files(arrays: Iterable[np.ndarray]) -> list[mmap.mmap]:
-    """The mapped files that arrays look into, each once."""
-    found: dict[int, mmap.mmap] = {}
-    for array in arrays:
-        base: object = array
-        while isinstance(base, (np.ndarray, memoryview)):
-            base = base.base if isinstance(base, np.ndarray) else base.obj
-        if isinstance(base, mmap.mmap):
-            found[id(base)] = base
-    return list(found.values())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from occ.compiler.ir.dim import Dim, Sym, Symbol
 from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.spill import Spill
 from occ.compiler.ir.te import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -80,6 +81,7 @@ class Module:
     constraints: list[Constraint] = field(default_factory=list)
     target: str = ""
     files: tuple[Path, ...] = ()
+    _spill: Spill = field(default_factory=Spill, repr=False)
 
     @property
     def main(self) -> Func:
@@ -97,7 +99,7 @@ class Module:
         while name in self.weights:
             n += 1
             name = f"{hint}.{n}"
-        weight = self.weights[name] = Weight(name, data, type)
+        weight = self.weights[name] = Weight(name, self._spill.keep(data), type)
         return weight
 
     def drop_unused_weights(self) -> int:

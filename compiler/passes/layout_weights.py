@@ -11,6 +11,7 @@ from occ.compiler.ir.op import Op
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import machine_of
+from occ.runtime.mapped import release
 
 PACKED = ("f64", "f32", "f16", "bf16")  # element types with kernels that take panels
 
@@ -39,6 +40,7 @@ class LayoutWeights(Pass):
                 packed[w.name, layout] = m.add_weight(
                     f"{w.name}.packed", pack(w.data, layout), w.tensor.with_layout(layout)
                 )
+                release([w.data])
             op.set_operand(1, packed[w.name, layout])
             if not w.uses:
                 m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory

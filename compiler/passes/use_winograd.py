@@ -12,6 +12,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.machine import machine_of
+from occ.runtime.mapped import release
 
 _LEAST_CHANNELS = 32  # below, the transforms cost more than the multiplications that they save
 _LEAST_SIZE = 5  # two tiles each way
@@ -41,6 +42,7 @@ class UseWinograd(Pass):
                 assert isinstance(w, Weight)
                 if w.name not in made:
                     made[w.name] = m.add_weight(f"{w.name}.winograd", transformed_weight(w.data))
+                    release([w.data])
                 x, _, bias = (*op.operands, None)[:3]
                 pads = tuple(op.a.pads or (0, 0, 0, 0))
                 rw.replace(op, [rw.builder(op).winograd(x, made[w.name], bias, pads=pads)])

@@ -1,0 +1,81 @@
+"""Large constants in temporary files, and memory of mapped files that is given back."""
+
+import mmap
+import os
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from occ.compiler.ir import spill
+from occ.compiler.ir.module import Module
+from occ.runtime.mapped import mapped_file, release
+
+MIB = 1 << 20
+
+
+def resident_files() -> int:
+    """Bytes of mapped files in the memory of this process."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("RssFile"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i8", ml_dtypes.bfloat16, "bool"])
+def test_large_weights_lie_in_a_file_and_stay_equal(dtype) -> None:
+    m = Module("m")
+    made = [np.random.default_rng(k).integers(0, 9, (3, MIB // 2)).astype(dtype) for k in range(3)]
+    kept = [m.add_weight("w", a).data for a in made]
+    for a, b in zip(made, kept, strict=True):
+        assert mapped_file(b) is not None
+        assert not b.flags.writeable
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    del m
+    np.testing.assert_array_equal(made[0], kept[0])  # arrays outlive their module
+
+
+def test_an_array_that_is_not_contiguous_and_one_larger_than_a_file(monkeypatch) -> None:
+    monkeypatch.setattr(spill, "_SEGMENT", 4 * MIB)
+    s = spill.Spill()
+    large = np.arange(3 * MIB, dtype=np.int32).reshape(3, -1)
+    kept = [s.keep(large.T), s.keep(large[:, ::2]), s.keep(large)]
+    np.testing.assert_array_equal(kept[0], large.T)
+    np.testing.assert_array_equal(kept[1], large[:, ::2])
+    np.testing.assert_array_equal(kept[2], large)
+
+
+def test_small_and_mapped_arrays_stay_where_they_are() -> None:
+    s = spill.Spill()
+    small = np.zeros(7, np.float32)
+    assert s.keep(small) is small
+    once = s.keep(np.zeros(MIB, np.float32))
+    assert s.keep(once[1:]).base is not None
+    assert np.shares_memory(s.keep(once[1:]), once)
+
+
+def test_a_full_disk_is_no_error(monkeypatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    array = np.ones(MIB, np.float32)
+    assert spill.Spill().keep(array) is array
+
+
+def test_released_pages_are_no_memory_and_come_back() -> None:
+    kept = spill.Spill().keep(np.arange(16 * MIB, dtype=np.float32))
+    total = kept.sum(dtype=np.float64)
+    before = resident_files()
+    release([kept])
+    assert before - resident_files() > 48 * MIB
+    assert kept.sum(dtype=np.float64) == total
+
+
+def test_release_leaves_what_is_written_or_in_no_file_alone() -> None:
+    changed = mmap.mmap(-1, MIB)
+    array = np.frombuffer(changed, np.uint8)
+    array[:] = 7
+    plain = np.ones(MIB, np.uint8)
+    release([array, plain, plain[:0]])
+    assert array.min() == 7
+    assert plain.min() == 1
