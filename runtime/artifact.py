@@ -113,7 +113,7 @@ class Artifact:
         return {
             **dict(self._small_members()),
             WEIGHTS: data,
-            MANIFEST: self._manifest_text(self._digest()).encode(),
+            MANIFEST: self._manifest_text(_sha256(self._weight_pieces())).encode(),
         }
 
     def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
@@ -156,7 +156,7 @@ class Artifact:
                 (made / member).write_bytes(data)
             with open(made / WEIGHTS, "wb") as f:
                 f.writelines(self._weight_pieces())
-            (made / MANIFEST).write_text(self._manifest_text(self._digest()))
+            (made / MANIFEST).write_text(self._manifest_text(_sha256(self._weight_pieces())))
             made.chmod(0o755)
             _replace_folder(made, target)
         except BaseException:
@@ -172,17 +172,11 @@ class Artifact:
         size = sum(map(len, self._weight_pieces()))
         assert z.fp is not None
         with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the interpreter
-            digest = other.submit(self._digest)
+            digest = other.submit(lambda: _sha256(self._weight_pieces()))
             with z.open(_info(WEIGHTS, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
                 for piece in self._weight_pieces():
                     f.write(piece)
             return digest.result()
-
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for piece in self._weight_pieces():
-            digest.update(piece)
-        return digest.hexdigest()
 
     def _weight_pieces(self) -> Iterator[memoryview]:
         end = 0
@@ -190,8 +184,8 @@ class Artifact:
             if info.offset > end:
                 yield memoryview(bytes(info.offset - end))
             yield np.ascontiguousarray(w).reshape(-1).view(np.uint8).data
-            release([w])  # or writing would bring all weights into memory
             end = info.offset + info.nbytes
+            release([w])  # or writing would bring all weights into memory
 
     def _manifest_text(self, weights_digest: str) -> str:
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in self._small_members()}
@@ -237,11 +231,15 @@ class Artifact:
         self._compare(WEIGHTS, self._weight_pieces())
 
     def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
-        digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
-        if self.manifest.digests.get(name) != digest.hexdigest():
+        if self.manifest.digests.get(name) != _sha256(pieces):
             raise RunError("OCC0502", f"`{name}` of the artifact does not have its digest", "build the artifact again")
+
+
+def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def weight_infos(names: Sequence[str], sizes: Sequence[int]) -> list[WeightInfo]:

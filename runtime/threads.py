@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 from occ.runtime.errors import RunError
 
@@ -31,20 +32,44 @@ def default_threads() -> int:
             raise RunError("OCC0501", f"OCC_NUM_THREADS is {given!r}", "set it to a number of at least 1")
         return int(given)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota()
+    quota = cgroup_quota()
     return max(1, min(usable, quota) if quota else usable)
 
 
-def _cgroup_quota() -> int | None:
-    """Whole processors that the cgroup (v2, then v1) allows, rounded up; None for no limit."""
+def cgroup_quota(root: Path = Path("/")) -> int | None:
+    """Whole processors that the cgroup of this process and those around it allow, rounded up; None for no limit.
+
+    Control groups of version 2 (`cpu.max`) and of version 1 (`cpu.cfs_quota_us`): Linux, admin-guide/cgroup-v2 and
+    scheduler/sched-bwc. A container sees its own group at the root, a service further down.
+
+    Args:
+        root: of the file system.
+    """
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else -(-int(quota) // int(period))
-    except (OSError, ValueError):
-        pass
-    try:
-        root = Path("/sys/fs/cgroup/cpu")
-        quota, period = (int((root / f"cpu.cfs_{k}_us").read_text()) for k in ("quota", "period"))
-        return None if quota <= 0 else -(-quota // period)
-    except (OSError, ValueError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
         return None
+    found: list[int] = []
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            mounts = ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
+        elif "cpu" in controllers.split(","):
+            mounts = [f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup/cpu"]
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        found += [n for mount in mounts for g in (group, *group.parents) if (n := _quota(root / mount / g)) is not None]
+    return min(found, default=None)
+
+
+def _quota(group: Path) -> int | None:
+    """Whole processors that one group allows, rounded up; None where it states none."""
+    with suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return None if quota == "max" else -(-int(quota) // int(period))
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (int((group / f"cpu.cfs_{k}_us").read_text()) for k in ("quota", "period"))
+        return None if quota <= 0 else -(-quota // period)
+    return None

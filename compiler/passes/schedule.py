@@ -15,8 +15,8 @@ from occ.compiler.ir.walks import rewrite
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.machine import Machine, machine_of
 from occ.compiler.passes.schedule_attention import attention, clamped_rows
-from occ.compiler.passes.schedule_few import few_rows, has_few
 from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, extent_of, step
+from occ.compiler.passes.schedule_few import few_rows, has_few
 from occ.compiler.passes.schedule_rules import RULES, Rule, fallback, rows
 from occ.compiler.passes.schedule_winograd import winograd
 from occ.compiler.passes.te_inline import nominal

@@ -18,7 +18,6 @@ from occ.compiler.passes.schedule_loops import SERIAL
 from occ.compiler.passes.te_inline import materialised, nominal
 from occ.compiler.passes.te_reduce import COMBINE
 
-
 FEW = 2  # rows of a product up to which one at a time takes less than a tile of eight: each loads all weights
 
 

@@ -72,9 +72,10 @@ def _between(f: TeFunc, s: Stage, acc: Stage) -> list[Stage]:
     stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
     found = {acc.name: acc}
     for x in f.stages:
-        if x is not s and x.name not in stored and isinstance(x, Stage):
-            if any(n.source in found for n in loads(x.expr)):
-                found[x.name] = x
+        if x is s or x.name in stored or not isinstance(x, Stage):
+            continue
+        if any(n.source in found for n in loads(x.expr)):
+            found[x.name] = x
     return list(found.values())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,3 +63,24 @@ def test_loops_of_several_threads_side_by_side(pool: ctypes.CDLL) -> None:
 
     with ThreadPoolExecutor(6) as callers:
         assert all(callers.map(many, [5, 40, 99, 200, 3, 64]))
+
+
+PINNED = """
+import ctypes, os, sys
+pool = ctypes.CDLL(sys.argv[1])
+task = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(lambda *_: 0)
+before = pool.occ_enter(4)
+pool.halide_do_par_for(None, task, 0, 64, None)
+for thread in sorted(map(int, os.listdir("/proc/self/task"))):
+    print(len(os.sched_getaffinity(thread)))
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+@pytest.mark.parametrize("pinned", ["0", "1"])
+def test_workers_are_pinned_where_it_is_asked_for_and_the_caller_never_is(pool: ctypes.CDLL, pinned: str) -> None:
+    env = os.environ | {"OCC_PIN_WORKERS": pinned}
+    command = [sys.executable, "-c", PINNED, pool._name]
+    found = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.split()
+    every = str(len(os.sched_getaffinity(0)))
+    assert found == [every, *([every if pinned == "0" else "1"] * 3)]

@@ -217,11 +217,40 @@ def test_a_number_of_threads_that_is_none(threads, env, monkeypatch):
 def test_threads_are_the_processors_that_affinity_and_cgroup_leave(usable, quota, expected, monkeypatch):
     monkeypatch.delenv("OCC_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads_module.os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
-    monkeypatch.setattr(threads_module, "_cgroup_quota", lambda: quota)
+    monkeypatch.setattr(threads_module, "cgroup_quota", lambda: quota)
     assert threads_module.thread_count(None) == expected
     assert threads_module.thread_count(5) == 5
     monkeypatch.setenv("OCC_NUM_THREADS", "4")
     assert threads_module.thread_count(None) == 4
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/", {"sys/fs/cgroup/cpu.max": "300000 100000"}, 3),
+        ("0::/", {"sys/fs/cgroup/cpu.max": "max 100000"}, None),
+        ("0::/a/b", {"sys/fs/cgroup/a/b/cpu.max": "max 100000", "sys/fs/cgroup/a/cpu.max": "150000 100000"}, 2),
+        ("0::/a/b", {"sys/fs/cgroup/a/b/cpu.max": "50000 100000", "sys/fs/cgroup/a/cpu.max": "800000 100000"}, 1),
+        (
+            "4:cpu,cpuacct:/docker/x\n0::/docker/x",
+            {
+                "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "250000",
+                "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us": "100000",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
+            },
+            3,
+        ),
+        ("9:memory:/a", {"sys/fs/cgroup/cpu.max": "100000 100000"}, None),
+        ("0::/", {"sys/fs/cgroup/cpu.max": "nonsense"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_quota_is_the_least_of_the_cgroup_and_those_around_it(groups, files, expected, tmp_path):
+    for name, text in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert threads_module.cgroup_quota(tmp_path) == expected
 
 
 # what it is

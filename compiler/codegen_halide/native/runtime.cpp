@@ -133,6 +133,23 @@ void *worker(void *number) {
     return nullptr;
 }
 
+// With OCC_PIN_WORKERS=1 every worker stays on one processor of those that the process may use, the first of which is left to
+// the caller, which is never pinned.
+void pin(pthread_t thread, int number) {
+    static const char *asked = getenv("OCC_PIN_WORKERS");
+    cpu_set_t allowed, one;
+    if (!asked || strcmp(asked, "1") || sched_getaffinity(0, sizeof(allowed), &allowed)) return;
+    const int usable = CPU_COUNT(&allowed);
+    int skip = usable ? number % usable : 0;
+    for (int cpu = 0; usable && cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed) || skip--) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        pthread_setaffinity_np(thread, sizeof(one), &one);
+        return;
+    }
+}
+
 void start_workers(int wanted) {
     if (wanted > kMaxWorkers) wanted = kMaxWorkers;
     if (workers.load(std::memory_order_acquire) >= wanted) return;
@@ -146,6 +163,7 @@ void start_workers(int wanted) {
         bool ok = pthread_create(&thread, &attr, worker, number) == 0;
         pthread_attr_destroy(&attr);
         if (!ok) break;  // fewer workers are slower, not wrong
+        pin(thread, workers.load() + 1);
         workers.fetch_add(1);
     }
     pthread_mutex_unlock(&start_lock);
