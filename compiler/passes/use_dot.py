@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from occ.compiler.ir.dtype import F32, I8, U8
+from occ.compiler.ir.dtype import BF16, F32, I8, U8
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter, Rule, erase_dead
@@ -17,6 +17,7 @@ from occ.compiler.passes.narrow_weights import narrowed
 from occ.compiler.passes.round_operands import is_rounded
 
 _LEAST = 4  # columns of a weight: fewer are no vector
+_FEW = 8  # channels: fewer do not lie last in memory
 
 
 def convolution(op: Op, rw: Rewriter) -> bool:
@@ -67,9 +68,9 @@ def _weight(op: Op) -> np.ndarray | None:
 
 
 def rounded_convolution(op: Op, rw: Rewriter) -> bool:
-    """`Conv(Cast(x: bf16), w)` of one group and a weight that is bf16 in all but type --> `conv_dot`."""
+    """`Conv(Cast(x: bf16), w)` of one group and a weight that is bf16 in all but type, or all bf16 --> `conv_dot`."""
     found = _rounded(op)
-    if found is None or op.a.group != 1:
+    if found is None or op.a.group != 1 or found[1].shape[1] < _FEW:
         return False
     (x, w), b = found, rw.builder(op)
     attrs = {"auto_pad": op.a.auto_pad, **{key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}}
@@ -84,7 +85,7 @@ def rounded_convolution(op: Op, rw: Rewriter) -> bool:
 
 
 def rounded_product(op: Op, rw: Rewriter) -> bool:
-    """`MatMul(Cast(x: bf16), w)` or Gemm, with a weight that is bf16 in all but type --> `matmul_dot`."""
+    """`MatMul(Cast(x: bf16), w)` or Gemm, with a weight that is bf16 in all but type, or all bf16 --> `matmul_dot`."""
     found = _rounded(op)
     is_gemm = op.name == "Gemm"
     if found is None or found[1].ndim != 2 or (is_gemm and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1)):
@@ -102,16 +103,26 @@ def rounded_product(op: Op, rw: Rewriter) -> bool:
 def _replace(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
     """Put sums, and what is added to them, in the place of a product."""
     w = op.operands[1]
-    rw.replace(op, [made if bias is None else rw.builder(op).Add(made, bias)])
+    b, dtype = rw.builder(op), op.result.tensor.dtype
+    if isinstance(bias, Weight) and bias.tensor.dtype != F32:
+        bias = b.constant(bias.data, F32)
+    if bias is not None:
+        made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
+    rw.replace(op, [made if dtype == F32 else b.Cast(made, to=dtype)])
     if w is not None and not w.uses:
         rw.module.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
     return True
 
 
 def _rounded(op: Op) -> tuple[Value, np.ndarray] | None:
-    """The operands of a product of f32 as bf16, if they have no more digits than that."""
-    x, w = is_rounded(op.operands[0]), op.operands[1]
-    if x is None or not isinstance(w, Weight) or w.tensor.dtype != F32:
+    """The operands of a product as bf16, if they have no more digits than that."""
+    x, w = op.operands[:2]
+    if x is None or not isinstance(w, Weight):
+        return None
+    if x.tensor.dtype == w.tensor.dtype == BF16:
+        return x, w.data
+    x = is_rounded(x)
+    if x is None or w.tensor.dtype != F32:
         return None
     data = narrowed(w.data, f16=False)
     return None if data is None else (x, data)
@@ -137,7 +148,7 @@ class UseDot(Pass):
 
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
     multiply and add 64 bytes with one instruction: four times what they do in f32. Where they have one for 32 bf16, the
-    same is done with operands that were rounded to bf16: twice what they do in f32.
+    same is done with operands that are bf16 or were rounded to it: twice what they do in f32.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`
     """

@@ -167,6 +167,22 @@ def test_casts_to_bf16_round_every_pattern_as_ml_dtypes_does() -> None:
     assert np.isnan(y.astype(np.float32)[~number]).all()
 
 
+@pytest.mark.parametrize("gemm", [False, True], ids=["matmul", "gemm"])
+def test_models_in_bf16_need_no_option(gemm: bool) -> None:
+    x, w, c = (v.astype(ml_dtypes.bfloat16) for v in random((51, 301), (301, 61), (61,)))
+    text = f"""g (bfloat16[n, 301] x) => (bfloat16[n, 61] y) {{
+        p = {"Gemm(x, w, c)" if gemm else "MatMul(x, w)"}
+        y = Relu(p)
+    }}"""
+    model = model_of(text, {"w": w, "c": c})
+    if machine_of({}).dots_bf16:
+        assert "matmul_dot" in op_names(model)
+    exact = x.astype(np.float64) @ w.astype(np.float64) + gemm * c.astype(np.float64)
+    (y,) = opened(model)(x)
+    assert y.dtype == x.dtype
+    assert np.all(np.abs(y.astype(np.float64) - np.maximum(exact, 0)) <= 1.01 * 2.0**-8 * np.abs(exact) + 1e-4)
+
+
 def coded(x: np.ndarray) -> np.ndarray:
     """Rows in 255 steps between their extremes."""
     wide = x.astype(np.float64)
