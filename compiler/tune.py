@@ -7,6 +7,7 @@ what comes of them, and compares results and times. It is asked for (`occ build 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from occ.compiler.codegen_halide.kernels import Setup, compile_batch
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.te import TeFunc
+from occ.compiler.isolated import isolated
 from occ.compiler.measure import Bench, Operands
 from occ.compiler.passes.machine import Machine, machine_of
 from occ.compiler.passes.schedule import scheduled
@@ -184,9 +186,24 @@ class Tuner:
         code, names = self.compiled(made)
         took: dict[str, float] = {}
         for f in (f for f in made if f.name in names):
-            if times := Bench(code, [f.name], Operands(f), self.threads).least(3):
+            if times := self.least(code, [f.name], Operands(f), 3):
                 took[f.name] = uses[f.name] * times[f.name]
         return dict(sorted(took.items(), key=lambda item: -item[1]))
+
+    def least(self, code: bytes, names: Sequence[str], operands: Operands, rounds: int = 5) -> dict[str, float]:
+        """The shortest times of kernels that compute what the first one does. They are run in a process of their own; if one
+        ends it, each is tried with the first alone, and those that do it again are left out.
+        """
+        found = isolated(lambda: Bench(code, names, operands, self.threads).least(rounds))
+        if found is not None or len(names) < 2:
+            return found or {}
+        pairs = (self.least(code, [names[0]], operands, rounds), *self._each(code, names, operands, rounds))
+        return {name: seconds for times in pairs for name, seconds in times.items()}
+
+    def _each(self, code: bytes, names: Sequence[str], operands: Operands, rounds: int) -> Iterable[dict[str, float]]:
+        for name in names[1:]:
+            pair = [names[0], name]
+            yield isolated(lambda pair=pair: Bench(code, pair, operands, self.threads).least(rounds)) or {}
 
     def compiled(self, functions: Sequence[TeFunc]) -> tuple[bytes, list[str]]:
         """A library of kernels, and the names of those that compile."""
@@ -270,8 +287,8 @@ class _Search:
         names = {f"{self.f.name}_{len(self.made) + k}": hint for k, hint in enumerate(group)}
         kernels = [self.base, *(group[hint].with_name(name) for name, hint in names.items())]
         code, compiled = self.tuner.compiled(kernels)
-        times = Bench(code, compiled, self.operands, self.tuner.threads).least()
-        own = times.pop(self.f.name)
+        times = self.tuner.least(code, compiled, self.operands)
+        own = times.pop(self.f.name, math.inf)
         self.ratios |= {names[name]: seconds / own for name, seconds in times.items()}
         self.made |= {hint: group[hint] for hint in names.values()}
 
@@ -279,8 +296,8 @@ class _Search:
         """Medians of the rules' own schedule and of another one, in turn."""
         other = self.made[hint].with_name(f"{self.f.name}_best") if hint else self.base
         code, names = self.tuner.compiled([self.base, other] if hint else [self.base])
-        bench = Bench(code, names, self.operands, self.tuner.threads)
-        first, second = zip(*bench.pairs(self.f.name, other.name), strict=True)
+        bench = isolated(lambda: Bench(code, names, self.operands, self.tuner.threads).pairs(self.f.name, other.name))
+        first, second = zip(*(bench or [(math.inf, math.inf)]), strict=True)
         return median(first), median(second)
 
 

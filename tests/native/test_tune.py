@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from occ.compiler.cache import Cache, digest
 from occ.compiler.driver import Compilation, Settings
 from occ.compiler.ir.expr import literal
 from occ.compiler.ir.te import Stage, TeFunc
+from occ.compiler.isolated import isolated
 from occ.compiler.measure import Bench, Operands
 from occ.compiler.passes.machine import machine_of
 from occ.compiler.passes.schedule import scheduled
@@ -93,6 +96,30 @@ def test_a_kernel_that_computes_something_else_cannot_win() -> None:
     code, names = maker.compiled([right, wrong])
     assert names == [f.name, f"{f.name}_off"]
     assert Bench(code, names, Operands(right), 1).names == [f.name]
+
+
+def test_a_kernel_that_ends_its_process_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = tuner(Compilation(mlp(), Settings("cpu")), 1)
+    (f,) = unscheduled(product_of(100))
+    made = candidates(f)[:4]
+    code, names = maker.compiled(made)
+    seconds = Bench.seconds
+
+    def ends(self: Bench, name: str) -> float:
+        if name == names[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return seconds(self, name)
+
+    monkeypatch.setattr(Bench, "seconds", ends)
+    assert list(maker.least(code, names, Operands(made[0]))) == [names[0], names[1], names[3]]
+    assert maker.least(code, [names[2]], Operands(made[0])) == {}
+
+
+def test_errors_of_an_isolated_function_are_those_of_the_call() -> None:
+    assert isolated(lambda: [1, 2]) == [1, 2]
+    assert isolated(lambda: os.kill(os.getpid(), signal.SIGKILL)) is None
+    with pytest.raises(ZeroDivisionError):
+        isolated(lambda: 1 // 0)
 
 
 def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
