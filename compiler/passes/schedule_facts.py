@@ -12,11 +12,12 @@ from occ.compiler.ir.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.index import axis_symbols, to_dim
 from occ.compiler.ir.schedule import Hint
 from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
-from occ.compiler.ir.walks import walk
+from occ.compiler.ir.walks import children, walk
 from occ.compiler.passes.machine import Machine
 from occ.compiler.passes.schedule_loops import SERIAL
 from occ.compiler.passes.te_inline import materialised, nominal
 from occ.compiler.passes.te_reduce import COMBINE
+from occ.compiler.passes.te_sampled import sampled_rows
 
 FEW = 2  # rows of a product up to which one at a time takes less than a tile of eight: each loads all weights
 
@@ -43,7 +44,7 @@ class Facts:
     @cached_property
     def roots(self) -> list[AnyStage]:
         """Stages that are computed into memory."""
-        kept = materialised(self.f, shared=True)
+        kept = materialised(self.f, shared=True) | set(sampled_rows(self.f))
         if self.hint.compute_root:
             kept |= self._apart(kept)
         return [s for s in self.f.stages if s.name in kept]
@@ -90,8 +91,19 @@ class Facts:
 
 
 def element_bits(s: AnyStage) -> int:
-    """Width of the elements that a stage computes with."""
-    return max((min(n.dtype.bits, 64) for e in s.exprs for n in walk(e) if isinstance(n, (Load, Reduce))), default=32)
+    """Width of the elements that a stage computes with; not of positions, which are 32 bits wide whatever they come from."""
+    found: list[int] = []
+    todo = list(s.exprs)
+    seen: set[int] = set()
+    while todo:
+        n = todo.pop()
+        if id(n) in seen:
+            continue
+        seen.add(id(n))
+        if isinstance(n, (Load, Reduce)):
+            found.append(min(n.dtype.bits, 64))
+        todo += () if isinstance(n, Load) else children(n)
+    return max(found, default=32)
 
 
 def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:

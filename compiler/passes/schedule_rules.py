@@ -19,6 +19,7 @@ from occ.compiler.passes.schedule_blocks import row_blocks
 from occ.compiler.passes.schedule_elementwise import elementwise, vectorise
 from occ.compiler.passes.schedule_facts import FEW, Contraction, Facts, contraction, element_bits, extent_of, step, work
 from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
+from occ.compiler.passes.schedule_resample import resample
 from occ.compiler.passes.te_inline import nominal
 
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
@@ -360,4 +361,4 @@ def fallback(s: AnyStage, facts: Facts) -> Directives | None:
     return [*out.directives, *made]
 
 
-RULES: tuple[Rule, ...] = (packed_contraction, window, elementwise, fallback)
+RULES: tuple[Rule, ...] = (packed_contraction, window, resample, elementwise, fallback)

@@ -12,7 +12,7 @@ from typing import Any
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, floordiv
-from occ.compiler.ir.dtype import F64, I64
+from occ.compiler.ir.dtype import F64, I32, I64
 from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
 from occ.compiler.ir.functions import absolute
 from occ.compiler.ir.ops.movement import static_dims
@@ -158,8 +158,8 @@ def _nearest(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor
             case _:
                 raise Invalid(f"`nearest_mode` of `Resize` is {rule!r}", code="OCC0107")
 
-    table = t.map([r.out], lambda i: clamp(cast(I64, choose(i)), 0, wrap(r.size - 1)), name="nearest")
-    return _read(t, x, r, lambda i: table[i])
+    table = t.map([r.out], lambda i: cast(I32, clamp(cast(I64, choose(i)), 0, wrap(r.size - 1))), name="nearest")
+    return _read(t, x, r, lambda i: cast(I64, table[i]))
 
 
 def _read(t: Builder, x: Tensor, r: AxisResize, at: Callable[[Expr], Expr]) -> Tensor:
@@ -197,6 +197,11 @@ def _interpolated(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> T
     left = t.map([r.out], lambda i: cast(I64, call("ceil", at[i])) - 1, name="left")  # left < at <= left + 1
     raw = [t.map([r.out], lambda i, k=k: weight(k, at[i] - cast(F64, left[i])), name="raw") for k in range(taps)]
 
+    inside = [  # a table for each tap: it is read for every element, and computed for every position of the axis once
+        t.map([r.out], lambda i, k=k: cast(I32, clamp(left[i] + (first + k), 0, wrap(r.size - 1))), name="tap")
+        for k in range(taps)
+    ]
+
     def kept(k: int, i: Expr) -> Expr:
         if not a.exclude_outside:
             return raw[k][i]
@@ -217,8 +222,7 @@ def _interpolated(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> T
         o = i[r.axis]
         total: Expr | None = None
         for k in range(taps):
-            position = clamp(left[o] + (first + k), 0, wrap(r.size - 1))
-            value = cast(dtype, x[(*i[: r.axis], position, *i[r.axis + 1 :])]) * weights[k][o]
+            value = cast(dtype, x[(*i[: r.axis], cast(I64, inside[k][o]), *i[r.axis + 1 :])]) * weights[k][o]
             total = value if total is None else total + value
         assert total is not None
         if a.coordinate_transformation_mode != "tf_crop_and_resize":
