@@ -78,11 +78,13 @@ def _once(known: Path, texts: Mapping[str, str], make: Callable[[Path], Path], c
 
 
 def prepare(cache: Cache) -> None:
-    """Begin to compile the programs, beside what the caller does next. Errors come to those who need one."""
+    """Begin to compile the programs, beside what the caller does next. Errors come to those who need one; a process that
+    ends before, because its model is broken, does not wait.
+    """
 
     def run() -> None:
         with suppress(CompileError, OSError):
             emitter(toolchain(), cache)
             runtime_object(toolchain(), cache)
 
-    Thread(target=run, name="programs").start()
+    Thread(target=run, name="programs", daemon=True).start()
