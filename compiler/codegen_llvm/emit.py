@@ -8,25 +8,20 @@ computes positions `begin` to `end` of the stage's parallel loop (see `plan_loop
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llvmlite import ir
-from occ.compiler.codegen_llvm.functions import emit_call
+from occ.compiler.codegen_llvm.expressions import Env, Expressions
 from occ.compiler.codegen_llvm.loops import for_loop
 from occ.compiler.codegen_llvm.schedule import LoopPlan, plan_loops
-from occ.compiler.codegen_llvm.values import I1, I32, I64, PTR, Ops, lanes, memory_type, register_type
-from occ.compiler.ir import dim
+from occ.compiler.codegen_llvm.values import I32, I64, lanes
 from occ.compiler.ir.approx import APPROXIMATIONS
-from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.expr import Axis, Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size, cast
-from occ.compiler.ir.index import axis_symbols, to_dim
-from occ.compiler.ir.te import Param, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.expr import Axis, Call, Expr, Reduce, cast
+from occ.compiler.ir.index import axis_symbols
+from occ.compiler.ir.te import Scatter, Stage, reduce_axes
 from occ.compiler.ir.walks import rewrite, walk
-
-_HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 
 
 def with_approximations(e: Expr) -> Expr:
@@ -40,64 +35,8 @@ def with_approximations(e: Expr) -> Expr:
     return rewrite(e, visit)
 
 
-@dataclass
-class Env:
-    """Where an expression is evaluated.
-
-    Attributes:
-        axes: position on each axis; on the vector axis, that of lane 0.
-        vector: the axis that the lanes run along, or empty.
-        width: number of lanes.
-        tail: which lanes are inside of the box, or None for all.
-        guard: condition under which loads may happen, or None.
-        reduced: values of reductions that are done.
-        memo: values emitted in this place.
-    """
-
-    axes: dict[str, Any]
-    vector: str = ""
-    width: int = 0
-    tail: Any = None
-    guard: Any = None
-    reduced: dict[int, Any] = field(default_factory=dict)
-    memo: dict[int, tuple[Expr, Any]] = field(default_factory=dict)
-
-    def inner(self, **changes: Any) -> Env:
-        """A copy for a place where other values are visible."""
-        return replace(self, **{"memo": {}, **changes})
-
-
-class KernelEmitter:
+class KernelEmitter(Expressions):
     """Emits one te function of one stage into a module."""
-
-    def __init__(self, f: TeFunc, module: ir.Module, vector_bits: int) -> None:
-        (self.stage,) = f.stages
-        self.f, self.vector_bits = f, vector_bits
-        fn_type = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
-        self.fn = ir.Function(module, fn_type, f.name)
-        self.fn.attributes.add("nounwind")
-        self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
-        self.o = Ops(self.b)
-        self.symbols: dict[str, Dim] = {}
-        self.pointers: dict[str, Any] = {}
-        self.sizes: dict[str, Any] = {}
-        self._read_arguments()
-
-    def _read_arguments(self) -> None:
-        args = self.fn.args[0]
-        count = len(self.f.params)
-        for k, p in enumerate(self.f.params):
-            self._read_buffer(p, self.b.load(self.b.gep(args, [I32(k)])))
-        for k, name in enumerate(self.f.dims):
-            address = self.b.bitcast(self.b.load(self.b.gep(args, [I32(count + k)])), I32.as_pointer())
-            self.sizes[name] = self.b.sext(self.b.load(address), I64)
-        count += len(self.f.dims)
-        for k, r in enumerate(self.f.results):
-            self._read_buffer(r, self.b.load(self.b.gep(args, [I32(count + k)])))
-
-    def _read_buffer(self, p: Param, buffer: Any) -> None:
-        host = self.b.bitcast(self.b.gep(buffer, [I32(_HOST_OFFSET)]), PTR.as_pointer())
-        self.pointers[p.name] = self.b.bitcast(self.b.load(host), memory_type(p.type.dtype).as_pointer())
 
     def emit(self) -> None:
         """Emit the body."""
@@ -106,32 +45,6 @@ class KernelEmitter:
         else:
             self._stage(self.stage)
         self.b.ret(I32(0))
-
-    # sizes
-
-    def size(self, d: Dim, axes: dict[str, Any]) -> Any:
-        """A dim over sizes and axis positions as an i64."""
-        if isinstance(d, int):
-            return I64(d)
-        total = None
-        for mono, coeff in d.terms:
-            value = None
-            for atom, power in mono:
-                base = self._atom(atom, axes)
-                for _ in range(power):
-                    value = base if value is None else self.b.mul(value, base, flags=("nsw",))
-            if value is None:
-                value = I64(coeff)
-            elif coeff != 1:
-                value = self.b.mul(value, I64(coeff), flags=("nsw",))
-            total = value if total is None else self.b.add(total, value, flags=("nsw",))
-        return total
-
-    def _atom(self, atom: dim.Atom, axes: dict[str, Any]) -> Any:
-        if isinstance(atom, dim.Symbol):
-            return axes[atom.name[:-1]] if atom.name.endswith("'") else self.sizes[atom.name]
-        a, b = (self.size(x, axes) for x in atom.args)
-        return self.o.binary({"floordiv": "floordiv"}.get(atom.name, atom.name), a, b, I64_TYPE)
 
     # stages
 
@@ -181,8 +94,8 @@ class KernelEmitter:
             self._row_loop(s, plan, at, [{axis.name: i}])
             return []
 
-        for_loop(self.b, _known(low), _known(whole), plan.rows, [], many)
-        for_loop(self.b, _known(whole), _known(high), 1, [], one)
+        for_loop(self.b, low, whole, plan.rows, [], many)
+        for_loop(self.b, whole, high, 1, [], one)
 
     def _multiple(self, n: Any, of: int) -> Any:
         """The largest multiple of `of` that is at most `n`."""
@@ -222,8 +135,8 @@ class KernelEmitter:
                 chunk(i, self._lanes_below(self.b.sub(high, i), w))
             return []
 
-        for_loop(self.b, _known(low), _known(whole), w, [], full)
-        for_loop(self.b, _known(whole), _known(high), w, [], last)
+        for_loop(self.b, low, whole, w, [], full)
+        for_loop(self.b, whole, high, w, [], last)
 
     def _lanes_below(self, count: Any, w: int) -> Any:
         """Lanes 0 to count - 1."""
@@ -237,27 +150,6 @@ class KernelEmitter:
                 env.reduced[id(r)] = value
         for env in envs:
             self._store(s.name, [self.symbols[a.name] for a in s.axes], self.value(s.expr, env), env)
-
-    def _store(self, name: str, index: list[Dim], value: Any, env: Env) -> None:
-        flat = self._flat_dim(index, self._shape(name))
-        dtype = next(r.type.dtype for r in self.f.results if r.name == name)
-        address = self._address(name, self._at_lane_0(flat, env))
-        if not env.vector:
-            self.b.store(self.o.to_memory(value, dtype), address)
-            return
-        stored = self.o.to_memory(self.o.splat(value, env.width), dtype)
-        pointer = self.b.bitcast(address, stored.type.as_pointer())
-        if env.tail is None:
-            self.b.store(stored, pointer, align=dtype.itemsize)
-        else:
-            self.o.call(
-                f"llvm.masked.store.{_suffix(stored.type)}.p0",
-                ir.VoidType(),
-                [stored, pointer, I32(dtype.itemsize), env.tail],
-            )
-
-    def _shape(self, name: str) -> tuple[Dim, ...]:
-        return self.f.sources[name]
 
     # reductions
 
@@ -337,11 +229,11 @@ class KernelEmitter:
                 following.append(self._combine(r.kind, old, value, r.dtype))
             return following
 
-        carried = for_loop(self.b, I64(0), _known(whole), w, carried, lambda i, c: step(i, c, None))
+        carried = for_loop(self.b, I64(0), whole, w, carried, lambda i, c: step(i, c, None))
         return for_loop(
             self.b,
-            _known(whole),
-            _known(stop),
+            whole,
+            stop,
             w,
             carried,
             lambda i, c: step(i, c, self._lanes_below(self.b.sub(stop, i), w)),
@@ -362,178 +254,6 @@ class KernelEmitter:
             )
             v = self._combine(r.kind, low, high, r.dtype)
         return self.b.extract_element(v, I32(0))
-
-    # expressions
-
-    def value(self, e: Expr, env: Env) -> Any:
-        """The value of an expression: a scalar, or a vector where it depends on the vector axis."""
-        found = env.memo.get(id(e))
-        if found is None:
-            found = env.memo[id(e)] = (e, self._compute(e, env))
-        return found[1]
-
-    def _compute(self, e: Expr, env: Env) -> Any:
-        match e:
-            case Const():
-                return self.o.constant(e.value, e.dtype)
-            case Size():
-                return self.size(e.dim, {})
-            case Index():
-                return self._index(e.name, env)
-            case Load():
-                return self._load(e, env)
-            case Binary():
-                return self.o.binary(e.op, self.value(e.lhs, env), self.value(e.rhs, env), e.lhs.dtype)
-            case Call():
-                return emit_call(self.o, e.fn, [self.value(a, env) for a in e.args], e.args[0].dtype)
-            case Select():
-                return self._select(e, env)
-            case Cast():
-                return self.o.cast(self.value(e.arg, env), e.arg.dtype, e.dtype)
-            case Bitcast():
-                v = self.value(e.arg, env)
-                return self.b.bitcast(v, register_type(e.dtype, lanes(v)))
-            case Reduce():
-                return env.reduced[id(e)]
-            case _:
-                raise AssertionError(type(e))
-
-    def _index(self, name: str, env: Env) -> Any:
-        if name != env.vector:
-            return env.axes[name]
-        iota = ir.Constant(ir.VectorType(I64, env.width), [I64(k) for k in range(env.width)])
-        return self.b.add(self.o.splat(env.axes[name], env.width), iota)
-
-    def _select(self, e: Select, env: Env) -> Any:
-        cond = self.value(e.cond, env)
-        sides: list[Any] = []
-        for side, holds in ((e.then, cond), (e.other, None)):
-            guard = self.b.not_(cond) if holds is None else holds
-            needs_guard = any(isinstance(n, Load) for n in walk(side))
-            both = guard if env.guard is None else self._and(env.guard, guard)
-            sides.append(self.value(side, env.inner(guard=both)) if needs_guard else self.value(side, env))
-        a, b = sides
-        if lanes(cond):
-            cond, a, b = self.o.match(cond, a, b)
-        elif lanes(a) or lanes(b):
-            a, b = self.o.match(a, b)
-        return self.b.select(cond, a, b)
-
-    def _and(self, a: Any, b: Any) -> Any:
-        a, b = self.o.match(a, b)
-        return self.b.and_(a, b)
-
-    # loads
-
-    def _load(self, e: Load, env: Env) -> Any:
-        shape = self._shape(e.source)
-        index = [to_dim(i, self.symbols) for i in e.index]
-        if all(d is not None for d in index):
-            flat = self._flat_dim([d for d in index if d is not None], shape)
-            step = self._step(flat, env)
-            if step == 0:
-                return self._scalar_load(e, self._at_lane_0(flat, env), env)
-            if step == 1:
-                return self._vector_load(e, self._at_lane_0(flat, env), env)
-            if step is not None:
-                first = self.o.splat(self._at_lane_0(flat, env), env.width)
-                iota = ir.Constant(ir.VectorType(I64, env.width), [I64(k) for k in range(env.width)])
-                offsets = self.b.add(first, self.b.mul(iota, self.o.splat(self.size(step, {}), env.width)))
-                return self._gather(e, offsets, env)
-        offset = self._computed_offset(e, index, shape, env)
-        return self._gather(e, offset, env) if lanes(offset) else self._scalar_load(e, offset, env)
-
-    def _flat_dim(self, index: list[Dim], shape: tuple[Dim, ...]) -> Dim:
-        flat: Dim = 0
-        for i, n in zip(index, shape, strict=True):
-            flat = flat * n + i
-        return flat
-
-    def _step(self, flat: Dim, env: Env) -> Dim | None:
-        """By how much an offset grows from lane to lane; None if not evenly."""
-        if not env.vector:
-            return 0
-        mark = f"{env.vector}'"
-        if mark not in dim.symbols(flat):
-            return 0
-        axis = self.symbols[env.vector]
-        linear = all(
-            isinstance(atom, dim.Symbol) or mark not in dim.symbols(dim.Sym(((((atom, 1),), 1),)))
-            for mono, _ in dim.terms_of(flat)
-            for atom, _ in mono
-        )
-        if not linear or not isinstance(axis, dim.Sym):
-            return None
-        step = dim.substitute(flat, {mark: axis + 1}) - flat
-        return None if mark in dim.symbols(step) else step
-
-    def _at_lane_0(self, flat: Dim, env: Env) -> Any:
-        return self.size(flat, env.axes)
-
-    def _computed_offset(self, e: Load, index: list[Dim | None], shape: tuple[Dim, ...], env: Env) -> Any:
-        """An offset from data or with quotients; what comes from data is kept inside of the source."""
-        total = I64(0)
-        for i, d, n in zip(e.index, index, shape, strict=True):
-            extent = self.size(n, {})
-            at = self.value(i, env)
-            if d is None:
-                at = self._inside(at, extent)
-            total, at, extent = self.o.match(total, at, extent)
-            total = self.b.add(self.b.mul(total, extent), at)
-        return total
-
-    def _inside(self, at: Any, extent: Any) -> Any:
-        at, extent = self.o.match(at, extent)
-        zero = self.o.constant(0, I64_TYPE, lanes(at))
-        last = self.b.sub(extent, self.o.constant(1, I64_TYPE, lanes(at)))
-        low = self.b.select(self.b.icmp_signed("<", at, zero), zero, at)
-        high = self.b.select(self.b.icmp_signed(">", low, last), last, low)
-        return self.b.select(self.b.icmp_signed("<", high, zero), zero, high)  # an empty source
-
-    def _address(self, source: str, offset: Any) -> Any:
-        return self.b.gep(self.pointers[source], [offset], inbounds=True)
-
-    def _scalar_load(self, e: Load, offset: Any, env: Env) -> Any:
-        guard = env.guard
-        if guard is not None and lanes(guard):
-            guard = self._any_lane(guard)
-        if guard is not None:
-            offset = self.b.select(guard, offset, I64(0))
-        return self.o.from_memory(self.b.load(self._address(e.source, offset)), e.dtype)
-
-    def _any_lane(self, mask: Any) -> Any:
-        return self.o.call(f"llvm.vector.reduce.or.v{lanes(mask)}i1", I1, [mask])
-
-    def _mask(self, env: Env) -> Any:
-        if env.guard is None:
-            return env.tail
-        guard = self.o.splat(env.guard, env.width)
-        return guard if env.tail is None else self.b.and_(guard, env.tail)
-
-    def _vector_load(self, e: Load, offset: Any, env: Env) -> Any:
-        kind = ir.VectorType(memory_type(e.dtype), env.width)
-        pointer = self.b.bitcast(self._address(e.source, offset), kind.as_pointer())
-        mask = self._mask(env)
-        if mask is None:
-            loaded = self.b.load(pointer, align=e.dtype.itemsize)
-        else:
-            zero = ir.Constant(kind, None)
-            loaded = self.o.call(
-                f"llvm.masked.load.{_suffix(kind)}.p0", kind, [pointer, I32(e.dtype.itemsize), mask, zero]
-            )
-        return self.o.from_memory(loaded, e.dtype)
-
-    def _gather(self, e: Load, offsets: Any, env: Env) -> Any:
-        """Lanes from anywhere; lanes that may not load read element 0 instead, which every buffer has."""
-        kind = memory_type(e.dtype)
-        mask = self._mask(env)
-        if mask is not None:
-            offsets = self.b.select(mask, offsets, self.o.constant(0, I64_TYPE, env.width))
-        loaded = ir.Constant(ir.VectorType(kind, env.width), ir.Undefined)
-        for k in range(env.width):
-            one = self.b.load(self._address(e.source, self.b.extract_element(offsets, I32(k))))
-            loaded = self.b.insert_element(loaded, one, I32(k))
-        return self.o.from_memory(loaded, e.dtype)
 
     # scatters
 
@@ -586,13 +306,3 @@ def neutral(kind: str, dtype: DType) -> Any:
             return dtype.lowest
         case _:
             return dtype.highest
-
-
-def _known(v: Any) -> Any:
-    return v
-
-
-def _suffix(t: Any) -> str:
-    from occ.compiler.codegen_llvm.values import mangled
-
-    return mangled(t)
