@@ -17,8 +17,10 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.te_inline import nominal
 from occ.compiler.passes.weight_codes import column_codes
 
+# Multiplications for each element of the left side and of the result, below which rounding takes longer than it saves.
+_REUSE = {"bf16": 6, "int8": 48}
+_CHANNELS = 8  # fewer of an input do not lie last in memory
 _DEEPEST = 1 << 16  # terms of a sum of products of codes that i32 holds
-_CHANNELS = 8  # fewer of an input are not multiplied along channels
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,19 @@ class RoundOperands(Pass):
     to: str = ""  # `bf16`, `int8`, or `f32` for nothing; empty takes what the option of the target says
     least: int = 1 << 18  # multiplications: smaller products take no time worth an error
 
+    reuse: int = 0  # multiplications for each element of the left side and of the result; 0 takes what pays
+
     name: ClassVar[str] = "round-operands"
 
     def run(self, m: Module, ctx: Context) -> bool:
         to = self.to or ctx.options.get("precision", "f32")
         if to == "f32":
             return False
-        rw, changes = Rewriter(m), 0
+        rw, changes, reuse = Rewriter(m), 0, self.reuse or _REUSE[to]
         for func in m.funcs.values():
             rounding = (_ToBf16 if to == "bf16" else _ToCodes)(rw)
             for op in list(func.body):
-                if _is_product(op, self.least) and rounding.takes(op):
+                if _is_product(op, self.least, reuse) and rounding.takes(op):
                     w = op.operands[1]
                     rounding.product(op)
                     changes += 1
@@ -94,7 +98,9 @@ class _ToCodes:
         """Whether a product is one of those that are made of codes."""
         plain = op.name == "MatMul" or (op.name == "Gemm" and op.a.alpha == op.a.beta == 1)
         w = op.operands[1]
-        return plain and isinstance(w, Weight) and max(w.data.shape) <= _DEEPEST and bool(np.isfinite(w.data).all())
+        if not plain or not isinstance(w, Weight) or _extents(op, w)[0] > _DEEPEST:
+            return False
+        return bool(np.isfinite(w.data).all())
 
     def product(self, op: Op) -> None:
         """Put a product of codes in the place of a product."""
@@ -122,22 +128,25 @@ class _ToCodes:
         return add(f"{name}.i8", codes), add(f"{name}.scale", scale), add(f"{name}.total", total)
 
 
-def _is_product(op: Op, least: int) -> bool:
-    """Whether an op multiplies f32 by a constant matrix, or filters, and long enough at that; once rounded, no more."""
+def _is_product(op: Op, least: int, reuse: int) -> bool:
+    """Whether an op multiplies f32 by a constant matrix, or filters, for long enough at that; once rounded, no more."""
     if op.name not in ("MatMul", "Gemm", "Conv"):
         return False
     x, w = op.operands[:2]
     if not isinstance(w, Weight) or x is None or isinstance(x, Weight) or w.tensor.dtype != F32:
         return False
-    if is_rounded(x) is not None or _work(op, w) < least:
+    if op.name != "Conv" and (w.tensor.rank != 2 or x.tensor.rank < 2 or (op.name == "Gemm" and op.a.transA)):
         return False
-    return op.name == "Conv" or (w.tensor.rank == 2 and x.tensor.rank >= 2 and not (op.name == "Gemm" and op.a.transA))
+    terms, columns = _extents(op, w)
+    if is_rounded(x) is not None or terms * columns < reuse * (terms + columns):
+        return False
+    return nominal(product(op.result.tensor.dims)) * terms >= least
 
 
-def _work(op: Op, w: Weight) -> int:
-    """Multiplications of a product, symbolic sizes at typical values."""
+def _extents(op: Op, w: Weight) -> tuple[int, int]:
+    """The number of terms of each sum, and that of the columns of a weight."""
     columns = w.data.shape[0 if op.name == "Conv" or (op.name == "Gemm" and op.a.transB) else -1]
-    return nominal(product(op.result.tensor.dims)) * (w.data.size // max(columns, 1))
+    return w.data.size // max(columns, 1), columns
 
 
 def is_rounded(x: Value | None) -> Value | None:

@@ -17,7 +17,7 @@ from occ.compiler.passes.narrow_weights import narrowed
 from occ.compiler.passes.round_operands import is_rounded
 
 _LEAST = 4  # columns of a weight: fewer are no vector
-_FEW = 8  # channels: fewer do not lie last in memory
+_FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector
 
 
 def convolution(op: Op, rw: Rewriter) -> bool:
@@ -70,7 +70,7 @@ def _weight(op: Op) -> np.ndarray | None:
 def rounded_convolution(op: Op, rw: Rewriter) -> bool:
     """`Conv(Cast(x: bf16), w)` of one group and a weight that is bf16 in all but type, or all bf16 --> `conv_dot`."""
     found = _rounded(op)
-    if found is None or op.a.group != 1 or found[1].shape[1] < _FEW:
+    if found is None or op.a.group != 1 or min(found[1].shape[:2]) < _FEW:
         return False
     (x, w), b = found, rw.builder(op)
     attrs = {"auto_pad": op.a.auto_pad, **{key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}}

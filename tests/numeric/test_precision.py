@@ -23,7 +23,7 @@ HAS_AVX2 = Path("/proc/cpuinfo").exists() and {"avx2", "fma"} <= set(Path("/proc
 
 # rows, inner extent, columns: layers of transformers, then what fills neither pairs nor panels
 SHAPES = [(128, 768, 768), (64, 768, 3072), (64, 3072, 768), (1, 768, 3072), (5, 512, 512), (197, 384, 1000),
-          (53, 77, 83), (1, 1025, 333), (50, 1000, 7), (20, 4097, 5)]  # fmt: skip
+          (53, 177, 83), (1, 1025, 333), (50, 1000, 71), (20, 4097, 65)]  # fmt: skip
 
 
 def random(*shapes: Sequence[int]) -> list[np.ndarray]:
@@ -88,10 +88,22 @@ def test_nothing_is_rounded_unless_asked_for() -> None:
     assert rms(opened(model)(x)[0], x.astype(np.float64) @ w) < 1e-6
 
 
-def test_small_products_are_left() -> None:
-    x, w = random((64, 16), (16, 16))
-    (y,) = opened(model_of(matmul(64, 16, 16), {"w": w}), **BF16)(x)
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [(BF16, (64, 16, 16)), (BF16, (999, 500, 4)), (INT8, (9, 64, 64)), (INT8, (999, 500, 32))],
+    ids=str,
+)
+def test_short_products_and_those_of_few_columns_are_left(options: dict[str, str], shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    x, w = random((m, k), (k, n))
+    (y,) = opened(model_of(matmul(m, k, n), {"w": w}), **options)(x)
     assert rms(y, x.astype(np.float64) @ w) < 1e-6
+
+
+def test_convolutions_of_one_filter_are_left() -> None:
+    (w,) = random((1, 32, 3, 3))
+    text = "g (float[1, 32, 40, 40] x) => (float[1, 1, 38, 38] y) { y = Conv(x, w) }"
+    assert "Conv" in op_names(model_of(text, {"w": w}), **BF16)
 
 
 def test_bias_activation_residual_and_batches() -> None:
@@ -256,8 +268,8 @@ def test_int8_with_bias_activation_residual_and_batches() -> None:
 
 @pytest.mark.parametrize("trans", [0, 1])
 def test_int8_gemm(trans: int) -> None:
-    x, w, c = random((51, 102), (102, 61), (61,))
-    text = f"g (float[51, 102] x) => (float[51, 61] y) {{ y = Gemm<transB = {trans}>(x, w, c) }}"
+    x, w, c = random((51, 202), (202, 71), (71,))
+    text = f"g (float[51, 202] x) => (float[51, 71] y) {{ y = Gemm<transB = {trans}>(x, w, c) }}"
     model = model_of(text, {"w": np.ascontiguousarray(w.T) if trans else w, "c": c})
     assert {"matmul_dot", "from_row_codes"} <= op_names(model, **INT8)
     assert rms(opened(model, **INT8)(x)[0], coded(x) @ coded_columns(w) + c) < 1e-3
