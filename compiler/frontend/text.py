@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 import lark
 import numpy as np
 from occ.compiler.diagnostics import error
+from occ.compiler.frontend.te_text import literal as te_literal
+from occ.compiler.frontend.te_text import te_func
 from occ.compiler.ir import dim as dims
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir import expr as ex
@@ -26,7 +27,7 @@ from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import registry
 from occ.compiler.ir.schedule import Directive
-from occ.compiler.ir.te import Check, Param, Scatter, Stage, TeFunc
+from occ.compiler.ir.te import Param, TeFunc
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
@@ -207,7 +208,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     exprs = staticmethod(lambda *items: [*items])
     axes = staticmethod(lambda *items: tuple(items))
     axis = staticmethod(lambda name, extent: ex.Axis(str(name), extent))
-    literal = staticmethod(lambda token: _literal(token))
+    literal = staticmethod(lambda token: te_literal(token))
     bor = staticmethod(lambda a, b: ("binary", "or", a, b))
     bxor = staticmethod(lambda a, b: ("binary", "xor", a, b))
     band = staticmethod(lambda a, b: ("binary", "and", a, b))
@@ -263,89 +264,10 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     def te(self, name: str, names: Any, params: Any, *rest: Any) -> TeFunc:
         *results, body = rest
-        return _te_func(_name(name), names or [], params or [], _present(results), body)
+        return te_func(_name(name), names or [], params or [], _present(results), body)
 
     def module(self, name: str, attrs: dict[str, Any], *items: Any) -> tuple[str, dict[str, Any], list[Any]]:
         return _name(name), attrs, [*items]
-
-
-def _literal(token: str) -> ex.Const:
-    text = str(token)
-    if text in ("true", "false"):
-        return ex.literal(text == "true", dt.BOOL)
-    if "_" in text:
-        value, dtype = text.split("_", 1)
-        kind = dt.BY_NAME[dtype]
-        return ex.literal(float(value) if kind.is_float else int(value), kind)
-    is_int = re.fullmatch(r"-?\d+", text)
-    return ex.literal(int(text), dt.I64) if is_int else ex.literal(float(text), dt.F32)
-
-
-def _typed(tree: Any, sources: dict[str, DType]) -> ex.Expr:
-    """An expression from its parse; nodes are made as written, without simplification."""
-    if isinstance(tree, ex.Expr):
-        return tree
-    match tree:
-        case ("load", name, index):
-            if name not in sources:
-                raise KeyError(f"`{name}` is not a parameter or an earlier stage")
-            return ex.Load(name, tuple(_typed(i, sources) for i in index), sources[name])
-        case ("binary", op, a, b):
-            lhs, rhs = _typed(a, sources), _typed(b, sources)
-            return ex.Binary(op, lhs, rhs, dt.BOOL if op in ex.COMPARISONS else lhs.dtype)
-        case ("select", c, a, b):
-            return ex.Select(_typed(c, sources), _typed(a, sources), _typed(b, sources))
-        case ("cast", dtype, arg):
-            return ex.Cast(_typed(arg, sources), dtype)
-        case ("bitcast", dtype, arg):
-            return ex.Bitcast(_typed(arg, sources), dtype)
-        case ("call", fn, args):
-            given = tuple(_typed(a, sources) for a in args)
-            if fn in ex.BINARY:
-                return ex.Binary(fn, given[0], given[1], given[0].dtype)
-            if ex.CALLS.get(fn) != len(given):
-                raise KeyError(f"`{fn}` is not a function of {len(given)} arguments")
-            return ex.Call(fn, given, ex.call_dtype(fn, given[0].dtype))
-        case ("reduce", kind, axes, body):
-            inner = _typed(body, sources)
-            return ex.Reduce(kind, axes, inner, dt.I64 if kind in ("argmax", "argmin") else inner.dtype)
-        case _:
-            raise AssertionError(tree)
-
-
-def _te_func(
-    name: str, dim_names: list[str], params: list[tuple[str, Any]], results: list[Param], body: list[Any]
-) -> TeFunc:
-    sources = {n: t.dtype for n, t in params}
-    stages: list[Stage | Scatter] = []
-    checks: list[Check] = []
-    directives: tuple[Directive, ...] = ()
-    source = hint = ""
-    for item in body:
-        match item:
-            case ("stage", stage, axes, expr, loc):
-                stages.append(Stage(stage, axes, _typed(expr, sources), loc or ""))
-                sources[stage] = stages[-1].dtype
-            case ("scatter", stage, axes, kind, over, init, target, value, loc):
-                start, to, what = (
-                    _typed(init, sources),
-                    tuple(_typed(e, sources) for e in target),
-                    _typed(value, sources),
-                )
-                stages.append(Scatter(stage, axes, start, over, to, what, kind, loc or ""))
-                sources[stage] = stages[-1].dtype
-            case ("check", axes, cond, message):
-                checks.append(Check(axes, _typed(cond, sources), message))
-            case ("schedule", found):
-                directives = tuple(found)
-            case ("halide", source):
-                pass
-            case ("hint", hint):
-                pass
-            case _:
-                raise AssertionError(item)
-    made = tuple(Param(n, t) for n, t in params)
-    return TeFunc(name, tuple(dim_names), made, tuple(stages), tuple(results), tuple(checks), directives, source, hint)
 
 
 def _array(type_: TensorType, values: list[Any]) -> np.ndarray:
