@@ -65,6 +65,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--against", default="onnxruntime,openvino")
+    parser.add_argument(
+        "-C", dest="options", action="append", default=[], metavar="KEY=VALUE", help="option of the target"
+    )
     parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -105,11 +108,12 @@ def measure_one(args: argparse.Namespace) -> dict[str, Any]:
         made = Path(folder) / "model.occ"
         os.environ.setdefault("OCC_CACHE_DIR", f"{folder}/cache")
         start = time.perf_counter()
-        build(path, "cpu", made, shapes=dict(model.shapes))
+        options = dict(o.split("=", 1) for o in args.options)
+        build(path, "cpu", made, shapes=dict(model.shapes), options=options)
         first = time.perf_counter() - start
         built_peak = _peak()
         start = time.perf_counter()
-        build(path, "cpu", made, shapes=dict(model.shapes))
+        build(path, "cpu", made, shapes=dict(model.shapes), options=options)
         warm = time.perf_counter() - start
         found: list[Any] = []
         for threads in args.threads:

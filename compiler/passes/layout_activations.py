@@ -32,8 +32,8 @@ _FOLLOW = {
 }  # any order will do
 _ROWS = {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}  # sums over whole planes
 _LAST = {
-    "MatMul", "matmul_dot", "row_range", "row_codes", "Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization",
-    "LpNormalization",
+    "MatMul", "strassen", "matmul_dot", "row_range", "row_codes", "Softmax", "LogSoftmax", "LayerNormalization",
+    "RMSNormalization", "LpNormalization",
 }  # read along the last axis  # fmt: skip
 
 

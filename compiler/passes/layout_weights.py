@@ -70,6 +70,8 @@ def weight_layout(op: Op, lanes: int) -> Layout | None:
             return Layout((*range(1, rank), 0))
         case "winograd":
             axis, order, least = 2, (2, 0, 1), lanes
+        case "strassen":
+            return Layout((2, 0, 1), ((2, op.a.width),))
         case "MatMul" if rank == 2:
             axis, order, least = 1, (1, 0), lanes // 2
         case "Gemm":

@@ -36,6 +36,7 @@ from occ.compiler.passes.use_dot import UseDot
 from occ.compiler.passes.use_integers import UseIntegers
 from occ.compiler.passes.use_joins import UseJoins
 from occ.compiler.passes.use_kernels import UseKernels
+from occ.compiler.passes.use_strassen import UseStrassen
 from occ.compiler.passes.use_winograd import UseWinograd
 from occ.compiler.target import Target
 
@@ -86,6 +87,7 @@ PIPELINES: Mapping[str, Pipeline] = {
             UseAttention(),
             RoundOperands(),
             UseDot(),
+            UseStrassen(),
             UseJoins(),
             Fuse(lazy_transpose=True),
         ),
@@ -132,7 +134,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseJoins, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

@@ -18,6 +18,7 @@ from occ.compiler.passes.schedule_attention import attention, clamped_rows
 from occ.compiler.passes.schedule_facts import Facts, contraction, element_bits, extent_of, step
 from occ.compiler.passes.schedule_few import few_rows, has_few
 from occ.compiler.passes.schedule_rules import RULES, Rule, fallback, rows
+from occ.compiler.passes.schedule_strassen import strassen
 from occ.compiler.passes.schedule_winograd import winograd
 from occ.compiler.passes.te_inline import nominal
 from occ.compiler.passes.te_reduce import COMBINE, in_lanes, separate
@@ -55,7 +56,7 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     f = clamped_rows(widened(_lanes(separate(f), machine)))
     facts = Facts(f, machine)
     last = facts.roots[-1]
-    if (tiled := winograd(facts) or attention(facts)) is not None:
+    if (tiled := winograd(facts) or strassen(facts) or attention(facts)) is not None:
         return replace(f, schedule=tuple(tiled))
     by_rows = rows(last, facts)
     if by_rows is not None:
