@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from contextlib import suppress
 
 import numpy as np
@@ -15,11 +16,12 @@ _SEGMENT = 1 << 28  # bytes of a file, which takes space on the disk only as far
 
 
 class Spill:
-    """The temporary files of one module. They have no name, and go with the last array that lies in them."""
+    """The temporary files of one module. They have no name, and go with the last array that lies in them. Room that an array
+    leaves is used again: memory that was never touched costs more than all else here.
+    """
 
     def __init__(self) -> None:
-        self._file, self._map = -1, None
-        self._end = self._size = 0
+        self._segments: list[_Segment] = []
 
     def keep(self, data: np.ndarray) -> np.ndarray:
         """The same array in a file, read-only; itself if it is small, in a file already, or the disk is full."""
@@ -30,28 +32,47 @@ class Spill:
         return data
 
     def _write(self, data: np.ndarray) -> np.ndarray:
-        if self._map is None or self._end + data.nbytes > self._size:
-            self._open(max(_SEGMENT, data.nbytes))
-        assert self._map is not None
-        start, left = self._end, data.reshape(-1).view(np.uint8).data
-        while left:
-            left = left[os.pwrite(self._file, left, start + data.nbytes - len(left)) :]
-        self._end += -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        return np.frombuffer(self._map, np.uint8, data.nbytes, start).view(data.dtype).reshape(data.shape)
+        size = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        for segment in self._segments:
+            if (start := segment.take(size)) is not None:
+                return segment.write(data, start, size)
+        self._segments.append(_Segment(max(_SEGMENT, size)))
+        return self._write(data)
 
-    def _open(self, size: int) -> None:
-        self.close()
+
+class _Segment:
+    """A temporary file, mapped read-only."""
+
+    def __init__(self, size: int) -> None:
         with tempfile.TemporaryFile() as f:
             os.ftruncate(f.fileno(), size)
             self._map = mmap.mmap(f.fileno(), size, access=mmap.ACCESS_READ)
             self._file = os.dup(f.fileno())
-        self._end, self._size = 0, size
+        weakref.finalize(self, os.close, self._file)
+        self._free = [(0, size)]  # (start, end) of the room, in order
 
-    def close(self) -> None:
-        """Write no more to the present file."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._map = -1, None
+    def take(self, size: int) -> int | None:
+        """Where room of a size begins: what was used before comes first."""
+        for k, (start, end) in enumerate(self._free):
+            if end - start >= size:
+                self._free[k : k + 1] = [(start + size, end)] if end - start > size else []
+                return start
+        return None
 
-    def __del__(self) -> None:
-        self.close()
+    def write(self, data: np.ndarray, start: int, size: int) -> np.ndarray:
+        """The array as it lies in the file; its room is free again when nothing looks into it any more."""
+        left = data.reshape(-1).view(np.uint8).data
+        while left:
+            left = left[os.pwrite(self._file, left, start + data.nbytes - len(left)) :]
+        made = np.frombuffer(self._map, np.uint8, data.nbytes, start)
+        weakref.finalize(made, self._leave, start, start + size)
+        return made.view(data.dtype).reshape(data.shape)
+
+    def _leave(self, start: int, end: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for a, b in sorted([*self._free, (start, end)]):
+            if merged and merged[-1][1] == a:
+                merged[-1] = merged[-1][0], b
+            else:
+                merged.append((a, b))
+        self._free = merged

@@ -79,3 +79,20 @@ def test_release_leaves_what_is_written_or_in_no_file_alone() -> None:
     release([array, plain, plain[:0]])
     assert array.min() == 7
     assert plain.min() == 1
+
+
+def test_room_that_arrays_leave_is_used_again_and_no_other() -> None:
+    s = spill.Spill()
+    rng = np.random.default_rng(0)
+    sizes = [3, 1, 2, 1, 4]
+    made = [rng.integers(0, 255, n * MIB, np.uint8) for n in sizes]
+    kept = [s.keep(a)[7:] for a in made]  # a view keeps the room as well
+    (segment,) = s._segments
+    assert segment._free == [(11 * MIB, spill._SEGMENT)]
+    del kept[1:3]
+    assert segment._free == [(3 * MIB, 6 * MIB), (11 * MIB, spill._SEGMENT)]
+    again = [rng.integers(0, 255, n * MIB, np.uint8) for n in (2, 2, 1)]
+    copies = [s.keep(a) for a in again]
+    assert segment._free == [(13 * MIB, spill._SEGMENT)]
+    for a, b in zip([made[0][7:], made[3][7:], made[4][7:], *again], [*kept, *copies], strict=True):
+        np.testing.assert_array_equal(a, b)
