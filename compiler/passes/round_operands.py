@@ -16,6 +16,7 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.te_inline import nominal
 from occ.compiler.passes.weight_codes import column_codes
+from occ.runtime.mapped import release
 
 # Multiplications for each element of the left side and of the result, below which rounding takes longer than it saves.
 _REUSE = {"bf16": 6, "int8": 48}
@@ -53,8 +54,9 @@ class RoundOperands(Pass):
                     w = op.operands[1]
                     rounding.product(op)
                     changes += 1
-                    if w is not None and not w.uses:
-                        m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
+                    if isinstance(w, Weight) and not w.uses:
+                        release([w.data])  # at once: the weights of a model may be most of its memory
+                        m.weights.pop(w.name, None)
         m.drop_unused_weights()
         rw.hits["round-operands"] += changes
         return finish(rw, ctx, changes)

@@ -15,6 +15,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.machine import machine_of
 from occ.compiler.passes.narrow_weights import narrowed
 from occ.compiler.passes.round_operands import is_rounded
+from occ.runtime.mapped import release
 
 _LEAST = 4  # columns of a weight: fewer are no vector
 _FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector
@@ -109,8 +110,9 @@ def _replace(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
     if bias is not None:
         made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
     rw.replace(op, [made if dtype == F32 else b.Cast(made, to=dtype)])
-    if w is not None and not w.uses:
-        rw.module.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
+    if isinstance(w, Weight) and not w.uses:
+        release([w.data])  # at once: the weights of a model may be most of its memory
+        rw.module.weights.pop(w.name, None)
     return True
 
 
