@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.meaning import build_te, infer_results, static_elements
 from occ.compiler.ir.op import Op
@@ -60,16 +61,30 @@ def is_late(op: Op) -> bool:
 
 
 def late_types(op: Op) -> tuple[TensorType, ...]:
-    """Result types of a late op: element types from the schema, ranks from `RANKS`, extents decided by the data."""
+    """Result types of a late op: element types from the schema, ranks from `RANKS`, extents decided by the data, but for
+    those of elementwise ops that broadcasting gives whatever the others are.
+    """
     ranks: list[int | None] = [None] * len(op.results)
     if op.name in RANKS and not has_unknown_rank(op):
         ranks = [RANKS[op.name](op)] * len(op.results)
     elif "elementwise" in op.spec.tags and not has_unknown_rank(op):
-        ranks = [max(v.tensor.rank for v in op.inputs)]
+        return (TensorType(_result_dtype(op, 0), _broadcast(op)),)
     made: list[TensorType] = []
     for k, rank in enumerate(ranks):
         shape = None if rank is None else tuple(data_dim(16 * k + axis) for axis in range(rank))
         made.append(TensorType(_result_dtype(op, k), shape))
+    return tuple(made)
+
+
+def _broadcast(op: Op) -> tuple[Dim, ...]:
+    """The shape of an elementwise op: an extent that all operands have is kept, and so is one above 1."""
+    rank = max(v.tensor.rank for v in op.inputs)
+    made: list[Dim] = []
+    for axis in range(rank):
+        back = axis - rank
+        found = {v.tensor.dims[back] for v in op.inputs if v.tensor.rank >= -back} - {1}
+        sure = [d for d in found if isinstance(d, int)] or list(found) * (len(found) == 1) or [1] * (not found)
+        made.append(sure[0] if sure else data_dim(axis))
     return tuple(made)
 
 

@@ -18,6 +18,7 @@ from occ.compiler.passes.fold import Fold
 from occ.compiler.passes.fold_affine import FoldAffine
 from occ.compiler.passes.fuse import Fuse
 from occ.compiler.passes.fuse_patterns import FusePatterns
+from occ.compiler.passes.hoist_invariants import HoistInvariants
 from occ.compiler.passes.infer import Infer
 from occ.compiler.passes.layout_activations import LayoutActivations
 from occ.compiler.passes.layout_weights import LayoutWeights
@@ -47,6 +48,7 @@ _COMMON: Pipeline = {
     "canonical": (
         Canonicalize(),
         Fold(),
+        HoistInvariants(),
         PropagateConstants(),
         Cse(),
         Dce(),
@@ -134,7 +136,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
