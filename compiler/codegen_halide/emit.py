@@ -70,13 +70,18 @@ def _is_product(e: Expr) -> bool:
     return isinstance(e, Reduce) and e.kind == "sum" and isinstance(e.body, Binary) and e.body.op == "mul"
 
 
+def _stored(f: TeFunc) -> set[str]:
+    """Stages that have memory."""
+    return {r.name for r in f.results} | {d.stage for d in f.schedule if d.call in ("compute_at", "compute_root")}
+
+
 def _untested_products(f: TeFunc) -> set[str]:
     """Sums of products whose value nothing asks about before it is in memory.
 
     Fast-math lets LLVM conclude what a value is, not compute another one, so these may keep fused multiply-add. Maps in
     between are inlined into the stage that is stored.
     """
-    stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
+    stored = _stored(f)
     readers: dict[str, list[AnyStage]] = {}
     for s in f.stages:
         for name in {n.source for e in s.exprs for n in walk(e) if isinstance(n, Load)}:
@@ -95,7 +100,7 @@ def _untested_products(f: TeFunc) -> set[str]:
 
 def _tiled(f: TeFunc) -> set[str]:
     """Reductions, which schedules compute in tiles of constant size, and inlined stages, through which they are read."""
-    stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
+    stored = _stored(f)
     found: set[str] = set()
     for s in f.stages:
         if not isinstance(s, Stage):
@@ -266,6 +271,8 @@ class _Generator:
         }
         self._declare(self.f.schedule, declared)
         for d in self.f.schedule:
+            if d.call == "compute_inline":
+                continue  # as every stage is that nothing else is said of
             if d.call == "specialize":
                 self._line(f"Stage {d.stage}_few = {d.stage}.specialize({self._condition(d.stage)});")
                 continue

@@ -79,7 +79,7 @@ def _by_rules(facts: Facts, rules: Sequence[Rule]) -> TeFunc:
         if s.name in placed:
             continue
         made = next(made for rule in rules if (made := rule(s, facts)) is not None)
-        placed |= {d.stage for d in made if d.call == "compute_at"}
+        placed |= {d.stage for d in made if d.call in ("compute_at", "compute_inline")}
         root = [] if s.name in results else Scheduler(s.name).compute_root().directives
         parts.append([*root, *made])
     return replace(f, schedule=tuple(d for part in reversed(parts) for d in part))
