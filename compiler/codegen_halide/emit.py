@@ -23,11 +23,12 @@ _HELPERS = {"tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
 
 
 def front_end() -> dict[str, str]:
-    """The files that generators are compiled with: te.h, and te.cpp with the approximations that te defines filled in."""
+    """The files that generators are compiled with: headers, and te.cpp with the approximations that te defines filled in."""
     native = files("occ.compiler.codegen_halide").joinpath("native")
     functions = "\n\n".join(_helper(name) for name in _HELPERS)
     definitions = native.joinpath("te.cpp").read_text("utf-8").replace("@FUNCTIONS@", functions)
-    return {"te.h": native.joinpath("te.h").read_text("utf-8"), "te.cpp": definitions}
+    headers = {name: native.joinpath(name).read_text("utf-8") for name in ("te.h", "fetch_ahead.h")}
+    return {**headers, "te.cpp": definitions}
 
 
 def _helper(name: str) -> str:
@@ -275,6 +276,9 @@ class _Generator:
                 continue  # as every stage is that nothing else is said of
             if d.call == "specialize":
                 self._line(f"Stage {d.stage}_few = {d.stage}.specialize({self._condition(d.stage)});")
+                continue
+            if d.call == "fetch_ahead":
+                self._line(f"te_fetch_ahead({', '.join(map(str, d.args))});")
                 continue
             target = f"{d.stage}_few" if d.few else f"{d.stage}.update(0)" if d.update else d.stage
             self._line(f"{target}.{d.call}({', '.join(self._argument(d, a) for a in d.args)});")

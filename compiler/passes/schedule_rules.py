@@ -18,6 +18,7 @@ from occ.compiler.ir.walks import walk
 from occ.compiler.passes.schedule_blocks import row_blocks
 from occ.compiler.passes.schedule_elementwise import elementwise, vectorise
 from occ.compiler.passes.schedule_facts import FEW, Contraction, Facts, contraction, element_bits, extent_of, step, work
+from occ.compiler.passes.schedule_fetch import fetch_ahead
 from occ.compiler.passes.schedule_loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule_resample import resample
 from occ.compiler.passes.te_inline import nominal
@@ -143,7 +144,9 @@ def _tile(
         update.unroll(a_m)
     if order and (times := _unrolled(extent_of(acc, order[0]), facts.hint.unroll)) > 1:
         update.unroll(order[0], times)
-    return [*out.directives, *start.directives, *update.directives]
+    streams = c.panel and c.tile and not c.dot
+    fetch = fetch_ahead(acc, c.b.source, len(c.b.index), facts) if streams else []
+    return [*out.directives, *start.directives, *update.directives, *fetch]
 
 
 def _cost(s: Stage, acc: Stage, c: Contraction, facts: Facts) -> int:

@@ -7,6 +7,7 @@ from occ.compiler.ir.schedule import Directive, Scheduler
 from occ.compiler.ir.te import AnyStage, Stage, reduce_axes
 from occ.compiler.ir.walks import walk
 from occ.compiler.passes.schedule_facts import Facts, element_bits
+from occ.compiler.passes.schedule_fetch import fetch_ahead
 
 _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
 _STAGES = ("columns", "input", "sum", "products", "rows", "output")
@@ -31,7 +32,7 @@ class _Winograd:
     def __init__(self, facts: Facts, root: Stage, parts: dict[str, Stage]) -> None:
         self.facts, self.root, self.parts = facts, root, parts
         (param,) = (p for p in facts.f.params if p.type.layout.tiles)
-        self.width = param.type.layout.tiles[0][1]
+        self.weights, self.width = param.name, param.type.layout.tiles[0][1]
         self.lanes = min(facts.machine.lanes(32), self.width)
         down, across = (parts["input"].axes[k].extent for k in (-3, -2))
         assert isinstance(down, int)
@@ -134,7 +135,8 @@ class _Winograd:
         update.split(ao, f"{ao}w", f"{ao}x", self.lanes)
         update.reorder(f"{ao}x", f"{ao}w", ax, ay, r, ag, ae)
         update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(ax).unroll(ay).unroll(r, self.facts.hint.unroll or 4)
-        return [*p.directives, *start.directives, *update.directives]
+        fetch = fetch_ahead(acc, self.weights, 2, self.facts)  # the panels of a point follow each other
+        return [*p.directives, *start.directives, *update.directives, *fetch]
 
     def _output(self) -> list[Directive]:
         rows = self.parts["rows"]

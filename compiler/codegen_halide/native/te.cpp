@@ -9,6 +9,7 @@
 #define HALIDE_ELF_H
 #define HALIDE_SIMPLIFY_H
 #include "Halide.h"
+#include "fetch_ahead.h"
 #include <cmath>
 #include <limits>
 #include <map>
@@ -212,6 +213,7 @@ Halide::TailStrategy tail_from(TailStrategy t) {
 // The kernel that is being made: its arguments and results in order.
 std::vector<Halide::Argument> arguments;
 std::vector<Halide::Func> results;
+std::map<std::string, int64_t> panels;  // bytes of those that are fetched ahead, by tensor
 
 std::map<std::string, void (*)()> &generators() {
     static std::map<std::string, void (*)()> known;
@@ -397,6 +399,8 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
     for (size_t k = 0; k < extents.size(); k++) buffer.dim(k).set_bounds(0, whole_of(extents.begin()[k])).set_stride(whole_of(strides.begin()[k]));
 }
 
+void te_fetch_ahead(const Func &tensor, int64_t bytes) { panels[tensor.function->image->name()] = bytes; }
+
 Registration::Registration(const char *name, void (*generate)()) { generators()[name] = generate; }
 
 void compile(const char *name, const char *directory, const char *target) {
@@ -413,7 +417,9 @@ void compile(const char *name, const char *directory, const char *target) {
     const auto known = generators().find(name);
     if (known != generators().end()) {
         known->second();
-        Halide::Pipeline(results).compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));
+        Halide::Pipeline pipeline(results);
+        if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
+        pipeline.compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));
         return;
     }
     Halide::Internal::ExecuteGeneratorArgs args;  // one that is written in all of Halide

@@ -147,6 +147,9 @@ void te_dense(const Func &tensor, std::initializer_list<Expr> extents);
 // The same of a part of a tensor, with the distances of neighbours.
 void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initializer_list<Expr> strides);
 
+// While the tiles that share a panel of a tensor are computed, the next panel, of so many bytes, is fetched.
+void te_fetch_ahead(const Func &tensor, int64_t bytes);
+
 // Generators, by name.
 
 template<typename T> struct Generator {};

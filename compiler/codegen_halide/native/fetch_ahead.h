@@ -1,0 +1,122 @@
+// A lowering pass: while the tiles that share a panel of a tensor are computed, the next panel is fetched into the cache.
+//
+// Constants of a product come from memory once, panel after panel, and each panel is used for all tiles of rows. The first
+// tile would wait for it, since what processors fetch on their own ends with a page and begins with the first tile. Fetched
+// line by line during all tiles of the panel before, it is there: 241 -> 260 GFLOP/s for 128 rows by [768, 768], Zen 5.
+#pragma once
+#include "Halide.h"
+
+namespace whole {
+
+using namespace Halide::Internal;
+using Halide::Expr;
+
+class FetchAhead : public IRMutator {
+public:
+    // Bytes of a panel, by the name of the tensor.
+    explicit FetchAhead(std::map<std::string, int64_t> panels) : panels(std::move(panels)) {}
+
+private:
+    using Lets = std::vector<std::pair<std::string, Expr>>;
+    struct Loop {
+        std::string name;
+        Expr min, extent;
+    };
+
+    static constexpr int kLine = 64, kMost = 8;  // bytes of a line, and lines that one iteration may fetch
+    const std::map<std::string, int64_t> panels;
+    std::vector<Loop> loops;  // around the current statement, outermost first
+    Lets lets;
+    bool innermost = false;
+
+    // The first load of each tensor in a loop, with what its index is made of.
+    struct Loads : IRVisitor {
+        const std::map<std::string, int64_t> &panels;
+        Lets lets;
+        std::map<std::string, const Load *> found;
+        Loads(const std::map<std::string, int64_t> &panels, Lets lets) : panels(panels), lets(std::move(lets)) {}
+        using IRVisitor::visit;
+        void visit(const Load *op) override {
+            if (panels.count(op->name)) found.emplace(op->name, op);
+            IRVisitor::visit(op);
+        }
+        void visit(const Let *op) override {
+            lets.emplace_back(op->name, op->value);
+            IRVisitor::visit(op);
+        }
+        void visit(const LetStmt *op) override {
+            lets.emplace_back(op->name, op->value);
+            IRVisitor::visit(op);
+        }
+    };
+
+    using IRMutator::visit;
+    Stmt visit(const LetStmt *op) override {
+        lets.emplace_back(op->name, op->value);
+        Stmt body = mutate(op->body);
+        lets.pop_back();
+        return body.same_as(op->body) ? Stmt(op) : LetStmt::make(op->name, op->value, body);
+    }
+    Stmt visit(const For *op) override {
+        loops.push_back({op->name, op->min, op->extent});
+        innermost = true;
+        Stmt body = mutate(op->body);
+        if (innermost) {
+            Loads loads(panels, lets);
+            body.accept(&loads);
+            for (const auto &[name, load] : loads.found) body = fetched(body, load, loads.lets);
+        }
+        innermost = false;
+        loops.pop_back();
+        if (body.same_as(op->body)) return op;
+        return For::make(op->name, op->min, op->extent, op->for_type, op->partition_policy, op->device_api, body);
+    }
+
+    static bool uses(const Expr &e, const std::string &name) {
+        return !substitute(name, Variable::make(Halide::Int(32), "another"), e).same_as(e);
+    }
+
+    // The body of the innermost loop with the lines of the next panel that are due in an iteration. The loops are, from the
+    // inside: those over a panel, which the index names; those over tiles, which it does not; that from panel to panel.
+    Stmt fetched(const Stmt &body, const Load *load, const Lets &known) {
+        const Ramp *ramp = load->index.as<Ramp>();
+        Expr start = ramp ? ramp->base : load->index;
+        if (start.type().lanes() != 1) return body;
+        for (auto let = known.rbegin(); let != known.rend(); let++) start = substitute(let->first, let->second, start);
+        size_t k = loops.size();
+        Expr position = 0;
+        int64_t steps = 1, tiles = 1;
+        while (k > 0 && uses(start, loops[k - 1].name)) {
+            const Loop &loop = loops[--k];
+            const auto extent = as_const_int(loop.extent);
+            if (!extent) return body;
+            position = position + (Variable::make(Halide::Int(32), loop.name) - loop.min) * (int)steps;
+            start = substitute(loop.name, loop.min, start);
+            steps *= *extent;
+        }
+        const bool in_panel = k < loops.size();
+        Expr tile = 0;
+        Expr count = 1;
+        while (k > 0 && !uses(start, loops[k - 1].name)) {
+            const Loop &loop = loops[--k];
+            const auto extent = as_const_int(loop.extent);
+            tile = tile + (Variable::make(Halide::Int(32), loop.name) - loop.min) * count;
+            count = count * loop.extent;
+            tiles *= extent ? *extent : 8;  // as many rows as models with symbolic sizes often have
+        }
+        const int64_t lines = panels.at(load->name) / kLine, each = (lines + steps * tiles - 1) / (steps * tiles);
+        if (!in_panel || k == 0 || tiles == 1 || each > kMost) return body;
+        const int wide = kLine / load->type.element_of().bytes();
+        position = min((tile * (int)steps + position) * (int)each, (int)(lines - each));
+        Stmt made = body;
+        for (int64_t n = each; n-- > 0;) {
+            Expr index = start + (int)(lines * wide) + (position + (int)n) * wide;
+            Expr base = Variable::make(Halide::Handle(), load->name);
+            Expr call = Call::make(load->type.element_of(), Call::prefetch, {base, index, 1, wide}, Call::Intrinsic);
+            made = Block::make(Evaluate::make(call), made);
+        }
+        return made;
+    }
+};
+
+}  // namespace whole
