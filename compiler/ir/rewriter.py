@@ -130,3 +130,16 @@ def _erase_dead(region: Region, rw: Rewriter) -> int:
         else:
             erased += sum(_erase_dead(inner, rw) for inner in op.regions)
     return erased
+
+
+def put_in_place(op: Op, made: Op) -> Op:
+    """Put an op in the place of another one that has one result as well; for passes behind `fused`, which keep no statistics of
+    rewrites.
+    """
+    assert op.parent is not None
+    op.parent.insert(made, op)
+    for user, k in list(op.result.uses):
+        user.set_operand(k, made.result)
+    op.set_operands(())
+    op.parent.remove(op)
+    return made

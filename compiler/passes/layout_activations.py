@@ -10,6 +10,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.layout import ROW, Layout, channels_last
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region, outer_values
+from occ.compiler.ir.rewriter import put_in_place
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -239,12 +240,7 @@ class _Chooser:
             result_names=[op.result.name],
             loc=op.loc,
         )
-        assert op.parent is not None
-        op.parent.insert(made, op)
-        for user, k in list(op.result.uses):
-            user.set_operand(k, made.result)
-        op.set_operands(())
-        op.parent.remove(op)
+        put_in_place(op, made)
         self.views += 1
 
 

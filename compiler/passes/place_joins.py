@@ -10,6 +10,7 @@ from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.rewriter import put_in_place
 from occ.compiler.ir.te import Scatter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -117,12 +118,7 @@ def _updates_in_place(maker: Op) -> bool:
 def _copy_all(join: Op) -> int:
     """Make a Concat of a join."""
     made = Op("Concat", join.operands, join.attrs, [join.result.type], result_names=[join.result.name], loc=join.loc)
-    assert join.parent is not None
-    join.parent.insert(made, join)
-    for user, k in list(join.result.uses):
-        user.set_operand(k, made.result)
-    join.set_operands(())
-    join.parent.remove(join)
+    put_in_place(join, made)
     return 1
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.rewriter import put_in_place
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -104,13 +105,7 @@ class _Joins:
         made = Op(
             "join", op.operands, {"axis": axis_of(op)}, [op.result.type], result_names=[op.result.name], loc=op.loc
         )
-        assert op.parent is not None
-        op.parent.insert(made, op)
-        for user, k in list(op.result.uses):
-            user.set_operand(k, made.result)
-        op.set_operands(())
-        op.parent.remove(op)
-        self.done.append(made)
+        self.done.append(put_in_place(op, made))
         return True
 
     def _with_beginning(self, op: Op) -> tuple[Value | None, ...]:
