@@ -3,6 +3,9 @@
 #include "te.h"
 
 // Parts of Halide.h that tell how Halide compiles are not looked at: they take a tenth of the compiler's time and memory.
+#define HALIDE_ASSOCIATIVITY_H
+#define HALIDE_DERIVATIVE_H
+#define HALIDE_EXPR_USES_VAR_H
 #define HALIDE_IR_MATCH_H
 #define HALIDE_CODEGEN_LLVM_H
 #define HALIDE_CODEGEN_POSIX_H
@@ -220,18 +223,10 @@ std::map<std::string, void (*)()> &generators() {
     return known;
 }
 
-// What schedules a Func's own definition, its special ones and its updates alike.
-template<typename Do>
-Stage &scheduled(Stage &s, const Do &apply) {
-    if (s.number < -1) {
-        apply(s.function->special[-2 - s.number]);
-    } else if (s.number < 0) {
-        apply(s.function->func);
-    } else {
-        Halide::Stage update = s.function->func.update(s.number);
-        apply(update);
-    }
-    return s;
+// What is scheduled: a Func's own definition, an update, or a specialization.
+Halide::Stage definition(const Stage &s) {
+    if (s.number < -1) return s.function->special[-2 - s.number];
+    return s.number < 0 ? Halide::Stage(s.function->func) : s.function->func.update(s.number);
 }
 
 }  // namespace
@@ -320,27 +315,23 @@ void Ref::operator*=(Expr value) const { *node->element *= whole_of(value); }
 // Schedules
 
 Stage &Stage::split(Expr old, Expr outer, Expr inner, Expr factor, TailStrategy tail) {
-    return scheduled(*this, [&](auto &s) {
-        s.split(variable_of(old), variable_of(outer), variable_of(inner), whole_of(factor), tail_from(tail));
-    });
+    definition(*this).split(variable_of(old), variable_of(outer), variable_of(inner), whole_of(factor), tail_from(tail));
+    return *this;
 }
 Stage &Stage::fuse(Expr inner, Expr outer, Expr fused) {
-    return scheduled(*this, [&](auto &s) { s.fuse(variable_of(inner), variable_of(outer), variable_of(fused)); });
+    definition(*this).fuse(variable_of(inner), variable_of(outer), variable_of(fused));
+    return *this;
 }
-#define LOOP(call)                                                                                             \
-    Stage &Stage::call(Expr v) {                                                                               \
-        return scheduled(*this, [&](auto &s) { s.call(variable_of(v)); });                                     \
-    }
-#define LOOP_BY(call)                                                                                          \
-    LOOP(call)                                                                                                 \
-    Stage &Stage::call(Expr v, int factor, TailStrategy tail) {                                                \
-        return scheduled(*this, [&](auto &s) { s.call(variable_of(v), factor, tail_from(tail)); });            \
+#define LOOP(call) \
+    Stage &Stage::call(Expr v) { return definition(*this).call(variable_of(v)), *this; }
+#define LOOP_BY(call)                                                                     \
+    LOOP(call)                                                                            \
+    Stage &Stage::call(Expr v, int factor, TailStrategy tail) {                           \
+        return definition(*this).call(variable_of(v), factor, tail_from(tail)), *this;    \
     }
 LOOP(serial) LOOP_BY(vectorize) LOOP_BY(unroll) LOOP_BY(parallel)
-Stage &Stage::atomic() { return scheduled(*this, [&](auto &s) { s.atomic(); }); }
-Stage &Stage::reordered(std::initializer_list<Expr> vars) {
-    return scheduled(*this, [&](auto &s) { s.reorder(variables_of(vars)); });
-}
+Stage &Stage::atomic() { return definition(*this).atomic(), *this; }
+Stage &Stage::reordered(std::initializer_list<Expr> vars) { return definition(*this).reorder(variables_of(vars)), *this; }
 
 Stage Stage::specialize(Expr condition) {
     function->special.push_back(function->func.specialize(whole_of(condition)));
