@@ -168,8 +168,10 @@ class Frame:
 
     def attach(self, storage: int, value: Any) -> None:
         """Point the buffers of a storage at the memory of a run."""
-        for buffer in self._moving.get(storage, ()):
-            self.buffers[buffer].host = value.ctypes.data + self.starts[buffer]
+        if buffers := self._moving.get(storage):
+            start = value.ctypes.data
+            for buffer in buffers:
+                self.buffers[buffer].host = start + self.starts[buffer]
 
     def owns(self, value: np.ndarray) -> bool:
         """Whether an array lies in the arena."""

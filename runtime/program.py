@@ -59,6 +59,7 @@ class Program:
         self._symbols = sorted(_symbols(plan))
         self._frames: OrderedDict[tuple[Any, ...], list[Frame]] = OrderedDict()
         self._lock = threading.Lock()
+        self._made = [self._output(k, s.index) for k, s in enumerate(plan.storages) if s.kind == "output"]
 
     def run(
         self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None] | None = None
@@ -101,20 +102,23 @@ class Program:
             else:
                 self._run_step(piece, frame, run)
 
+    def _output(self, storage: int, index: int) -> tuple[int, int, tuple[Any, ...], frozenset[str], np.dtype]:
+        """What is to be known of an output in every run: storage, position, extents, the symbols in them, and dtype."""
+        b = self.plan.buffers[self.plan.outputs[index]]
+        return storage, index, tuple(b.shape), frozenset(n for e in b.shape for n in symbols(e)), numpy_dtype(b.dtype)
+
     def _make_outputs(self, run: _Run) -> None:
         """Outputs that kernels write, as soon as their extents are known. Halide takes it that a kernel can read its own
         results in whole vectors; an array of the caller that lies elsewhere is filled at the end.
         """
-        for k, s in enumerate(self.plan.storages):
-            if s.kind == "output" and k not in run.moving:
-                b = self.plan.buffers[self.plan.outputs[s.index]]
-                if any(name not in run.env for e in b.shape for name in symbols(e)):
-                    continue
-                shape = tuple(evaluate(e, run.env) for e in b.shape)
-                made = run.outputs[s.index]
-                if made is None or made.shape != shape or made.ctypes.data % ALIGNMENT:
-                    made = run.outputs[s.index] = aligned(shape, numpy_dtype(b.dtype))
-                run.moving[k] = made
+        for k, index, extents, names, dtype in self._made:
+            if k in run.moving or any(name not in run.env for name in names):
+                continue
+            shape = tuple(evaluate(e, run.env) for e in extents) if names else extents
+            made = run.outputs[index]
+            if made is None or made.shape != shape or made.ctypes.data % ALIGNMENT:
+                made = run.outputs[index] = aligned(shape, dtype)
+            run.moving[k] = made
 
     def _run_step(self, step: Step, frame: Frame, run: _Run) -> None:
         reads = [None if b < 0 else frame.array(b, run.moving) for b in step.reads]
