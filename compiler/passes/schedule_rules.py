@@ -128,25 +128,30 @@ def _tile(
         start.bound_extent(a_m, rows)
     start.split(a_n, f"{a_n}u", f"{a_n}v", lanes).reorder(f"{a_n}v", f"{a_n}u", *reversed(others))
     start.vectorize(f"{a_n}v").unroll(f"{a_n}u")
-    update = Scheduler(acc.name, update=True)
-    update.split(a_n, f"{a_n}w", f"{a_n}x", lanes)
-    # The rows inside of the vectors: with the vectors inside, all broadcast rows would be alive at once.
-    tile = [a_m] if a_m else []
-    rest = [a for a in others if a != a_m]
-    order = list(c.order)
-    dot = [c.dot] if c.dot else []
-    update.reorder(*dot, f"{a_n}x", f"{a_n}w", *tile, *order, *reversed(rest))
-    if dot:
-        update.atomic().vectorize(c.dot)
-    update.vectorize(f"{a_n}x").unroll(f"{a_n}w")
     if a_m:
         start.unroll(a_m)
-        update.unroll(a_m)
-    if order and (times := _unrolled(extent_of(acc, order[0]), facts.hint.unroll)) > 1:
-        update.unroll(order[0], times)
+    update = _update(acc, c, lanes, [a for a in others if a != a_m], facts)
     streams = c.panel and c.tile and not c.dot
     fetch = fetch_ahead(acc, c.b.source, len(c.b.index), facts) if streams else []
-    return [*out.directives, *start.directives, *update.directives, *fetch]
+    return [*out.directives, *start.directives, *update, *fetch]
+
+
+def _update(acc: Stage, c: Contraction, lanes: int, rest: list[str], facts: Facts) -> Directives:
+    """The loops in which a tile is summed up; `rest` are the axes beside its rows and vectors."""
+    n = c.lanes
+    update = Scheduler(acc.name, update=True)
+    update.split(n, f"{n}w", f"{n}x", lanes)
+    # The rows inside of the vectors: with the vectors inside, all broadcast rows would be alive at once.
+    tile, dot = ([a] if a else [] for a in (c.tile, c.dot))
+    update.reorder(*dot, f"{n}x", f"{n}w", *tile, *c.order, *reversed(rest))
+    if dot:
+        update.atomic().vectorize(c.dot)
+    update.vectorize(f"{n}x").unroll(f"{n}w")
+    if c.tile:
+        update.unroll(c.tile)
+    if c.order and (times := _unrolled(extent_of(acc, c.order[0]), facts.hint.unroll)) > 1:
+        update.unroll(c.order[0], times)
+    return update.directives
 
 
 def _cost(s: Stage, acc: Stage, c: Contraction, facts: Facts) -> int:
