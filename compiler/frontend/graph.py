@@ -112,8 +112,8 @@ class GraphImporter:
         """The nodes sorted so that definitions come first; files need not be in order."""
         producer: dict[str, int] = {}
         for k, node in enumerate(graph.node):
-            for name in node.output:
-                if name and (name in producer or name in scopes[-1]):
+            for name in filter(None, node.output):  # results left out have empty names, as operands left out do
+                if name in producer or name in scopes[-1]:
                     self.sink.error("OCC0105", f"`{shorten(name)}` is defined twice", where=self._where(node, k))
                 producer[name] = k
         order: list[int] = []

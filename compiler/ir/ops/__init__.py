@@ -8,7 +8,7 @@ from importlib import import_module
 from occ.compiler.ir.ops.spec import OpSpec
 
 FAMILIES = (
-    "elementwise", "reduce", "contraction", "window", "winograd", "strassen", "movement", "index", "shape_of", "normalize", "resize", "quantize", "attention", "attend", "linear_attention", "loss", "prefix", "recurrent", "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image", "ml", "contrib", "contrib_quantized", "contrib_attention", "contrib_recurrent", "legacy", "internal", "codes",
+    "elementwise", "reduce", "contraction", "window", "winograd", "strassen", "movement", "index", "shape_of", "normalize", "resize", "quantize", "attention", "attend", "linear_attention", "loss", "prefix", "recurrent", "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image", "ml", "contrib", "contrib_quantized", "contrib_blocks", "contrib_attention", "contrib_recurrent", "legacy", "internal", "codes",
 )  # fmt: skip
 
 

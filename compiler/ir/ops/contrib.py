@@ -7,15 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dtype import I32, I64
-from occ.compiler.ir.expr import binary, cast, literal
+from occ.compiler.ir.dtype import I32
 from occ.compiler.ir.ops.attention import scaled
-from occ.compiler.ir.ops.movement import unflatten
-from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
-from occ.compiler.ir.shape import equal_dims
 from occ.compiler.ir.value import Value
 
 DOMAIN = "com.microsoft"
@@ -192,70 +187,8 @@ class EmbedLayerNormalization:
         return (y, valid, total)[: a.n_results]
 
 
-@op(
-    f"{DOMAIN}.MatMulNBits",
-    signature=FormalSignature.of(
-        "A B scales zero_points? g_idx? bias?",
-        K=None,
-        N=None,
-        bits=4,
-        block_size=None,
-        accuracy_level=0,
-        weight_prepacked=0,
-    ),
-    tags=("contraction",),
-)
-class MatMulNBits:
-    """`A @ dequantised(B)'`: B is `[N, blocks, bytes]`, a block of K packed from the low bits on, each block with a scale."""
-
-    def body(t, x, packed, scales, zeros=None, groups=None, bias=None, *, a):
-        bits, size = a.bits, a.block_size
-        if bits not in (2, 4, 8) or not size or a.K is None or a.N is None:
-            raise Invalid(f"`MatMulNBits` with {bits} bits and blocks of {size}", code="OCC0107")
-        equal_dims(x.shape[-1], a.K, "`MatMulNBits`: inner extents")
-        blocks, each = -(-a.K // size), 8 // bits
-        dtype = x.dtype.acc
-
-        def field(byte, k):
-            """The bits of element k of its byte."""
-            if each == 1:
-                return byte
-            shift = cast(byte.dtype, (k % each) * bits)
-            return binary("shr", byte, shift) & ((1 << bits) - 1)
-
-        def at(v, n, block):
-            flat = n * blocks + block
-            return v[flat] if v.rank == 1 else v[unflatten(flat, v.shape)]
-
-        def zero(n, block):
-            if zeros is None:
-                return literal(1 << (bits - 1), I32)
-            if zeros.dtype.is_float:
-                return at(zeros, n, block)
-            row = -(-blocks // each)
-            place = n * row + block // each
-            return cast(I32, field(zeros[place] if zeros.rank == 1 else zeros[unflatten(place, zeros.shape)], block))
-
-        def weight(n, k):
-            block = k // size if groups is None else cast(I64, groups[k])
-            code = field(packed[n, k // size, (k % size) // each], k % size)
-            z = zero(n, block)
-            if z.dtype.is_float:
-                return cast(dtype, (cast(z.dtype, code) - z) * cast(z.dtype, at(scales, n, block)))
-            return dequantized(cast(I32, code) - z, at(scales, n, block), None, dtype)
-
-        w = t.map((a.N, a.K), weight, name="weight")
-        shape = (*x.shape[:-1], a.N)
-        acc = t.sum(shape, [a.K], lambda *i: f.in_acc(x[(*i[:-2], i[-1])]) * w[i[-2], i[-1]], name="matmul")
-
-        def element(*i):
-            return cast(x.dtype, acc[i] if bias is None else acc[i] + f.in_acc(bias[i[-1]]))
-
-        return t.map(shape, element, name="matmul_nbits")
-
-
 ALL = (
     FusedMatMul, FusedConv, FusedGemm, QuickGelu, _gelu("Gelu", "X", "none"), _gelu("BiasGelu", "A B", "none"),
     _gelu("FastGelu", "X bias?", "tanh"), SimplifiedLayerNormalization, SkipLayerNormalization,
-    SkipSimplifiedLayerNormalization, EmbedLayerNormalization, MatMulNBits,
+    SkipSimplifiedLayerNormalization, EmbedLayerNormalization,
 )  # fmt: skip
