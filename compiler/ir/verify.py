@@ -13,10 +13,11 @@ from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.shape import depends_on_data, surely_different
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.verify_te import te_problems
 
 
 def problems(m: Module, *, types: bool = True) -> Iterator[str]:
-    """What is wrong with a module: dominance, uses, weights, and types that inference does not confirm.
+    """What is wrong with a module: dominance, uses, weights, te functions, and types that inference does not confirm.
 
     Args:
         m: the module.
@@ -33,6 +34,8 @@ def problems(m: Module, *, types: bool = True) -> Iterator[str]:
             yield f"weight @{name} calls itself @{w.name}"
         if tuple(w.data.shape) != w.tensor.physical:
             yield f"weight @{name} is {w.type} but holds {w.data.shape}"
+    for f in m.te.values():
+        yield from te_problems(f)
 
 
 def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Iterator[str]:

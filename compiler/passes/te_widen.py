@@ -55,10 +55,15 @@ def _stages(f: TeFunc) -> TeFunc:
             continue
         if any(isinstance(n, Reduce) for n in walk(s.expr)) or not _all_widen(s.name, f) or s.name in paired:
             continue
-        wide = replace(s, expr=cast(F32, s.expr))
-        readers = [wide if r is s else _reader(r, s.name) for r in f.stages]
+        # by name: a stage that reads another one which was widened before it is a copy by now
+        readers = [_widened(r) if r.name == s.name else _reader(r, s.name) for r in f.stages]
         f = replace(f, stages=tuple(readers))
     return f
+
+
+def _widened(s: AnyStage) -> Stage:
+    assert isinstance(s, Stage), "what scatters writes in its own type"
+    return replace(s, expr=cast(F32, s.expr))
 
 
 def _all_widen(name: str, f: TeFunc) -> bool:
