@@ -148,9 +148,10 @@ def output_names(m: Module, part: Part) -> list[str]:
     return [names.get(v, v.name) for v in part.outputs]
 
 
-def graph_of(m: Module, part: Part, precision: str) -> Graph:
-    """The GE graph of a device part."""
-    return build_graph(part.name, part.ops, part.inputs, part.outputs, output_names(m, part), precision, m)
+def graph_of(m: Module, part: Part, precision: str, names: Sequence[str] | None = None) -> Graph:
+    """The GE graph of a device part; `names` are those of its outputs, where values alone do not tell."""
+    given = output_names(m, part) if names is None else names
+    return build_graph(part.name, part.ops, part.inputs, part.outputs, given, precision, m)
 
 
 def geared_graph(
@@ -170,21 +171,29 @@ def geared_graph(
     """
     precision = precision_of(options)
     graphs: list[Graph] = []
+    where = [k for k, v in enumerate(m.main.results) if v.defining_op is not None and v not in m.main.results[:k]]
     for each in modules:
         _check_extents(each, target)
         if found := refusals(each, verdicts(each, precision, target), target, source):
             raise CompileError(
                 replace(d, helps=("a model with gears is one device part; fix the extents",)) for d in found
             )
-        (part,) = make_parts(each, [(True, [op for op in each.main.body.body if not is_free(op)])])
-        graphs.append(graph_of(each, part, precision))
+        graphs.append(graph_of(each, _whole(each, where), precision, [m.main.result_names[k] for k in where]))
     need = max(map(workspace, graphs))
     graph = merged(graphs)
     keep.mark(graph, options)
     problems = list(graph_problems(graph))
     assert not problems, problems[:3]
-    whole = Part("part0", True, m.main.body.body, list(m.main.args), list(dict.fromkeys(m.main.results)))
-    return DeviceGraph(whole, graph, need)
+    return DeviceGraph(_whole(m, where), graph, need)
+
+
+def _whole(m: Module, where: Sequence[int]) -> Part:
+    """All of a module as one part: its inputs and, of its outputs, some positions, in the order in which it declares them.
+
+    Each gear has values of its own; what they have in common is this order, so that it is what binds.
+    """
+    ops = [op for op in m.main.body.body if not is_free(op)]
+    return Part("part0", True, ops, list(m.main.args), [m.main.results[k] for k in where])
 
 
 def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) -> list[DeviceGraph]:

@@ -158,7 +158,7 @@ def build_graph(
             emit_op(e, op)
     for value, label in zip(outputs, output_names, strict=True):
         ref = e.ref(value)
-        if ref.node.type in ("Data", "Const"):
+        if ref.node.type in ("Data", "Const") or ref in graph.outputs:
             ref = e.op("Identity", ref, out=ref.desc)
             ref.node.name = e.unique(f"{label}/Identity")
         graph.outputs.append(ref)

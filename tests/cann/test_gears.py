@@ -62,6 +62,26 @@ def test_all_dims_of_several_sizes():
     run_each(model_of(DIMS), {"dynamic_dims": "1,3,1,3;2,7,2,7"}, sizes)
 
 
+ORDERS = {
+    "inputs read in another order": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y) { r = Relu(b) y = Sub(r, a) }",
+    "inputs read as they come": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y) { r = Relu(a) y = Sub(r, b) }",
+    "outputs made in another order": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y, float[n, 3] z) { z = Relu(b) y = Sub(z, a) }",
+    "outputs made as they come": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y, float[n, 3] z) { y = Neg(b) z = Sub(y, a) }",
+    "an output that is given twice": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y, float[n, 3] z, float[n, 3] w) { w = Relu(b) y = Sub(w, a) z = Identity(w) }",
+    "an output that is an input": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y, float[n, 3] z) { z = Identity(a) y = Relu(b) }",
+    "an input that is not read": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y) { y = Relu(b) }",
+    "outputs of one value at some extents": "(float[n, 3] a, float[n, 3] b) => (float[m, 3] y, float[k, 3] z) { r = Relu(b) y = Reshape(r, rows) z = Reshape(r, flat) }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ORDERS.values(), ids=ORDERS)
+def test_values_are_bound_by_what_the_model_declares(text: str):
+    """All tensors are of one shape, so that a wrong binding is a wrong number and nothing else."""
+    weights = {"rows": np.array([0, 3], np.int64), "flat": np.array([-1, 3], np.int64)}
+    model = model_of(f"g {text}", {k: v for k, v in weights.items() if k in text})
+    run_each(model, {"dynamic_batch_size": "1,2"}, [{"a": random(n, 3), "b": random(n, 3)} for n in (1, 2)])
+
+
 def test_other_extents_are_refused_at_run_time():
     session = open_session(built(model_of(BATCH, BATCH_WEIGHTS), dynamic_batch_size="1,2"), 1, simulate=True)
     with pytest.raises(RunError, match="gears: n=1; n=2"):
