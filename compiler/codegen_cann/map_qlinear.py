@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from occ.compiler.codegen_cann.emitter import Emitter
 from occ.compiler.codegen_cann.graph import Desc, Ref
-from occ.compiler.codegen_cann.map_quantize import as_int32, dequantized, integer_product, rounded, signed
-from occ.compiler.codegen_cann.map_reduce import reduced
+from occ.compiler.codegen_cann.map_quantize import dequantized, integer_product, rounded, signed, sums, times
 from occ.compiler.codegen_cann.map_window import convolve, pad, window_pads
 from occ.compiler.ir.op import Op
 
@@ -34,20 +33,19 @@ def _convolution(e: Emitter, op: Op, x: Ref, w: Ref, xz: Ref | None, wz: Ref | N
         left = pad(e, left, begins, ends, shape, value=_scalar(e, a))
         pads = [(0, 0)] * n
 
-    def sums(filters: Ref) -> Ref:
+    def applied(filters: Ref) -> Ref:
         return convolve(e, left, filters, None, pads, strides, dilations, attrs.group, Desc("INT32", ()))
 
-    total = sums(right)
-    axes = list(range(1, n + 2))
+    total = applied(right)
     if a is not None:
         a = e.reshape(a, ())
-        filters = _filter_sums(e, right, axes)
-        total = e.op("Sub", total, e.op("Mul", filters, a))
+        total = e.op("Sub", total, times(e, _filter_sums(e, right), a))
     if b is not None:
         b = e.reshape(b, () if prod(b.shape) == 1 else (w.shape[0], *[1] * n))
-        total = e.op("Sub", total, e.op("Mul", sums(e.constant(np.ones(w.shape, np.int8))), b))
+        ones = np.ones((1 if attrs.group == 1 else w.shape[0], *w.shape[1:]), np.int8)
+        total = e.op("Sub", total, e.op("Mul", applied(e.constant(ones)), b))
     if a is not None and b is not None:
-        total = e.op("Add", total, e.op("Mul", e.op("Mul", b, a), e.scalar(prod(w.shape[1:]), "INT32")))
+        total = e.op("Add", total, times(e, times(e, b, a), e.scalar(prod(w.shape[1:]), "INT32")))
     return total
 
 
@@ -58,11 +56,12 @@ def _scalar(e: Emitter, point: Ref) -> Ref:
     return e.reshape(e.cast(point, "INT8"), ())
 
 
-def _filter_sums(e: Emitter, w: Ref, axes: list[int]) -> Ref:
-    shape = (w.shape[0], *[1] * (len(axes) - 1))
+def _filter_sums(e: Emitter, w: Ref) -> Ref:
+    """The sum of each filter, so that it broadcasts against channels."""
+    count, shape = prod(w.shape[1:]), (w.shape[0], *[1] * (len(w.shape) - 2))
     if w.node.type == "Const":
-        return e.constant(w.node.value.astype(np.int32).sum(tuple(axes), dtype=np.int32).reshape(shape))
-    return e.reshape(reduced(e, "ReduceSum", as_int32(e, w), axes, keep=False), shape)
+        return e.constant(w.node.value.reshape(-1, count).sum(1, dtype=np.int32).reshape(shape))
+    return e.reshape(sums(e, e.reshape(w, (w.shape[0], count)), -1), shape)
 
 
 def _conv_integer(e: Emitter, op: Op, x: Ref, w: Ref, xz: Ref | None = None, wz: Ref | None = None) -> Ref:

@@ -9,7 +9,7 @@ import numpy as np
 from occ.compiler.codegen_cann.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.formats import occ_type
 from occ.compiler.codegen_cann.graph import Desc, Ref
-from occ.compiler.codegen_cann.map_linear import matmul
+from occ.compiler.codegen_cann.map_linear import matmul, product
 from occ.compiler.codegen_cann.map_reduce import reduced
 from occ.compiler.codegen_cann.map_shape import joined
 from occ.compiler.ir.op import Op
@@ -118,14 +118,32 @@ def integer_product(e: Emitter, x: Ref, y: Ref, xz: Ref | None, yz: Ref | None) 
         a = e.reshape(a, (a.shape[0], 1))
     total = matmul(e, left, right, "INT32")
     if a is not None:
-        columns = reduced(e, "ReduceSum", as_int32(e, right), [len(y.shape) - 2], keep=True)
-        total = e.op("Sub", total, e.op("Mul", columns, a))
+        total = e.op("Sub", total, times(e, sums(e, right, -2), a))
     if b is not None:
-        rows = reduced(e, "ReduceSum", as_int32(e, left), [len(x.shape) - 1], keep=True)
-        total = e.op("Sub", total, e.op("Mul", rows, b))
+        total = e.op("Sub", total, times(e, sums(e, left, -1), b))
     if a is not None and b is not None:
-        total = e.op("Add", total, e.op("Mul", e.op("Mul", a, b), e.scalar(x.shape[-1], "INT32")))
+        total = e.op("Add", total, times(e, times(e, a, b), e.scalar(x.shape[-1], "INT32")))
     return total
+
+
+def sums(e: Emitter, x: Ref, axis: int) -> Ref:
+    """The sums of INT8 matrices along axis -1 or -2, which stays with extent 1, in INT32.
+
+    Those of a constant are one. Others are products with ones: the matrix unit has these on every chip, where the sum of
+    integers has no kernel on some.
+    """
+    if x.node.type == "Const":
+        return e.constant(x.node.value.sum(axis, dtype=np.int32, keepdims=True))
+    batch, size = [1] * (len(x.shape) - 2), x.shape[axis]
+    ones = e.constant(np.ones([*batch, *((size, 1) if axis == -1 else (1, size))], np.int8))
+    return product(e, x, ones, "INT32") if axis == -1 else product(e, ones, x, "INT32")
+
+
+def times(e: Emitter, x: Ref, y: Ref) -> Ref:
+    """A product of INT32; of constants a constant."""
+    if x.node.type == y.node.type == "Const":
+        return e.constant(x.node.value * y.node.value)
+    return e.op("Mul", x, y)
 
 
 def _matmul_integer(e: Emitter, op: Op, x: Ref, y: Ref, xz: Ref | None = None, yz: Ref | None = None) -> Ref:

@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 from building import model_of
+from occ.compiler.ge_simulator.reader import read
 from simulating import built, simulated
 
 RNG = np.random.default_rng(11)
@@ -64,3 +65,31 @@ def test_same_as_onnxruntime(name: str):
         np.testing.assert_allclose(got, want, rtol=1e-6)
     else:
         np.testing.assert_array_equal(got, want)
+
+
+PRODUCTS = {
+    "matrix": ("MatMulInteger (x, w, xz, wz)", "uint8[3, 512]", (512, 64)),
+    "matrix of columns": ("MatMulInteger (x, w, xz, wzs)", "uint8[3, 512]", (512, 64)),
+    "batch": ("MatMulInteger (x, w, xz)", "uint8[2, 3, 32]", (2, 32, 512)),
+    "conv": ("ConvInteger (x, w, xz, wz)", "uint8[1, 64, 5, 5]", (64, 64, 3, 3)),
+}
+
+
+@pytest.mark.parametrize(("node", "given", "shape"), PRODUCTS.values(), ids=PRODUCTS)
+def test_weights_are_stored_once(node: str, given: str, shape: tuple[int, ...]):
+    """What zero points need of them is summed at build time, and sums of the other operand are products with ones."""
+    weights = {
+        "w": RNG.integers(-128, 128, shape).astype(np.int8), "xz": np.array(100, np.uint8), "wz": np.array(3, np.int8),
+        "wzs": RNG.integers(-5, 5, shape[-1]).astype(np.int8),
+    }  # fmt: skip
+    m = model_of(
+        f"g ({given} x) => (int32[n] y) {{ y = {node} }}", {k: v for k, v in weights.items() if f" {k}" in node}
+    )
+    m.graph.output[0].type.tensor_type.ClearField("shape")
+    x = {"x": RNG.integers(0, 256, [int(d) for d in given[6:-1].split(",")]).astype(np.uint8)}
+    made = built(m, cpu_fallback="off")
+    assert made.manifest.parts[0].weights < 1.15 * weights["w"].nbytes
+    np.testing.assert_array_equal(
+        simulated(made, x)[0], onnxruntime.InferenceSession(m.SerializeToString()).run(None, x)[0]
+    )
+    assert "ReduceSum" not in {n.type for n in next(iter(read(made.files["device/part0.air"]).values())).nodes}
