@@ -16,6 +16,7 @@ from occ.compiler.passes.defer import Defer
 from occ.compiler.passes.expand import Expand
 from occ.compiler.passes.fold import Fold
 from occ.compiler.passes.fold_affine import FoldAffine
+from occ.compiler.passes.fold_empty import FoldEmpty
 from occ.compiler.passes.fuse import Fuse
 from occ.compiler.passes.fuse_patterns import FusePatterns
 from occ.compiler.passes.hoist_invariants import HoistInvariants
@@ -109,7 +110,7 @@ PIPELINES: Mapping[str, Pipeline] = {
         "lowered": (PlanMemory(),),
     },
     "interp": {**_ON_CODES, "canonical": (*_ON_CODES["canonical"], UseKernels())},
-    "ascend": {**_COMMON, "fused": (ApplyRewrites("fused"), Expand())},
+    "ascend": {**_COMMON, "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce())},
 }
 
 
@@ -136,7 +137,7 @@ _ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pi
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, FoldEmpty, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
