@@ -17,10 +17,10 @@ SOCS: dict[str, tuple[str, ...]] = {
         "Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1",
     ),
 }  # fmt: skip
-# precision_mode -> the precision_mode_v2 that it is called today
+# precision_mode -> the precision_mode_v2 that it is called today; one has no such name
 PRECISION_MODES: dict[str, str] = {
     "force_fp16": "fp16", "force_fp32": "cube_fp16in_fp32out", "cube_fp16in_fp32out": "cube_fp16in_fp32out",
-    "allow_fp32_to_fp16": "origin", "must_keep_origin_dtype": "origin", "allow_mix_precision": "mixed_float16",
+    "allow_fp32_to_fp16": "allow_fp32_to_fp16", "must_keep_origin_dtype": "origin", "allow_mix_precision": "mixed_float16",
     "allow_mix_precision_fp16": "mixed_float16", "allow_mix_precision_bf16": "mixed_bfloat16",
 }  # fmt: skip
 PRECISION_MODES_V2 = ("origin", "fp16", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16")
@@ -59,8 +59,14 @@ def options(target: str) -> dict[str, Option]:
 OLD = ("ascend310", "ascend310p", "ascend910")
 
 
+def precision_argument(options: Mapping[str, Any]) -> str:
+    """The argument of `atc` for the precision that options ask for, in the spelling that has it."""
+    mode = precision_of(options)
+    return f"--precision_mode_v2={mode}" if mode in PRECISION_MODES_V2 else f"--precision_mode={mode}"
+
+
 def precision_of(options: Mapping[str, Any]) -> str:
-    """The precision_mode_v2 that options ask for: `origin` unless they say otherwise.
+    """The precision that options ask for, by the name of today where it has one: `origin` unless they say otherwise.
 
     Raises:
         CompileError: OCC0603 both spellings are given.

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from occ.compiler.ascend import OLD, precision_of
+from occ.compiler.ascend import OLD, precision_argument, precision_of
 
 
 def command(name: str, options: Mapping[str, Any], gears: Sequence[str] = ()) -> list[str]:
@@ -19,7 +19,7 @@ def command(name: str, options: Mapping[str, Any], gears: Sequence[str] = ()) ->
     """
     made = [
         "atc", "--mode=0", "--framework=1", f"--model={name}.air", f"--output={name}",
-        f"--soc_version={options['soc_version']}", f"--precision_mode_v2={precision_of(options)}", *gears,
+        f"--soc_version={options['soc_version']}", precision_argument(options), *gears,
     ]  # fmt: skip
     if options["op_select_impl_mode"]:
         made.append(f"--op_select_implmode={options['op_select_impl_mode']}")
@@ -53,5 +53,7 @@ def remarks(target: str, options: Mapping[str, Any]) -> list[str]:
             return [f"FLOAT stays FLOAT on {soc} (precision_mode_v2=origin); atc by itself would take fp16 silently"]
         case "cube_fp16in_fp32out":
             return [f"the matrix unit of {soc} takes half-precision operands and sums in fp32"]
+        case "allow_fp32_to_fp16":
+            return [f"the matrix unit of {soc} computes in half precision, and so do operators without an fp32 kernel"]
         case _:
             return [f"convolutions and matrix products are computed in 16 bits on {soc} ({mode})"]

@@ -14,6 +14,7 @@ CUBE = frozenset(
     }
 )  # fmt: skip
 _HALF_MAX = 65504.0
+_HALF_CUBE = ("mixed_float16", "allow_fp32_to_fp16")  # modes in which the matrix unit gives half precision
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Precision:
 
     Attributes:
         mode: `origin` (as the graph says), `fp16` (everything in half precision), `cube_fp16in_fp32out` (the operands
-            of the matrix unit in half precision), `mixed_float16` and `mixed_bfloat16` (operands and results of the
-            matrix unit).
+            of the matrix unit in half precision), `mixed_float16`, `mixed_bfloat16` and `allow_fp32_to_fp16` (operands
+            and results of the matrix unit).
         saturate: values beyond the range of half precision become its greatest, as chips before the 910B do it;
             else infinite.
         half_cube: the matrix unit has no fp32, so that a node that keeps its precision has operands in half precision there.
@@ -39,7 +40,7 @@ class Precision:
             return x
         if kept and self.mode != "origin":
             return self.half(x) if self.half_cube and kind in CUBE else x
-        if self.mode in ("fp16", "cube_fp16in_fp32out", "mixed_float16"):
+        if self.mode in ("fp16", "cube_fp16in_fp32out", *_HALF_CUBE):
             return self.half(x)
         return x.astype(ml_dtypes.bfloat16).astype(np.float32) if self.mode == "mixed_bfloat16" else x
 
@@ -47,7 +48,7 @@ class Precision:
         """A result as it is stored."""
         if x.dtype != np.float32 or kept:
             return x
-        if self.mode == "fp16" or (self.mode == "mixed_float16" and kind in CUBE):
+        if self.mode == "fp16" or (self.mode in _HALF_CUBE and kind in CUBE):
             return self.half(x)
         if self.mode == "mixed_bfloat16" and kind in CUBE:
             return x.astype(ml_dtypes.bfloat16).astype(np.float32)

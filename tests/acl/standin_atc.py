@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
     for k, p in enumerate(inputs):
         if p.name in overrides:
             inputs[k] = P(p.name, p.dtype, tuple(int(d) for d in overrides[p.name].split(",") if d), p.format)
-    head = {"precision": given.get("precision_mode_v2", "fp16"), "soc": given["soc_version"],
+    head = {"precision": given.get("precision_mode_v2") or given.get("precision_mode", "fp16"), "soc": given["soc_version"],
             "sizes": {name: len(content) for name, content in beside.items()}}  # fmt: skip
     payload = json.dumps(head).encode() + b"\n" + data + b"".join(beside.values())
     weight = sum(len(content) for content in beside.values()) + len(data)
