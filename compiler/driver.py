@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from occ.compiler.cache import Cache
-from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.diagnostics import CompileError, Diagnostic, error
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
@@ -228,17 +228,21 @@ class Compilation:
             text = module_text(self.module, "../weights.bin")
             self.texts[f"ir/{self.module.stage}.occ"] = text.encode()
 
-    def check(self) -> None:
+    def check(self) -> list[Diagnostic]:
         """Find everything that the target cannot take, without generating code.
 
+        Returns:
+            Warnings: OCC0301 for each op that an Ascend device leaves to the CPU.
+
         Raises:
-            CompileError: there is something; OCC0301 for each op that an Ascend device leaves to the CPU.
+            CompileError: the model cannot be built.
         """
         m = self.advance(self.last_stage)
-        if self.target.family == "ascend":
-            from occ.compiler.codegen_cann.build import check
+        if self.target.family != "ascend":
+            return []
+        from occ.compiler import driver_ascend
 
-            check(m, self.target.name, self.options, self.context.source)
+        return driver_ascend.check(self, m)
 
     def artifact(self, *, linked: bool = True) -> Artifact:
         """Compile to the end.

@@ -7,13 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from occ.compiler.codegen_cann import build as cann
-from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.diagnostics import CompileError, Diagnostic, error
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
 from occ.runtime.artifact import Artifact
 
 if TYPE_CHECKING:
     from occ.compiler.driver import Compilation
+
+
+def check(c: Compilation, m: Module) -> list[Diagnostic]:
+    """What the CPU would run of a module at the last stage of the target.
+
+    Raises:
+        CompileError: as `codegen_cann.build.check`.
+    """
+    return cann.check(m, c.target.name, c.options, c.context.source, lambda dims: at_gear(c, dims))
 
 
 def build(c: Compilation, m: Module) -> Artifact:
@@ -26,10 +35,7 @@ def build(c: Compilation, m: Module) -> Artifact:
     def island(module: Module) -> Artifact:
         return compile_island(c, module)
 
-    def at(dims: Mapping[str, int]) -> Module:
-        return at_gear(c, dims)
-
-    return cann.build(m, c.target.name, c.options, island, c.context.source, at)
+    return cann.build(m, c.target.name, c.options, island, c.context.source, lambda dims: at_gear(c, dims))
 
 
 def compile_island(c: Compilation, m: Module) -> Artifact:

@@ -106,11 +106,13 @@ class Capability:
 
     Attributes:
         ok: whether all of it can be compiled.
-        reasons: one line for each thing that cannot.
+        reasons: one text for each thing that cannot.
+        on_cpu: one text for each node that an Ascend target leaves to the CPU.
     """
 
     ok: bool
     reasons: tuple[str, ...]
+    on_cpu: tuple[str, ...] = ()
 
 
 def capability(model: Source, target: str = "cpu") -> Capability:
@@ -119,7 +121,7 @@ def capability(model: Source, target: str = "cpu") -> Capability:
 
     try:
         compilation = Compilation(model, _settings(target, None, None, None))
-        compilation.check()
+        warnings = compilation.check()
     except CompileError as e:
         return Capability(False, tuple(d.text() for d in e.diagnostics))
-    return Capability(True, ())
+    return Capability(True, (), tuple(d.text() for d in warnings))

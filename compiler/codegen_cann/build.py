@@ -65,26 +65,28 @@ def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> li
     return made
 
 
-def check(m: Module, target: str, options: Mapping[str, Any], source: str) -> None:
-    """Report every op that the device cannot take.
+def check(m: Module, target: str, options: Mapping[str, Any], source: str, at: AtGear) -> list[Diagnostic]:
+    """What the CPU would run of a module, as warnings; arguments as `build`.
 
     Raises:
-        CompileError: there are some, or OCC0305 extents are not constant.
+        CompileError: what `build` would raise; with symbolic extents also every op that GE has no operator for.
     """
-    found: list[Diagnostic] = []
+    if asked(options):
+        geared_graph(m, [at(gear) for gear in gears(m, options)], options, target, source)
+        return []
     try:
-        _check_extents(m, target)
-        reasons = verdicts(m, precision_of(options), target)
-    except CompileError as e:  # what can be said without knowing extents
-        found += e.diagnostics
+        found = _verdicts_within(m, options, target, source)
+    except CompileError as e:
+        if e.diagnostics[0].code != "OCC0305":
+            raise
         ops = [op for op in m.main.body.body if not is_free(op)]
-        reasons = {op: "" if takes(op.name) else f"GE has no operator for `{op.name}`" for op in ops}
-    if found := [*found, *refusals(m, reasons, target, source)]:
-        raise CompileError(found)
+        known = {op: "" if takes(op.name) else f"GE has no operator for `{op.name}`" for op in ops}
+        raise CompileError([*e.diagnostics, *refusals(m, known, target, source)]) from None
+    return [replace(d, severity="warning") for d in refusals(m, found, target, source)]
 
 
-def cut(m: Module, options: Mapping[str, Any], target: str, source: str) -> list[Part]:
-    """The parts of a module.
+def _verdicts_within(m: Module, options: Mapping[str, Any], target: str, source: str) -> dict[Op, str]:
+    """The verdicts of a module under the limits that the options set.
 
     Raises:
         CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
@@ -98,17 +100,19 @@ def cut(m: Module, options: Mapping[str, Any], target: str, source: str) -> list
             if not reason and (need := _need(m, [op], precision)) > limit:
                 found[op] = f"it needs {need} bytes, `npu_mem_limit` is {limit}"
     if options["cpu_fallback"] == "off" and any(found.values()):
-        raise CompileError(
-            Diagnostic(
-                d.code,
-                d.message,
-                d.where,
-                d.source,
-                d.notes,
-                ("build without `-C cpu_fallback=off` to run it on the CPU",),
-            )
-            for d in refusals(m, found, target, source)
-        )
+        remedy = ("build without `-C cpu_fallback=off` to run it on the CPU",)
+        raise CompileError(replace(d, helps=remedy) for d in refusals(m, found, target, source))
+    return found
+
+
+def cut(m: Module, options: Mapping[str, Any], target: str, source: str) -> list[Part]:
+    """The parts of a module.
+
+    Raises:
+        CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
+    """
+    found = _verdicts_within(m, options, target, source)
+    precision, limit = precision_of(options), options["npu_mem_limit"]
     parts = partition(m, lambda op: not found[op])
     if not limit and options["enable_cann_graph"]:
         return parts
@@ -293,8 +297,14 @@ def _summary(
         "device_parts": sum(p.on_device for p in parts), "cpu_parts": sum(not p.on_device for p in parts),
         "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
         "cpu_operators": sorted({op.name for op in on_cpu}), "precision": precision_of(options),
-        "remarks": [*atc.remarks(target, options), *keep.remarks((d.graph for d in graphs), target)],
+        "remarks": [*_nothing(parts, target), *atc.remarks(target, options), *keep.remarks((d.graph for d in graphs), target)],
     }  # fmt: skip
+
+
+def _nothing(parts: Sequence[Part], target: str) -> list[str]:
+    """That the device has nothing to do, which is hardly what was wanted."""
+    idle = not any(p.on_device for p in parts)
+    return [f"nothing of the model runs on {target}: `occ check MODEL -t {target}` says why"] if idle else []
 
 
 def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str], m: Module) -> DevicePart:

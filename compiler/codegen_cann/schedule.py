@@ -26,6 +26,7 @@ class _Scheduler:
         self.on_device: dict[Value, int] = {}
         self.stream_of: dict[Value, int] = {}
         self.pending: dict[Value, int] = {}  # downloaded, but only there after its stream was waited for
+        self.copies: list[Step] = []  # of outputs that no part makes
         self.streams = 0
         self.home = {v: k for k, v in reversed(list(enumerate(m.main.results)))}
 
@@ -41,7 +42,7 @@ class _Scheduler:
         outputs = [self._output(k, v, weights) for k, v in enumerate(self.m.main.results)]
         for stream in sorted(set(self.pending.values())):
             self.steps.append(Step("sync", "", [], [], attrs={"stream": stream}))
-        self.steps += self._copies
+        self.steps += self.copies
         inputs = [self.on_host[a] for a in self.m.main.args]
         arena, device = self._place("arena"), self._place("device")
         return Plan(self.buffers, self.storages, self.steps, inputs, outputs, arena, device)
@@ -112,12 +113,8 @@ class _Scheduler:
         nodes = [n for op in part.ops for n in op.loc.nodes]
         self.steps.append(Step("island", part.name, reads, writes, nodes=nodes))
 
-    _copies: list[Step]
-
     def _output(self, k: int, value: Value, weights: Sequence[Weight]) -> int:
         """The buffer of an output; inputs, constants and values given twice are copied."""
-        if k == 0:
-            self._copies = []
         if self.home[value] == k and value in self.on_host and value not in self.m.main.args:
             return self.on_host[value]
         target = self._buffer(value, Storage("output", k))
@@ -125,7 +122,7 @@ class _Scheduler:
             source = self._buffer(value, Storage("weight", weights.index(value)))
         else:
             source = self.on_host[value]
-        self._copies.append(Step("copy", "copy", [source], [target]))
+        self.copies.append(Step("copy", "copy", [source], [target]))
         return target
 
     def _place(self, kind: str) -> int:

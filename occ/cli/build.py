@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli import options
-from occ.cli.console import progress, say
+from occ.cli.console import progress, say, show_error
 from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options
 
@@ -220,6 +220,8 @@ def _parts(f: dict[str, Any]) -> None:
     say(f"precise  {f['precision']}")
     for remark in f["remarks"]:
         say(f"         {remark}")
+    if not f["device_parts"]:
+        show_error(f"warning[OCC0301]: nothing of the model runs on `{f['target']}`; `occ check` says why")
 
 
 def _bytes(n: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from occ.cli import options
-from occ.cli.console import say
+from occ.cli.console import say, show_error
 
 
 @click.command("check")
@@ -14,12 +16,16 @@ from occ.cli.console import say
 @options.compile_options
 @options.as_json
 def command(model: str, target: str, as_json: bool, **how: object) -> None:
-    """Report everything in MODEL that the target cannot take, without generating code."""
+    """Report everything in MODEL that the target cannot take, without generating code; fails where `occ build` would."""
     from occ.compiler.driver import Compilation
 
     compilation = Compilation(options.source_of(model), options.settings(target, **how))  # pyright: ignore[reportArgumentType]
-    compilation.check()
+    warnings = compilation.check()
     if as_json:
-        click.echo('{"ok": true}')
-    else:
-        say(f"{target} takes all of {model}")
+        click.echo(
+            json.dumps({"ok": True} | ({"warnings": [json.loads(w.json()) for w in warnings]} if warnings else {}))
+        )
+        return
+    for warning in warnings:
+        show_error(warning.text())
+    say(f"{target} takes all of {model}" + (f" but {len(warnings)} nodes, which the CPU runs" if warnings else ""))

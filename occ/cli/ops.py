@@ -17,19 +17,25 @@ def command(target: str | None, as_json: bool) -> None:
     from occ.compiler.ir.ops import registry
     from occ.compiler.target import get_target
 
-    if target is not None and get_target(target).family == "ascend":
-        return
+    on_device = _device_operators() if target is not None and get_target(target).family == "ascend" else None
     kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region"}
     for spec in sorted(registry().values(), key=lambda s: (s.domain, s.operator)):
-        if spec.is_internal:
+        if spec.is_internal or (on_device is not None and spec.name not in on_device and not spec.composite):
             continue
         row = {
             "name": spec.name,
             "since": spec.since,
-            "kind": kinds[spec.meaning],
+            "kind": "ge" if on_device is not None and spec.name in on_device else kinds[spec.meaning],
             "limits": spec.limits,
         }
         if as_json:
             click.echo(json.dumps(row))
         else:
             click.echo(f"{row['name']:32} {row['since']:4}  {row['kind']:10} {row['limits']}".rstrip())
+
+
+def _device_operators() -> frozenset[str]:
+    """The operators that an Ascend device takes by name; composite ones it takes as what they are made of."""
+    from occ.compiler.codegen_cann.mapping import rows
+
+    return frozenset(rows())

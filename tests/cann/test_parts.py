@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from building import model_of, reference
 from occ.compiler.diagnostics import CompileError
 from occ.runtime.manifest import DevicePart
 from simulating import airs, built, simulated, worst
+
+import occ
 
 Occ = Callable[..., Any]  # the fixture `occ_cli`
 RNG = np.random.default_rng(3)
@@ -89,9 +92,60 @@ def test_without_fallback_the_model_is_refused(occ_cli: Occ, tmp_path: Path):
     assert "OCC0301" in done.err
     assert "`DFT`" in done.err
     assert not (tmp_path / "m.occ").exists()
-    checked = occ_cli("check", path, "-t", "ascend310")
+    checked = occ_cli("check", path, "-t", "ascend310", "-C", "cpu_fallback=off")
     assert checked.code == 3
     assert "`DFT`" in checked.err
+
+
+def test_check_and_build_are_of_one_mind(occ_cli: Occ, tmp_path: Path):
+    path = saved(sandwich(), tmp_path)
+    done = occ_cli("check", path, "-t", "ascend310")
+    assert (done.code, occ_cli("build", path, "-t", "ascend310", "-o", tmp_path / "m.occ").code) == (0, 0)
+    assert "warning[OCC0301]: `ascend310` cannot take `DFT`" in done.err
+    (warning,) = json.loads(occ_cli("check", path, "-t", "ascend310", "--json").out)["warnings"]
+    assert warning["severity"] == "warning"
+    found = occ.capability(path, "ascend310")
+    assert (found.ok, found.reasons, len(found.on_cpu)) == (True, (), 1)
+    dynamic = saved(model_of("g (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }"), tmp_path)
+    for options in ([], ["-C", "dynamic_batch_size=1,2"], ["-C", "dynamic_batch_size=1"]):
+        codes = {occ_cli(c, dynamic, "-t", "ascend310", *options).code for c in ("check", "build")}
+        assert len(codes) == 1, options
+
+
+def test_a_build_without_anything_on_the_device_says_so(occ_cli: Occ, tmp_path: Path):
+    path = saved(model_of("g (float[2] x) => (int64[1, m] y) { y = NonZero(x) }"), tmp_path)
+    done = occ_cli("build", path, "-t", "ascend310p", "-C", "cpu_fallback=cpu-jit", "-o", tmp_path / "m.occ")
+    assert done.code == 0
+    assert "warning[OCC0301]: nothing of the model runs on `ascend310p`" in done.err
+
+
+def test_operators_of_the_device_are_listed(occ_cli: Occ):
+    lines = [json.loads(line) for line in occ_cli("ops", "-t", "ascend310p", "--json").out.splitlines()]
+    kinds = {line["name"]: line["kind"] for line in lines}
+    assert len(kinds) > 150
+    assert kinds["Conv"] == kinds["com.microsoft.QGemm"] == "ge"
+    assert kinds["HardSwish"] == "ge"
+    assert "TfIdfVectorizer" not in kinds
+
+
+def test_operands_without_elements_are_left_out_of_a_concatenation():
+    text = """g (float[2, 0] past, float[2, 4] x) => (float[2, 4] y, float[2, 8] z, float[2, 0] none) {
+        none = Relu(past)
+        y = Concat <axis = 1> (none, x)
+        z = Concat <axis = 1> (x, past, x)
+    }"""
+    model = model_of(text)
+    x = {"past": np.zeros((2, 0), np.float32), "x": RNG.standard_normal((2, 4), dtype=np.float32)}
+    made = built(model, cpu_fallback="off")
+    assert [i.name for i in made.manifest.parts[0].inputs] == ["x"]
+    assert worst(simulated(made, x), reference(model, x)) == 0
+
+
+def test_a_model_without_outputs_is_built():
+    assert (
+        simulated(built(model_of("g (float[3, 3] x) => () { t = Trilu(x) }")), {"x": np.zeros((3, 3), np.float32)})
+        == []
+    )
 
 
 def test_a_memory_limit_makes_more_parts():
@@ -194,6 +248,25 @@ def test_the_command_says_what_was_asked_for(occ_cli: Occ, tmp_path: Path):
     ):  # fmt: skip
         assert argument in line
     assert "half precision" in done.out
+
+
+@pytest.mark.parametrize(
+    ("older", "argument"),
+    [
+        ("force_fp16", "--precision_mode_v2=fp16"),
+        ("force_fp32", "--precision_mode_v2=cube_fp16in_fp32out"),
+        ("allow_fp32_to_fp16", "--precision_mode=allow_fp32_to_fp16"),
+        ("must_keep_origin_dtype", "--precision_mode_v2=origin"),
+        ("allow_mix_precision", "--precision_mode_v2=mixed_float16"),
+    ],
+)
+def test_older_precision_modes_are_passed_on_by_a_name_that_means_the_same(older: str, argument: str):
+    model = plain()
+    made = built(model, precision_mode=older)
+    assert [a for a in made.manifest.parts[0].command if a.startswith("--precision")] == [argument]
+    x = {"x": RNG.standard_normal((4, 64), dtype=np.float32)}
+    error = worst(simulated(made, x), reference(model, x))
+    assert error < 1e-6 if "origin" in argument else error > 1e-5
 
 
 def test_half_precision_is_simulated_and_told(occ_cli: Occ, tmp_path: Path):
