@@ -124,7 +124,7 @@ def _onnxruntime(path: Path, given: Mapping[str, np.ndarray], optimised: bool) -
 
 
 def _simulated(artifact: Any, given: Arrays) -> Arrays:
-    from occ.compiler.sessions import open_session
+    from occ.compiler.driver.sessions import open_session
 
     return open_session(artifact, 1, simulate=True).run(given)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from occ.compiler.codes import CODES
 from occ.compiler.ir.ops import registry
+from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.pipeline import PASSES, PIPELINES
-from occ.compiler.stages import STAGES
 
 FOLDER = Path(__file__).parent / "reference"
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from occ.compiler.frontend.kernels import te_kernel
     from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
     from occ.compiler.passes.base import Pass
-    from occ.compiler.passes.rules import fusion, rewrite
-    from occ.compiler.target import Target
+    from occ.compiler.passes.rules.rule import fusion, rewrite
+    from occ.compiler.target.target import Target
     from occ.runtime.acl.tensor import DeviceTensor
     from occ.runtime.artifact import Artifact
     from occ.runtime.errors import RunError
@@ -26,8 +26,8 @@ _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.api", "targets": "occ.api", "capability": "occ.api",
     "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
     "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
-    "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules", "rewrite": "occ.compiler.passes.rules",
-    "Target": "occ.compiler.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
+    "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
+    "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 __all__ = [

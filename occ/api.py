@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from occ.compiler.driver import Compilation, Settings, Source
+from occ.compiler.driver.compilation import Compilation, Settings, Source
+from occ.compiler.driver.sessions import compile_model, open_session
 from occ.compiler.frontend.signature import Overrides
-from occ.compiler.sessions import compile_model, open_session
-from occ.compiler.target import Target, all_targets
+from occ.compiler.target.target import Target, all_targets
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
 

@@ -16,9 +16,9 @@ from onnx.backend.base import BackendRep, namedtupledict
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver import Settings
+from occ.compiler.driver.compilation import Settings
+from occ.compiler.driver.sessions import compile_model
 from occ.compiler.ir.dtype import from_numpy
-from occ.compiler.sessions import compile_model
 from occ.runtime.session import Session
 
 _UNSUPPORTED = ("OCC0103", "OCC0104", "OCC0203", "OCC03")

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.device import Device, DeviceEngine, Island
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
 from occ.runtime.mapped import release
-from occ.runtime.native import NativeEngine, Specialise
+from occ.runtime.native.engine import NativeEngine, Specialise
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
 

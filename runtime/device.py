@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
+
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import evaluate, is_known
 from occ.runtime.errors import RunError
@@ -107,7 +108,7 @@ class DeviceEngine:
             raise
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[Any]) -> list[Any]:
-        """One run; see `occ.runtime.native.NativeEngine.run`. Inputs and outputs may also lie on the device.
+        """One run; see `occ.runtime.native.engine.NativeEngine.run`. Inputs and outputs may also lie on the device.
 
         Raises:
             RunError: OCC0501 the extents are none of the gears; or as the device says.

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from occ.runtime.frame import Call
-from occ.runtime.native import NativeEngine
+from occ.runtime.native.engine import NativeEngine
+from occ.runtime.native.frame import Call
 from occ.runtime.session import Session
 
 

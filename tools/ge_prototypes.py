@@ -1,4 +1,4 @@
-"""Writes `compiler/codegen_cann/prototypes.json`: the prototypes of the GE operators that the mapping emits.
+"""Writes `compiler/codegen_cann/graph/prototypes.json`: the prototypes of the GE operators that the mapping emits.
 
 Run as `python tools/ge_prototypes.py PROTOTYPES.json`, with a record of the public operator headers (REG_OP) of several
 CANN releases: inputs, outputs, attributes, element types, and the releases that have the operator. What is kept is one
@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "compiler" / "codegen_cann"
+PACKAGE = Path(__file__).parents[1] / "compiler" / "codegen_cann" / "graph"
 # The header of the newest release names some groups of types by a macro beside types of its own, which the record
 # leaves out. Older headers spell the same groups out.
 FLOATS = ["FLOAT16", "FLOAT", "DOUBLE"]

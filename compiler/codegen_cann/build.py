@@ -7,29 +7,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from occ.compiler.ascend import missing_types, precision_of
-from occ.compiler.codegen_cann import atc, keep
-from occ.compiler.codegen_cann.air import air
-from occ.compiler.codegen_cann.emit_cpp import cpp
-from occ.compiler.codegen_cann.formats import occ_type
-from occ.compiler.codegen_cann.gears import arguments, asked, gears, merged
-from occ.compiler.codegen_cann.graph import Desc, Graph
-from occ.compiler.codegen_cann.islands import island_module
-from occ.compiler.codegen_cann.mapping import build_graph, takes, verdict
-from occ.compiler.codegen_cann.memory import total, workspace
-from occ.compiler.codegen_cann.onnx_view import onnx_view
-from occ.compiler.codegen_cann.partition import Part, is_free, make_parts, partition, split
-from occ.compiler.codegen_cann.schedule import plan_parts
-from occ.compiler.codegen_cann.single_op import program, single_ops
-from occ.compiler.codegen_cann.text import graph_text
-from occ.compiler.codegen_cann.validate import graph_problems
+from occ.compiler.codegen_cann.graph import keep_dtype as keep
+from occ.compiler.codegen_cann.graph.formats import occ_type
+from occ.compiler.codegen_cann.graph.gears import arguments, asked, gears, merged
+from occ.compiler.codegen_cann.graph.graph import Desc, Graph
+from occ.compiler.codegen_cann.graph.memory import total, workspace
+from occ.compiler.codegen_cann.graph.validate import graph_problems
+from occ.compiler.codegen_cann.mapping.table import build_graph, takes, verdict
+from occ.compiler.codegen_cann.output import atc
+from occ.compiler.codegen_cann.output.air import air
+from occ.compiler.codegen_cann.output.cpp import cpp
+from occ.compiler.codegen_cann.output.onnx_view import onnx_view
+from occ.compiler.codegen_cann.output.single_op import program, single_ops
+from occ.compiler.codegen_cann.output.text import graph_text
+from occ.compiler.codegen_cann.parts.islands import island_module
+from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
+from occ.compiler.codegen_cann.parts.plan import plan_parts
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.plan import dim_expr, occ_version, signature
+from occ.compiler.plan.plan import dim_expr, occ_version, signature
+from occ.compiler.target.ascend import missing_types, precision_of
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.manifest import DevicePart, Manifest, PartTensor
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from occ.compiler.cache import Cache, digest
+from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, sources
 from occ.compiler.codegen_halide.programs import runtime_object
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
-from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.te.function import TeFunc
 
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
 

@@ -8,13 +8,13 @@ from math import isfinite
 
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
-from occ.compiler.ir.approx import erf, tanh
 from occ.compiler.ir.dtype import BOOL, F32, DType
-from occ.compiler.ir.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
-from occ.compiler.ir.index import axis_symbols
-from occ.compiler.ir.schedule import Directive
-from occ.compiler.ir.te import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
-from occ.compiler.ir.walks import walk
+from occ.compiler.ir.te.approx import erf, tanh
+from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.walks import walk
 
 _TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
 # Functions of f32 that come from te, because Halide's own are library calls or less exact. Its `exp` is good, and the one

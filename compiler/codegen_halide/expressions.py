@@ -13,9 +13,9 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
-from occ.compiler.ir.index import within
-from occ.compiler.ir.walks import walk
+from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.te.index import within
+from occ.compiler.ir.te.walks import walk
 
 _CPP_TYPES = {
     "f64": "double", "f32": "float", "f16": "float16_t", "bf16": "bfloat16_t", "bool": "bool", "i64": "int64_t",

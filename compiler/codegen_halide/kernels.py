@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from occ.compiler.cache import Cache, digest
+from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.emit import front_end, generator, source
 from occ.compiler.codegen_halide.programs import FLAGS, emitter, native
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
-from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.te.function import TeFunc
 
 UNITS = 2  # translation units compiled at once
 _SECONDS = 900  # that Halide may take for one kernel

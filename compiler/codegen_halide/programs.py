@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from threading import Lock, Thread
 
-from occ.compiler.cache import Cache, digest
+from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.emit import front_end
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.diagnostics import CompileError

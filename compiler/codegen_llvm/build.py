@@ -8,13 +8,14 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from occ.compiler.codegen_llvm.elf import link
+
 from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
-from occ.compiler.codegen_llvm.entry import emit_entry
-from occ.compiler.codegen_llvm.schedule import plan_loops
+from occ.compiler.codegen_llvm.entry.entry import emit_entry
+from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.te import Stage, TeFunc
+from occ.compiler.ir.te.function import Stage, TeFunc
+from occ.compiler.objects.elf import link
 from occ.runtime.manifest import Manifest
 
 

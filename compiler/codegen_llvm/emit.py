@@ -1,6 +1,6 @@
 """One te stage to one LLVM function: explicit vectors over one axis, a few rows at a time, reductions in registers.
 
-The function is `int kernel(void **args, int begin, int end)`, with arguments as runtime/library.py states them; it
+The function is `int kernel(void **args, int begin, int end)`, with arguments as runtime/native/library.py states them; it
 computes positions `begin` to `end` of the stage's parallel loop (see `plan_loops`).
 """
 
@@ -11,17 +11,18 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+
 from occ.compiler.codegen_llvm.expressions import Env, Expressions
+from occ.compiler.codegen_llvm.loop_plan import LoopPlan, plan_loops
 from occ.compiler.codegen_llvm.loops import for_loop
-from occ.compiler.codegen_llvm.schedule import LoopPlan, plan_loops
 from occ.compiler.codegen_llvm.values import I32, I64, lanes
-from occ.compiler.ir.approx import APPROXIMATIONS
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.expr import Axis, Call, Expr, Reduce, cast
-from occ.compiler.ir.index import axis_symbols
-from occ.compiler.ir.te import Scatter, Stage, reduce_axes
-from occ.compiler.ir.walks import rewrite, walk
+from occ.compiler.ir.te.approx import APPROXIMATIONS
+from occ.compiler.ir.te.expr import Axis, Call, Expr, Reduce, cast
+from occ.compiler.ir.te.function import Scatter, Stage, reduce_axes
+from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.walks import rewrite, walk
 
 
 def with_approximations(e: Expr) -> Expr:

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llvmlite import ir
+
 from occ.compiler.codegen_llvm.functions import emit_call
 from occ.compiler.codegen_llvm.values import I1, I32, I64, PTR, Ops, lanes, mangled, memory_type, register_type
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
-from occ.compiler.ir.index import to_dim
-from occ.compiler.ir.te import Param, TeFunc
-from occ.compiler.ir.walks import walk
+from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.te.function import Param, TeFunc
+from occ.compiler.ir.te.index import to_dim
+from occ.compiler.ir.te.walks import walk
 
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 

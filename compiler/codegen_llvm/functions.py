@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+
 from occ.compiler.codegen_llvm.values import DOUBLE, FLOAT, I32, Ops, lanes
 from occ.compiler.ir.dtype import BOOL, F64, DType
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
+
 from occ.compiler.codegen_llvm.values import I64
 
 Body = Callable[[Any, list[Any]], list[Any]]  # (index, carried values) -> their next values

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper, numpy_helper
+
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim, Sym, rebuild
 from occ.compiler.ir.dtype import I64, DType
@@ -15,7 +17,6 @@ from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region, outer_values
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
-from onnx import helper, numpy_helper
 
 STAGES = ("imported", "inferred", "canonical", "fused", "layout")
 DOMAIN = "occ.fused"  # of the functions

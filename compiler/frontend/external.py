@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from onnx import TensorProto, numpy_helper
+
 from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
-from onnx import TensorProto, numpy_helper
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 _SMALLEST = 1024  # bytes; less is not worth a view

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx.defs import OpSchema
+
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
 from occ.compiler.frontend.outline import outline, outline_batches
@@ -18,8 +21,6 @@ from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops import registry
 from occ.compiler.ir.ops.spec import FormalSignature, attr_kind, attr_value
 from occ.compiler.ir.value import Value, Weight
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
-from onnx.defs import OpSchema
 
 
 class GraphImporter:

@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
 from occ.compiler.frontend.graph import GraphImporter
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
-from onnx import ModelProto
 
 
 def read_file(path: Path) -> tuple[ModelProto, MappedModel]:

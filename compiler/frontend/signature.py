@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onnx import TensorShapeProto, TypeProto, ValueInfoProto
+
 from occ.compiler.diagnostics import Sink, error, shorten
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
-from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
 _WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
 

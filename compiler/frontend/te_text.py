@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from occ.compiler.ir import dtype as dt
-from occ.compiler.ir import expr as ex
 from occ.compiler.ir.dtype import DType
-from occ.compiler.ir.schedule import Directive
-from occ.compiler.ir.te import Check, Param, Scatter, Stage, TeFunc
+from occ.compiler.ir.te import expr as ex
+from occ.compiler.ir.te.function import Check, Param, Scatter, Stage, TeFunc
+from occ.compiler.ir.te.schedule import Directive
 
 
 def literal(token: str) -> ex.Const:

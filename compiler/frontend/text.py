@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import lark
 import numpy as np
+
 from occ.compiler.diagnostics import error
 from occ.compiler.frontend.te_text import literal as te_literal
 from occ.compiler.frontend.te_text import te_func
 from occ.compiler.ir import dim as dims
 from occ.compiler.ir import dtype as dt
-from occ.compiler.ir import expr as ex
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.layout import ROW, Layout
@@ -26,8 +26,9 @@ from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import registry
-from occ.compiler.ir.schedule import Directive
-from occ.compiler.ir.te import Param, TeFunc
+from occ.compiler.ir.te import expr as ex
+from occ.compiler.ir.te.function import Param, TeFunc
+from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.value import Value
 

@@ -7,6 +7,7 @@ from math import erf as scalar_erf
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.ge_simulator.reader import BadGraph, Node, cpp_type
 
 Arrays = list[Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from occ.compiler.ge_simulator.precision import Precision
 from occ.compiler.ge_simulator.reader import BadGraph
 from occ.compiler.ge_simulator.simulate import Simulator

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
+
 from occ.compiler.ge_simulator.schema import model_class
 
 # The enumeration of ge.proto, and that of ge::DataType, which attributes use.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.ge_simulator.reader import BadGraph, Node, cpp_type
 
 Arrays = list[Any]

@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
 from occ.compiler.ge_simulator import compute, data, reductions, sampling, window
 from occ.compiler.ge_simulator.precision import Precision
 from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, Tensor, read

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+
 from occ.compiler.ge_simulator.reader import BadGraph, Node
 
 Arrays = list[Any]

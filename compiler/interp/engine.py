@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
@@ -22,7 +23,7 @@ class InterpEngine:
         self.interpreter = Interpreter(m, specialise)
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
-        """One run; see `occ.runtime.native.NativeEngine.run`."""
+        """One run; see `occ.runtime.native.engine.NativeEngine.run`."""
         made = self.interpreter.run(inputs, env)
         results: list[Any] = []
         for given, result in zip(outputs, made, strict=True):

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+
 from occ.compiler.ir.dim import evaluate as dim_value
 from occ.compiler.ir.dtype import BOOL, DType
-from occ.compiler.ir.expr import (
+from occ.compiler.ir.layout import pack, unpack
+from occ.compiler.ir.te.expr import (
     Axis,
     Binary,
     Bitcast,
@@ -31,8 +33,7 @@ from occ.compiler.ir.expr import (
     Size,
     call_dtype,
 )
-from occ.compiler.ir.layout import pack, unpack
-from occ.compiler.ir.te import AnyStage, Scatter, TeFunc, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
 from occ.runtime.errors import RunError
 
 Array = np.ndarray

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Sym, evaluate, symbols
@@ -15,13 +16,13 @@ from occ.compiler.ir.late import is_late
 from occ.compiler.ir.meaning import build_te, expand_composite
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
-from occ.runtime.control import CONTROL
 from occ.runtime.errors import RunError
-from occ.runtime.foreign import run_foreign
 from occ.runtime.hostops import run_host
+from occ.runtime.native.control import CONTROL
+from occ.runtime.native.foreign import run_foreign
 
 Env = dict[Value, Any]
 Dims = dict[str, int]

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import BOOL
-from occ.compiler.ir.expr import Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements
-from occ.compiler.ir.te import Stage, TeFunc
+from occ.compiler.ir.te.expr import Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.te.function import Stage, TeFunc
 
 Element = Dim | float | bool | None  # None: not known at compile time
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.location import UNKNOWN, Location
 from occ.compiler.ir.op import FuncRef, Op, Region

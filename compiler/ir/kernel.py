@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.splice import splice
-from occ.compiler.ir.te import Builder, TeFunc, Tensor
+from occ.compiler.ir.te.function import Builder, TeFunc, Tensor
+from occ.compiler.ir.te.splice import splice
 from occ.compiler.ir.types import TensorType, Type
-from occ.runtime.foreign import ForeignLibrary
+from occ.runtime.native.foreign import ForeignLibrary
 
 CODE = "OCC0615"
 HINTS = "sizes are `x_size`, `x_rank`, `x_dim0` and `const int64_t *x_shape`, for an operand or result `x`"
@@ -91,7 +91,7 @@ class CKernel:
     def arguments(
         self, names: Sequence[str], types: Sequence[Type | None], values: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """What the function is given, in the form of `occ.runtime.foreign`.
+        """What the function is given, in the form of `occ.runtime.native.foreign`.
 
         Args:
             names: of operands and results.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
 from occ.compiler.ir.dim import Dim, ceildiv
 
 _ALIASES = {"NCHW16c": "aBcd16b", "NCHW8c": "aBcd8b", "NCW16c": "aBc16b", "NCW8c": "aBc8b"}

@@ -9,13 +9,13 @@ from typing import Any
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, symbols
-from occ.compiler.ir.expr import Expr, Size, literal
-from occ.compiler.ir.index import simplify_stage
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.te import AnyStage, Builder, Check, Param, Scatter, TeFunc, Tensor, loads, reduce_axes
+from occ.compiler.ir.te.expr import Expr, Size, literal
+from occ.compiler.ir.te.function import AnyStage, Builder, Check, Param, Scatter, TeFunc, Tensor, loads, reduce_axes
+from occ.compiler.ir.te.index import simplify_stage
+from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.ir.walks import walk
 
 Elements = tuple[Dim | float | None, ...]
 Known = Callable[[Value], Elements | None]

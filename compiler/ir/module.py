@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from occ.compiler.ir.dim import Dim, Sym, Symbol
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.spill import Spill
-from occ.compiler.ir.te import TeFunc
+from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 

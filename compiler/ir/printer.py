@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.ir.dim import Sym, Symbol
 from occ.compiler.ir.dtype import BOOL, F32, I64, DType, from_numpy
-from occ.compiler.ir.expr import (
+from occ.compiler.ir.module import Constraint, Func, Module
+from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.te.expr import (
     Axis,
     Binary,
     Bitcast,
@@ -26,9 +29,7 @@ from occ.compiler.ir.expr import (
     Select,
     Size,
 )
-from occ.compiler.ir.module import Constraint, Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region
-from occ.compiler.ir.te import AnyStage, Scatter, TeFunc
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 

@@ -9,6 +9,7 @@ import weakref
 from contextlib import suppress
 
 import numpy as np
+
 from occ.runtime.mapped import mapped_file
 
 _LEAST = 1 << 20  # bytes of an array that is worth it

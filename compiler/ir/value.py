@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.types import TensorType, Type
 

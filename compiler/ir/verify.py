@@ -11,9 +11,9 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.shape import depends_on_data, surely_different
+from occ.compiler.ir.te.verify import te_problems
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.ir.verify_te import te_problems
 
 
 def problems(m: Module, *, types: bool = True) -> Iterator[str]:

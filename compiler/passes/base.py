@@ -11,10 +11,10 @@ from occ.compiler.diagnostics import Sink
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.target import Target
+from occ.compiler.target.target import Target
 
 if TYPE_CHECKING:
-    from occ.compiler.passes.rules import Rule
+    from occ.compiler.passes.rules.rule import Rule
 
 
 @dataclass

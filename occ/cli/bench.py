@@ -34,7 +34,7 @@ def command(
     """
     from occ.api import load
     from occ.compare import PEERS, compare
-    from occ.compiler.sessions import compile_model
+    from occ.compiler.driver.sessions import compile_model
 
     peers = [p.strip() for p in against.split(",") if p.strip()]
     if unknown := [p for p in peers if p not in PEERS]:

@@ -12,8 +12,8 @@ from occ.cli import options
 from occ.cli.console import say
 
 if TYPE_CHECKING:
-    from occ.compiler.bisect import Guilty
-    from occ.compiler.driver import Settings
+    from occ.compiler.driver.compilation import Settings
+    from occ.compiler.tools.bisect import Guilty
 
 
 @click.command("bisect")
@@ -46,7 +46,7 @@ def command(
     Every candidate is interpreted, so a fault of a code generator is not found. A pass that crashes is found too. Exit
     code 5 if something was found.
     """
-    from occ.compiler.bisect import Bisection, crash_of
+    from occ.compiler.tools.bisect import Bisection, crash_of
 
     settings = options.settings(target, **how)
     source = options.source_of(model)
@@ -66,8 +66,8 @@ def command(
 
 def _inputs(source: Any, settings: Settings, npz: str | None) -> tuple[list[Any], list[str], list[str]]:
     """The inputs in the order of the model, their names, and the names of the outputs."""
-    from occ.compiler.driver import Compilation
-    from occ.compiler.validate import inputs_of
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.tools.validate import inputs_of
 
     m = Compilation(source, settings).advance("inferred")
     names = [a.name for a in m.main.args]
@@ -86,8 +86,8 @@ def _inputs(source: Any, settings: Settings, npz: str | None) -> tuple[list[Any]
 def _expected(
     model: str, against: str, source: Any, settings: Settings, inputs: list[Any], names: list[str], outputs: list[str]
 ) -> list[Any]:
-    from occ.compiler.driver import Compilation
-    from occ.compiler.validate import results
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.tools.validate import results
 
     if model.endswith(".onnx") and against != "interp":
         from occ.cli.diff import oracle

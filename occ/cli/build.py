@@ -17,8 +17,8 @@ from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
-    from occ.compiler.driver import Compilation
-    from occ.compiler.tune import Tuner
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.tools.tune import Tuner
     from occ.runtime.artifact import Artifact
 
 # What --emit can write: the end of the default path, and what it is.
@@ -91,11 +91,11 @@ def _build(
 ) -> tuple[dict[str, Any], Sequence[Path]]:
     """Compile and write; gives the facts of the summary, and the external data that the model refers to."""
     if target == "cpu" and not how["no_cache"]:
-        from occ.compiler.cache import Cache
+        from occ.compiler.cache.cache import Cache
         from occ.compiler.codegen_halide.programs import prepare
 
         prepare(Cache())  # goes on while the compiler itself is imported
-    from occ.compiler.driver import Compilation
+    from occ.compiler.driver.compilation import Compilation
 
     with progress() as tell:
         compilation = Compilation(options.source_of(model), options.settings(progress=tell, **looking.settings, **how))
@@ -116,7 +116,7 @@ def _build(
 
 
 def _tuner(compilation: Compilation, seconds: float) -> Tuner:
-    from occ.compiler.tune import Tuner
+    from occ.compiler.tools.tune import Tuner
 
     compilation.context.tune = tuner = Tuner.of(compilation, seconds)
     return tuner
@@ -131,8 +131,8 @@ def _default_out(model: str, emit: str) -> Path:
 
 
 def _compile_parts(compilation: Compilation, artifact: Artifact) -> Artifact:
-    from occ.compiler.cache import Cache
-    from occ.compiler.codegen_cann.toolkit import compile_parts
+    from occ.compiler.cache.cache import Cache
+    from occ.compiler.codegen_cann.output.toolkit import compile_parts
 
     settings = compilation.settings
     return compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)

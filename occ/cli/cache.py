@@ -14,7 +14,7 @@ from occ.cli import options
 @options.as_json
 def command(clear: bool, as_json: bool) -> None:
     """Show where the build cache is and how large it is, or clear it."""
-    from occ.compiler.cache import Cache
+    from occ.compiler.cache.cache import Cache
 
     cache = Cache()
     if clear:

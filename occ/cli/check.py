@@ -17,7 +17,7 @@ from occ.cli.console import say, show_error
 @options.as_json
 def command(model: str, target: str, as_json: bool, **how: object) -> None:
     """Report everything in MODEL that the target cannot take, without generating code; fails where `occ build` would."""
-    from occ.compiler.driver import Compilation
+    from occ.compiler.driver.compilation import Compilation
 
     compilation = Compilation(options.source_of(model), options.settings(target, **how))  # pyright: ignore[reportArgumentType]
     warnings = compilation.check()

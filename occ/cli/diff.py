@@ -45,7 +45,7 @@ def command(
 ) -> None:
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs."""
     from occ.compiler.diagnostics import error, shorten
-    from occ.compiler.sessions import compile_model
+    from occ.compiler.driver.sessions import compile_model
 
     sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
     how["dims"] = ()

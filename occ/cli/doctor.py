@@ -12,9 +12,9 @@ import click
 @click.command("doctor")
 def command() -> None:
     """Report on Python, libraries, compiler and machine, and try a small model on every target that needs them."""
-    from occ.compiler.cache import cache_dir
+    from occ.compiler.cache.cache import cache_dir
     from occ.compiler.codegen_halide.toolchain import find_cxx, find_halide
-    from occ.compiler.plan import occ_version
+    from occ.compiler.plan.plan import occ_version
     from occ.runtime.threads import default_threads
 
     _line("occ", occ_version())

@@ -13,7 +13,7 @@ from occ.cli.console import progress, say
 from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
-    from occ.compiler.driver import Compilation
+    from occ.compiler.driver.compilation import Compilation
     from occ.compiler.ir.module import Module
 
 
@@ -43,7 +43,7 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
 
     On standard output the text refers to its large weights in the build cache; with -o they lie beside the file.
     """
-    from occ.compiler.driver import Compilation
+    from occ.compiler.driver.compilation import Compilation
 
     looking = Looking.take(how)
     with progress() as tell:
@@ -90,7 +90,7 @@ def _onnx(compilation: Compilation, stage: str, out: Path | None) -> str:
 
 def module_with_weights(m: Module, out: Path | None) -> str:
     """The text of a module, its large weights written to a file that the text names."""
-    from occ.compiler.cache import Cache, digest
+    from occ.compiler.cache.cache import Cache, digest
     from occ.compiler.ir.printer import module_text, weight_bytes, weight_offsets
 
     if not weight_offsets(m):
@@ -118,7 +118,7 @@ def _target_text(compilation: Compilation, stage: str) -> str:
 
         return str(emit_module(m.te.values()))
     from occ.compiler.codegen_halide.emit import generator
-    from occ.compiler.driver import nodes_of
+    from occ.compiler.driver.compilation import nodes_of
 
     nodes = nodes_of(m)
     return "\n".join(generator(f, nodes.get(f.name, ())) for f in m.te.values())

@@ -10,8 +10,8 @@ import click
 
 if TYPE_CHECKING:
     from occ.compiler.codegen_cann.build import DeviceGraph
-    from occ.compiler.codegen_cann.partition import Part
-    from occ.compiler.driver import Compilation
+    from occ.compiler.codegen_cann.parts.partition import Part
+    from occ.compiler.driver.compilation import Compilation
 
 
 def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> str:
@@ -21,7 +21,7 @@ def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> s
         CompileError: the model cannot be built.
     """
     from occ.compiler.codegen_cann import build
-    from occ.compiler.driver_ascend import at_gear
+    from occ.compiler.driver.ascend import at_gear
 
     m = compilation.advance(compilation.last_stage)
     name, options = compilation.target.name, compilation.options
@@ -36,7 +36,7 @@ def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> s
         case "cpp":
             return _sources(graphs, out)
         case "json":
-            from occ.compiler.codegen_cann.single_op import single_ops
+            from occ.compiler.codegen_cann.output.single_op import single_ops
 
             return json.dumps(single_ops(g for d in graphs for g in d.graph.all()), indent=1) + "\n"
         case _:
@@ -44,8 +44,8 @@ def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> s
 
 
 def _text(compilation: Compilation, parts: list[Part], graphs: list[DeviceGraph]) -> str:
-    from occ.compiler.codegen_cann.islands import island_module
-    from occ.compiler.codegen_cann.text import graph_text
+    from occ.compiler.codegen_cann.output.text import graph_text
+    from occ.compiler.codegen_cann.parts.islands import island_module
     from occ.compiler.ir.printer import op_text
 
     by_part = {d.part: d.graph for d in graphs}
@@ -62,8 +62,8 @@ def _text(compilation: Compilation, parts: list[Part], graphs: list[DeviceGraph]
 
 
 def _commands(compilation: Compilation, graphs: list[DeviceGraph], form: str) -> str:
-    from occ.compiler.codegen_cann import atc
-    from occ.compiler.codegen_cann.gears import arguments
+    from occ.compiler.codegen_cann.graph.gears import arguments
+    from occ.compiler.codegen_cann.output import atc
 
     extra = arguments(compilation.module, compilation.options)
     commands = [atc.command(d.graph.name, compilation.options, extra) for d in graphs]
@@ -74,7 +74,7 @@ def _commands(compilation: Compilation, graphs: list[DeviceGraph], form: str) ->
 
 
 def _views(graphs: list[DeviceGraph], out: Path | None) -> str:
-    from occ.compiler.codegen_cann.onnx_view import onnx_view
+    from occ.compiler.codegen_cann.output.onnx_view import onnx_view
 
     if out is None:
         raise click.UsageError("--format onnx writes files: say where with -o")
@@ -86,7 +86,7 @@ def _views(graphs: list[DeviceGraph], out: Path | None) -> str:
 
 def _sources(graphs: list[DeviceGraph], out: Path | None) -> str:
     """The C++ of all parts; with a path, files, the constants that they read beside them, and their names."""
-    from occ.compiler.codegen_cann.emit_cpp import cpp
+    from occ.compiler.codegen_cann.output.cpp import cpp
 
     if out is None:
         return "\n".join(cpp(d.graph)[0] for d in graphs)

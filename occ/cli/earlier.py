@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from occ.cli.options import project_rules
-from occ.compiler.artifact_cache import ArtifactCache, Request
-from occ.compiler.cache import Cache
-from occ.compiler.stamps import Stamps
+from occ.compiler.cache.artifact_cache import ArtifactCache, Request
+from occ.compiler.cache.cache import Cache
+from occ.compiler.cache.file_stamps import Stamps
 
 
 @dataclass(frozen=True)

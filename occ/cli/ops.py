@@ -15,7 +15,7 @@ from occ.cli import options
 def command(target: str | None, as_json: bool) -> None:
     """List the operators: name, newest schema version, kind of definition, known limits."""
     from occ.compiler.ir.ops import registry
-    from occ.compiler.target import get_target
+    from occ.compiler.target.target import get_target
 
     on_device = _device_operators() if target is not None and get_target(target).family == "ascend" else None
     kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region"}
@@ -36,6 +36,6 @@ def command(target: str | None, as_json: bool) -> None:
 
 def _device_operators() -> frozenset[str]:
     """The operators that an Ascend device takes by name; composite ones it takes as what they are made of."""
-    from occ.compiler.codegen_cann.mapping import rows
+    from occ.compiler.codegen_cann.mapping.table import rows
 
     return frozenset(rows())

@@ -27,13 +27,13 @@ def command(
     model: str, passes: str, target: str, rules: tuple[str, ...], verify: bool, list_: bool, **how: object
 ) -> None:
     """Run passes on MODEL and print the result. `occ opt - -t cpu --list` prints a target's own pipeline."""
-    from occ.compiler.driver import load_module
+    from occ.compiler.driver.compilation import load_module
+    from occ.compiler.driver.plugins import extensions
     from occ.compiler.passes.base import Context
     from occ.compiler.passes.manager import Manager, Stopped
     from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
-    from occ.compiler.plugins import extensions
-    from occ.compiler.target import get_target
-    from occ.compiler.validate import Validate
+    from occ.compiler.target.target import get_target
+    from occ.compiler.tools.validate import Validate
 
     looking = Looking.take(how)
     loaded = extensions([*options.project_rules(), *rules])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from occ.compiler.driver import Settings, Source
+    from occ.compiler.driver.compilation import Settings, Source
 
 Decorator = Callable[[Any], Any]
 
@@ -95,7 +95,7 @@ def settings(
     verify: bool, rules: Sequence[str] = (), **more: Any,
 ) -> Settings:  # fmt: skip
     """The settings that the options of a command describe."""
-    from occ.compiler.driver import Settings
+    from occ.compiler.driver.compilation import Settings
     from occ.compiler.frontend.signature import Overrides
 
     overrides = Overrides(shapes_of(shapes), dims_of(dims))

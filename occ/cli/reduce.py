@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 @options.compile_options
 def command(model: str, target: str, test: str | None, out: Path, **how: Any) -> None:
     """Shrink MODEL while it keeps failing; write what is left, and how to run it."""
-    from occ.compiler.driver import Compilation
+    from occ.compiler.driver.compilation import Compilation
     from occ.compiler.passes.manager import text_alone
-    from occ.compiler.reduce import reduce
+    from occ.compiler.tools.shrink import reduce
 
     settings = options.settings(target, **how)
     whole = Compilation(options.source_of(model), settings)
@@ -76,8 +76,8 @@ def _by_code(m: Module, settings: Any) -> Callable[[Module], bool]:
     from dataclasses import replace
 
     from occ.compiler.diagnostics import CompileError
-    from occ.compiler.driver import Compilation
-    from occ.compiler.reduce import copy_of
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.tools.shrink import copy_of
 
     def failure(candidate: Module) -> tuple[str, str] | None:
         try:

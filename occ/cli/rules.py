@@ -11,8 +11,8 @@ from occ.cli import options
 from occ.cli.console import say
 
 if TYPE_CHECKING:
-    from occ.compiler.driver import Compilation
-    from occ.compiler.passes.rules import Rule
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.passes.rules.rule import Rule
 
 
 @click.command("rules")
@@ -28,7 +28,7 @@ def command(model: str | None, target: str, why: str | None, as_json: bool, **ho
 
     Values have the names that `occ dump MODEL --stage canonical` shows.
     """
-    from occ.compiler.plugins import extensions
+    from occ.compiler.driver.plugins import extensions
 
     settings = options.settings(target, **how)  # pyright: ignore[reportArgumentType]
     if model is None:
@@ -37,7 +37,7 @@ def command(model: str | None, target: str, why: str | None, as_json: bool, **ho
         for rule in extensions(settings.rules).rules:
             click.echo(json.dumps(_facts(rule)) if as_json else _line(rule))
         return
-    from occ.compiler.driver import Compilation
+    from occ.compiler.driver.compilation import Compilation
 
     compilation = Compilation(options.source_of(model), settings)
     if why is not None:
@@ -52,7 +52,7 @@ def _applied(compilation: Compilation) -> None:
 
 
 def _fired(compilation: Compilation, *, as_json: bool) -> None:
-    from occ.compiler.passes.canonical_rules import ALL
+    from occ.compiler.passes.canonical.canonical_rules import ALL
 
     _applied(compilation)
     hits = compilation.context.hits
@@ -67,7 +67,7 @@ def _fired(compilation: Compilation, *, as_json: bool) -> None:
 
 def _why(compilation: Compilation, value: str, *, as_json: bool) -> None:
     from occ.compiler.diagnostics import error
-    from occ.compiler.why import Why
+    from occ.compiler.tools.explain_rules import Why
 
     if not any(r.name == value for op in compilation.module.walk() for r in op.results) and not any(
         value in op.loc.nodes for op in compilation.module.walk()

@@ -45,7 +45,7 @@ def command(
 
     For random inputs, --dim gives the values of symbolic dims; they are 1 otherwise.
     """
-    from occ.compiler.sessions import compile_model, open_session
+    from occ.compiler.driver.sessions import compile_model, open_session
     from occ.runtime.artifact import Artifact
 
     sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]

@@ -19,8 +19,8 @@ def command(models: tuple[str, ...], as_json: bool) -> int:
 
     A model that cannot be compiled is reported, and does not keep the others back.
     """
-    from occ.compiler.batch import warm
     from occ.compiler.diagnostics import shorten
+    from occ.compiler.tools.warm import warm
 
     with progress() as tell:
         made = warm([(m, Path(m)) for m in models], progress=tell)

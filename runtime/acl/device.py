@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import numpy as np
+
 from occ.runtime.acl.library import Acl, AclError
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.prototypes import DDR, DEVICE_TO_DEVICE, DEVICE_TO_HOST, HBM, HOST_TO_DEVICE, HUGE_FIRST

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from occ.runtime.acl.arena import Arena, Block
 from occ.runtime.acl.device import Device
 from occ.runtime.acl.owner import Owner

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+
 from occ.runtime.acl.arena import Arena, Block, OutOfMemory
 from occ.runtime.acl.device import Device
 from occ.runtime.acl.model import Model, ModelTensor

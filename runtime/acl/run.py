@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from occ.runtime.acl.arena import OutOfMemory
 from occ.runtime.acl.launch import Launch
 from occ.runtime.acl.model import Shape

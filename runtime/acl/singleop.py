@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from occ.runtime.acl.arena import Arena, Block
 from occ.runtime.acl.device import Device
 from occ.runtime.acl.owner import Owner

@@ -6,6 +6,7 @@ import weakref
 from typing import Any, Self
 
 import numpy as np
+
 from occ.runtime.acl import process
 from occ.runtime.acl.owner import Owner
 from occ.runtime.errors import RunError

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
 from occ.runtime.errors import RunError
 
 _LARGEST = 1 << 28  # pixels; more is taken for an attack on the memory

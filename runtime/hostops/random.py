@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
 from occ.runtime.signature import numpy_dtype
 
 

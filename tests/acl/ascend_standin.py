@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from occ.runtime.acl.prototypes import DATA_TYPES, ELEMENT_TYPES, FORMATS, SINGLE_OP_TYPES
 from occ.runtime.signature import numpy_dtype
 

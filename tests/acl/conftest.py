@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ascend_standin import Standin, build
+
 from occ.runtime.acl import process
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from ascend_standin import P, Standin, om, operator_model
+
 from occ.runtime.acl.ascend import AscendDevice
 from occ.runtime.acl.options import Options
 from occ.runtime.artifact import Artifact

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from ascend_standin import P, om, operator_model
+
 from occ.compiler.ge_simulator.reader import BadGraph, Graph, Tensor, read
 from occ.runtime.acl.prototypes import DATA_TYPES
 from occ.runtime.signature import numpy_dtype

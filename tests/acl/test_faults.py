@@ -13,6 +13,7 @@ import numpy as np
 import plans
 import pytest
 from ascend_standin import P, Standin, om
+
 from occ.runtime.acl import process
 from occ.runtime.acl.ascend import AscendDevice
 from occ.runtime.acl.launch import Launch

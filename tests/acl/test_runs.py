@@ -8,6 +8,7 @@ import numpy as np
 import plans
 import pytest
 from ascend_standin import P, Standin, om
+
 from occ.runtime.acl.tensor import DeviceTensor
 from occ.runtime.errors import RunError
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import plans
 import pytest
 from ascend_standin import Standin
-from occ.compiler.cache import Cache
-from occ.compiler.codegen_cann.toolkit import compile_parts
+
+from occ.compiler.cache.cache import Cache
+from occ.compiler.codegen_cann.output.toolkit import compile_parts
 from occ.compiler.diagnostics import CompileError
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError

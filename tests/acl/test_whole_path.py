@@ -19,13 +19,13 @@ import onnxruntime
 import pytest
 from ascend_standin import Described, Standin
 from building import model_of
+from onnx import numpy_helper
+
+import occ
 from occ.compiler.ge_simulator.device import precision_on
 from occ.compiler.ge_simulator.reader import Node, Tensor
 from occ.compiler.ge_simulator.simulate import Simulator, kernels
 from occ.runtime.acl.prototypes import FORMATS
-from onnx import numpy_helper
-
-import occ
 
 HERE = Path(__file__).parent
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import suite
-from occ.compiler.batch import warm
-from occ.compiler.cache import cache_dir
+
+from occ.compiler.cache.cache import cache_dir
+from occ.compiler.tools.warm import warm
 
 TARGETS = ("interp", "cpu-jit", "cpu")
 TENTH = 3  # which one

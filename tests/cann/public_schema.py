@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.unknown_fields import UnknownFieldSet
-from occ.compiler.codegen_cann.formats import TYPES
-from occ.compiler.codegen_cann.prototypes import Formal, prototypes
+
+from occ.compiler.codegen_cann.graph.formats import TYPES
+from occ.compiler.codegen_cann.graph.prototypes import Formal, prototypes
 
 ROOT = Path(__file__).parents[2]
 _NAMES = {number: name for name, (number, *_) in TYPES.items()}  # of the enumeration that descriptions use

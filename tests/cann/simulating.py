@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.sessions import open_session
+
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.driver.sessions import open_session
 from occ.runtime.artifact import Artifact
 
 TARGET = "ascend310p"

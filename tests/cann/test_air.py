@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from building import model_of, reference
-from occ.compiler.codegen_cann.air import air
-from occ.compiler.codegen_cann.graph import Graph
-from occ.compiler.codegen_cann.mapping import build_graph
-from occ.compiler.codegen_cann.proto import encode
-from occ.compiler.codegen_cann.validate import graph_problems
-from occ.compiler.driver import Compilation, Settings
+from public_schema import faults, parsed
+
+from occ.compiler.codegen_cann.graph.graph import Graph
+from occ.compiler.codegen_cann.graph.validate import graph_problems
+from occ.compiler.codegen_cann.mapping.table import build_graph
+from occ.compiler.codegen_cann.output.air import air
+from occ.compiler.codegen_cann.output.proto import encode
+from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ge_simulator.reader import BadGraph, read
 from occ.compiler.ge_simulator.simulate import Simulator
-from public_schema import faults, parsed
 
 RNG = np.random.default_rng(0)
 NET = """g (float[1, 3, 9, 9] x, bool c) => (float[1, 4, 5, 5] y, float[1, 4, 5, 5] z) {

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from occ.runtime.artifact import Artifact
 from public_schema import faults, parsed
+
+from occ.runtime.artifact import Artifact
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 from ascend import in_process, inputs_file, models, name_of

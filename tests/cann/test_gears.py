@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from building import model_of, reference
-from occ.compiler.codegen_cann.gears import OPTIONS
-from occ.compiler.diagnostics import CompileError
-from occ.compiler.ge_simulator.reader import read
-from occ.compiler.sessions import open_session
-from occ.runtime.errors import RunError
 from simulating import built, worst
+
+from occ.compiler.codegen_cann.graph.gears import OPTIONS
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.sessions import open_session
+from occ.compiler.ge_simulator.reader import read
+from occ.runtime.errors import RunError
 
 RNG = np.random.default_rng(5)
 BATCH = """g (float[n, 8] x) => (float[n, 2, 4] y) {

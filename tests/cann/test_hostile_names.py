@@ -14,10 +14,11 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of, reference
-from occ.compiler.codegen_cann.emit_cpp import literal
+from simulating import built, simulated, worst
+
+from occ.compiler.codegen_cann.output.cpp import literal
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.ge_simulator.reader import read
-from simulating import built, simulated, worst
 
 Occ = Callable[..., Any]  # the fixture `occ_cli`
 RNG = np.random.default_rng(3)

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of, reference
+from simulating import built, simulated, worst
+
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.ge_simulator.reader import read
-from simulating import built, simulated, worst
 
 RNG = np.random.default_rng(7)
 LOUDNESS = """g (float[4, 32] x) => (float[4, 16] y) {

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of
-from occ.compiler.ge_simulator.reader import read
-from occ.runtime.artifact import Artifact
 from simulating import simulated
 
 import occ
+from occ.compiler.ge_simulator.reader import read
+from occ.runtime.artifact import Artifact
 
 N, LAYERS = 10_240, 6  # 400 MiB a layer
 TEXT = "g (float[1, {n}] x) => (float[1, {n}] y) {{ {body} }}"

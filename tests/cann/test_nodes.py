@@ -10,12 +10,12 @@ import onnx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "backend"))
-from occ.compiler.diagnostics import CompileError
-from occ.compiler.sessions import open_session
 from simulating import built
 from suite import _on, _Rep
 
 from occ.backend import Rep
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.sessions import open_session
 
 # Not wrong: half precision differs by one unit in the last place from the suite, which allows less.
 _TOLERATED = {"attention_4d_causal_fp16", "attention_4d_causal_fp16_expanded"}

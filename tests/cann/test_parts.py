@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of, reference
-from occ.compiler.diagnostics import CompileError
-from occ.runtime.manifest import DevicePart
 from simulating import airs, built, simulated, worst
 
 import occ
+from occ.compiler.diagnostics import CompileError
+from occ.runtime.manifest import DevicePart
 
 Occ = Callable[..., Any]  # the fixture `occ_cli`
 RNG = np.random.default_rng(3)

@@ -7,8 +7,9 @@ import onnx
 import onnxruntime
 import pytest
 from building import model_of
-from occ.compiler.ge_simulator.reader import read
 from simulating import built, simulated
+
+from occ.compiler.ge_simulator.reader import read
 
 RNG = np.random.default_rng(11)
 CONV = "strides = [2, 1], pads = [1, 2, 0, 1]"

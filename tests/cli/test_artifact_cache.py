@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 import pytest
 from building import mlp, reference
-from occ.compiler import artifact_cache
-from occ.compiler import stamps as stamps_module
-from occ.compiler.cache import Cache
-from occ.compiler.stamps import Stamps
+
+from occ.compiler.cache import artifact_cache
+from occ.compiler.cache import file_stamps as stamps_module
+from occ.compiler.cache.cache import Cache
+from occ.compiler.cache.file_stamps import Stamps
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_changed_external_data_build_anew(occ_cli, model):
 
 
 def test_a_model_that_is_written_to_while_it_is_built_is_not_kept(occ_cli, model, monkeypatch, tmp_path):
-    from occ.compiler import driver
+    from occ.compiler.driver import compilation as driver
 
     load = driver.load_module
 

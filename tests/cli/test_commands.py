@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import pytest
 from building import mlp, model_of, reference
-from occ.compiler.cache import Cache
 
 import occ
 from occ.cli import COMMANDS
+from occ.compiler.cache.cache import Cache
 
 X = np.random.default_rng(3).standard_normal((5, 8), dtype=np.float32)
 
@@ -429,7 +429,7 @@ def test_without_a_compiler_the_answer_is_4_and_offers_cpu_jit(model, tmp_path):
 
 
 def test_an_internal_error_is_70_and_says_where_its_trace_is(model, occ_cli, monkeypatch):
-    import occ.compiler.driver as driver
+    import occ.compiler.driver.compilation as driver
 
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")

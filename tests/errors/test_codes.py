@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 import pytest
 from building import mlp, model_of
-from occ.compiler.codes import CODES
 
 import occ
+from occ.compiler.codes import CODES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -261,8 +261,9 @@ def _(s: Scene):
     """A library whose kernels all give an error code."""
     import llvmlite.binding as llvm
     from llvmlite import ir
+
     from occ.compiler.codegen_llvm.build import _machine
-    from occ.compiler.codegen_llvm.elf import link
+    from occ.compiler.objects.elf import link
 
     artifact = occ.build(mlp(), "cpu-jit")
     module = ir.Module("broken")
@@ -358,7 +359,7 @@ def _(s: Scene):
 
 @case("OCC0901")
 def _(s: Scene):
-    from occ.compiler.passes.fold import Fold
+    from occ.compiler.passes.canonical.fold import Fold
 
     def fail(*_: object) -> bool:
         raise ZeroDivisionError("a fault")
@@ -369,7 +370,7 @@ def _(s: Scene):
 
 @case("OCC0902")
 def _(s: Scene):
-    from occ.compiler.passes.cse import Cse
+    from occ.compiler.passes.canonical.cse import Cse
 
     def break_(_: object, m: object, __: object) -> bool:
         m.main.body.body[0].result.type = None

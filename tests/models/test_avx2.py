@@ -17,10 +17,11 @@ import onnx
 import pytest
 from building import mlp, model_of, reference
 from exported import Exported, folders, session
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.passes.machine import machine_of
-from occ.runtime.session import Session
 from test_exported import check
+
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.target.machine import machine_of
+from occ.runtime.session import Session
 
 AVX2 = {"halide.target": "x86-64-linux-avx2-fma"}
 RUNS_HERE = (

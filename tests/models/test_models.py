@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.frontend.text import parse
-from occ.compiler.ir.printer import module_text, weight_bytes
-from occ.compiler.stages import STAGES
-from occ.runtime.session import Session
 from PIL import Image, ImageDraw, ImageFont
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.frontend.text import parse
+from occ.compiler.ir.printer import module_text, weight_bytes
+from occ.compiler.ir.stages import STAGES
+from occ.runtime.session import Session
 
 FOLDER = Path(__file__).parents[2] / "build" / "models"
 TOLERANCE = 1e-4  # of the largest value of an output

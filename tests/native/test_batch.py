@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from occ.compiler.batch import warm
-from occ.compiler.cache import Cache
+from onnx import TensorProto, helper
+
+from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide import toolchain
 from occ.compiler.codegen_halide.build import setup_for
 from occ.compiler.codegen_halide.kernels import compile_batch
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.sessions import compile_model
-from onnx import TensorProto, helper
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.driver.sessions import compile_model
+from occ.compiler.tools.warm import warm
 
 pytestmark = pytest.mark.toolchain
 

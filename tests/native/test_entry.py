@@ -18,14 +18,14 @@ import pytest
 from building import mlp, model_of, reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from occ.compiler.codegen_llvm.entry_arena import order, typical
-from occ.compiler.codegen_llvm.entry_plan import Slot
-from occ.compiler.driver import Compilation, Settings
-from occ.runtime.dims import evaluate
-from occ.runtime.entry import Call
-from occ.runtime.manifest import DimInfo
 
 import occ
+from occ.compiler.codegen_llvm.entry.arena import order, typical
+from occ.compiler.codegen_llvm.entry.plan import Slot
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.runtime.dims import evaluate
+from occ.runtime.manifest import DimInfo
+from occ.runtime.native.entry import Call
 
 RNG = np.random.default_rng(0)
 

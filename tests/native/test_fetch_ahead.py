@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from building import model_of
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.sessions import open_session
+
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.driver.sessions import open_session
 
 pytestmark = pytest.mark.toolchain
 FETCHES = "prefetch"

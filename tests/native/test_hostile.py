@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of, reference
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.frontend.text import parse
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.frontend.text import parse
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8, 8), dtype=np.float32)
 

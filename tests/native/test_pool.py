@@ -11,8 +11,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import occ.compiler.codegen_halide as halide
 import pytest
+
+import occ.compiler.codegen_halide as halide
 
 pytestmark = pytest.mark.toolchain
 

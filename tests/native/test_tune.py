@@ -12,16 +12,17 @@ import numpy as np
 import onnx
 import pytest
 from building import mlp, model_of, reference
-from occ.compiler import tune
-from occ.compiler.cache import Cache, digest
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.ir.expr import literal
-from occ.compiler.ir.te import Stage, TeFunc
-from occ.compiler.isolated import isolated
-from occ.compiler.measure import Bench, Operands
-from occ.compiler.passes.machine import machine_of
-from occ.compiler.passes.schedule import scheduled
-from occ.compiler.tune import TRIED, Tuned, Tuner
+
+from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.te.expr import literal
+from occ.compiler.ir.te.function import Stage, TeFunc
+from occ.compiler.passes.schedule.schedule import scheduled
+from occ.compiler.target.machine import machine_of
+from occ.compiler.tools import tune
+from occ.compiler.tools.forked import isolated
+from occ.compiler.tools.measure import Bench, Operands
+from occ.compiler.tools.tune import TRIED, Tuned, Tuner
 
 pytestmark = pytest.mark.toolchain
 

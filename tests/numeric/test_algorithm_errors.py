@@ -18,7 +18,8 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of
-from occ.compiler.driver import Compilation, Settings
+
+from occ.compiler.driver.compilation import Compilation, Settings
 
 pytestmark = pytest.mark.toolchain
 WINOGRAD = 2e-6

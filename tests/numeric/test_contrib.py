@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from occ.compiler.ir.dtype import from_numpy
 from onnx import ModelProto, helper, numpy_helper
 
 import occ
+from occ.compiler.ir.dtype import from_numpy
 
 RNG = np.random.default_rng(7)
 Arrays = Mapping[str, np.ndarray]

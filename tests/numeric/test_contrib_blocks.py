@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from occ.compiler.diagnostics import CompileError
-from occ.compiler.ir.dtype import BY_NAME, from_numpy
 from onnx import ModelProto, TensorProto, helper
 
 import occ
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.ir.dtype import BY_NAME, from_numpy
 
 RNG = np.random.default_rng(16)
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
-from occ.compiler.ir.dtype import from_numpy
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import occ
+from occ.compiler.ir.dtype import from_numpy
 
 UNARY = [
     "Abs",

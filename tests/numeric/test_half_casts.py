@@ -14,12 +14,12 @@ from building import model_of
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from node_makers import MAKERS, Node
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.ir.dtype import BY_NAME, from_numpy
-from occ.compiler.passes import schedule
 from onnx import TensorProto, helper, numpy_helper
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.dtype import BY_NAME, from_numpy
+from occ.compiler.passes.schedule import schedule
 
 pytestmark = pytest.mark.parametrize("kind", ["f16", "bf16"])
 HALF = {"f16": ("float16", 2.0**-10), "bf16": ("bfloat16", 2.0**-7)}  # a unit in the last place

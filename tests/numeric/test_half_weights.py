@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.passes.machine import machine_of
-from occ.compiler.passes.narrow_weights import narrowed
 from onnx import TensorProto, helper, numpy_helper
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.passes.layout.narrow_weights import narrowed
+from occ.compiler.target.machine import machine_of
 
 KINDS = {
     "f16": (np.dtype(np.float16), TensorProto.FLOAT16),

@@ -11,7 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 from building import model_of
-from occ.compiler.driver import Compilation, Settings
+
+from occ.compiler.driver.compilation import Compilation, Settings
 
 _CONVS = """
     a0 = Conv<pads = [1, 1, 1, 1]>(x, w3)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from occ.compiler.driver import load_module
-from occ.compiler.ir.printer import module_text
 from onnx import ModelProto, TypeProto, helper, numpy_helper
 
 import occ
+from occ.compiler.driver.compilation import load_module
+from occ.compiler.ir.printer import module_text
 
 onnxruntime.set_default_logger_severity(4)
 TARGETS = ("interp", "cpu-jit")

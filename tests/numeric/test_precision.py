@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of
-from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.passes.machine import machine_of
-from occ.runtime.session import Session
 
 import occ
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.target.machine import machine_of
+from occ.runtime.session import Session
 
 BF16, INT8 = {"precision": "bf16"}, {"precision": "int8"}
 WITHOUT = {"halide.target": "x86-64-linux-avx2-fma"}

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from node_makers import MAKERS, Node
-from occ.compiler.ir.dtype import from_numpy
 from onnx import ModelProto, helper, numpy_helper
 from onnx.defs import onnx_opset_version
 
 import occ
+from occ.compiler.ir.dtype import from_numpy
 
 SEED, EXAMPLES = 20261, 12
 COUNTS: Counter[str] = Counter()

@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from occ.compiler.driver import Compilation, Settings
 from onnx import TensorProto, helper, numpy_helper
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
 
 
 def grouped(channels: int, out: int, groups: int) -> onnx.ModelProto:

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from building import model_of
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.ir.ops.strassen import LEFT, RESULT, RIGHT, combined_weight
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.ops.own.strassen import LEFT, RESULT, RIGHT, combined_weight
 
 ON = {"strassen": "on"}
 

@@ -3,11 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.ir.ops.winograd import SIZE, TILE, input_rows, output_rows, transformed_weight
 from onnx import TensorProto, helper, numpy_helper
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.ops.own.winograd import SIZE, TILE, input_rows, output_rows, transformed_weight
 
 SHAPES = [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (13, 48, 80)]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from building import model_of
-from occ.compiler.driver import Compilation, Settings
+
+from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.printer import module_text
-from occ.compiler.stages import STAGES
+from occ.compiler.ir.stages import STAGES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_round_trip import MODELS

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from building import model_of
-from occ.compiler.check_rules import check_rule, rerun
-from occ.compiler.driver import load_module
-from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.printer import module_text
-from occ.compiler.passes.canonical_rules import ALL
 
 import occ
+from occ.compiler.driver.compilation import load_module
+from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.printer import module_text
+from occ.compiler.passes.canonical.canonical_rules import ALL
+from occ.compiler.tools.check_rules import check_rule, rerun
 
 
 def rule_of(pattern, into, **how):

@@ -74,7 +74,7 @@ class Swish:
 C_SWISH = SWISH % 'occ.c_kernel("libuser.so", "int swish(const float *x, int64_t x_size, float beta, float *y)")'
 BODY = """
     def body(t, x, *, a):
-        from occ.compiler.ir.expr import call
+        from occ.compiler.ir.te.expr import call
 
         return t.map(x.shape, lambda *i: x[i] / (call("exp", x[i] * -a.beta) + 1.0), name="swish")
 """
@@ -373,10 +373,10 @@ def test_a_fusion_hands_its_region_to_a_function(target, folder, occ_cli, tmp_pa
 
 
 def test_every_stage_with_kernels_reads_back(folder, tmp_path) -> None:
-    from occ.compiler.driver import Compilation, Settings
+    from occ.compiler.driver.compilation import Compilation, Settings
     from occ.compiler.frontend.text import parse
     from occ.compiler.ir.printer import module_text
-    from occ.compiler.stages import STAGES
+    from occ.compiler.ir.stages import STAGES
 
     for target, text in (("cpu", HALIDE_SWISH), ("cpu-jit", C_SWISH)):
         c = Compilation(

@@ -187,7 +187,7 @@ def test_a_pass_of_a_user_runs_in_its_stage_with_options(net) -> None:
     from dataclasses import dataclass
     from typing import ClassVar
 
-    from occ.compiler.driver import Compilation, Settings
+    from occ.compiler.driver.compilation import Compilation, Settings
 
     @dataclass(frozen=True)
     class Count(occ.Pass):

@@ -4,11 +4,12 @@ from itertools import permutations, product
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.types import TensorType
-from occ.compiler.passes.pattern import Alternatives, Optional, Pattern, Result, Shared, Variable, node
-from occ.compiler.passes.rules import Fusion
+from occ.compiler.passes.rules.pattern import Alternatives, Optional, Pattern, Result, Shared, Variable, node
+from occ.compiler.passes.rules.rule import Fusion
 
 F = TensorType(F32, (2,))
 ARITY = {"Relu": 1, "LeakyRelu": 1, "Add": 2, "Sub": 2, "Clip": 3}

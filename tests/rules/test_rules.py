@@ -8,9 +8,9 @@ import onnx
 import onnx.reference
 import pytest
 from building import model_of
-from occ.compiler.driver import Compilation, Settings
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
 
 NET = """
 g (float[1,3,6,6] x) => (float[1,4,6,6] y, float[1,4,6,6] z)
@@ -266,7 +266,7 @@ def hinted(hint: str) -> list[object]:
     ],
 )
 def test_a_schedule_follows_the_hint_of_its_fusion(hint, there, gone) -> None:
-    from occ.compiler.driver import Compilation, Settings
+    from occ.compiler.driver.compilation import Compilation, Settings
 
     rng = np.random.default_rng(0)
     weights = {"w": (16, 16, 3, 3), "b": (16,), "v": (16, 1, 3, 3)}
@@ -293,7 +293,7 @@ def test_a_hint_that_is_not_known_is_refused(hint) -> None:
 
 
 def test_a_rule_file_that_changes_within_a_second_is_read_again(tmp_path):
-    from occ.compiler.plugins import load_file
+    from occ.compiler.driver.plugins import load_file
 
     path = tmp_path / "r.py"
     for number in (1, 2, 3):

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from building import mlp, reference
-from occ.runtime.artifact import LIBRARY, MANIFEST, WEIGHTS, Artifact
-from occ.runtime.buffers import ALIGNMENT
 
 import occ
+from occ.runtime.artifact import LIBRARY, MANIFEST, WEIGHTS, Artifact
+from occ.runtime.buffers import ALIGNMENT
 
 X = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32)
 

@@ -7,11 +7,11 @@ import numpy as np
 import onnx.parser
 import pytest
 from click.testing import CliRunner
-from occ.runtime.profile import profile
 
 import occ
 from occ.cli import cli
 from occ.compare import compare, difference, measure
+from occ.runtime.profile import profile
 
 MODEL = """
 <ir_version: 10, opset_import: ["" : 21]>

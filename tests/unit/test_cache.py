@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from occ.compiler.cache import Cache, cache_dir, digest
+
+from occ.compiler.cache.cache import Cache, cache_dir, digest
 
 WRITER = """
 import sys
 from pathlib import Path
-from occ.compiler.cache import Cache
+from occ.compiler.cache.cache import Cache
 cache = Cache(Path(sys.argv[1]))
 payload = sys.argv[2].encode() * 400_000
 while True:

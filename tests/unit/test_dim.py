@@ -7,6 +7,7 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Sym, symbol

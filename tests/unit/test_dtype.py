@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+
 from occ.compiler.ir import dtype as dt
 from occ.runtime.manifest import NUMPY_NAMES
 from occ.runtime.signature import numpy_dtype

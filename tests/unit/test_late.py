@@ -4,10 +4,10 @@ import numpy as np
 import onnx.parser
 import onnx.reference
 import pytest
-from occ.runtime.artifact import Artifact
-from occ.runtime.errors import RunError
 
 import occ
+from occ.runtime.artifact import Artifact
+from occ.runtime.errors import RunError
 
 TARGETS = ["interp", "cpu-jit"]
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'

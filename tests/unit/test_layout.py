@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from occ.compiler.ir.dim import symbol
 from occ.compiler.ir.layout import ROW, Layout, blocked, pack, panels, unpack
 

@@ -9,10 +9,10 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from occ.compiler.driver import Compilation, Settings
-from occ.compiler.passes.layout_activations import reshaped_order
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.passes.layout.layout_activations import reshaped_order
 
 
 @st.composite

@@ -35,7 +35,7 @@ def test_a_decided_if_in_a_branch_of_a_decided_if_is_gone(target):
         s = Shape(x)  r = Size(s)  two = Constant<value_int=2>()  k = Equal(r, two)
         y = If (k) < then_branch = t () => (float e) {{ {inner} }}, else_branch = f () => (float b) {{ b = Neg(x) }} >
     }}"""
-    from occ.compiler.driver import Compilation, Settings
+    from occ.compiler.driver.compilation import Compilation, Settings
 
     made = Compilation(onnx.parser.parse_model(text), Settings(target)).advance("inferred")
     assert [op.name for op in made.walk() if op.name != "yield"] == ["Relu"]
@@ -48,7 +48,7 @@ def test_an_identity_of_unknown_rank_is_gone():
                      else_branch = e () => (float b) { b = ReduceSum<keepdims=0>(x) } >
         y = Identity(z)
     }"""
-    from occ.compiler.driver import Compilation, Settings
+    from occ.compiler.driver.compilation import Compilation, Settings
 
     made = Compilation(onnx.parser.parse_model(text), Settings("cpu-jit")).advance("canonical")
     assert "Identity" not in [op.name for op in made.walk()]

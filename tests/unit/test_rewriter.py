@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.rewriter import Rewriter, erase_dead

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from building import mlp, model_of
-from occ.compiler.driver import Compilation, Settings
+
+from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Region
 from occ.compiler.ir.printer import module_text, weight_bytes
+from occ.compiler.ir.stages import STAGES
 from occ.compiler.ir.value import Weight
-from occ.compiler.stages import STAGES
 
 
 def conv() -> object:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from building import mlp, model_of, reference
-from occ.runtime import threads as threads_module
-from occ.runtime.entry import Call
 
 import occ
+from occ.runtime import threads as threads_module
+from occ.runtime.native.entry import Call
 
 MLP = mlp()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+
 from occ.compiler.ir import spill
 from occ.compiler.ir.module import Module
 from occ.runtime.mapped import mapped_file, release

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+
 from occ.compiler.interp.evaluate import run
 from occ.compiler.ir import dtype as dt
-from occ.compiler.ir.expr import cast
-from occ.compiler.ir.storage import is_stored, to_bytes
-from occ.compiler.ir.te import Builder, Param, TeFunc, Tensor
+from occ.compiler.ir.te.expr import cast
+from occ.compiler.ir.te.function import Builder, Param, TeFunc, Tensor
+from occ.compiler.ir.te.storage import is_stored, to_bytes
 from occ.compiler.ir.types import TensorType
 
 STORED = [t for t in dt.ALL if is_stored(t)]

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from occ.compiler.frontend.text import parse
 from occ.compiler.interp.evaluate import run
 from occ.compiler.ir import dtype as dt
-from occ.compiler.ir import expr as ex
 from occ.compiler.ir.dim import symbol
-from occ.compiler.ir.index import axis_symbols, simplify
 from occ.compiler.ir.module import Module, SymbolInfo
 from occ.compiler.ir.printer import module_text
-from occ.compiler.ir.te import Builder, Param, Stage, TeFunc
+from occ.compiler.ir.te import expr as ex
+from occ.compiler.ir.te.function import Builder, Param, Stage, TeFunc
+from occ.compiler.ir.te.index import axis_symbols, simplify
 from occ.compiler.ir.types import TensorType
 
 AXES = (ex.Axis("i0", 6), ex.Axis("i1", 4), ex.Axis("i2", 1))

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.stages import BY_NAME
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.verify import problems
-from occ.compiler.stages import BY_NAME
 
 TEXT = """module @m {stage="inferred"} {
   weight @w : f32[3] = dense<1.0, 2.0, 3.0>

@@ -8,7 +8,11 @@ from importlib import import_module
 from occ.compiler.ir.ops.spec import OpSpec
 
 FAMILIES = (
-    "elementwise", "reduce", "contraction", "window", "winograd", "strassen", "movement", "index", "shape_of", "normalize", "resize", "quantize", "attention", "attend", "linear_attention", "loss", "prefix", "recurrent", "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image", "ml", "contrib", "contrib_quantized", "contrib_blocks", "contrib_attention", "contrib_recurrent", "legacy", "internal", "codes",
+    "elementwise", "reduce", "contraction", "window", "own.winograd", "own.strassen", "movement", "index", "shape_of",
+    "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "recurrent",
+    "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image",
+    "ml", "contrib.operators", "contrib.quantized", "contrib.blocks", "contrib.attention", "contrib.recurrent", "own.legacy",
+    "own.internal", "own.quantised_codes",
 )  # fmt: skip
 
 

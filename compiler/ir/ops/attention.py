@@ -8,15 +8,16 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, exact_quotient
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.ops.reduce import over_axes
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import Dim, floordiv, product
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.expr import cast, equal, literal, where, wrap
 from occ.compiler.ir.ops.movement import static_dims, static_ints, unflatten
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, normalize_axes, show_shape
-from occ.compiler.ir.te import Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import cast, equal, literal, where, wrap
+from occ.compiler.ir.te.function import Tensor
 
 
 @op("Col2Im", static=("image_shape", "block_shape"))

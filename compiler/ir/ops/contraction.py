@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
-from occ.compiler.ir.expr import Expr, cast
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, show_shape
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast
+from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def matmul(t: Builder, name: str, a_: Tensor, b_: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Control flow. The sub-graphs are functions of the module; what they take from outside follows the formal operands.
 
-`If(cond, *captures) {then_branch=@f, else_branch=@g, captures=k}`; `passes/infer_control.py` finds the types, and
-`runtime/control.py` states what runs.
+`If(cond, *captures) {then_branch=@f, else_branch=@g, captures=k}`; `passes/infer/infer_control.py` finds the types, and
+`runtime/native/control.py` states what runs.
 """
 
 from __future__ import annotations

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
-from occ.compiler.ir.conversion import convert
 from occ.compiler.ir.dtype import BOOL, U8
-from occ.compiler.ir.expr import (
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import broadcast_shapes
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.conversion import convert
+from occ.compiler.ir.te.expr import (
     Bitcast,
     Const,
     Expr,
@@ -27,9 +29,7 @@ from occ.compiler.ir.expr import (
     not_equal,
     where,
 )  # fmt: skip
-from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import broadcast_shapes
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te.function import Builder, Tensor
 
 Fn = Callable[..., Expr]
 

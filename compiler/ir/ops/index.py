@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, is_positive, lower
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def positions(t: Builder, indices: Tensor, extent: Dim | Callable[..., Expr], name: str) -> Callable[..., Expr]:

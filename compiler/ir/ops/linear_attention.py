@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.expr import Expr, cast, wrap
 from occ.compiler.ir.ops.attention import head_scale, quotient, reshape, zeros
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.te import Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast, wrap
+from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 

@@ -11,10 +11,10 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, exact_quotient, floordiv, product
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.expr import Expr, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, normalize_axes, normalize_axis, show_shape
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te.expr import Expr, literal, maximum, minimum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def static_dims(operator: str, name: str, operand: Tensor) -> tuple[Dim, ...]:

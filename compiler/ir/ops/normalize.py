@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import floordiv
-from occ.compiler.ir.expr import Expr, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import normalize_axis
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 
 
 @op("BatchNormalization")

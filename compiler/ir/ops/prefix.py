@@ -6,14 +6,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import Sym, lower, upper
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.expr import Expr, binary, call, cast, equal, literal, where, wrap
 from occ.compiler.ir.ops.movement import static_dims, static_ints
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import normalize_axis
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, binary, call, cast, equal, literal, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def _cumulative(name: str, combine: str, neutral: int) -> OpSpec:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 import numpy as np
+
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.conversion import FLOAT8, quantize
 from occ.compiler.ir.dtype import F32, I32, U8, DType
-from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.ops.contraction import matmul
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import convolution
 from occ.compiler.ir.shape import normalize_axis, show_shape
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te.conversion import FLOAT8, quantize
+from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.value import Value
 
 Reader = Callable[[Sequence[Expr]], Expr]

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from occ.compiler.diagnostics import Unresolved
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import BOOL
-from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import normalize_axes, normalize_axis
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.types import TensorType
 
 

@@ -13,12 +13,12 @@ from typing import Any
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, floordiv
 from occ.compiler.ir.dtype import F64, I32, I64
-from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
-from occ.compiler.ir.functions import absolute
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import normalize_axes
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
+from occ.compiler.ir.te.functions import absolute
 
 
 @dataclass(frozen=True)

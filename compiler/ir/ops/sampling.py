@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import reduce
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import equal_dims, show_shape
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 
 CUBIC_A = -0.75  # of Keys' cubic convolution, as PyTorch has it
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum
 from occ.compiler.ir.dtype import I64, from_numpy
-from occ.compiler.ir.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 
 
 def pick(values: Sequence[Dim], k: Expr) -> Expr:

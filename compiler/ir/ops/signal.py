@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F64, I64
-from occ.compiler.ir.expr import Expr, call, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te.expr import Expr, call, cast, equal, literal, maximum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def _one(operator: str, name: str, operand: Tensor) -> Dim:

@@ -16,11 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import onnx
+from onnx.defs import OpSchema
+
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
-from onnx.defs import OpSchema
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
 MEANINGS = ("body", "composite", "host", "region", "kernel")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir import functions as f
-from occ.compiler.ir.expr import Expr, cast, literal, where
 from occ.compiler.ir.ops.spec import OpSpec
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast, literal, where
+from occ.compiler.ir.te.function import Builder, Tensor
 
 DOMAIN = "ai.onnx.preview.training"
 Rule = Callable[..., Sequence[Expr]]

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
-from occ.compiler.ir import functions as f
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.expr import Expr, cast, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, show_shape
-from occ.compiler.ir.te import Builder, Tensor
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, minimum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from occ.compiler.codegen_cann.prototypes import Formal, Prototype, prototypes
+from occ.compiler.codegen_cann.graph.prototypes import Formal, Prototype, prototypes
 
 FOLDER = Path(__file__).parent
 _TYPES = {

@@ -3,8 +3,8 @@
 from math import isinf, isnan
 
 from occ.compiler.ir.dim import Sym, rebuild
-from occ.compiler.ir.expr import Binary, Bitcast, Call, Cast, Const, Index, Load, Reduce, Select, Size
-from occ.compiler.ir.te import Scatter
+from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.te.function import Scatter
 
 C_TYPES = {
     "f32": "float", "f64": "double", "bool": "bool",

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from occ.compiler.ir.rewriter import Rewriter
-
 import occ
+from occ.compiler.ir.rewriter import Rewriter
 
 
 @dataclass(frozen=True)

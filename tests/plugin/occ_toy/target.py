@@ -7,14 +7,13 @@ import tempfile
 from pathlib import Path
 
 from occ.compiler.diagnostics import error
-from occ.compiler.option import Option
-from occ.compiler.passes.lower_te import LowerTe
+from occ.compiler.passes.lower.lower_te import LowerTe
+from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.pipeline import PIPELINES
-from occ.compiler.passes.plan_memory import PlanMemory
-from occ.compiler.plan import manifest, stored_weights
-from occ.compiler.target import Target
+from occ.compiler.plan.plan import manifest, stored_weights
+from occ.compiler.target.option import Option
+from occ.compiler.target.target import Target
 from occ.runtime.artifact import LIBRARY, Artifact
-
 from occ_toy.emit import C_TYPES, source
 
 

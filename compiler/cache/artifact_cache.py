@@ -1,0 +1,201 @@
+"""Artifacts of earlier builds, found again by what they were made from: the model, the options, and all that compiles.
+
+The key stands for everything that a build reads: the bytes of the model, the options, the compiler's own sources, the
+installed distributions, the C++ compiler and the processor. What a build reads beside that - rules of the user, plugins
+of other packages - is not tracked, so such builds are neither kept nor found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.cache.file_stamps import Stamps
+from occ.compiler.diagnostics import error
+from occ.compiler.target.entry_points import GROUPS, installed
+
+_LIMIT = 2 << 30  # bytes of kept artifacts; those that were not used for longest go first
+
+
+def limit() -> int:
+    """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or 2 GiB.
+
+    Raises:
+        CompileError: OCC0603 the variable is no number.
+    """
+    given = os.environ.get("OCC_CACHE_ARTIFACTS", "")
+    if given and not (given.isascii() and given.isdigit()):
+        raise error("OCC0603", f"OCC_CACHE_ARTIFACTS is {given!r}", help="set it to a number of bytes; 0 keeps none")
+    return int(given) if given else _LIMIT
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody asks to be built.
+
+    Attributes:
+        model: path of an .onnx file.
+        how: options that decide what the artifact is, by name.
+        stamps: what is known of files.
+    """
+
+    model: Path
+    how: Mapping[str, Any]
+    stamps: Stamps
+
+    @cached_property
+    def began(self) -> int:
+        """When the model was read for the key, in nanoseconds."""
+        return time.time_ns()
+
+    @cached_property
+    def key(self) -> str:
+        """What the artifact is kept under: of the model as it is when this is first asked for, so before the build."""
+        _ = self.began
+        how = json.dumps(dict(self.how), sort_keys=True, default=list)
+        return digest([self.model.stem, how, self.stamps.digest_of(self.model), *_surroundings()])
+
+
+@dataclass(frozen=True)
+class Found:
+    """An artifact of an earlier build: its file in the cache, and what was noted when it was kept."""
+
+    path: Path
+    facts: dict[str, Any]
+    request: Request
+
+    def copy_to(self, place: Path) -> bool:
+        """Write a copy under a temporary name and move it into place, unless it is there already; False if it has just
+        gone from the cache.
+
+        Raises:
+            OSError: the place cannot be written.
+        """
+        if self.request.stamps.holds(place, self.request.key):
+            return True
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{place.name[:60]}.", suffix=".tmp", dir=place.parent)
+        os.close(handle)
+        try:
+            shutil.copyfile(self.path, name)
+            os.chmod(name, 0o644)
+            os.replace(name, place)
+            self.request.stamps.note(place, self.request.key)
+        except FileNotFoundError:
+            return False
+        finally:
+            Path(name).unlink(missing_ok=True)
+        return True
+
+
+class ArtifactCache:
+    """The artifacts in a build cache.
+
+    Raises:
+        CompileError: as `limit`.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache, self.limit = cache, limit()
+
+    def find(self, request: Request) -> Found | None:
+        """The artifact that building the request would give, if it was built before and nothing has changed."""
+        if not self.limit:
+            return None
+        try:
+            with suppress(FileNotFoundError):
+                note = json.loads(self.cache.path("artifact", request.key, ".json").read_bytes())
+                folder, stamps = request.model.parent, request.stamps
+                if any(stamps.digest_of(folder / name) != seen for name, seen in note["files"].items()):
+                    return None
+                path = self.cache.path("artifact", request.key, ".occ")
+                os.utime(path)  # used: see `_shrink`
+                return Found(path, note["facts"], request)
+        except (OSError, ValueError, KeyError):
+            pass  # a cache that cannot be read is an empty one
+        return None
+
+    def keep(self, request: Request, artifact: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> None:
+        """Keep a copy of a finished artifact.
+
+        Args:
+            request: what was built.
+            artifact: the file.
+            files: external data that the model refers to, in its folder or below.
+            facts: what to note, JSON.
+        """
+        if artifact.stat().st_size > self.limit // 2 or any(map(installed, GROUPS)):
+            return
+        files, folder = list(files), request.model.resolve().parent
+        try:
+            if any(f.stat().st_mtime_ns > request.began for f in (request.model, *files)):
+                return  # written to while it was built
+            seen = {f.resolve().relative_to(folder).as_posix(): request.stamps.digest_of(f) for f in files}
+            with self.cache.workspace() as work:
+                copied = Path(work) / "artifact"
+                shutil.copyfile(artifact, copied)
+                self.cache.adopt("artifact", request.key, copied, ".occ")
+            note = json.dumps({"files": seen, "facts": dict(facts)})
+            self.cache.put("artifact", request.key, note.encode(), ".json")
+            request.stamps.note(artifact, request.key)
+            self._shrink()
+        except (OSError, ValueError):
+            return  # the build is done: that it is not kept is no error of it
+
+    def _shrink(self) -> None:
+        kept = [(p, p.stat()) for p in (self.cache.root / "artifact").glob("*/*.occ")]
+        total = sum(s.st_size for _, s in kept)
+        for path, stat in sorted(kept, key=lambda e: e[1].st_mtime):
+            if total <= self.limit:
+                return
+            path.with_suffix(".json").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            total -= stat.st_size
+
+
+def _surroundings() -> Iterator[str]:
+    """All that decides what the compiler makes of a model, beside the model and its options."""
+    yield sys.version
+    for folder in map(Path, sys.path):
+        if folder.is_dir():
+            yield from sorted(n for n in os.listdir(folder) if n.endswith((".dist-info", ".egg-info")))
+    for package in ("occ", "occ.compiler", "occ.runtime"):
+        for root in import_module(package).__path__:
+            yield from _sources(root)
+    for name in (os.environ.get("OCC_CXX"), "g++", "c++", "clang++"):
+        found = shutil.which(name) if name else None
+        yield f"{name}: {_stamp(os.path.realpath(found)) if found else None}"
+    yield f"{platform.platform()} {os.cpu_count()}"
+    yield _processor()
+
+
+def _sources(root: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders.sort()
+        yield from (f"{n}: {_stamp(os.path.join(folder, n))}" for n in sorted(names) if not n.endswith(".pyc"))
+
+
+def _stamp(path: str) -> str:
+    stat = os.stat(path)
+    return f"{stat.st_size} bytes of {stat.st_mtime_ns}"
+
+
+def _processor() -> str:
+    """What the kernel says of the first processor, without what changes from moment to moment."""
+    with suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+        return "\n".join(line for line in first.splitlines() if "MHz" not in line and "bogomips" not in line)
+    return platform.processor()

@@ -1,0 +1,71 @@
+"""What files hold, remembered for as long as the file system says that they are the same.
+
+A file is known by what `stat` gives of it, as in git's index: device, inode, size, and the times of the last change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from occ.compiler.cache.cache import Cache, digest
+
+_SETTLED = 2_000_000_000  # nanoseconds: a younger file may change again without a change of its times
+
+
+class Stamps:
+    """Notes on files, in a build cache."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def digest_of(self, path: Path) -> str:
+        """The SHA-256 of a file, which is read only if nothing is known of it or it has changed.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        now, before = time.time_ns(), _stat(path)
+        known = self._of(path, before)
+        if known is not None:
+            return known
+        with open(path, "rb") as f:
+            found = hashlib.file_digest(f, "sha256").hexdigest()  # processors have instructions for this one
+        if max(before[-2:]) + _SETTLED < now and _stat(path) == before:
+            self._put(path, before, found)
+        return found
+
+    def note(self, path: Path, holds: str) -> None:
+        """Note what a file holds that was just written."""
+        self._put(path, _stat(path), holds)
+
+    def holds(self, path: Path, what: str) -> bool:
+        """Whether a file is known to hold that."""
+        try:
+            return self._of(path, _stat(path)) == what
+        except OSError:
+            return False
+
+    def _of(self, path: Path, stat: list[int]) -> str | None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            note = json.loads(self.cache.path("stat", _key(path), ".json").read_bytes())
+            if note["stat"] == stat:
+                return str(note["holds"])
+        return None
+
+    def _put(self, path: Path, stat: list[int], holds: str) -> None:
+        with suppress(OSError):  # a note that cannot be written is one that is not there
+            self.cache.put("stat", _key(path), json.dumps({"stat": stat, "holds": holds}).encode(), ".json")
+
+
+def _key(path: Path) -> str:
+    return digest([os.path.realpath(path)])
+
+
+def _stat(path: Path) -> list[int]:
+    s = os.stat(path)
+    return [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]

@@ -1,0 +1,1 @@
+"""GE graphs: nodes, formats, prototypes, and what is checked of them."""

@@ -1,0 +1,1 @@
+"""From ONNX's operators to those of GE, a family a file."""

@@ -1,0 +1,234 @@
+"""Elementwise operators as GE nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from occ.compiler.codegen_cann.graph.formats import FLOATS, occ_type
+from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.graph.prototypes import prototypes
+from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, elementwise
+from occ.compiler.ir.op import Op
+
+Row = Callable[..., Any]
+
+# Operators with one result of the operands' type and no attributes: ONNX name -> GE name.
+SAME_TYPE = {
+    "Abs": "Abs", "Acos": "Acos", "Acosh": "Acosh", "Add": "Add", "Asin": "Asin", "Asinh": "Asinh", "Atan": "Atan",
+    "Atanh": "Atanh", "BitwiseAnd": "BitwiseAnd", "BitwiseNot": "Invert", "BitwiseOr": "BitwiseOr",
+    "BitwiseXor": "BitwiseXor", "Ceil": "Ceil", "Cos": "Cos", "Cosh": "Cosh", "Erf": "Erf", "Exp": "Exp",
+    "Floor": "Floor", "HardSwish": "HardSwish", "Log": "Log", "Mish": "Mish", "Mul": "Mul", "Neg": "Neg",
+    "Reciprocal": "Reciprocal", "Relu": "Relu", "Round": "Round", "Sigmoid": "Sigmoid", "Sign": "Sign", "Sin": "Sin",
+    "Sinh": "Sinh", "Softplus": "Softplus", "Softsign": "Softsign", "Sqrt": "Sqrt", "Sub": "Sub", "Tan": "Tan",
+    "Tanh": "Tanh",
+}  # fmt: skip
+# Operators whose result is BOOL.
+PREDICATES = {
+    "Equal": "Equal", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual", "Less": "Less", "LessOrEqual": "LessEqual",
+    "IsNaN": "IsNan", "And": "LogicalAnd", "Or": "LogicalOr", "Not": "LogicalNot",
+}  # fmt: skip
+# Types to compute in, where the GE operator does not take the operands' own; each holds every value of the first.
+_WIDER = {
+    "BOOL": ("INT8", "INT32", "FLOAT16", "FLOAT"), "INT8": ("INT16", "INT32", "FLOAT16", "FLOAT"),
+    "UINT8": ("INT16", "INT32", "FLOAT16", "FLOAT"), "INT16": ("INT32", "INT64", "FLOAT"),
+    "UINT16": ("INT32", "INT64", "FLOAT"), "INT32": ("INT64", "DOUBLE"), "UINT32": ("INT64", "DOUBLE"),
+    "FLOAT16": ("FLOAT", "DOUBLE"), "BF16": ("FLOAT", "DOUBLE"), "FLOAT": ("DOUBLE",),
+}  # fmt: skip
+
+
+def computing_type(kind: str, dtype: str, position: int = 0) -> str:
+    """The element type in which a GE operator can compute on operands of `dtype`.
+
+    Raises:
+        Unsupported: it takes neither the type nor one that holds all its values.
+    """
+    allowed = prototypes()[kind].inputs[position].dtypes
+    for name in (dtype, *_WIDER.get(dtype, ())):
+        if not allowed or name in allowed:
+            return name
+    raise Unsupported(f"GE `{kind}` does not take {dtype}")
+
+
+def widened(e: Emitter, kind: str, *xs: Ref, **attrs: Any) -> Ref:
+    """An elementwise node on operands cast to a type that it takes, and its result cast back."""
+    dtype = xs[0].dtype
+    inner = computing_type(kind, dtype)
+    return e.cast(e.op(kind, *(e.cast(x, inner) for x in xs), **attrs), dtype)
+
+
+def _same(kind: str) -> Row:
+    return lambda e, op, *xs: widened(e, kind, *xs)
+
+
+def _predicate(kind: str) -> Row:
+    def row(e: Emitter, op: Op, *xs: Ref) -> Ref:
+        inner = computing_type(kind, xs[0].dtype)
+        cast = [e.cast(x, inner) for x in xs]
+        return e.op(kind, *cast, out=Desc("BOOL", elementwise(cast).shape))
+
+    return row
+
+
+def _with(kind: str, **names: str) -> Row:
+    """A unary operator whose attributes only change their names: GE name -> ONNX name."""
+    return lambda e, op, x: widened(e, kind, x, **{ge: getattr(op.a, onnx) for ge, onnx in names.items()})
+
+
+def _chain(kind: str) -> Row:
+    def row(e: Emitter, op: Op, *xs: Ref) -> Ref:
+        total = xs[0]
+        for x in xs[1:]:
+            total = widened(e, kind, total, x)
+        return total
+
+    return row
+
+
+def _mean(e: Emitter, op: Op, *xs: Ref) -> Ref:
+    total = _chain("Add")(e, op, *xs)
+    return (
+        e.op("Muls", total, value=1 / len(xs))
+        if total.dtype in FLOATS
+        else e.op("TruncateDiv", total, e.scalar(len(xs), total))
+    )
+
+
+def _div(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
+    return widened(e, "RealDiv" if x.dtype in FLOATS else "TruncateDiv", x, y)
+
+
+def _mod(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
+    return widened(e, "Mod" if op.a.fmod else "FloorMod", x, y)
+
+
+def _pow(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
+    if x.dtype == y.dtype:
+        return widened(e, "Pow", x, y)
+    inner = "DOUBLE" if "DOUBLE" in (x.dtype, y.dtype) else "FLOAT"
+    return e.cast(e.op("Pow", e.cast(x, inner), e.cast(y, inner)), x.dtype)
+
+
+def _where(e: Emitter, op: Op, c: Ref, x: Ref, y: Ref) -> Ref:
+    inner = computing_type("SelectV2", x.dtype, 1)
+    shape = tuple(int(d) for d in np.broadcast_shapes(c.shape, x.shape, y.shape))
+    made = e.op("SelectV2", c, e.cast(x, inner), e.cast(y, inner), out=Desc(inner, shape))
+    return e.cast(made, x.dtype)
+
+
+def _xor(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
+    x, y = e.cast(x, "INT32"), e.cast(y, "INT32")
+    return e.op("NotEqual", x, y, out=Desc("BOOL", elementwise([x, y]).shape))
+
+
+def _clip(e: Emitter, op: Op, x: Ref, lo: Ref | None = None, hi: Ref | None = None) -> Ref:
+    if lo is not None and hi is not None:
+        # ONNX gives the upper bound where the bounds cross; ClipByValue leaves that open.
+        return widened(e, "ClipByValue", x, lo, hi) if _ordered(lo, hi) else _bounded(e, x, lo, hi)
+    return _bounded(e, x, lo, hi)
+
+
+def _ordered(lo: Ref, hi: Ref) -> bool:
+    return lo.node.type == hi.node.type == "Const" and bool(lo.node.value <= hi.node.value)
+
+
+def _bounded(e: Emitter, x: Ref, lo: Ref | None, hi: Ref | None) -> Ref:
+    if lo is not None:
+        x = widened(e, "Maximum", x, lo)
+    if hi is not None:
+        x = widened(e, "Minimum", x, hi)
+    return e.op("Identity", x) if lo is None and hi is None else x
+
+
+def _gelu(e: Emitter, op: Op, x: Ref) -> Ref:
+    if op.a.approximate == "tanh":
+        return widened(e, "Gelu", x)  # GE's Gelu is the tanh form
+    inner = e.cast(x, "FLOAT")
+    half = e.op("Muls", e.op("Adds", e.op("Erf", e.op("Muls", inner, value=math.sqrt(0.5))), value=1.0), value=0.5)
+    return e.cast(e.op("Mul", inner, half), x.dtype)
+
+
+def _isinf(e: Emitter, op: Op, x: Ref) -> Ref:
+    x = e.cast(x, computing_type("IsInf", x.dtype))
+    if not (op.a.detect_positive or op.a.detect_negative):
+        return e.constant(np.zeros(x.shape, bool))
+    found = e.op("IsInf", x, out=Desc("BOOL", x.shape))
+    if op.a.detect_positive and op.a.detect_negative:
+        return found
+    sign = "Greater" if op.a.detect_positive else "Less"
+    return e.op("LogicalAnd", found, e.op(sign, x, e.scalar(0, x), out=Desc("BOOL", x.shape)))
+
+
+def _prelu(e: Emitter, op: Op, x: Ref, slope: Ref) -> Ref:
+    if x.dtype not in ("FLOAT", "FLOAT16", "BF16"):
+        zero = e.scalar(0, x)
+        low = widened(e, "Mul", widened(e, "Minimum", x, zero), slope)
+        return widened(e, "Add", widened(e, "Maximum", x, zero), low)
+    full = (1,) * (len(x.shape) - len(slope.shape)) + slope.shape
+    count = math.prod(full)
+    if count == 1 or (len(full) > 1 and count == full[1] == x.shape[1]):
+        return e.op("PRelu", x, e.reshape(slope, (count,)), out=x.desc)
+    negative = e.op("Less", x, e.scalar(0, x), out=Desc("BOOL", x.shape))
+    return e.op("SelectV2", negative, e.op("Mul", x, slope), x, out=x.desc)
+
+
+def _selu(e: Emitter, op: Op, x: Ref) -> Ref:
+    if abs(op.a.alpha - 1.67326319) < 1e-6 and abs(op.a.gamma - 1.05070102) < 1e-6:
+        return e.op("Selu", x)
+    return e.op("Muls", widened(e, "Elu", x, alpha=float(op.a.alpha)), value=float(op.a.gamma))
+
+
+def _celu(e: Emitter, op: Op, x: Ref) -> Ref:
+    alpha = float(op.a.alpha)
+    return widened(e, "Celu", x, alpha1=alpha, alpha2=alpha)
+
+
+def _thresholded(e: Emitter, op: Op, x: Ref) -> Ref:
+    above = e.op("Greater", x, e.scalar(op.a.alpha, x), out=Desc("BOOL", x.shape))
+    return e.op("SelectV2", above, x, e.scalar(0, x), out=x.desc)
+
+
+def _shift(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
+    return e.op("LeftShift" if op.a.direction == "LEFT" else "RightShift", x, y)
+
+
+def _cast(e: Emitter, op: Op, x: Ref) -> Ref:
+    target = e.type(op.result).dtype
+    if "STRING" in (x.dtype, target):
+        raise Unsupported("GE `Cast` does not take strings")
+    if x.dtype in FLOATS and target == "BOOL":  # whatever is not zero is true, also where truncation would give zero
+        return e.op("NotEqual", x, e.scalar(0, x), out=Desc("BOOL", x.shape))
+    return e.op("Cast", x, out=Desc(target, x.shape, x.desc.format), dst_type=target)
+
+
+def _dropout(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> tuple[Ref, ...]:
+    training = e.known(op, 2)
+    if training is not None and bool(training.reshape(-1)[0]):
+        raise Unsupported("it is in training mode")
+    return e.op("Identity", x), e.constant(np.ones(x.shape, bool))
+
+
+def _thresh_shrink(e: Emitter, op: Op, x: Ref) -> Ref:
+    if x.dtype not in FLOATS:
+        raise Unsupported(f"GE `Shrink` does not take {x.dtype}")
+    return widened(e, "Shrink", x, lambd=float(op.a.lambd), bias=float(op.a.bias))
+
+
+def like(x: Ref, value: float) -> np.ndarray:
+    """A rank-0 array of the type of an output."""
+    return np.array(value, occ_type(x.dtype).numpy)
+
+
+ROWS: dict[str, Row] = {
+    **{name: _same(kind) for name, kind in SAME_TYPE.items()},
+    **{name: _predicate(kind) for name, kind in PREDICATES.items()},
+    "BitShift": _shift, "Cast": _cast, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
+    "Elu": _with("Elu", alpha="alpha"), "Gelu": _gelu, "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
+    "Identity": _same("Identity"), "IsInf": _isinf, "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
+    "Max": _chain("Maximum"), "Mean": _mean, "Min": _chain("Minimum"), "Mod": _mod, "PRelu": _prelu, "Pow": _pow,
+    "Selu": _selu, "Shrink": _thresh_shrink, "Sum": _chain("Add"), "Swish": _with("Swish", scale="alpha"),
+    "ThresholdedRelu": _thresholded, "Where": _where, "Xor": _xor,
+}  # fmt: skip

@@ -1,0 +1,361 @@
+"""Operators that move, cut, join and select elements as GE nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.elementwise import computing_type
+from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
+from occ.compiler.codegen_cann.mapping.window import pad
+from occ.compiler.ir.op import Op
+
+Row = Callable[..., Any]
+
+
+def through(e: Emitter, kind: str, x: Ref, run: Callable[[Ref], Ref], position: int = 0) -> Ref:
+    """Something that moves elements, on a type that the GE operator takes."""
+    inner = computing_type(kind, x.dtype, position)
+    return e.cast(run(e.cast(x, inner)), x.dtype)
+
+
+def _view(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    return e.op("Reshape", x, e.ints(e.type(op.result).shape), out=e.type(op.result))
+
+
+def _squeeze(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    out = e.type(op.result)
+    given = e.known(op, 1)
+    axes = [k for k, d in enumerate(x.shape) if d == 1] if given is None else [int(k) % len(x.shape) for k in given]
+    return e.op("Squeeze", x, out=out, axis=sorted(axes)) if axes else e.op("Identity", x)
+
+
+def _unsqueeze(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    out, axes = e.type(op.result), e.known(op, 1)
+    assert axes is not None, "Unsqueeze has axes"
+    listed = sorted(int(k) % len(out.shape) for k in axes.reshape(-1))
+    return e.op("Unsqueeze", x, out=out, axes=listed) if listed else e.op("Identity", x)
+
+
+def _transpose(e: Emitter, op: Op, x: Ref) -> Ref:
+    perm = [int(k) % len(x.shape) for k in op.attrs.get("perm", tuple(range(len(x.shape)))[::-1])]
+    return through(
+        e,
+        "Transpose",
+        x,
+        lambda v: e.op("Transpose", v, e.ints(perm, np.int32), out=Desc(v.dtype, tuple(v.shape[p] for p in perm))),
+    )
+
+
+def _expand(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    shape = e.type(op.result).shape
+    return through(e, "BroadcastTo", x, lambda v: e.op("BroadcastTo", v, e.ints(shape), out=Desc(v.dtype, shape)))
+
+
+def _tile(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    times = e.known(op, 1)
+    assert times is not None, "Tile has repeats"
+    shape = e.type(op.result).shape
+    return through(e, "Tile", x, lambda v: e.op("Tile", v, e.ints(times.reshape(-1)), out=Desc(v.dtype, shape)))
+
+
+def sliced(
+    e: Emitter, x: Ref, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], steps: Sequence[int]
+) -> Ref:
+    """A strided slice over some axes; begins and ends as numpy takes them, after clamping."""
+    shape = list(x.shape)
+    for b, f, k, s in zip(begin, end, axes, steps, strict=True):
+        shape[k] = len(range(x.shape[k])[slice(b, None if s < 0 and f < -x.shape[k] else f, s)])
+    out = Desc(computing_type("StridedSliceV2", x.dtype), tuple(shape))
+    made = e.op(
+        "StridedSliceV2", e.cast(x, out.dtype), e.ints(begin), e.ints(end), e.ints(axes), e.ints(steps), out=out
+    )
+    return e.cast(made, x.dtype)
+
+
+def _slice(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    starts, ends, axes, steps = (e.known(op, k) for k in (1, 2, 3, 4))
+    assert starts is not None, "Slice has starts"
+    assert ends is not None, "Slice has ends"
+    where = [int(k) % len(x.shape) for k in axes] if axes is not None else list(range(len(starts)))
+    step = [int(s) for s in steps] if steps is not None else [1] * len(starts)
+    begin: list[int] = []
+    end: list[int] = []
+    for b, f, k, s in zip(starts, ends, where, step, strict=True):
+        r = range(x.shape[k])[slice(int(b), int(f) if int(f) >= -x.shape[k] or s > 0 else None, s)]
+        # After the first element of a backward slice comes -1, which would mean the last one.
+        begin.append(r.start)
+        end.append(r.stop if r.stop >= 0 else -x.shape[k] - 1)
+    return sliced(e, x, begin, end, where, step)
+
+
+def joined(e: Emitter, xs: Sequence[Ref], axis: int) -> Ref:
+    """A concatenation."""
+    if len(xs) == 1:
+        return xs[0]
+    shape = list(xs[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in xs)
+    inner = computing_type("ConcatD", xs[0].dtype)
+    cast = [e.cast(x, inner) for x in xs]
+    return e.cast(e.op("ConcatD", cast, out=Desc(inner, tuple(shape)), concat_dim=axis, N=len(xs)), xs[0].dtype)
+
+
+def _concat(e: Emitter, op: Op, *xs: Ref) -> Ref:
+    axis = op.a.axis % len(xs[0].shape)
+    kept = [x for x in xs if x.shape[axis] != 0]
+    made = joined(e, kept or xs[:1], axis)
+    return e.op("Identity", made) if len(kept) < 2 else made
+
+
+def _split(e: Emitter, op: Op, x: Ref, *_: Any) -> tuple[Ref, ...]:
+    axis = op.a.axis % len(x.shape)
+    shapes = [e.type(r).shape for r in op.results]
+    sizes = [s[axis] for s in shapes]
+    if len(sizes) == 1:
+        return (e.op("Identity", x),)
+    inner = computing_type("SplitV", x.dtype)
+    outs = [Desc(inner, s) for s in shapes]
+    made = e.op(
+        "SplitV", e.cast(x, inner), e.ints(sizes), e.constant(np.array(axis, np.int32)), out=outs, num_split=len(sizes)
+    )
+    return tuple(e.cast(r, x.dtype) for r in made)
+
+
+def from_end(e: Emitter, indices: Ref, size: int) -> Ref:
+    """Indices with negative ones counted from the end."""
+    if indices.node.type == "Const":
+        data = indices.node.value
+        if data.size and (data.min() < -size or data.max() >= size):
+            raise Unsupported("an index lies outside of the tensor")
+        return e.constant(np.where(data < 0, data + size, data).astype(data.dtype)) if np.any(data < 0) else indices
+    negative = e.op("Less", indices, e.scalar(0, indices), out=Desc("BOOL", indices.shape))
+    return e.op("SelectV2", negative, e.op("Add", indices, e.scalar(size, indices)), indices, out=indices.desc)
+
+
+def gathered(e: Emitter, x: Ref, at: np.ndarray, axis: int) -> Ref:
+    """The elements at constant positions along an axis."""
+    shape = (*x.shape[:axis], len(at), *x.shape[axis + 1 :])
+    inner = computing_type("GatherV2", x.dtype)
+    where = e.constant(np.array(axis, np.int32))
+    return e.cast(e.op("GatherV2", e.cast(x, inner), e.constant(at), where, out=Desc(inner, shape)), x.dtype)
+
+
+def _gather(e: Emitter, op: Op, x: Ref, indices: Ref) -> Ref:
+    axis = op.a.axis % len(x.shape)
+    found = from_end(e, indices, x.shape[axis])
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    at = e.constant(np.array(axis, np.int32))
+    return through(e, "GatherV2", x, lambda v: e.op("GatherV2", v, found, at, out=Desc(v.dtype, shape)))
+
+
+def _gather_elements(e: Emitter, op: Op, x: Ref, indices: Ref) -> Ref:
+    axis = op.a.axis % len(x.shape)
+    found = from_end(e, indices, x.shape[axis])
+    return through(
+        e, "GatherElements", x, lambda v: e.op("GatherElements", v, found, out=Desc(v.dtype, indices.shape), dim=axis)
+    )
+
+
+def _point_indices(e: Emitter, indices: Ref, shape: Sequence[int]) -> Ref:
+    """Points of GatherND and ScatterND, negative coordinates counted from the end."""
+    size = np.array(shape[: indices.shape[-1]], np.int64)
+    if indices.node.type == "Const":
+        data = indices.node.value
+        return e.constant(np.where(data < 0, data + size, data)) if np.any(data < 0) else indices
+    negative = e.op("Less", indices, e.scalar(0, indices), out=Desc("BOOL", indices.shape))
+    return e.op("SelectV2", negative, e.op("Add", indices, e.constant(size)), indices, out=indices.desc)
+
+
+def _gather_nd(e: Emitter, op: Op, x: Ref, indices: Ref) -> Ref:
+    batch = op.a.batch_dims
+    if batch:  # the batch axes become coordinates of their own
+        lead = indices.shape[:batch]
+        grid = np.stack(np.meshgrid(*map(np.arange, lead), indexing="ij"), -1).astype(np.int64)
+        wide = grid.reshape(*lead, *(1,) * (len(indices.shape) - batch - 1), batch)
+        own = e.constant(np.ascontiguousarray(np.broadcast_to(wide, (*indices.shape[:-1], batch))))
+        indices = joined(e, [own, indices], len(indices.shape) - 1)
+    found = _point_indices(e, indices, x.shape)
+    out = e.type(op.result).shape
+    return through(e, "GatherNd", x, lambda v: e.op("GatherNd", v, found, out=Desc(v.dtype, out)))
+
+
+def _scatter_elements(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) -> Ref:
+    reduction, axis = op.a.reduction, op.a.axis % len(x.shape)
+    found = from_end(e, indices, x.shape[axis])
+    if reduction in ("max", "min"):
+        return _scatter_points(e, _SCATTER_ND[reduction], x, found, updates, axis)
+    inner = computing_type("ScatterElements", x.dtype)
+    out = Desc(inner, x.shape)
+    given = e.cast(x, inner), found, e.cast(updates, inner)
+    return e.cast(e.op("ScatterElements", *given, out=out, axis=axis, reduction=reduction), x.dtype)
+
+
+def _scatter_points(e: Emitter, kind: str, x: Ref, indices: Ref, updates: Ref, axis: int) -> Ref:
+    """Elements as points: their own coordinates, the one on `axis` from the indices."""
+    if not x.shape:
+        raise Unsupported("it scatters into a scalar")
+    own = np.indices(indices.shape)
+    at = e.cast(indices, "INT64")
+    columns = [at if k == axis else e.constant(own[k].astype(np.int64)) for k in range(len(x.shape))]
+    points = joined(e, [e.reshape(c, (*indices.shape, 1)) for c in columns], len(indices.shape))
+    inner = computing_type(kind, x.dtype)
+    return e.cast(e.op(kind, e.cast(x, inner), points, e.cast(updates, inner), out=Desc(inner, x.shape)), x.dtype)
+
+
+_SCATTER_ND = {
+    "none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "TensorScatterMax", "min": "TensorScatterMin",
+}  # fmt: skip
+
+
+def _scatter_nd(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) -> Ref:
+    kind = _SCATTER_ND.get(op.a.reduction)
+    if kind is None:
+        raise Unsupported(f"GE has no scatter with the reduction `{op.a.reduction}`")
+    inner = computing_type(kind, x.dtype)
+    made = e.op(
+        kind, e.cast(x, inner), _point_indices(e, indices, x.shape), e.cast(updates, inner), out=Desc(inner, x.shape)
+    )
+    return e.cast(made, x.dtype)
+
+
+def _pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    pads, axes = e.known(op, 1), e.known(op, 3)
+    assert pads is not None, "Pad has pads"
+    value = e.ref(op.operands[2]) if len(op.operands) > 2 and op.operands[2] is not None else None
+    rank = len(x.shape)
+    where = [int(k) % rank for k in axes] if axes is not None else list(range(rank))
+    begins, ends = [0] * rank, [0] * rank
+    for k, b, f in zip(where, pads[: len(where)], pads[len(where) :], strict=True):
+        begins[k], ends[k] = int(b), int(f)
+    mode = op.a.mode
+    if min([*begins, *ends], default=0) < 0:
+        x = _cut(e, x, begins, ends)
+        begins, ends = ([max(p, 0) for p in side] for side in (begins, ends))
+    shape = [d + b + f for d, b, f in zip(x.shape, begins, ends, strict=True)]
+    if value is not None and value.shape:
+        value = e.reshape(value, ())
+    if mode == "wrap":
+        return _wrapped(e, x, begins, ends)
+    if not any([*begins, *ends]):
+        return e.op("Identity", x)
+    inner = computing_type("PadV3", x.dtype)
+    fill = e.cast(value, inner) if value is not None else None
+    return e.cast(pad(e, e.cast(x, inner), begins, ends, shape, mode, fill), x.dtype)
+
+
+def _cut(e: Emitter, x: Ref, begins: Sequence[int], ends: Sequence[int]) -> Ref:
+    begin = [max(-b, 0) for b in begins]
+    end = [d - max(-f, 0) for d, f in zip(x.shape, ends, strict=True)]
+    return sliced(e, x, begin, end, range(len(begin)), [1] * len(begin))
+
+
+def _wrapped(e: Emitter, x: Ref, begins: Sequence[int], ends: Sequence[int]) -> Ref:
+    for k, (b, f) in enumerate(zip(begins, ends, strict=True)):
+        size = x.shape[k]
+        if not b and not f:
+            continue
+        x = gathered(e, x, np.arange(-b, size + f) % size, k)
+    return x
+
+
+def _space(kind: str) -> Row:
+    def row(e: Emitter, op: Op, x: Ref) -> Ref:
+        if kind == "SpaceToDepth" and getattr(op.a, "mode", "DCR") == "CRD":
+            b, (n, c, h, w) = op.a.blocksize, x.shape
+            apart = e.transpose(e.reshape(x, (n, c, h // b, b, w // b, b)), [0, 1, 3, 5, 2, 4])
+            return e.reshape(apart, (n, c * b * b, h // b, w // b))
+        mode = {"mode": op.a.mode} if kind == "DepthToSpace" else {}
+        out = Desc(x.dtype, e.type(op.result).shape, "NCHW")
+        made = e.op(kind, x, out=out, block_size=op.a.blocksize, data_format="NCHW", **mode)
+        made.node.formats = {"x": "NCHW"}
+        return made
+
+    return row
+
+
+def _trilu(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    k = e.known(op, 1)
+    shift = 0 if k is None else int(k.reshape(-1)[0])
+    ones = np.ones(x.shape[-2:], bool)
+    mask = e.constant(np.triu(ones, shift) if op.a.upper else np.tril(ones, shift))
+    inner = computing_type("SelectV2", x.dtype, 1)
+    made = e.op("SelectV2", mask, e.cast(x, inner), e.scalar(0, inner), out=Desc(inner, x.shape))
+    return e.cast(made, x.dtype)
+
+
+def _one_hot(e: Emitter, op: Op, indices: Ref, _: Ref | None, values: Ref) -> Ref:
+    out = e.type(op.result)
+    axis = op.a.axis % len(out.shape)
+    depth = out.shape[axis]
+    inner = "INT32" if indices.dtype not in ("INT64", "INT32") else indices.dtype
+    plain = e.op("FloorMod", e.op("Add", e.cast(indices, inner), e.scalar(depth, inner)), e.scalar(depth, inner))
+    outside = e.cast(indices, inner)
+    low = e.op("Less", outside, e.scalar(-depth, inner), out=Desc("BOOL", indices.shape))
+    high = e.op("GreaterEqual", outside, e.scalar(depth, inner), out=Desc("BOOL", indices.shape))
+    wrong = e.op("LogicalOr", low, high, out=Desc("BOOL", indices.shape))
+    found = e.op("SelectV2", wrong, e.scalar(-1, inner), plain, out=Desc(inner, indices.shape))
+    kind = computing_type("OneHot", values.dtype, 2)
+    off, on = (e.reshape(sliced(e, e.cast(values, kind), [k], [k + 1], [0], [1]), ()) for k in (0, 1))
+    at = -1 if axis == len(out.shape) - 1 else axis
+    made = e.op("OneHot", found, e.constant(np.array(depth, np.int32)), on, off, out=Desc(kind, out.shape), axis=at)
+    return e.cast(made, values.dtype)
+
+
+def _range(e: Emitter, op: Op, *xs: Ref | None) -> Ref:
+    known = [e.known(op, k) for k in range(3)]
+    start, limit, delta = (v.reshape(-1)[0] for v in known if v is not None)
+    made = np.arange(start, limit, delta)
+    return e.constant(made.astype(start.dtype))
+
+
+def _constant_of_shape(e: Emitter, op: Op, *_: Any) -> Ref:
+    out = e.type(op.result)
+    value = op.attrs.get("value")
+    fill = np.zeros(1, np.float32) if value is None else np.asarray(value)
+    inner = computing_type("Fill", out.dtype, 1)
+    made = e.op("Fill", e.ints(out.shape), e.cast(e.constant(fill.reshape(())), inner), out=Desc(inner, out.shape))
+    return e.cast(made, out.dtype)
+
+
+def _shape(e: Emitter, op: Op, x: Ref) -> Ref:
+    size = op.a
+    stop = len(x.shape) if size.end is None else size.end
+    return e.ints(list(x.shape)[size.start or 0 : stop])
+
+
+def _size(e: Emitter, op: Op, x: Ref) -> Ref:
+    return e.constant(np.array(np.prod(x.shape, dtype=np.int64), np.int64))
+
+
+def _reverse_sequence(e: Emitter, op: Op, x: Ref, lengths: Ref) -> Ref:
+    return e.op("ReverseSequence", x, lengths, out=x.desc, seq_dim=op.a.time_axis, batch_dim=op.a.batch_axis)
+
+
+def _eye_like(e: Emitter, op: Op, x: Ref) -> Ref:
+    from occ.compiler.codegen_cann.graph.formats import occ_type
+
+    out = e.type(op.result)
+    return e.constant(np.eye(*out.shape, k=op.a.k or 0, dtype=occ_type(out.dtype).numpy))
+
+
+def _compress(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    condition = e.known(op, 1)
+    assert condition is not None, "Compress has a condition"
+    axis = op.attrs.get("axis")
+    flat = x if axis is not None else e.reshape(x, (int(np.prod(x.shape)),))
+    k = 0 if axis is None else axis % len(x.shape)
+    return gathered(e, flat, np.flatnonzero(condition[: flat.shape[k]]).astype(np.int64), k)
+
+
+ROWS: dict[str, Row] = {
+    "Compress": _compress, "Concat": _concat, "ConstantOfShape": _constant_of_shape,
+    "DepthToSpace": _space("DepthToSpace"), "Expand": _expand, "EyeLike": _eye_like, "Flatten": _view, "Gather": _gather,
+    "GatherElements": _gather_elements, "GatherND": _gather_nd, "OneHot": _one_hot, "Pad": _pad, "Range": _range,
+    "Reshape": _view, "ReverseSequence": _reverse_sequence, "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd, "Shape": _shape, "Size": _size, "Slice": _slice, "SpaceToDepth": _space("SpaceToDepth"),
+    "Split": _split, "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Trilu": _trilu,
+    "Unsqueeze": _unsqueeze, "legacy.Align": _view,
+}  # fmt: skip

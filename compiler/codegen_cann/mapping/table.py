@@ -1,0 +1,168 @@
+"""The mapping: which GE nodes stand for each operator, and how a list of ops becomes a GE graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+
+from occ.compiler.codegen_cann.graph.graph import Graph, Ref, data_node, drop_dead
+from occ.compiler.codegen_cann.graph.validate import node_problems
+from occ.compiler.codegen_cann.mapping import (
+    attention,
+    control,
+    elementwise,
+    linear,
+    qlinear,
+    quantize,
+    reduce,
+    region,
+    resize,
+    sample,
+    shape,
+    window,
+)
+from occ.compiler.codegen_cann.mapping.elementwise import Row
+from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, describe
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+
+_FAMILIES = (
+    elementwise, window, linear, reduce, shape, resize, quantize, qlinear, attention, control, sample, region,
+)  # fmt: skip
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """A row per operator: a function of the emitter, the op and its operands that gives its results.
+
+    Raises:
+        ValueError: two families have a row for the same operator.
+    """
+    table: dict[str, Row] = {}
+    for family in _FAMILIES:
+        if twice := set(table) & set(family.ROWS):
+            raise ValueError(f"two rows for {sorted(twice)}")
+        table |= family.ROWS
+    return MappingProxyType(table)
+
+
+def takes(name: str) -> bool:
+    """Whether the device takes an operator by its name, so that it need not be expanded."""
+    return name in rows()
+
+
+def emit_op(e: Emitter, op: Op) -> None:
+    """Emit the nodes of one op.
+
+    Raises:
+        Unsupported: the device cannot take it.
+    """
+    row = rows().get(op.name)
+    if row is None:
+        raise Unsupported(f"GE has no operator for `{op.name}`")
+    described = [describe(r) for r in op.results if r.uses or r is op.results[0]]
+    for desc in (*described, *(describe(v) for v in op.inputs if isinstance(v.type, TensorType) and v.type.is_static)):
+        if desc.dtype in e.missing:
+            raise Unsupported(f"the chip has no {desc.dtype}")
+    if any(0 in d.shape for d in described):
+        raise Unsupported("its result is empty")
+    e.begin(op)
+    start = len(e.graph.nodes)
+    refs = [_operand(e, op, k) for k in range(len(op.operands))]
+    names = [op.spec.operand_name(k) for k in range(len(refs))]
+    if any(r is not None and 0 in r.shape and n not in op.spec.static for n, r in zip(names, refs, strict=True)):
+        raise Unsupported("an operand is empty")
+    made = row(e, op, *refs)
+    results: Sequence[Ref] = made if type(made) is tuple else (made,)
+    for node in e.graph.nodes[start:]:
+        for problem in node_problems(node):
+            raise Unsupported(problem)
+    for value, ref in zip(op.results, results, strict=False):
+        if value.uses or value is op.results[0]:
+            want = describe(value)
+            assert (ref.dtype, ref.shape) == (want.dtype, want.shape), f"{op} gave {ref.desc}, not {want}"
+        e.refs[value] = ref
+    e.finish(op, results)
+
+
+def _operand(e: Emitter, op: Op, k: int) -> Ref | None:
+    """What stands for an operand; one that decides a shape may be unknown, since its row asks for its value."""
+    value = op.operands[k]
+    if value is None:
+        return None
+    try:
+        return e.ref(value)
+    except Unsupported:
+        if op.spec.operand_name(k) in op.spec.static:
+            return None
+        raise
+
+
+def verdict(
+    op: Op, precision: str = "origin", module: Module | None = None, missing: frozenset[str] = frozenset()
+) -> str:
+    """Why the device cannot take an op; empty if it can.
+
+    Args:
+        op: the op.
+        precision: `precision_mode_v2`.
+        module: has the functions that the op runs.
+        missing: element types that the chip does not have.
+    """
+    e = Emitter(Graph("trial"), emit_op, precision, module)
+    e.missing = missing
+    try:
+        for k, value in enumerate(dict.fromkeys(op.inputs)):
+            if not isinstance(value, Weight) and not _is_size(value):
+                node = data_node(f"operand{k}", describe(value), k)
+                e.graph.nodes.append(node)
+                e.refs[value] = Ref(node)
+        emit_op(e, op)
+    except Unsupported as reason:
+        return str(reason)
+    return ""
+
+
+def _is_size(value: Value) -> bool:
+    return value.defining_op is not None and value.defining_op.name == "dims"
+
+
+def build_graph(
+    name: str, ops: Iterable[Op], inputs: Sequence[Value], outputs: Sequence[Value], output_names: Sequence[str],
+    precision: str = "origin", module: Module | None = None,
+) -> Graph:  # fmt: skip
+    """The GE graph of a part of a module.
+
+    Args:
+        name: of the graph.
+        ops: in topological order.
+        inputs: what the part reads from outside, constants left out.
+        outputs: what it gives.
+        output_names: names of the outputs.
+        precision: `precision_mode_v2`.
+        module: has the functions that ops run.
+    """
+    graph = Graph(name, output_names=list(output_names))
+    e = Emitter(graph, emit_op, precision, module)
+    for k, value in enumerate(inputs):
+        node = data_node(e.unique(value.name), describe(value), k)
+        graph.nodes.append(node)
+        graph.data.append(node)
+        e.refs[value] = Ref(node)
+    for op in ops:
+        if op.name != "dims":
+            emit_op(e, op)
+    for value, label in zip(outputs, output_names, strict=True):
+        ref = e.ref(value)
+        if ref.node.type in ("Data", "Const") or ref in graph.outputs:
+            ref = e.op("Identity", ref, out=ref.desc)
+            ref.node.name = e.unique(f"{label}/Identity")
+        graph.outputs.append(ref)
+    drop_dead(graph)
+    for node in graph.nodes:
+        if not node.name:
+            node.name = e.unique(node.type)
+    return graph

@@ -1,0 +1,1 @@
+"""What GE graphs are written as, and the tools that take them."""

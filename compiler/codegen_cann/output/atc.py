@@ -1,0 +1,59 @@
+"""The command that compiles an `.air` file to an `.om`, and what it does to the numbers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from occ.compiler.target.ascend import OLD, precision_argument, precision_of
+
+
+def command(name: str, options: Mapping[str, Any], gears: Sequence[str] = ()) -> list[str]:
+    """The arguments of `atc` for the part `name`, to be run in the folder of its `.air` file.
+
+    Args:
+        name: of the part.
+        options: of the target.
+        gears: arguments for symbolic dims.
+    """
+    made = [
+        "atc", "--mode=0", "--framework=1", f"--model={name}.air", f"--output={name}",
+        f"--soc_version={options['soc_version']}", precision_argument(options), *gears,
+    ]  # fmt: skip
+    if options["op_select_impl_mode"]:
+        made.append(f"--op_select_implmode={options['op_select_impl_mode']}")
+    if options["optypelist_for_implmode"]:
+        made.append(f"--optypelist_for_implmode={options['optypelist_for_implmode']}")
+    if options["fusion_switch_file"]:
+        made.append(f"--fusion_switch_file={options['fusion_switch_file']}")
+    return made
+
+
+def text(arguments: Sequence[str]) -> str:
+    """A command as a shell takes it; whatever a name holds stays one argument."""
+    return shlex.join(arguments)
+
+
+def remarks(target: str, options: Mapping[str, Any]) -> list[str]:
+    """What a user should know about the precision that was asked for."""
+    mode = precision_of(options)
+    soc = options["soc_version"]
+    match mode:
+        case "fp16":
+            return [
+                f"FLOAT is computed in half precision on {soc} (precision_mode_v2=fp16); results differ by about 1e-3"
+            ]
+        case "origin" if target in OLD:
+            return [
+                f"the matrix unit of {soc} has no fp32: if atc finds no kernel, build with"
+                " `-C precision_mode_v2=cube_fp16in_fp32out` (or fp16, which atc would take silently)"
+            ]
+        case "origin":
+            return [f"FLOAT stays FLOAT on {soc} (precision_mode_v2=origin); atc by itself would take fp16 silently"]
+        case "cube_fp16in_fp32out":
+            return [f"the matrix unit of {soc} takes half-precision operands and sums in fp32"]
+        case "allow_fp32_to_fp16":
+            return [f"the matrix unit of {soc} computes in half precision, and so do operators without an fp32 kernel"]
+        case _:
+            return [f"convolutions and matrix products are computed in 16 bits on {soc} ({mode})"]

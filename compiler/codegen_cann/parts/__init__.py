@@ -1,0 +1,1 @@
+"""Which operators run on the device, which on the CPU, and in what order."""

@@ -1,0 +1,125 @@
+"""The native entry of a model: its plan as one function, `int32_t occ_model_run(struct occ_call *)` (docs/native.md).
+
+What a run does in Python step by step (runtime/native/program.py), this does in compiled code: sizes, checks, memory, argument
+blocks, kernels, and If and Scan. The Python runner stays for what the entry does not take.
+"""
+
+# The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
+# pyright: reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from occ.compiler.codegen_llvm.entry.plan import Routine, routines
+from occ.compiler.codegen_llvm.entry.routine import RoutineEmitter
+from occ.compiler.codegen_llvm.entry.sizes import Sizes, i64
+from occ.compiler.codegen_llvm.entry.support import Support
+from occ.compiler.codegen_llvm.values import I32, I64, PTR
+from occ.runtime.dims import DimExpr, symbols
+from occ.runtime.manifest import Manifest
+from occ.runtime.native.entry import ABI, INPUTS, MEMORY, VERSION, Call
+
+
+def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool) -> bool:
+    """Emit the entry of a model, if it can have one.
+
+    Args:
+        module: where to; kernels that it does not have are declared.
+        m: the manifest.
+        ranged: kernels leave their parallel loop to their caller.
+    """
+    found = routines(m)
+    if found is None:
+        return False
+    support = Support(module, ranged=ranged)
+    numbers = {name: k for k, name in enumerate(["", *sorted(m.functions)])}
+    made: dict[str, RoutineEmitter] = {}
+    for r in found:
+        made[r.name] = RoutineEmitter(support, r, numbers[r.name], m.dims, made)
+    _Entry(support, m, found[-1], made[""]).emit()
+    return True
+
+
+class _Entry:
+    """The exported function: binds sizes, checks them, and runs the main routine."""
+
+    def __init__(self, support: Support, m: Manifest, main: Routine, emitted: RoutineEmitter) -> None:
+        self.support, self.m, self.main, self.emitted = support, m, main, emitted
+        self.fn = ir.Function(support.module, ir.FunctionType(I32, [PTR]), "occ_model_run")
+        self.call = self.fn.args[0]
+        self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
+        self.symbols: dict[str, Any] = {}
+        self.sizes = Sizes(self.b, self.symbols)
+        self._checks = 0
+
+    def emit(self) -> None:
+        b, load = self.b, self.support.load
+        self._return_if(b.icmp_signed("!=", load(b, self.call, Call.abi.offset, I32), I32(ABI)), VERSION)
+        self._bind()
+        self._check()
+        self._tell_results()
+        given = [i64(self.sizes.of(s)) for s in self.main.symbols]
+        needed = b.call(self.emitted.size_fn, given)
+        self.support.store(b, needed, self.call, Call.needed.offset)
+        room = load(b, self.call, Call.capacity.offset, I64)
+        self._return_if(b.icmp_signed("<", room, needed), MEMORY)
+        pointers = [load(b, self.call, f.offset) for f in (Call.inputs, Call.outputs, Call.memory)]
+        before = None
+        if not self.support.ranged:
+            enter = self.support.external("occ_enter", ir.FunctionType(I32, [I32]))
+            before = b.call(enter, [load(b, self.call, Call.threads.offset, I32)])
+        code = b.call(self.emitted.fn, [self.call, *pointers, *given])
+        if before is not None:
+            b.call(self.support.external("occ_leave", ir.FunctionType(ir.VoidType(), [I32])), [before])
+        b.ret(code)
+
+    def _bind(self) -> None:
+        """Symbols are extents of inputs; whatever else an extent has to be is checked."""
+        extents = self.support.load(self.b, self.call, Call.extents.offset)
+        late: list[tuple[Any, DimExpr]] = []
+        at = 0
+        for info in self.m.inputs:
+            for e in info.shape:
+                n = self.support.load(self.b, extents, 8 * at, I64)
+                at += 1
+                if isinstance(e, str) and e not in self.symbols:
+                    self.symbols[e] = n
+                else:
+                    late.append((n, e))
+        for n, e in late:
+            self._require(n, self.sizes.of(e))
+
+    def _check(self) -> None:
+        b = self.b
+        for d in (d for d in self.m.dims if d.name in self.symbols):
+            n = self.symbols[d.name]
+            self._reject(b.icmp_signed("<", n, I64(d.lo)))
+            if d.hi is not None:
+                self._reject(b.icmp_signed(">", n, I64(d.hi)))
+            if d.divisible_by > 1:
+                self._reject(b.icmp_signed("!=", b.srem(n, I64(d.divisible_by)), I64(0)))
+        for c in self.m.constraints:
+            if symbols(c.lhs) | symbols(c.rhs) <= set(self.symbols):
+                self._require(self.sizes.of(c.lhs), self.sizes.of(c.rhs))
+
+    def _tell_results(self) -> None:
+        results = self.support.load(self.b, self.call, Call.results.offset)
+        shapes: Sequence[Sequence[DimExpr]] = [self.main.plan.buffers[k].shape for k in self.main.plan.outputs]
+        for k, e in enumerate(e for shape in shapes for e in shape):
+            self.support.store(self.b, i64(self.sizes.of(e)), results, 8 * k)
+
+    def _require(self, a: Any, b: Any) -> None:
+        self._reject(self.b.icmp_signed("!=", i64(a), i64(b)))
+
+    def _reject(self, cond: Any) -> None:
+        """Refuse the inputs if a condition holds; `detail` tells which one it was."""
+        self._checks += 1
+        self._return_if(cond, INPUTS, self._checks)
+
+    def _return_if(self, cond: Any, code: int, detail: int = 0) -> None:
+        with self.b.if_then(cond, likely=False):
+            self.support.store(self.b, I32(detail), self.call, Call.detail.offset)
+            self.b.ret(I32(code))

@@ -1,0 +1,104 @@
+"""The frame of a routine: the buffer descriptions and argument blocks of its kernels, as bytes that a run completes.
+
+What is known at build time is in a template, which a run copies to its memory. Then it adds the address of the frame to
+the pointers that point into it, and fills in sizes and addresses of tensors; where, is in tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from occ.compiler.codegen_llvm.entry.plan import Routine
+from occ.runtime.dims import DimExpr
+from occ.runtime.manifest import Buffer, Step
+from occ.runtime.native.library import Dimension, HalideBuffer, type_of
+from occ.runtime.signature import numpy_dtype
+
+_POINTER = 8
+_PARTS = 64  # the arena behind a frame is aligned
+
+
+@dataclass
+class Frame:
+    """A template and what has to be filled in.
+
+    Attributes:
+        template: the bytes, a multiple of 64 of them.
+        inside: offsets of pointers into the frame; their value is an offset until the run adds the frame's address.
+        sizes: offsets of i32 values, with what they are.
+        hosts: offsets of pointers to tensors, with the buffers that those are.
+        blocks: offset of the argument block of each kernel step.
+    """
+
+    template: bytearray = field(default_factory=bytearray)
+    inside: list[int] = field(default_factory=list)
+    sizes: list[tuple[int, DimExpr]] = field(default_factory=list)
+    hosts: list[tuple[int, int]] = field(default_factory=list)
+    blocks: dict[int, int] = field(default_factory=dict)
+    _buffers: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, r: Routine) -> Frame:
+        """The frame of a routine."""
+        f = cls()
+        for k, step in enumerate(r.plan.steps):
+            if step.kind == "kernel":
+                f._kernel(k, step, r.plan.buffers)
+        f._pad(_PARTS)
+        return f
+
+    def _kernel(self, k: int, step: Step, buffers: Sequence[Buffer]) -> None:
+        listed = [self._buffer(b, buffers[b]) for b in step.reads]
+        listed += [self._number(e) for e in step.dims]
+        listed += [self._buffer(b, buffers[b]) for b in step.writes]
+        self._pad(_POINTER)
+        self.blocks[k] = len(self.template)
+        for target in listed:
+            self._pointer(len(self.template), target)
+
+    def _pointer(self, at: int, target: int) -> None:
+        self.inside.append(at)
+        self.template[at : at + _POINTER] = target.to_bytes(_POINTER, "little")
+
+    def _number(self, e: DimExpr) -> int:
+        """An i32 argument."""
+        at = len(self.template)
+        self.template += bytes(4)
+        self._size(at, e)
+        return at
+
+    def _size(self, at: int, e: DimExpr) -> None:
+        if isinstance(e, int):
+            self.template[at : at + 4] = (e & 0xFFFFFFFF).to_bytes(4, "little")
+        else:
+            self.sizes.append((at, e))
+
+    def _buffer(self, index: int, b: Buffer) -> int:
+        """A `halide_buffer_t`, followed by its dimensions, innermost first."""
+        if index in self._buffers:
+            return self._buffers[index]
+        self._pad(_POINTER)
+        at = self._buffers[index] = len(self.template)
+        made = HalideBuffer(type_lanes=1, dimensions=len(b.shape))
+        made.type_code, made.type_bits = type_of(b.dtype, numpy_dtype(b.dtype).itemsize)
+        self.template += bytes(made)
+        dims = len(self.template)
+        self._pointer(at + HalideBuffer.dim.offset, dims)
+        self.hosts.append((at + HalideBuffer.host.offset, index))
+        self.template += bytes(ctypes.sizeof(Dimension) * len(b.shape))
+        stride: DimExpr = 1
+        for k, n in enumerate(reversed(b.shape)):
+            row = dims + ctypes.sizeof(Dimension) * k
+            self._size(row + Dimension.extent.offset, n)
+            self._size(row + Dimension.stride.offset, b.strides[-1 - k] if b.strides else stride)
+            stride = _times(stride, n)
+        return at
+
+    def _pad(self, to: int) -> None:
+        self.template += bytes(-len(self.template) % to)
+
+
+def _times(a: DimExpr, b: DimExpr) -> DimExpr:
+    return a * b if isinstance(a, int) and isinstance(b, int) else ["*", a, b]

@@ -1,0 +1,241 @@
+"""A routine of the native entry as LLVM IR: `i32 routine(call, inputs, outputs, memory, sizes...)`.
+
+Its memory holds the frame, then the arena, then what the functions that it runs need. A step that fails is noted in the
+call, and its kind of failure returned.
+"""
+
+# The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
+# pyright: reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from occ.compiler.codegen_llvm.entry.arena import order, typical
+from occ.compiler.codegen_llvm.entry.control import emit_if, emit_scan
+from occ.compiler.codegen_llvm.entry.frame import Frame
+from occ.compiler.codegen_llvm.entry.plan import Routine, nbytes
+from occ.compiler.codegen_llvm.entry.sizes import Size, Sizes, i64
+from occ.compiler.codegen_llvm.entry.support import Support
+from occ.compiler.codegen_llvm.loops import unless_empty
+from occ.compiler.codegen_llvm.values import I1, I32, I64, PTR
+from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.manifest import DimInfo, Step
+from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT, Call
+from occ.runtime.signature import numpy_dtype
+
+_CONTROL = {"if": emit_if, "scan": emit_scan}
+
+
+class RoutineEmitter:
+    """Emits one routine.
+
+    Args:
+        support: what all routines of the module share.
+        r: the routine.
+        index: its number in failures: 0 for the main plan, else 1 + the position among the sorted names of functions.
+        dims: the symbols of the model.
+        others: routines that are emitted, by name.
+    """
+
+    def __init__(
+        self, support: Support, r: Routine, index: int, dims: Sequence[DimInfo], others: Mapping[str, RoutineEmitter]
+    ) -> None:
+        self.support, self.r, self.index, self.others = support, r, index, others
+        self.frame = Frame.of(r)
+        self._order = order(r.slots, typical(dims, r.symbols))
+        kinds = [PTR] * 4 + [I64] * len(r.symbols)
+        self.fn = support.internal(f"occ_plan_{index}", ir.FunctionType(I32, kinds), straight=True)
+        self.size_fn = support.internal(f"occ_size_{index}", ir.FunctionType(I64, kinds[4:]), straight=True)
+        self._emit_size()
+        self.call, self.inputs, self.outputs, self.memory = self.fn.args[:4]
+        blocks = [self.fn.append_basic_block(n) for n in ("head", "steps")]
+        self.head, self.b = (ir.IRBuilder(block) for block in blocks)
+        self.failed, self.gone = (self.fn.append_basic_block(n) for n in ("failed", "gone"))
+        fail = ir.IRBuilder(self.failed)
+        self._reason = [fail.phi(I32, n) for n in ("code", "step", "detail")]
+        self._code = ir.IRBuilder(self.gone).phi(I32, "code")
+        self.sizes = Sizes(self.head, dict(zip(r.symbols, self.fn.args[4:], strict=True)))
+        self._offsets, arena = self._arena(self.sizes)
+        self._pointers: dict[int, Any] = {}
+        self._starts: dict[tuple[int, str, str], Any] = {}
+        self.arena = support.at(self.head, self.memory, len(self.frame.template))
+        self.beyond = support.at(self.head, self.arena, arena)
+        self._emit()
+
+    # memory
+
+    def _arena(self, sizes: Sizes) -> tuple[dict[int, Size], Size]:
+        """Offset of each slot in the arena, and the size of the arena."""
+        offsets: dict[int, Size] = {}
+        ends: dict[int, Size] = {}
+        for k, below in self._order:
+            offsets[k] = 0
+            for p in below:
+                offsets[k] = sizes.max(offsets[k], ends[p])
+            ends[k] = sizes.plus(offsets[k], sizes.aligned(sizes.of(self.r.slots[k].size)))
+        inner = {p for _, below in self._order for p in below}
+        total: Size = 0
+        for k, end in ends.items():
+            if k not in inner:
+                total = sizes.max(total, end)
+        return offsets, total
+
+    def _emit_size(self) -> None:
+        """`i64 size(sizes...)`: bytes of memory that a run of the routine needs."""
+        b = ir.IRBuilder(self.size_fn.append_basic_block("entry"))
+        sizes = Sizes(b, dict(zip(self.r.symbols, self.size_fn.args, strict=True)))
+        _, arena = self._arena(sizes)
+        most: Size = ALIGNMENT  # vectors may be read from behind the last tensor
+        for inner in (i for row in self.r.inner.values() for i in row):
+            callee = self.others[inner.name]
+            given = [i64(sizes.of(inner.env.get(s, s))) for s in callee.r.symbols]
+            most = sizes.max(most, b.call(callee.size_fn, given))
+        b.ret(i64(sizes.plus(sizes.plus(arena, most), len(self.frame.template))))
+
+    def slot(self, index: int) -> Any:
+        """Address of a slot."""
+        return self.support.at(self.head, self.arena, self._offsets[index])
+
+    def pointer(self, storage: int) -> Any:
+        """Address of a storage."""
+        if storage not in self._pointers:
+            self._pointers[storage] = self._address(storage)
+        return self._pointers[storage]
+
+    def _address(self, storage: int) -> Any:
+        s = self.r.plan.storages[storage]
+        if storage in self.r.output_of:
+            return self.support.load(self.head, self.outputs, 8 * self.r.output_of[storage])
+        if storage in self.r.slot_of:
+            return self.slot(self.r.slot_of[storage])
+        if s.kind == "weight":
+            return self.support.load(
+                self.head, self.support.load(self.head, self.call, Call.weights.offset), 8 * s.index
+            )
+        assert s.kind == "input", f"storage {storage} has no memory"
+        return self.support.load(self.head, self.inputs, 8 * s.index)
+
+    def buffer(self, index: int) -> Any:
+        """Address of a buffer."""
+        b = self.r.plan.buffers[index]
+        key = (b.storage, str(b.start), b.dtype)
+        if key not in self._starts:
+            start = self.sizes.of(["*", b.start, numpy_dtype(b.dtype).itemsize])
+            self._starts[key] = self.support.at(self.head, self.pointer(b.storage), start)
+        return self._starts[key]
+
+    def bytes_of(self, index: int) -> Size:
+        b = self.r.plan.buffers[index]
+        return self.sizes.of(nbytes(b.shape, b.dtype))
+
+    # the body
+
+    def _emit(self) -> None:
+        self._complete_frame()
+        for c in self.r.function.constraints:
+            self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1)
+        for k, step in enumerate(self.r.plan.steps):
+            if step.kind == "kernel":
+                self._kernel(k, step)
+            elif step.kind == "copy":
+                self.copy(self.buffer(step.writes[0]), self.buffer(step.reads[0]), self.bytes_of(step.reads[0]))
+            else:
+                _CONTROL[step.kind](self, k, step)
+        for k, index in enumerate(self.r.plan.outputs):
+            if self.r.output_of.get(self.r.plan.buffers[index].storage) != k:
+                self.copy(self.support.load(self.head, self.outputs, 8 * k), self.buffer(index), self.bytes_of(index))
+        self.b.ret(I32(DONE))
+        self.head.branch(self.fn.blocks[1])
+        self._finish()
+
+    def _complete_frame(self) -> None:
+        f, support, b = self.frame, self.support, self.head
+        if not f.template:
+            return
+        self.support.memcpy(b, self.memory, support.constant(f"frame_{self.index}", bytes(f.template)), len(f.template))
+        values = [i64(self.sizes.of(e)) for _, e in f.sizes]
+        pointers = [self.buffer(index) for _, index in f.hosts]
+        support.complete(b, self.memory, f"{self.index}", f.inside, list(zip((at for at, _ in f.sizes), values, strict=True)),
+                         list(zip((at for at, _ in f.hosts), pointers, strict=True)))  # fmt: skip
+
+    def _kernel(self, k: int, step: Step) -> None:
+        work = self._work(step)
+        if work is False:
+            return
+        args = self.support.at(self.b, self.memory, self.frame.blocks[k])
+        if work is True:
+            self._call_kernel(k, step, args)
+        else:
+            unless_empty(self.b, work, lambda: self._call_kernel(k, step, args))
+
+    def _call_kernel(self, k: int, step: Step, args: Any) -> None:
+        tasks = None if step.tasks is None else self.sizes.of(step.tasks)
+        code = self.support.run_kernel(self.b, self.call, step.name, args, tasks)
+        self._unless(self.b.icmp_signed("!=", code, I32(0)), KERNEL, k, code)
+        if step.flag >= 0:
+            flag = self.b.load(self.b.bitcast(self.buffer(step.flag), I32.as_pointer()))
+            self._unless(self.b.icmp_signed(">", flag, I32(0)), CHECK, k, flag)
+
+    def _work(self, step: Step) -> Any:
+        """Whether any result of a kernel has elements: a bool, or an i1."""
+        found: Any = False
+        for index in step.writes:
+            n = self.sizes.of(["*", *self.r.plan.buffers[index].shape, 1])
+            if isinstance(n, int):
+                if n:
+                    return True
+                continue
+            some = self.head.icmp_signed("!=", n, I64(0))
+            found = some if found is False else self.head.or_(found, some)
+        return found
+
+    # for steps
+
+    def copy(self, target: Any, source: Any, size: Size) -> None:
+        """Copy bytes."""
+        self.support.memcpy(self.b, target, source, size)
+
+    def require(self, a: Size, b: Size, step: int) -> None:
+        """Fail where two sizes are not equal."""
+        if isinstance(a, int) and isinstance(b, int):
+            if a != b:
+                self._unless(I1(1), MISFIT, step, I32(0))
+        elif a is not b:
+            self._unless(self.b.icmp_signed("!=", i64(a), i64(b)), MISFIT, step, I32(0))
+
+    def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Call another routine; `env` are its symbols in terms of those here."""
+        callee = self.others[name]
+        given = [i64(self.sizes.of(env.get(s, s))) for s in callee.r.symbols]
+        lists = [self._listed(inputs), self._listed(outputs)]
+        code = self.b.call(callee.fn, [self.call, *lists, self.beyond, *given])
+        after = self.fn.append_basic_block("went")
+        self._code.add_incoming(code, self.b.block)
+        self.b.cbranch(self.b.icmp_signed("!=", code, I32(0)), self.gone, after)
+        self.b.position_at_end(after)
+
+    def _listed(self, pointers: Sequence[Any]) -> Any:
+        made = self.head.bitcast(self.head.alloca(PTR, I32(max(len(pointers), 1))), PTR)
+        for k, p in enumerate(pointers):
+            self.support.store(self.b, p, made, 8 * k)
+        return made
+
+    def _unless(self, cond: Any, code: int, step: int, detail: Any) -> None:
+        """Fail if a condition holds."""
+        after = self.fn.append_basic_block("fits")
+        for phi, value in zip(self._reason, (I32(code), I32(step), detail), strict=True):
+            phi.add_incoming(value, self.b.block)
+        self.b.cbranch(cond, self.failed, after)
+        self.b.position_at_end(after)
+
+    def _finish(self) -> None:
+        b, (code, step, detail) = ir.IRBuilder(self.failed), self._reason
+        for value, field in ((I32(self.index), Call.plan), (step, Call.step), (detail, Call.detail)):
+            self.support.store(b, value, self.call, field.offset)
+        self._code.add_incoming(code, b.block)
+        b.branch(self.gone)
+        b.position_at_end(self.gone)
+        b.ret(self._code)

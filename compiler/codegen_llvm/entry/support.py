@@ -1,0 +1,165 @@
+"""What the routines of a native entry share: access to memory, calls of kernels, and the completion of frames."""
+
+# The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
+# pyright: reportCallIssue=false
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from occ.compiler.codegen_llvm.entry.sizes import Size, i64
+from occ.compiler.codegen_llvm.loops import for_loop
+from occ.compiler.codegen_llvm.values import I8, I32, I64, PTR
+from occ.runtime.native.entry import Call
+
+_WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
+_RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
+_PARALLEL = ir.FunctionType(I32, [PTR, PTR, PTR, I32])
+
+
+class Support:
+    """The module at work.
+
+    Args:
+        module: where kernels are, or where they are declared.
+        ranged: kernels leave their parallel loop to their caller.
+    """
+
+    def __init__(self, module: ir.Module, *, ranged: bool) -> None:
+        self.module, self.ranged = module, ranged
+        self._memcpy = self.external("memcpy", ir.FunctionType(PTR, [PTR, PTR, I64]))
+        self._range = self._emit_range() if ranged else None
+        self._inside = self._emit_fill("occ_add_frame", 1, self._add_frame)
+        self._sizes = self._emit_fill("occ_fill_sizes", 2, self._fill_size)
+        self._hosts = self._emit_fill("occ_fill_hosts", 2, self._fill_host)
+
+    def internal(self, name: str, kind: ir.FunctionType, *, straight: bool = False) -> ir.Function:
+        """A function that other libraries do not see.
+
+        Args:
+            name: its symbol.
+            kind: its type.
+            straight: it is long and has no loops; optimising it would cost far more than it gains.
+        """
+        made = ir.Function(self.module, kind, name)
+        made.linkage = "internal"
+        for attribute in ("nounwind", *(("noinline", "optnone") if straight else ())):
+            made.attributes.add(attribute)
+        return made
+
+    def external(self, name: str, kind: ir.FunctionType) -> Any:
+        """A function of this module, or one that is found when it is linked."""
+        known = self.module.globals.get(name)
+        return known if known is not None else ir.Function(self.module, kind, name)
+
+    def constant(self, name: str, data: bytes) -> Any:
+        """Address of bytes."""
+        kind = ir.ArrayType(I8, len(data))
+        made = ir.GlobalVariable(self.module, kind, f"occ_{name}")
+        made.linkage, made.global_constant = "internal", True
+        setattr(made, "align", 8)  # noqa: B010 - its type is declared as None
+        made.initializer = ir.Constant(kind, bytearray(data))  # pyright: ignore[reportAttributeAccessIssue]
+        return made.bitcast(PTR)
+
+    # memory
+
+    def at(self, b: ir.IRBuilder, p: Any, offset: Size) -> Any:
+        """An address some bytes further."""
+        return p if isinstance(offset, int) and offset == 0 else b.gep(p, [i64(offset)])
+
+    def load(self, b: ir.IRBuilder, p: Any, offset: int, kind: ir.Type = PTR) -> Any:
+        return b.load(b.bitcast(self.at(b, p, offset), kind.as_pointer()))
+
+    def store(self, b: ir.IRBuilder, value: Any, p: Any, offset: Size) -> None:
+        b.store(value, b.bitcast(self.at(b, p, offset), value.type.as_pointer()))
+
+    def memcpy(self, b: ir.IRBuilder, target: Any, source: Any, size: Size) -> None:
+        b.call(self._memcpy, [target, source, i64(size)])
+
+    # kernels
+
+    def run_kernel(self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None) -> Any:
+        """Call a kernel; gives its error code."""
+        block = b.bitcast(args, PTR.as_pointer())
+        kernel = self.external(name, _RANGED if self.ranged else _WHOLE)
+        if not self.ranged:
+            return b.call(kernel, [block])
+        if isinstance(tasks, int) and tasks < 2:
+            return b.call(kernel, [block, I32(0), I32(tasks)])
+        count = I32(tasks) if isinstance(tasks, int) else b.trunc(tasks, I32)
+        return b.call(self._range, [call, b.bitcast(kernel, PTR), args, count])
+
+    def _emit_range(self) -> ir.Function:
+        """`i32 range(call, kernel, args, tasks)`: a kernel on the threads of the caller, or at once."""
+        fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32]))
+        call, kernel, args, tasks = fn.args
+        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        threads = self.load(b, call, Call.threads.offset, I32)
+        parallel = self.load(b, call, Call.parallel.offset)
+        several = b.and_(b.icmp_signed(">", threads, I32(1)), b.icmp_signed(">", tasks, I32(1)))
+        lent = b.icmp_signed("!=", b.ptrtoint(parallel, I64), I64(0))
+        with b.if_then(b.and_(several, lent)):
+            context = self.load(b, call, Call.context.offset)
+            b.ret(b.call(b.bitcast(parallel, _PARALLEL.as_pointer()), [context, kernel, args, tasks]))
+        whole = b.bitcast(kernel, _RANGED.as_pointer())
+        b.ret(b.call(whole, [b.bitcast(args, PTR.as_pointer()), I32(0), tasks]))
+        return fn
+
+    # frames
+
+    def complete(
+        self, b: ir.IRBuilder, frame: Any, name: str, inside: Sequence[int], sizes: Sequence[tuple[int, Size]],
+        hosts: Sequence[tuple[int, Any]],
+    ) -> None:  # fmt: skip
+        """Fill in what a template of a frame leaves open; see `entry_frame.Frame`."""
+        nothing = ir.Constant(PTR, None)
+        table = self.constant(f"inside_{name}", struct.pack(f"<{len(inside)}I", *inside))
+        b.call(self._inside, [frame, table, I64(len(inside)), nothing])
+        for fill, what, rows in ((self._sizes, "sizes", sizes), (self._hosts, "hosts", hosts)):
+            if not rows:
+                continue
+            values = list({id(v): v for _, v in rows}.values())
+            place = {id(v): k for k, v in enumerate(values)}
+            given = b.bitcast(b.alloca(I64, I32(len(values))), PTR)
+            for k, v in enumerate(values):
+                self.store(b, v, given, 8 * k)
+            flat = [n for at, v in rows for n in (at, place[id(v)])]
+            b.call(
+                fill,
+                [frame, self.constant(f"{what}_{name}", struct.pack(f"<{len(flat)}I", *flat)), I64(len(rows)), given],
+            )
+
+    def _emit_fill(self, name: str, columns: int, body: Callable[[ir.IRBuilder, Any, list[Any], Any], None]) -> Any:
+        """`void fill(frame, table, rows, values)`: something for each row of a table of u32."""
+        fn = self.internal(name, ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, PTR]))
+        frame, table, rows, values = fn.args
+        b = ir.IRBuilder(fn.append_basic_block("entry"))
+
+        def row(i: Any, _: list[Any]) -> list[Any]:
+            cells = [
+                b.zext(self.load(b, b.gep(table, [b.mul(i, I64(4 * columns))]), 4 * c, I32), I64)
+                for c in range(columns)
+            ]
+            body(b, frame, cells, values)
+            return []
+
+        for_loop(b, I64(0), rows, 1, [], row)
+        b.ret_void()
+        return fn
+
+    def _add_frame(self, b: ir.IRBuilder, frame: Any, cells: list[Any], _: Any) -> None:
+        place = b.bitcast(b.gep(frame, cells), I64.as_pointer())
+        b.store(b.add(b.load(place), b.ptrtoint(frame, I64)), place)
+
+    def _fill_size(self, b: ir.IRBuilder, frame: Any, cells: list[Any], values: Any) -> None:
+        at, slot = cells
+        value = self.load(b, b.gep(values, [b.mul(slot, I64(8))]), 0, I64)
+        b.store(b.trunc(value, I32), b.bitcast(b.gep(frame, [at]), I32.as_pointer()))
+
+    def _fill_host(self, b: ir.IRBuilder, frame: Any, cells: list[Any], values: Any) -> None:
+        at, slot = cells
+        value = self.load(b, b.gep(values, [b.mul(slot, I64(8))]), 0, I64)
+        b.store(value, b.bitcast(b.gep(frame, [at]), I64.as_pointer()))

@@ -1,0 +1,115 @@
+"""How a stage is looped over: which axis the lanes run along, which one is taken a few rows at a time, what is parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.te.expr import Expr, Load, Reduce
+from occ.compiler.ir.te.function import Stage, reduce_axes
+from occ.compiler.ir.te.index import axis_symbols, to_dim
+from occ.compiler.ir.te.walks import walk
+
+_BLOCK = 8192  # elements of a one-dimensional stage that one task takes
+_ROWS = 4
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """The loops of one stage.
+
+    Attributes:
+        vector: axis of the lanes (an axis of the stage or of its reduction), or empty for scalar code.
+        width: number of lanes.
+        tile: axis of which `rows` positions are computed together, or empty.
+        rows: that number.
+        parallel: axis that the caller's range runs over, or empty.
+        block: elements of a task where the vector axis is the only one, else 0.
+    """
+
+    vector: str = ""
+    width: int = 0
+    tile: str = ""
+    rows: int = 1
+    parallel: str = ""
+    block: int = 0
+
+    def tasks(self, s: Stage) -> Dim:
+        """Extent of the parallel loop."""
+        if self.block:
+            return dim.ceildiv(s.axes[0].extent, self.block)
+        return next((a.extent for a in s.axes if a.name == self.parallel), 1)
+
+
+def plan_loops(s: Stage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: int) -> LoopPlan:
+    """The loops of a stage.
+
+    Args:
+        s: the stage.
+        sources: shapes of what it loads from.
+        vector_bits: width of a vector register.
+    """
+    reductions = [n for n in walk(s.expr) if isinstance(n, Reduce)]
+    arg = any(r.kind in ("argmax", "argmin") for r in reductions)
+    candidates = [s.axes[-1].name] if s.axes else []
+    if not arg:
+        candidates += [r.axes[-1].name for r in reductions if r.axes]
+    vector = max(candidates, key=lambda a: _score(a, s, sources), default="")
+    width = max(vector_bits // max((_bits(n) for n in walk(s.expr)), default=32), 2)
+    if vector and _extent(vector, s) is not None and (_extent(vector, s) or 0) < 2:
+        vector = ""
+    outer = [a.name for a in s.axes if a.name != vector]
+    if not outer and vector and reductions == []:
+        return LoopPlan(vector, width, block=_BLOCK)
+    tile = _tile_axis(s, sources, vector) if reductions else ""
+    parallel = next((a.name for a in s.axes if a.name not in (vector, tile)), tile)
+    return LoopPlan(vector, width if vector else 0, tile, _ROWS if tile else 1, parallel)
+
+
+def _bits(e: Expr) -> int:
+    """Register width of a data value; index arithmetic does not count."""
+    return min(e.dtype.bits, 64) if isinstance(e, (Load, Reduce)) and e.dtype.is_float else 32
+
+
+def _extent(axis: str, s: Stage) -> int | None:
+    found = next(a.extent for a in (*s.axes, *reduce_axes(s.expr)) if a.name == axis)
+    return found if isinstance(found, int) else None
+
+
+def _steps(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> list[Dim | None]:
+    """For each load, by how much its offset grows along an axis; None if not evenly."""
+    symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+    mark, here = f"{axis}'", symbols[axis]
+    steps: list[Dim | None] = []
+    for load in (n for n in walk(s.expr) if isinstance(n, Load)):
+        flat: Dim | None = 0
+        for i, n in zip(load.index, sources[load.source], strict=True):
+            d = to_dim(i, symbols)
+            flat = None if d is None or flat is None else flat * n + d
+        if flat is None or isinstance(here, int):
+            steps.append(None)
+            continue
+        step = dim.substitute(flat, {mark: here + 1}) - flat
+        steps.append(None if mark in dim.symbols(step) else step)
+    return steps
+
+
+def _score(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> float:
+    """How well lanes along an axis read memory."""
+    extent = _extent(axis, s)
+    score = sum(2.0 if step == 1 else 1.0 if step == 0 else -4.0 for step in _steps(axis, s, sources))
+    if extent is not None and extent < 8:
+        score -= 3.0
+    return score + (0.5 if axis in {a.name for a in s.axes} else 0.0)
+
+
+def _tile_axis(s: Stage, sources: Mapping[str, tuple[Dim, ...]], vector: str) -> str:
+    """The innermost other axis along which some load does not move: rows share it."""
+    for a in reversed(s.axes):
+        if a.name == vector or (isinstance(a.extent, int) and a.extent < 2):
+            continue
+        if any(step == 0 for step in _steps(a.name, s, sources)):
+            return a.name
+    return ""

@@ -1,0 +1,156 @@
+"""What users add to the compiler: rules, passes, operators and targets, from files, objects and installed packages."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.ir.ops import register
+from occ.compiler.ir.ops.spec import OpSpec
+from occ.compiler.passes.base import Pass
+from occ.compiler.passes.rules.rule import Rule
+from occ.compiler.target.entry_points import installed, load_point
+
+
+@dataclass
+class Extensions:
+    """Rules and passes of one compilation, beside the compiler's own.
+
+    Attributes:
+        rules: fusion and rewrite rules.
+        passes: passes with the stage on the way to which they run, after the compiler's own ones.
+        files: the rule files, for the command line of a reproducer.
+    """
+
+    rules: list[Rule] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def add(self, item: Any, origin: str) -> None:
+        """Add a rule, a pass, an operator, a module or list of them, or the path of a rule file.
+
+        Raises:
+            CompileError: OCC0610 it is none of these, its file cannot be loaded, or its name is taken.
+        """
+        match item:
+            case Rule():
+                self._add_rule(item, origin)
+            case Pass():
+                self._add_pass(item, origin)
+            case type() if issubclass(item, Pass):
+                self._add_pass(item(), origin)
+            case OpSpec():
+                add_operator(item, origin)
+            case str() | os.PathLike():
+                path = Path(os.fspath(item))
+                self.files.append(str(path.resolve()))
+                self.add(load_file(path), str(path))
+            case ModuleType():
+                for part in contents(item):
+                    self.add(part, origin)
+            case Iterable():
+                for part in item:
+                    self.add(part, origin)
+            case _:
+                help_ = "rules are made by @occ.fusion and @occ.rewrite"
+                raise error(
+                    "OCC0610", f"{type(item).__name__} is not a rule, pass or operator", where=origin, help=help_
+                )
+
+    def _add_rule(self, rule: Rule, origin: str) -> None:
+        clash = next((r for r in self.rules if r.name == rule.name and r is not rule), None)
+        if clash is not None:
+            raise error("OCC0610", f"two rules are called `{rule.name}`", notes=[clash.origin, rule.origin or origin])
+        if rule not in self.rules:
+            self.rules.append(rule)
+
+    def _add_pass(self, p: Pass, origin: str) -> None:
+        if not p.name or not p.stage:
+            raise error("OCC0610", f"the pass `{type(p).__name__}` needs a `name` and a `stage`", where=origin)
+        if p not in self.passes:
+            self.passes.append(p)
+
+
+def add_operator(spec: OpSpec, origin: str) -> None:
+    """Make an operator known.
+
+    Raises:
+        CompileError: OCC0610 another one has its name.
+    """
+    try:
+        register(spec, origin)
+    except ValueError as e:
+        raise error("OCC0610", str(e), where=origin) from None
+
+
+def contents(module: ModuleType) -> list[Any]:
+    """The rules, passes and operators that a module defines, in order."""
+    found: list[Any] = []
+    for value in vars(module).values():
+        own = isinstance(value, type) and issubclass(value, Pass) and value.__module__ == module.__name__
+        if own or isinstance(value, (Rule, OpSpec)):
+            found.append(value)
+    return found
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a rule file; gives its module.
+
+    Raises:
+        CompileError: OCC0610 it does not exist or raised an exception.
+    """
+    if not path.is_file():
+        raise error("OCC0610", f"there is no rule file `{path}`")
+    return _load(path.resolve(), path.stat().st_mtime_ns)
+
+
+class _Uncached(SourceFileLoader):
+    """Compiles the source itself: what Python keeps beside it goes by size and second, and rules change faster."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+@cache
+def _load(path: Path, _changed: int) -> ModuleType:
+    name = f"occ_rules_{hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Uncached(name, str(path)))
+    if path.suffix != ".py" or spec is None or spec.loader is None:
+        raise error("OCC0610", f"`{path}` is not a Python file", help="rule files end in .py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except CompileError:
+        raise
+    except Exception as e:
+        frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename == str(path)]
+        line = f"{path}:{frames[-1].lineno}" if frames else str(path)
+        raise error("OCC0610", f"the rule file cannot be loaded: {type(e).__name__}: {e}", where=line) from e
+    return module
+
+
+def extensions(given: Iterable[Any] = ()) -> Extensions:
+    """The rules and passes of installed packages, and those given.
+
+    Raises:
+        CompileError: OCC0610 something cannot be loaded.
+    """
+    made = Extensions()
+    for group in ("occ.ops", "occ.passes", "occ.rules"):
+        for name, point in installed(group).items():
+            made.add(load_point(point), f"{group} {name}")
+    for item in given:
+        made.add(item, "rules")
+    made.files = list(dict.fromkeys(made.files))
+    return made

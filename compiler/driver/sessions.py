@@ -1,0 +1,81 @@
+"""Sessions on artifacts of every engine, with the compiler at hand for what has to wait for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from occ.compiler.cache.cache import Cache
+from occ.compiler.driver.compilation import Compilation, Settings, Source, parsed
+from occ.compiler.driver.specialise import Compiled, Specialiser, has_foreign_types
+from occ.compiler.ir.module import Module
+from occ.compiler.plan.plan import defer_text
+from occ.runtime.artifact import Artifact
+from occ.runtime.session import Session
+from occ.runtime.threads import thread_count
+
+
+def open_session(
+    artifact: Artifact, threads: int | None = None, *, simulate: bool = False, options: Mapping[str, Any] | None = None
+) -> Session:
+    """A session that runs an artifact of any engine.
+
+    Args:
+        artifact: the artifact.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+        simulate: run device parts on the simulator instead of on a device.
+        options: of the session on a device, such as `device_id` and `npu_mem_limit`.
+
+    Raises:
+        RunError: the artifact cannot be used.
+    """
+    if simulate and artifact.manifest.engine == "ascend":
+        from occ.compiler.ge_simulator.device import SimulatedDevice
+
+        return artifact.session(threads, specialise=Specialiser(_compile_late), device=SimulatedDevice())
+    if artifact.manifest.engine != "interp":
+        return artifact.session(threads, specialise=Specialiser(_compile_late), options=options)
+    m = parsed(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
+    from occ.compiler.interp.engine import InterpEngine
+
+    specialise = Specialiser(_interpret_late)
+    engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
+    return Session(artifact, engine, thread_count(threads))
+
+
+def _compile_late(m: Module) -> Compiled:
+    """A late op with known operands as native code; what native code has no types for is interpreted."""
+    compilation = Compilation(m, Settings("cpu-jit"))
+    if has_foreign_types(compilation.advance("canonical").main.body.body):
+        return _interpreted(m)
+    return _runnable(open_session(compilation.artifact(), 1))
+
+
+def _interpret_late(m: Module) -> Compiled:
+    Compilation(m, Settings("interp")).advance("inferred")
+    return _interpreted(m)
+
+
+def _interpreted(m: Module) -> Compiled:
+    from occ.compiler.interp.graph import Interpreter
+
+    interpreter = Interpreter(m)
+    return lambda operands: interpreter.run(operands, {})
+
+
+def _runnable(session: Session) -> Compiled:
+    return lambda operands: list(session(*operands))
+
+
+def compile_model(source: Source, settings: Settings, threads: int | None = None, *, simulate: bool = False) -> Session:
+    """Compile a model and open a session on the result; `simulate` as `open_session`.
+
+    Raises:
+        CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
+    """
+    artifact = Compilation(source, settings).artifact()
+    if artifact.manifest.parts and not simulate:
+        from occ.compiler.codegen_cann.output.toolkit import compile_parts
+
+        artifact = compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
+    return open_session(artifact, threads, simulate=simulate)

@@ -1,0 +1,118 @@
+"""Compiles late ops when a run has found their operands, and keeps what it compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.ir.dtype import from_numpy
+from occ.compiler.ir.late import foreign_types
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value
+from occ.runtime.errors import RunError
+
+_KEPT = 256  # compiled ops
+_LARGEST_VALUE = 1024  # elements of an operand that is taken for one that decides shapes
+
+Compiled = Callable[[Sequence[Any]], list[Any]]
+Compile = Callable[[Module], Compiled]
+
+
+class Specialiser:
+    """Runs late ops: compiled once for each set of shapes and of values that decide shapes.
+
+    Args:
+        compile: makes a module, whose inputs have constant extents, ready to run.
+    """
+
+    def __init__(self, compile: Compile) -> None:  # noqa: A002
+        self._compile = compile
+        self._known: OrderedDict[Hashable, Compiled] = OrderedDict()
+        self._decided: dict[str, tuple[bool, ...]] = {}  # for each text: which operands are constants
+        self._lock = threading.Lock()
+
+    def __call__(self, text: str, operands: Sequence[Any]) -> list[Any]:
+        """Run the op that `text` states.
+
+        Raises:
+            RunError: OCC0504 the op does not fit its operands.
+            CompileError: it cannot be compiled at all.
+        """
+        from occ.compiler.frontend.text import parse  # few models have late ops
+
+        m: Module | None = None
+        decided = self._decided.get(text)
+        if decided is None:
+            m = parse(text)
+            decided = self._decided[text] = _decided_by_value(m)
+        constant = [d and _is_small(x) for d, x in zip(decided, operands, strict=True)]
+        key = (text, *(_key(x, value=c) for x, c in zip(operands, constant, strict=True)))
+        with self._lock:
+            compiled = self._known.get(key)
+        if compiled is None:
+            try:
+                compiled = self._compile(_concrete(m or parse(text), operands, constant))
+            except CompileError as e:
+                raise _misfit(e) from e
+            with self._lock:
+                self._known[key] = compiled
+                while len(self._known) > _KEPT:
+                    self._known.popitem(last=False)
+        return compiled([x for x, c in zip(operands, constant, strict=True) if not c])
+
+
+def _misfit(e: CompileError) -> Exception:
+    """What a model that fits no operands is called once they are there: data that a node cannot work on."""
+    first = e.diagnostics[0]
+    if not first.code.startswith("OCC02"):
+        return e
+    return RunError("OCC0504", f"node `{first.where.partition(': ')[2]}`: {first.message}", "; ".join(first.helps))
+
+
+def _decided_by_value(m: Module) -> tuple[bool, ...]:
+    """For each operand of the op, whether its value may decide a shape."""
+    (op,) = m.main.body.body
+    whole = op.spec.composite is not None  # what it is made of may look at any of them
+    names = {v: whole or op.spec.operand_name(k) in op.spec.static for k, v in enumerate(op.operands) if v is not None}
+    return tuple(names[a] for a in m.main.args)
+
+
+def _is_small(x: Any) -> bool:
+    if not isinstance(x, np.ndarray) or x.size > _LARGEST_VALUE:
+        return False
+    kind = from_numpy(x.dtype).kind
+    return kind in "iub" or (kind == "f" and x.size <= 16)
+
+
+def _key(x: Any, *, value: bool) -> Hashable:
+    if not isinstance(x, np.ndarray):
+        x = np.asarray(x)
+    return (x.dtype.name, x.shape, x.tobytes() if value else None)
+
+
+def _concrete(m: Module, operands: Sequence[Any], constant: Sequence[bool]) -> Module:
+    """The module with the shapes of the operands, and the values of some as constants."""
+    kept: list[Value] = []
+    for arg, x, is_constant in zip(m.main.args, operands, constant, strict=True):
+        array = np.asarray(x)
+        if is_constant:
+            weight = m.add_weight(arg.name, array)
+            for user, k in list(arg.uses):
+                user.set_operand(k, weight)
+        else:
+            arg.type = TensorType(from_numpy(array.dtype), array.shape)
+            kept.append(arg)
+    m.main.body.args[:] = kept
+    return m
+
+
+def has_foreign_types(ops: Sequence[Op]) -> bool:
+    """Whether ops touch elements that native code does not have."""
+    return any(foreign_types(op) for op in ops)

@@ -1,0 +1,1 @@
+"""The operators that onnxruntime adds to ONNX's."""

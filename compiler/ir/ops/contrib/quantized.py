@@ -1,0 +1,171 @@
+"""Quantised operators of com.microsoft: computed in f32 between integers, contractions in i32."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.ops.contrib.operators import DOMAIN
+from occ.compiler.ir.ops.quantize import integers, scaled
+from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
+from occ.compiler.ir.value import Value
+
+
+def _binary(name: str, combine: Callable[..., Value]) -> OpSpec:
+    """QLinearAdd and QLinearMul: numpy broadcasting, scales of the tensors, and the arithmetic of onnxruntime on x86."""
+
+    def composite(
+        b: GraphBuilder, x: Value, x_scale: Value, x_zero: Value | None, y: Value, y_scale: Value, y_zero: Value | None,
+        scale: Value, zero: Value | None = None, *, a: SimpleNamespace,
+    ) -> Value:  # fmt: skip
+        def point(v: Value | None) -> Value:
+            return b.constant(np.float32(0)) if v is None else b.Cast(v, to=F32)
+
+        left, right = (b.Cast(v, to=F32) for v in (x, y))
+        made = combine(b, (left, x_scale, point(x_zero)), (right, y_scale, point(y_zero)), scale, point(zero))
+        return integers(b, made, None, x.tensor.dtype)
+
+    operands = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
+    return OpSpec(f"{DOMAIN}.{name}", {"composite": composite, "signature": FormalSignature.of(operands, "C")})
+
+
+Quantised = tuple[Value, Value, Value]  # codes in f32, scale, zero point in f32
+
+
+def _sum(b: GraphBuilder, x: Quantised, y: Quantised, scale: Value, zero: Value) -> Value:
+    by_x, by_y = (b.Div(v[1], scale) for v in (x, y))
+    fixed = b.Sub(zero, b.fma(by_x, x[2], b.Mul(by_y, y[2])))
+    return b.fma(x[0], by_x, b.fma(y[0], by_y, fixed))
+
+
+def _product(b: GraphBuilder, x: Quantised, y: Quantised, scale: Value, zero: Value) -> Value:
+    centred = b.Mul(b.Sub(x[0], x[2]), b.Sub(y[0], y[2]))
+    return b.Add(b.Mul(centred, b.Div(b.Mul(x[1], y[1]), scale)), zero)
+
+
+def _between(b: GraphBuilder, x: Value, quant: tuple[Value | None, ...], fn: Callable[[Value], Value]) -> Value:
+    """`fn` of dequantised data, quantised; `quant` has scale and zero point before and behind."""
+    scale, zero, out_scale, out_zero = quant
+    y = fn(b.DequantizeLinear(x, scale, zero))
+    if out_zero is None:
+        return b.QuantizeLinear(y, out_scale, output_dtype=x.tensor.dtype)
+    return b.QuantizeLinear(y, out_scale, out_zero)
+
+
+def _unary(name: str, names: str, fn: Callable[..., Value], **attributes: object) -> OpSpec:
+    def composite(
+        b: GraphBuilder, x: Value, scale: Value, zero: Value | None, out_scale: Value, out_zero: Value | None = None, *,
+        a: SimpleNamespace,
+    ) -> Value:  # fmt: skip
+        return _between(b, x, (scale, zero, out_scale, out_zero), lambda v: fn(b, v, a))
+
+    return OpSpec(f"{DOMAIN}.{name}", {"composite": composite, "signature": FormalSignature.of(names, **attributes)})
+
+
+def _softmax(b: GraphBuilder, x: Value, a: SimpleNamespace) -> Value:
+    return b.op("legacy.Softmax" if (a.opset or 13) < 13 else "Softmax", x, axis=a.axis)
+
+
+def _channels_last(b: GraphBuilder, x: Value, a: SimpleNamespace, fn: Callable[[Value], Value]) -> Value:
+    if not a.channels_last:
+        return fn(x)
+    rank = x.tensor.rank
+    first = b.Transpose(x, perm=(0, rank - 1, *range(1, rank - 1)))
+    return b.Transpose(fn(first), perm=(0, *range(2, rank), 1))
+
+
+_POOL = {
+    "auto_pad": "NOTSET",
+    "ceil_mode": 0,
+    "count_include_pad": 0,
+    "kernel_shape": None,
+    "pads": None,
+    "strides": None,
+}
+
+
+def _average(b: GraphBuilder, x: Value, a: SimpleNamespace) -> Value:
+    return _channels_last(b, x, a, lambda v: b.AveragePool(v, **{k: getattr(a, k) for k in _POOL}))
+
+
+def _global_average(b: GraphBuilder, x: Value, a: SimpleNamespace) -> Value:
+    return _channels_last(b, x, a, b.GlobalAveragePool)
+
+
+@op(f"{DOMAIN}.QLinearConcat", signature=FormalSignature.of("Y_scale Y_zero_point inputs*", axis=0))
+class QLinearConcat:
+    """Concat of operands that each have a scale and a zero point."""
+
+    def composite(b, scale, zero, *xs, a):
+        if not xs or len(xs) % 3:
+            raise Invalid(f"`QLinearConcat` takes groups of data, scale and zero point, not {len(xs)} operands")
+        parts = [b.DequantizeLinear(*xs[k : k + 3]) for k in range(0, len(xs), 3)]
+        return b.QuantizeLinear(parts[0] if len(parts) == 1 else b.Concat(*parts, axis=a.axis), scale, zero)
+
+
+@op(
+    f"{DOMAIN}.QGemm",
+    signature=FormalSignature.of(
+        "A a_scale a_zero_point B b_scale b_zero_point C? y_scale? y_zero_point?", alpha=1.0, transA=0, transB=0
+    ),
+    tags=("contraction",),
+)
+class QGemm:
+    """`alpha * sa * sb * ((A' - za) @ (B' - zb) + C)`, quantised where there is a scale; those of B may be per column."""
+
+    def composite(b, x, x_scale, x_zero, y, y_scale, y_zero, c=None, scale=None, zero=None, *, a):
+        left, right = (b.Transpose(v) if swap else v for v, swap in ((x, a.transA), (y, a.transB)))
+        acc = b.MatMulInteger(left, right, x_zero, y_zero)
+        acc = acc if c is None else b.Add(acc, c)
+        if a.alpha != 1:
+            x_scale = b.Mul(b.constant(np.float32(a.alpha)), x_scale)
+        if scale is None or zero is None:
+            return scaled(b, acc, x_scale, y_scale)
+        return integers(b, scaled(b, acc, x_scale, y_scale, by=scale), zero, zero.tensor.dtype)
+
+
+def _to_float(b: GraphBuilder, acc: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+    y = b.Mul(b.Cast(acc, to=F32), b.Mul(a_scale, b_scale))
+    return y if bias is None else b.Add(y, bias)
+
+
+@op(
+    f"{DOMAIN}.MatMulIntegerToFloat",
+    signature=FormalSignature.of("A B a_scale b_scale a_zero_point? b_zero_point? bias?"),
+)
+class MatMulIntegerToFloat:
+    """`(A - za) @ (B - zb) * (sa * sb) + bias`; the scales of B may be per column."""
+
+    def composite(b, x, y, x_scale, y_scale, x_zero=None, y_zero=None, bias=None, *, a):
+        return _to_float(b, b.MatMulInteger(x, y, x_zero, y_zero), x_scale, y_scale, bias)
+
+
+@op(f"{DOMAIN}.DynamicQuantizeMatMul", signature=FormalSignature.of("A B b_scale b_zero_point? bias?"))
+class DynamicQuantizeMatMul:
+    """A product with the left side quantised by its own range."""
+
+    def composite(b, x, y, y_scale, y_zero=None, bias=None, *, a):
+        quantized, scale, zero = b.DynamicQuantizeLinear(x, n_results=3)
+        return _to_float(b, b.MatMulInteger(quantized, y, zero, y_zero), scale, y_scale, bias)
+
+
+_X = "X X_scale X_zero_point? Y_scale Y_zero_point?"
+ALL = (
+    _binary("QLinearAdd", _sum),
+    _binary("QLinearMul", _product),
+    _unary("QLinearLeakyRelu", _X, lambda b, x, a: b.LeakyRelu(x, alpha=a.alpha), alpha=float(np.float32(0.01))),
+    _unary("QLinearSigmoid", _X, lambda b, x, a: b.Sigmoid(x)),
+    _unary("QLinearSoftmax", "X X_scale x_zero_point? y_scale y_zero_point", _softmax, axis=-1, opset=None),
+    _unary("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", _global_average, channels_last=0),
+    _unary("QLinearAveragePool", "X x_scale x_zero_point? y_scale y_zero_point?", _average, channels_last=0, **_POOL),
+    QLinearConcat,
+    QGemm,
+    MatMulIntegerToFloat,
+    DynamicQuantizeMatMul,
+)

@@ -1,0 +1,75 @@
+"""Attention in two halves, the form that becomes one kernel: scores of packed queries and keys, then everything behind.
+
+Between them may stand elementwise operators: masks, biases, soft caps. The stages are named for `schedule_attention`.
+"""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import call, equal, literal, where, wrap
+
+PLAIN, ZERO_NAN, ZERO_EMPTY = "plain", "zero-nan", "zero-empty"  # what rows without a finite score give, see Attend
+
+
+@op("attend_scores", tags=("contraction",))
+class AttendScores:
+    """`scale * q @ k` for `q : f32[.., S, D]` and `k : f32[.., D, K]` with equal axes before those."""
+
+    operands = ("q", "k")
+
+    def body(t, q, k, *, a):
+        query = t.map(q.shape, lambda *i: q[i] if a.scale == 1 else q[i] * a.scale, name="attend_query")
+        keys = t.map(k.shape, lambda *i: k[i], name="attend_keys")
+
+        def product(*i):
+            *batch, row, column, r = i
+            return query[(*batch, row, r)] * keys[(*batch, r, column)]
+
+        return t.sum([*q.shape[:-1], k.shape[-1]], [q.shape[-1]], product, name="attend_scores")
+
+
+@op("attend", tags=("contraction",))
+class Attend:
+    """`Softmax(scores) @ v` along the last axis, for `scores : f32[.., S, K]` and `v : f32[.., K, D]`.
+
+    Rows are divided by their sum after the product, which has fewer elements. Rows of -inf alone, and rows with NaN,
+    have no softmax: `rows` says whether they are NaN as in ONNX (`plain`), or zero (`zero-nan`, what PyTorch exports as
+    `Where(IsNaN(p), 0, p)`), or whether rows of -inf alone are zero (`zero-empty`, as in the operator Attention).
+    """
+
+    operands = ("scores", "v")
+
+    def body(t, x, v, *, a):
+        keys, dtype = x.shape[-1], x.dtype
+        low, zero = literal(dtype.lowest, dtype), literal(0, dtype)
+        logits = t.map(x.shape, lambda *i: x[i], name="attend_logits")
+        top = t.reduce("max", x.shape[:-1], [keys], lambda *i: logits[i], name="attend_top")
+        peak = top
+        if a.rows == ZERO_EMPTY:
+            peak = t.map(top.shape, lambda *i: where(equal(top[i], low), zero, top[i]), name="attend_peak")
+        e = t.map(x.shape, lambda *i: f.decay(logits[i] - peak[i[:-1]]), name="attend_exp")
+        total = t.sum(top.shape, [keys], lambda *i: e[i], name="attend_total")
+        values = t.map(v.shape, lambda *i: v[i], name="attend_values")
+
+        def product(*i):
+            *batch, row, column, r = i
+            return e[(*batch, row, r)] * values[(*batch, r, column)]
+
+        acc = t.sum([*x.shape[:-1], v.shape[-1]], [keys], product, name="attend_sum")
+
+        def whole(*i):
+            return where(equal(total[i], zero), literal(1, dtype), total[i]) if a.rows == ZERO_EMPTY else total[i]
+
+        def element(*i):
+            value = acc[i] / whole(*i[:-1])
+            if a.rows == ZERO_NAN:
+                value = where(call("isnan", total[i[:-1]]), zero, value)
+            # Without any key the product is empty, and so zero.
+            return value if isinstance(keys, int) else where(equal(wrap(keys), 0), zero, value)
+
+        return t.map(acc.shape, element, name="attend_out")
+
+
+ALL = (AttendScores, Attend)

@@ -1,0 +1,121 @@
+"""The compiler's own ops, in lower case. They have no ONNX schema."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from math import prod
+
+from occ.compiler.ir.dim import floordiv
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.ops.movement import Concat, flatten
+from occ.compiler.ir.ops.shape_of import pick
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.te.expr import cast
+from occ.compiler.ir.types import TensorType
+
+
+@op("fuse", region=True)
+class Fuse:
+    """Ops that become one kernel. The region still contains them, so grouping cannot change what is computed."""
+
+    def infer(*operands, a):
+        return tuple(v.type for v in a.regions[0].yields)
+
+
+@op("foreign", region=True)
+class Foreign:
+    """A kernel of a user; the region says what it computes. All that it reads is an operand, constants too."""
+
+    def infer(*operands, a):
+        return tuple(v.type for region in a.regions for v in region.yields)
+
+
+@op("yield")
+class Yield:
+    """Closes a region."""
+
+    region = True
+
+    def infer(*operands, a):
+        return ()
+
+
+@op("dims", tags=("shape",))
+class Dims:
+    """A tensor of sizes that follow from the shapes of the inputs: what is left of Shape -> Gather -> Concat."""
+
+    def infer(*, a):
+        return TensorType(getattr(a, "dtype", I64), a.shape)
+
+    def body(t, *, a):
+        return t.map(
+            a.shape, lambda *i: cast(getattr(a, "dtype", I64), pick(a.values, flatten(i, a.shape))), name="dims"
+        )
+
+
+@op("phases")
+class Phases:
+    """`out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f` on each axis, `f` row-major over the axes."""
+
+    def body(t, x, *, a):
+        count = prod(a.strides)
+        channels = floordiv(x.shape[1], count)
+
+        def element(n, o, *at):
+            shifted = [p + b for p, b in zip(at, a.before, strict=True)]
+            phase = flatten([p % s for p, s in zip(shifted, a.strides, strict=True)], a.strides)
+            return x[(n, phase * channels + o, *(p // s for p, s in zip(shifted, a.strides, strict=True)))]
+
+        return t.map([x.shape[0], channels, *a.shape], element, name="phases")
+
+
+@op("pack", tags=("declared",))
+class Pack:
+    """The same elements in another order in memory: the layout of the result."""
+
+    def body(t, x, *, a):
+        return t.map(x.shape, lambda *i: x[i], name="pack")
+
+
+@op("join")
+class Join:
+    """Concat of operands that lie in the memory of the result."""
+
+    body = Concat.body
+
+
+# Ops of the `scheduled` and `lowered` stages: their result types are stated by the pass that makes them.
+_DECLARED = ("declared",)
+
+
+@op("call", region=True, tags=_DECLARED)
+class Call:
+    """Runs a te function: `call(operands) {te="name", dims=[...]}`."""
+
+
+@op("alloc", region=True, tags=_DECLARED)
+class Alloc:
+    """A buffer of the run's arena: live over a range of steps, at an offset where sizes are constant."""
+
+
+@op("kernel", region=True, tags=_DECLARED)
+class Kernel:
+    """Calls a compiled kernel: the operands it reads, then the buffers it writes."""
+
+
+@op("view", region=True, tags=_DECLARED)
+class View:
+    """The operand's bytes under another type."""
+
+
+@op("late", region=True, tags=_DECLARED)
+class Late:
+    """An op that is compiled when its operands are there: their values, or their ranks, decide what it is."""
+
+
+@op("host", region=True, tags=_DECLARED)
+class Host:
+    """A routine of the runtime that is not a kernel."""
+
+
+ALL: tuple[OpSpec, ...] = (Fuse, Foreign, Yield, Dims, Phases, Pack, Join, Call, Alloc, Kernel, View, Late, Host)

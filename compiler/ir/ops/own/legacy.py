@@ -1,0 +1,61 @@
+"""Operators that stand for what old operator sets meant and today's cannot say before ranks are known."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.ir.dim import floordiv
+from occ.compiler.ir.ops.movement import reshaped, static_ints
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.te.expr import wrap
+from occ.compiler.ir.value import Value
+
+
+@op("legacy.Align", tags=("view",))
+class Align:
+    """The first operand with ones behind it, so that its first axis meets `axis` of the second one (opset < 7)."""
+
+    def body(t, x, like, *, a):
+        axis = normalize_axis(a.axis, max(like.rank, 1), "broadcast")
+        behind = max(like.rank - axis - x.rank, 0) if x.rank else 0
+        return reshaped(t, x, (*x.shape, *(1,) * behind), "align")
+
+
+@op("legacy.PerChannel")
+class PerChannel:
+    """A value per group, repeated for each channel of the group (GroupNormalization, opset < 21)."""
+
+    def body(t, x, like, *, a):
+        each = floordiv(like.shape[1], a.num_groups)
+        return t.map([like.shape[1]], lambda i: x[i // wrap(each)], name="per_channel")
+
+
+@op("legacy.Tile", static=("tiles", "axis"))
+class Tile:
+    """`tiles` copies along `axis` (opset < 6)."""
+
+    operands = ("input", "tiles", "axis")
+
+    def body(t, x, tiles, axis, *, a):
+        k = normalize_axis(static_ints("Tile", "axis", axis)[0], x.rank, "Tile")
+        times = static_ints("Tile", "tiles", tiles)[0]
+        shape = [n * times if j == k else n for j, n in enumerate(x.shape)]
+        return t.map(shape, lambda *i: x[(*i[:k], i[k] % wrap(x.shape[k]), *i[k + 1 :])], name="tile")
+
+
+def _flat(name: str) -> OpSpec:
+    """Softmax and its like on a matrix of rows: axes before `axis`, and the rest (opset < 13)."""
+
+    def composite(b, x: Value, *, a):
+        rank = x.tensor.rank
+        axis = normalize_axis(1 if getattr(a, "axis", None) is None else a.axis, max(rank, 1), name)
+        if axis == rank - 1:
+            return b.op(name, x, axis=-1)
+        rows = b.Flatten(x, axis=axis)
+        back = b.dims(values=x.tensor.dims, shape=(rank,))
+        return b.Reshape(b.op(name, rows, axis=-1), back)
+
+    return OpSpec(f"legacy.{name}", {"composite": composite})
+
+
+ALL = (Align, PerChannel, Tile, _flat("Softmax"), _flat("LogSoftmax"), _flat("Hardmax"))

@@ -1,0 +1,162 @@
+"""The compiler's own ops on codes, the integers of quantised tensors: products, of bf16 too, and the way from sums to codes."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.ir.dtype import BF16, F32, I8, I32, U8, DType
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.ops.window import window_of
+from occ.compiler.ir.shape import broadcast_shapes
+from occ.compiler.ir.te.conversion import quantize
+from occ.compiler.ir.te.expr import call, cast, clamp, literal, maximum, where
+from occ.compiler.ir.te.function import Builder, Tensor
+
+_LEAST_RANGE = 1e-30  # of a row: smaller ones, of equal elements as a rule, are in fewer steps
+
+
+@op("fma", tags=("elementwise",))
+class Fma:
+    """`x * y + z`, rounded once."""
+
+    def body(t, x, y, z, *, a):
+        shape = broadcast_shapes(x.shape, y.shape, z.shape, op="fma")
+        return t.map(shape, lambda *i: call("fma", x.at(i), y.at(i), z.at(i)), name="fma")
+
+
+@op("saturate", tags=("elementwise",))
+class Saturate:
+    """The integers of type `to` nearest to `x`, halves to even, plus `zero`; finite values beyond its range saturate.
+
+    `x` is cut to the range before it is rounded, so that the conversion needs no more tests.
+    """
+
+    def body(t, x, zero=None, *, a):
+        shape = x.shape if zero is None else broadcast_shapes(x.shape, zero.shape, op="saturate")
+
+        def element(*i):
+            value, shift = x.at(i), None if zero is None else zero.at(i)
+            if not a.to.is_int or x.dtype != F32:
+                return quantize(value, a.to, shift)
+            low, high = (literal(n, I32) for n in (a.to.lowest, a.to.highest))
+            if shift is None:
+                return cast(a.to, call("nearest", clamp(value, cast(F32, low), cast(F32, high))))
+            moved = cast(I32, shift)
+            whole = call("nearest", clamp(value, cast(F32, low - moved), cast(F32, high - moved)))
+            return cast(a.to, whole + moved)
+
+        return t.map(shape, element, name="saturate")
+
+
+def _bytes(t: Builder, x: Tensor) -> Tensor:
+    """The codes as u8: signed ones 128 higher, which is how processors multiply bytes; bf16 as they are."""
+    return x if x.dtype in (U8, BF16) else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
+
+
+def _sums_in(w: Tensor) -> DType:
+    """The type in which products of a weight are added up."""
+    return F32 if w.dtype == BF16 else I32
+
+
+@op("conv_dot", tags=("contraction", "window"))
+class ConvDot:
+    """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
+
+    The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies; that of
+    others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
+    `[O, C/2, 2, k...]`, the sums are f32, and there is no `total`.
+    """
+
+    def body(t, x, w, total=None, *, a):
+        grouped = a.group == 1
+        taps = tuple(a.kernel_shape)
+        x, acc_type = _bytes(t, x), _sums_in(w)
+        win = window_of("conv_dot", x.shape[2:], taps, a)
+        some = w.shape[2] if grouped else 1
+        missing = some * w.shape[1] - x.shape[1] if grouped else 0
+        padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), literal(a.zero, x.dtype))
+        n, each = len(taps), w.shape[0] // a.group
+
+        def product(*i):
+            batch, o, pos = i[0], i[1], i[2 : 2 + n]
+            if grouped:
+                q, c, tap = i[2 + n], i[3 + n], i[4 + n :]
+                channel, filter_ = c * some + q, w[(o, c, q, *tap)]
+            else:
+                c, tap = i[2 + n], i[3 + n :]
+                channel, filter_ = o // each * w.shape[1] + c, w[(o, c, *tap)]
+            return cast(acc_type, padded[(batch, channel, *win.position(pos, tap))]) * cast(acc_type, filter_)
+
+        over = (some, w.shape[1], *taps) if grouped else (w.shape[1], *taps)
+        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, name="conv")
+        return acc if total is None else t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
+
+
+@op("matmul_dot", tags=("contraction",))
+class MatmulDot:
+    """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`; `total` has the sums of its columns.
+
+    Of bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
+    """
+
+    def body(t, x, w, total=None, zero=None, *, a):
+        shift = 128 if x.dtype == I8 else 0
+        x, acc_type, some = _bytes(t, x), _sums_in(w), w.shape[1]
+        k = some * w.shape[0]
+        padded = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), k - x.shape[-1]), literal(0, x.dtype))
+
+        def product(*i):
+            *row, n, q, r = i
+            return cast(acc_type, padded[(*row, r * some + q)]) * cast(acc_type, w[r, q, n])
+
+        acc = t.sum((*x.shape[:-1], w.shape[2]), (some, w.shape[0]), product, name="matmul")
+        if total is None:
+            return acc
+
+        def element(*i):
+            moved = literal(shift, I32)
+            if zero is not None:
+                moved = cast(I32, zero[(0,) * zero.rank]) + moved
+            return acc[i] - moved * total[i[-1]]
+
+        return t.map(acc.shape, element, name="sums")
+
+
+@op("row_range")
+class RowRange:
+    """The least and the greatest element of each row, `[.., K]` --> `[.., 2]`; NaN where a row has one."""
+
+    def body(t, x, *, a):
+        rows, depth = x.shape[:-1], x.shape[-1]
+        low, high = (t.reduce(kind, rows, [depth], lambda *i: x[i], name=kind) for kind in ("min", "max"))
+        return t.map((*rows, 2), lambda *i: where(i[-1] < 1, low[i[:-1]], high[i[:-1]]), name="range")
+
+
+@op("row_codes")
+class RowCodes:
+    """The elements of each row in 255 steps from its least one to its greatest, as u8; `between` is their `row_range`."""
+
+    def body(t, x, between, *, a):
+        def element(*i):
+            low, high = between[(*i[:-1], 0)], between[(*i[:-1], 1)]
+            return cast(U8, call("nearest", (x[i] - low) * (255.0 / maximum(high - low, _LEAST_RANGE))))
+
+        return t.map(x.shape, element, name="codes")
+
+
+@op("from_row_codes")
+class FromRowCodes:
+    """What products of `row_codes` by the codes of a weight stand for.
+
+    `scale` and `total` have an element for each column: what a code of it stands for, and what its codes add up to times that.
+    """
+
+    def body(t, sums, between, scale, total, *, a):
+        def element(*i):
+            low, high = between[(*i[:-1], 0)], between[(*i[:-1], 1)]
+            step = (high - low) * (1 / 255)
+            return cast(F32, sums[i]) * (step * scale[i[-1]]) + low * total[i[-1]]
+
+        return t.map(sums.shape, element, name="scaled")
+
+
+ALL = (Fma, Saturate, ConvDot, MatmulDot, RowRange, RowCodes, FromRowCodes)

@@ -1,0 +1,323 @@
+"""te functions: stages of expressions over index boxes, and the builder with which operators state their meaning.
+
+A te function is a straight list of stages. A `Stage` computes each element of its box from an expression; a `Scatter`
+starts from one and then writes at computed positions; a `Check` states what must hold of the inputs at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import BOOL, I64, DType
+from occ.compiler.ir.te.expr import (
+    CALLS,
+    REDUCTIONS,
+    Axis,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Operand,
+    Reduce,
+    literal,
+    where,
+    wrap,
+)
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`name[axes] = expr`. `note` names the ONNX nodes it came from and is not part of its identity."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    expr: Expr
+    note: str = field(default="", compare=False)
+
+    @property
+    def dtype(self) -> DType:
+        return self.expr.dtype
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return tuple(a.extent for a in self.axes)
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        """All expressions of the stage."""
+        return (self.expr,)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """`name[axes] = init`, then in order of `over`: `name[target] = name[target] combine value`.
+
+    `combine` is `set`, `add`, `mul`, `max` or `min`; a target outside the box is an error of the caller (see `Check`).
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    init: Expr
+    over: tuple[Axis, ...]
+    target: tuple[Expr, ...]
+    value: Expr
+    combine: str = "set"
+    note: str = field(default="", compare=False)
+
+    @property
+    def dtype(self) -> DType:
+        return self.init.dtype
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return tuple(a.extent for a in self.axes)
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (self.init, *self.target, self.value)
+
+
+AnyStage = Stage | Scatter
+
+
+@dataclass(frozen=True)
+class Check:
+    """`cond` must hold at every position of the box; otherwise the run fails with `message`."""
+
+    axes: tuple[Axis, ...]
+    cond: Expr
+    message: str
+
+
+@dataclass(frozen=True)
+class Param:
+    """A tensor parameter."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class TeFunc:
+    """A te function.
+
+    Attributes:
+        name: symbol of the function.
+        dims: names of the symbolic dims that it takes, in call order.
+        params: tensor parameters, in call order.
+        stages: in order of computation.
+        results: (stage, layout-carrying type) of each result, in order.
+        checks: conditions on the inputs.
+        schedule: how the stages are computed; empty before the `scheduled` stage.
+        hint: what a user wants of its schedule, see `Hint`.
+        source: the body of a Halide generator, of a user, in the place of stages and schedule.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    params: tuple[Param, ...]
+    stages: tuple[AnyStage, ...]
+    results: tuple[Param, ...]
+    checks: tuple[Check, ...] = ()
+    schedule: tuple[Directive, ...] = ()
+    source: str = ""
+    hint: str = ""
+
+    def stage(self, name: str) -> AnyStage:
+        """The stage of that name."""
+        return next(s for s in self.stages if s.name == name)
+
+    @property
+    def sources(self) -> dict[str, tuple[Dim, ...]]:
+        """Logical shape of everything that can be loaded from: parameters and stages."""
+        return {p.name: p.type.dims for p in self.params} | {s.name: s.shape for s in self.stages}
+
+    def with_name(self, name: str) -> TeFunc:
+        return replace(self, name=name)
+
+
+def position(axes: Sequence[Axis]) -> tuple[Expr, ...]:
+    """The current position on axes as simplified indices: 0 where the extent is 1."""
+    return tuple(literal(0, I64) if a.extent == 1 else Index(a.name) for a in axes)
+
+
+def loads(*exprs: Expr) -> list[Load]:
+    """All loads in the expressions, each node once."""
+    return [n for e in exprs for n in walk(e) if isinstance(n, Load)]
+
+
+def reduce_axes(e: Expr) -> tuple[Axis, ...]:
+    """The axes of all reductions inside `e`."""
+    return tuple(a for n in walk(e) if isinstance(n, Reduce) for a in n.axes)
+
+
+class Tensor:
+    """What an operator's `infer` and `body` see of an operand: its type, its value where known, and loads of it.
+
+    Attributes:
+        name: parameter or stage that it is.
+        type: tensor type with a known rank.
+        value: the elements in row-major order where they are known at compile time (ints, dims, floats), else None.
+    """
+
+    __slots__ = ("name", "type", "value")
+
+    def __init__(self, name: str, type: TensorType, value: tuple[Dim | float | None, ...] | None = None) -> None:  # noqa: A002
+        self.name, self.type, self.value = name, type, value
+
+    def with_value(self, value: tuple[Dim | float | None, ...] | None) -> Tensor:
+        """The same tensor with known elements."""
+        same = copy(self)
+        same.value = value
+        return same
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.type.dims
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    def __getitem__(self, index: Operand | tuple[Operand, ...]) -> Expr:
+        index = index if isinstance(index, tuple) else (index,)
+        assert len(index) == self.rank, f"{self.name} has rank {self.rank}, not {len(index)}"
+        return Load(self.name, tuple(wrap(i) for i in index), self.dtype)
+
+    def at(self, index: Sequence[Expr]) -> Expr:
+        """The element that numpy-style broadcasting pairs with `index` (aligned at the last axis)."""
+        mine = index[len(index) - self.rank :]
+        return self[tuple(literal(0, I64) if n == 1 else i for i, n in zip(mine, self.shape, strict=True))]
+
+
+RESERVED = frozenset(
+    {
+        *REDUCTIONS,
+        *CALLS,
+        "rem",
+        "shl",
+        "shr",
+        "dim",
+        "check",
+        "schedule",
+        "halide",
+        "hint",
+        "true",
+        "false",
+        "inf",
+        "nan",
+    }
+)
+
+
+class Builder:
+    """Collects the stages of one operator or of a fused group. Passed to every `body` as `t`."""
+
+    def __init__(self) -> None:
+        self.stages: list[AnyStage] = []
+        self.checks: list[Check] = []
+        self.note = ""
+        self._names: set[str] = set()
+        self._axis_count = 0
+
+    def fresh(self, hint: str) -> str:
+        """A stage or parameter name that is not taken yet."""
+        hint = f"{hint}_of" if hint in RESERVED else hint
+        name, n = hint, 1
+        while name in self._names:
+            n += 1
+            name = f"{hint}{n}"
+        self._names.add(name)
+        return name
+
+    def axes(self, extents: Sequence[Dim], letter: str = "i") -> tuple[Axis, ...]:
+        """Fresh axes, unique in the function."""
+        start = self._axis_count
+        self._axis_count += len(extents)
+        return tuple(Axis(f"{letter}{start + k}", e) for k, e in enumerate(extents))
+
+    def map(
+        self, shape: Sequence[Dim], fn: Callable[..., Operand], *, name: str = "m", dtype: DType | None = None
+    ) -> Tensor:
+        """A stage whose element at `i, j, ...` is `fn(i, j, ...)`; `dtype` only for results that are bare numbers."""
+        axes = self.axes(shape)
+        expr = wrap(fn(*(Index(a.name) for a in axes)), dtype or I64)
+        return self._add(Stage(self.fresh(name), axes, expr, self.note))
+
+    def reduce(
+        self, kind: str, shape: Sequence[Dim], over: Sequence[Dim], fn: Callable[..., Expr], *, name: str | None = None
+    ) -> Tensor:
+        """A stage that reduces `fn(*position, *reduced)` over a box of extents `over`."""
+        axes, inner = self.axes(shape), self.axes(over, "r")
+        body = fn(*(Index(a.name) for a in axes + inner))
+        dtype = I64 if kind in ("argmax", "argmin") else body.dtype
+        return self._add(Stage(self.fresh(name or kind), axes, Reduce(kind, inner, body, dtype), self.note))
+
+    def sum(self, shape: Sequence[Dim], over: Sequence[Dim], fn: Callable[..., Expr], *, name: str = "acc") -> Tensor:
+        """A `reduce` of kind sum."""
+        return self.reduce("sum", shape, over, fn, name=name)
+
+    def scatter(
+        self,
+        shape: Sequence[Dim],
+        init: Callable[..., Operand],
+        over: Sequence[Dim],
+        target: Callable[..., Sequence[Operand]],
+        value: Callable[..., Expr],
+        *,
+        combine: str = "set",
+    ) -> Tensor:
+        """A `Scatter` stage; `target` and `value` are functions of the positions of `over`."""
+        axes, inner = self.axes(shape), self.axes(over, "u")
+        where_to = tuple(wrap(e) for e in target(*(Index(a.name) for a in inner)))
+        what = value(*(Index(a.name) for a in inner))
+        start = wrap(init(*(Index(a.name) for a in axes)), what.dtype)
+        return self._add(Scatter(self.fresh("scatter"), axes, start, inner, where_to, what, combine, self.note))
+
+    def check(self, shape: Sequence[Dim], fn: Callable[..., Expr], message: str) -> None:
+        """State that `fn` must hold at every position; `message` completes "the node ...: "."""
+        axes = self.axes(shape, "k")
+        cond = fn(*(Index(a.name) for a in axes))
+        assert cond.dtype == BOOL, "a check is a condition"
+        if not (isinstance(cond, Const) and cond.value):
+            self.checks.append(Check(axes, cond, message))
+
+    def pad(self, x: Tensor, before: Sequence[Dim], after: Sequence[Dim], value: Operand) -> Tensor:
+        """`x` with a border of `value`; negative pads cut. `x` itself where nothing is added."""
+        if all(p == 0 for p in (*before, *after)):
+            return x
+        shape = [b + n + a for b, n, a in zip(before, x.shape, after, strict=True)]
+
+        def element(*i: Expr) -> Expr:
+            inside: Expr = literal(True, BOOL)
+            for k, b, n, a in zip(i, before, x.shape, after, strict=True):
+                if b != 0:
+                    inside = inside & (k >= b)
+                if a != 0:
+                    inside = inside & (k < b + n)
+            return where(inside, x[tuple(k - b for k, b in zip(i, before, strict=True))], value)
+
+        return self.map(shape, element, name="pad")
+
+    def _add(self, stage: AnyStage) -> Tensor:
+        self.stages.append(stage)
+        return Tensor(stage.name, TensorType(stage.dtype, stage.shape))
+
+
+def stage_uses(stages: Sequence[AnyStage]) -> dict[str, int]:
+    """How many loads name each source."""
+    counts: dict[str, int] = {}
+    for s in stages:
+        for load in loads(*s.exprs):
+            counts[load.source] = counts.get(load.source, 0) + 1
+    return counts

@@ -1,0 +1,159 @@
+"""Index arithmetic: te index expressions as dims, and back. Canonical dims are what simplifies index expressions.
+
+The position on an axis of extent `N` is a symbol with bounds `[0, N - 1]`, so `(16*o + i)//16` with `i < 16` is `o`,
+and the index maps of Reshape and of layouts come out clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim, Sym, Symbol
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Select, Size, binary, literal, wrap
+from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, reduce_axes
+from occ.compiler.ir.te.walks import rewrite, walk
+
+_MARK = "'"  # ends the symbol of an axis, so that it cannot be confused with a dim
+_TO_DIM: dict[str, Any] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": dim.minimum,
+    "max": dim.maximum, "floordiv": dim.floordiv, "mod": lambda a, b: a - b * dim.floordiv(a, b),
+}  # fmt: skip
+Ranges = Mapping[str, Sym | int]
+
+
+def axis_symbols(axes: Iterable[Axis]) -> dict[str, Dim]:
+    """Each axis as a dim: a symbol within its extent, or 0 where the extent is 1."""
+    return {a.name: 0 if a.extent == 1 else dim.symbol(a.name + _MARK, 0, a.extent - 1) for a in axes}
+
+
+def to_dim(e: Expr, axes: Mapping[str, Dim]) -> Dim | None:
+    """`e` as a dim over axis symbols, or None where it depends on data."""
+    match e:
+        case Const(value=int() as value) if e.dtype == I64:
+            return value
+        case Size():
+            return e.dim
+        case Index():
+            return axes.get(e.name)
+        case Binary() if e.dtype == I64 and e.op in _TO_DIM:
+            lhs, rhs = to_dim(e.lhs, axes), to_dim(e.rhs, axes)
+            if lhs is None or rhs is None or (e.op in ("floordiv", "mod") and rhs == 0):
+                return None
+            return _TO_DIM[e.op](lhs, rhs)
+        case _:
+            return None
+
+
+def from_dim(d: Dim) -> Expr:
+    """A dim over axis symbols as an expression; what does not depend on an axis stays one `Size`."""
+    if isinstance(d, int):
+        return literal(d, I64)
+    if not any(name.endswith(_MARK) for name in dim.symbols(d)):
+        return Size(d)
+    moving = [term for term in d.terms if any(n.endswith(_MARK) for n in dim.symbols(Sym((term,))))]
+    rest = d - sum((Sym((term,)) for term in moving), start=0)
+    total: Expr | None = None
+    for mono, coeff in moving:
+        factor: Dim = coeff
+        value: Expr | None = None
+        for atom, power in mono:
+            of_atom = Sym(((((atom, 1),), 1),))
+            if not any(n.endswith(_MARK) for n in dim.symbols(of_atom)):
+                factor = factor * dim.product([of_atom] * power)
+                continue
+            base = _atom(atom)
+            for _ in range(power):
+                value = base if value is None else value * base
+        assert value is not None
+        if isinstance(factor, int) and factor < 0 and total is not None:
+            total = total - value * -factor
+        else:
+            total = value * wrap(factor) if total is None else total + value * wrap(factor)
+    assert total is not None
+    if isinstance(rest, int) and rest < 0:
+        return total - -rest
+    return total + wrap(rest)
+
+
+def _atom(atom: dim.Atom) -> Expr:
+    if isinstance(atom, Symbol):
+        return Index(atom.name.removesuffix(_MARK))
+    args = [from_dim(a) for a in atom.args]
+    return binary(atom.name, *args)
+
+
+def simplify(e: Expr, axes: Mapping[str, Dim]) -> Expr:
+    """`e` with all index arithmetic and all comparisons of indices in canonical form."""
+
+    def visit(node: Expr) -> Expr | None:
+        match node:
+            case Binary() if node.dtype == I64 and node.op in _TO_DIM:
+                as_dim = to_dim(node, axes)
+                return None if as_dim is None else _shorter(node, from_dim(as_dim))
+            case Index() if axes.get(node.name) == 0:
+                return literal(0, I64)
+            case Binary(op="lt" | "le" | "eq" | "ne") if node.lhs.dtype == I64:
+                return _decide(node, axes)
+            case _:
+                return None
+
+    return rewrite(e, visit)
+
+
+def _shorter(old: Expr, new: Expr) -> Expr:
+    """The canonical form, unless spreading a `%` over a sum made it longer than what was written."""
+    if isinstance(old, Binary) and old.op == "mod":
+        size = sum(1 for _ in walk(new))
+        return new if size <= sum(1 for _ in walk(old)) else old
+    return new
+
+
+def _decide(node: Binary, axes: Mapping[str, Dim]) -> Expr | None:
+    lhs, rhs = to_dim(node.lhs, axes), to_dim(node.rhs, axes)
+    if lhs is None or rhs is None:
+        return None
+    gap = rhs - lhs
+    low, high = dim.lower(gap), dim.upper(gap)
+    match node.op:
+        case "lt":
+            known = True if low >= 1 else False if high <= 0 else None
+        case "le":
+            known = True if low >= 0 else False if high < 0 else None
+        case _:
+            same = True if low == high == 0 else False if low > 0 or high < 0 else None
+            known = None if same is None else same == (node.op == "eq")
+    return None if known is None else wrap(known, node.dtype)
+
+
+def simplify_stage(stage: AnyStage) -> AnyStage:
+    """A stage with simplified index arithmetic."""
+    if isinstance(stage, Scatter):
+        outer, inner = axis_symbols(stage.axes), axis_symbols(stage.over)
+        return replace(
+            stage,
+            init=simplify(stage.init, outer),
+            target=tuple(simplify(e, inner) for e in stage.target),
+            value=simplify(stage.value, inner),
+        )
+    assert isinstance(stage, Stage)
+    return replace(stage, expr=simplify(stage.expr, axis_symbols((*stage.axes, *reduce_axes(stage.expr)))))
+
+
+def within(e: Expr, extent: Dim, axes: Mapping[str, Dim]) -> bool:
+    """Whether `0 <= e < extent` is proven for all positions."""
+    d = to_dim(e, axes)
+    return d is not None and dim.lower(d) >= 0 and dim.is_positive(extent - d)
+
+
+def guarded_loads(stage: Stage) -> set[int]:
+    """Ids of the loads of a stage that stand under a `Select`: their index may lie outside of the source."""
+    found: set[int] = set()
+    for node in walk(stage.expr):
+        if isinstance(node, Select):
+            for side in (node.then, node.other):
+                found |= {id(n) for n in walk(side) if isinstance(n, Load)}
+    return found

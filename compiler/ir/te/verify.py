@@ -1,0 +1,42 @@
+"""Checks that a te function is well formed: loads fit what they read, operands have one element type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from occ.compiler.ir.dtype import BOOL, DType
+from occ.compiler.ir.te.expr import Binary, Expr, Load, Reduce, Select
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.walks import walk
+
+
+def te_problems(f: TeFunc) -> Iterator[str]:
+    """What is wrong with a function: passes that change a stage and not its readers compute with the wrong bytes."""
+    known = {p.name: (p.type.dtype, p.type.rank) for p in f.params}
+    for s in f.stages:
+        for e in s.exprs:
+            yield from (f"te @{f.name}: {s.name} {text}" for n in walk(e) if (text := _problem(n, known)))
+        if s.name in known:
+            yield f"te @{f.name}: {s.name} is computed twice"
+        known[s.name] = s.dtype, len(s.axes)
+    for r in f.results:
+        if not f.source and known.get(r.name) != (r.type.dtype, r.type.rank):
+            yield f"te @{f.name}: the result {r.name} is {r.type}, {_text(known.get(r.name))} is computed"
+
+
+def _problem(n: Expr, known: dict[str, tuple[DType, int]]) -> str:
+    match n:
+        case Load() if known.get(n.source) != (n.dtype, len(n.index)):
+            return f"reads {n.source} as {_text((n.dtype, len(n.index)))}, which is {_text(known.get(n.source))}"
+        case Binary() if n.lhs.dtype != n.rhs.dtype:
+            return f"has {n.op} of {n.lhs.dtype} and {n.rhs.dtype}"
+        case Select() if n.then.dtype != n.other.dtype or n.cond.dtype != BOOL:
+            return f"chooses by {n.cond.dtype} between {n.then.dtype} and {n.other.dtype}"
+        case Reduce(kind="sum" | "prod" | "max" | "min") if n.body.dtype != n.dtype:
+            return f"reduces {n.body.dtype} to {n.dtype}"
+        case _:
+            return ""
+
+
+def _text(found: tuple[DType, int] | None) -> str:
+    return "nothing" if found is None else f"{found[0]} of rank {found[1]}"

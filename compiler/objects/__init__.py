@@ -1,0 +1,1 @@
+"""Object files: archives, headers, and a linker for one."""

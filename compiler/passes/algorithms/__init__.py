@@ -1,0 +1,1 @@
+"""Another method for the same operator."""

@@ -1,0 +1,81 @@
+"""Transposed convolutions as ordinary ones: one output channel for each phase of the stride, then the phases interleaved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+
+from occ.compiler.ir.dim import floordiv
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.window import Window, transposed_window
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.te.function import Tensor
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass, finish
+
+
+@dataclass(frozen=True)
+class SplitPhases(Pass):
+    """Output `s*q + f` of a ConvTranspose of stride `s` is the sum over `t` of `x[q - t] * w[s*t + f]`: for each phase
+    `f` a convolution with every s-th tap. All phases together are one Conv with `s` times the channels per axis.
+
+    `%y = ConvTranspose(%x, @w) {strides=[2, 2]}` --> `%c = Conv(%x, @w.phases)  %y = phases(%c) {strides=[2, 2]}`
+    """
+
+    name: ClassVar[str] = "split-phases"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        rw = Rewriter(m)
+        split = 0
+        for op in list(m.walk()):
+            if op.name == "ConvTranspose" and (window := _window(op)) is not None:
+                rw.replace(op, [_split(op, window, rw)])
+                split += 1
+        m.drop_unused_weights()
+        rw.hits["split-phases"] += split
+        return finish(rw, ctx, split)
+
+
+def _window(op: Op) -> Window | None:
+    """The window, if the op has the form that can be split: constant weight, one group, no dilation."""
+    x, w = op.operands[:2]
+    bias = op.operands[2] if len(op.operands) > 2 else None
+    if x is None or not isinstance(w, Weight) or op.a.group != 1 or not (bias is None or isinstance(bias, Weight)):
+        return None
+    window = transposed_window(Tensor("x", x.tensor), Tensor("w", w.tensor), op.a)
+    return window if all(d == 1 for d in window.dilations) else None
+
+
+def _split(op: Op, win: Window, rw: Rewriter) -> Value:
+    x, w = op.operands[:2]
+    assert x is not None
+    assert isinstance(w, Weight)
+    taps = [-(-k // s) for k, s in zip(win.kernel, win.strides, strict=True)]
+    weight = _phase_weights(w.data, taps, win.strides)
+    phases = weight.shape[0] // w.data.shape[1]
+    # The grid of q that the output needs; the convolution is padded so that it has just that many.
+    grid = [floordiv(b + n - 1, s) + 1 for b, n, s in zip(win.before, win.out, win.strides, strict=True)]
+    after = [q - n for q, n in zip(grid, x.tensor.dims[2:], strict=True)]
+    pads = tuple([t - 1 for t in taps] + after)
+    b = rw.builder(op)
+    bias = op.operands[2] if len(op.operands) > 2 else None
+    spread = b.constant(np.tile(bias.data, phases)) if isinstance(bias, Weight) else None
+    conv = b.Conv(x, b.constant(weight), spread, pads=pads, kernel_shape=tuple(taps))
+    if phases == 1 and conv.tensor.dims[2:] == win.out and all(n == 0 for n in win.before):
+        return conv
+    return b.phases(conv, strides=win.strides, before=tuple(win.before), shape=tuple(win.out))
+
+
+def _phase_weights(w: np.ndarray, taps: list[int], strides: tuple[int, ...]) -> np.ndarray:
+    """[C, O, k...] --> [phases*O, C, taps...], the taps in the order of a convolution; taps past the kernel are zero."""
+    margins = [(0, 0), (0, 0)] + [(0, t * s - k) for t, s, k in zip(taps, strides, w.shape[2:], strict=True)]
+    padded = np.pad(w, margins)
+    parts: list[np.ndarray] = []
+    for phase in product(*map(range, strides)):
+        cut = padded[(slice(None), slice(None), *(slice(f, None, s) for f, s in zip(phase, strides, strict=True)))]
+        parts.append(np.flip(cut, tuple(range(2, w.ndim))).swapaxes(0, 1))
+    return np.ascontiguousarray(np.concatenate(parts))

@@ -1,0 +1,1 @@
+"""To stage `canonical`: one form of everything, and nothing that need not be there."""

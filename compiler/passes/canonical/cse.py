@@ -1,0 +1,81 @@
+"""Common subexpression elimination."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.value import Weight
+from occ.compiler.passes.base import Context, Pass, finish
+
+_IMPURE = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+_SMALL = 1024  # bytes of a constant that is worth comparing
+
+
+@dataclass(frozen=True)
+class Cse(Pass):
+    """Merges ops that compute the same, and small constants that are the same.
+
+    `%a = Shape(%x)  %b = Shape(%x)` --> `%a = Shape(%x)`
+    """
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        rw = Rewriter(m)
+        merged = _merge_weights(m)
+        for func in m.funcs.values():
+            merged += _merge(func.body, {}, rw)
+        rw.hits["cse"] += merged
+        m.drop_unused_weights()
+        return finish(rw, ctx, merged)
+
+
+def _merge_weights(m: Module) -> int:
+    first: dict[Hashable, Weight] = {}
+    merged = 0
+    for w in m.weights.values():
+        if w.data.nbytes > _SMALL or w.data.dtype == object:
+            continue
+        kept = first.setdefault((str(w.type), w.data.tobytes()), w)
+        if kept is not w:
+            merged += len(w.uses) > 0
+            for op, k in list(w.uses):
+                op.set_operand(k, kept)
+    return merged
+
+
+def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
+    seen = dict(outer)
+    merged = 0
+    for op in region:
+        for inner in op.regions:
+            merged += _merge(inner, seen, rw)
+        if op.regions or not op.results or op.name in _IMPURE:
+            continue
+        key = (op.name, op.operands, tuple(sorted((k, frozen(v)) for k, v in op.attrs.items())), len(op.results))
+        kept = seen.setdefault(key, op)
+        if kept is not op:
+            names = [r.name for r in kept.results]
+            rw.replace(op, kept.results)
+            for value, name in zip(kept.results, names, strict=True):
+                value.name = name
+            merged += 1
+    return merged
+
+
+def frozen(value: Any) -> Hashable:
+    """An attribute as something that can be hashed and compared; unlike types stay unlike."""
+    if isinstance(value, np.ndarray):
+        return (str(value.dtype), value.shape, value.tobytes())
+    if isinstance(value, tuple):
+        return tuple(frozen(v) for v in value)
+    return (type(value).__name__, repr(value))

@@ -1,0 +1,151 @@
+"""What rewrites of quantised tensors ask: the codes behind a value, and whether saturation does what an operator does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dtype import F32, I8, U8, DType
+from occ.compiler.ir.meaning import static_elements
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.value import Value, Weight
+
+BYTES = (U8, I8)
+_ACCUMULATORS = np.iinfo(np.int32)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A quantised tensor: `(data - zero) * scale`.
+
+    Attributes:
+        data: the codes; of a result that is yet to be made, None.
+        scale: constant f32, one, or one of each slice along an axis.
+        zero: constant of the type of the codes, or None for 0.
+        dtype: of the codes, u8 or i8.
+    """
+
+    data: Value
+    scale: Weight
+    zero: Weight | None
+    dtype: DType
+
+    @classmethod
+    def of_result(cls, op: Op) -> Codes | None:
+        """How a QuantizeLinear quantises, if per tensor, from f32 and to bytes; its result stands for the codes."""
+        x, scale, zero = (*op.operands, None)[:3]
+        dtype = op.result.tensor.dtype
+        if x is None or not isinstance(scale, Weight) or not (zero is None or isinstance(zero, Weight)):
+            return None
+        made = cls(op.result, scale, zero, dtype)
+        return made if x.tensor.dtype == F32 and made.is_plain and scale.data.size == 1 else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether these are bytes with finite f32 scales."""
+        known = self.dtype in BYTES and self.scale.tensor.dtype == F32
+        return known and bool(np.all(np.isfinite(self.scale.data) & (self.scale.data > 0)))
+
+    @property
+    def point(self) -> np.ndarray:
+        """The zero points."""
+        return np.zeros((), self.dtype.numpy) if self.zero is None else self.zero.data
+
+    def scales(self, b: GraphBuilder) -> tuple[Value, Value]:
+        """Scale and zero point as operands."""
+        return self.scale, b.constant(np.zeros((), self.dtype.numpy)) if self.zero is None else self.zero
+
+    def operands(self, b: GraphBuilder) -> tuple[Value, Value, Value]:
+        """Codes, scale and zero point as operands."""
+        return (self.data, *self.scales(b))
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and greatest number that has a code, of a tensor with one scale."""
+        zero, scale = int(self.point.reshape(())), float(self.scale.data.reshape(()))
+        return (int(self.dtype.lowest) - zero) * scale, (int(self.dtype.highest) - zero) * scale
+
+
+def codes_of(value: Value | None, axis: int | None = None) -> Codes | None:
+    """The codes that a DequantizeLinear to f32 reads: per tensor, or per slice along `axis` of a constant."""
+    op = value.defining_op if value is not None else None
+    if op is None or op.name != "DequantizeLinear":
+        return None
+    data, scale, zero = (*op.operands, None)[:3]
+    if data is None or not isinstance(scale, Weight) or not (zero is None or isinstance(zero, Weight)):
+        return None
+    made = Codes(data, scale, zero, data.tensor.dtype)
+    if not made.is_plain or op.result.tensor.dtype != F32:
+        return None
+    if scale.data.size == 1 and (zero is None or zero.data.size == 1):
+        return made
+    if axis is None or not isinstance(data, Weight) or scale.data.ndim != 1 or op.a.block_size:
+        return None
+    rank = data.tensor.rank
+    return made if op.a.axis % rank == axis % rank else None
+
+
+def alone(op: Op) -> bool:
+    """Whether an op gives one value, which one op reads."""
+    return len(op.results) == 1 and len(op.result.uses) == 1
+
+
+def same_scale(x: Codes, y: Codes) -> bool:
+    """Whether two tensors are quantised alike."""
+    if x.dtype != y.dtype or x.scale.data.size != 1 or x.point.size != 1:
+        return False
+    return bool(x.scale.data.reshape(()) == y.scale.data.reshape(()) and x.point.reshape(()) == y.point.reshape(()))
+
+
+def without_cut(op: Op, to: Codes) -> Op | None:
+    """The op whose result `op` quantises, without a Relu or Clip that cuts off nothing but what has no code."""
+    value = op.operands[0]
+    maker = value.defining_op if value is not None else None
+    if maker is None or maker.name not in ("Relu", "Clip"):
+        return maker
+    low, high = to.range
+    bounds = (0.0, np.inf) if maker.name == "Relu" else _bounds(maker)
+    if not alone(maker) or bounds is None or low < bounds[0] or high > bounds[1]:
+        return None
+    before = maker.operands[0]
+    return before.defining_op if before is not None else None
+
+
+def _bounds(clip: Op) -> tuple[float, float] | None:
+    """The constant bounds of a Clip."""
+    made = [-np.inf, np.inf]
+    for k, v in enumerate(clip.operands[1:]):
+        if v is not None:
+            found = static_elements(v)
+            if found is None or not isinstance(found[0], (int, float)):
+                return None
+            made[k] = float(found[0])
+    return made[0], made[1]
+
+
+def bias_codes(bias: Value | None, x: Codes, w: Codes, b: GraphBuilder) -> Value | None:
+    """A constant bias of one element a channel in steps of the accumulator, i32; None if it has no such form.
+
+    What a DequantizeLinear gives has that form as it is when its scale is the product of the others', as it should be.
+    """
+    op = bias.defining_op if bias is not None else None
+    step = x.scale.data.reshape(-1).astype(np.float32) * w.scale.data.reshape(-1)
+    if op is not None and op.name == "DequantizeLinear":
+        data, scale, zero = (*op.operands, None)[:3]
+        if not isinstance(data, Weight) or not isinstance(scale, Weight) or data.data.ndim != 1:
+            return None
+        if not (zero is None or (isinstance(zero, Weight) and not np.any(zero.data))):
+            return None
+        if data.data.dtype == np.int32 and np.allclose(scale.data.reshape(-1), step, rtol=1e-5, atol=0):
+            return data
+        values = data.data.astype(np.float64) * scale.data.reshape(-1)
+    elif isinstance(bias, Weight) and bias.data.ndim == 1 and bias.data.dtype == np.float32:
+        values = bias.data.astype(np.float64)
+    else:
+        return None
+    whole = np.rint(values / step)
+    if not np.all(np.abs(whole) < _ACCUMULATORS.max // 2):
+        return None
+    return b.constant(np.broadcast_to(whole, values.shape).astype(np.int32))

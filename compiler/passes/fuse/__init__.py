@@ -1,0 +1,1 @@
+"""To stage `fused`: what becomes one kernel."""

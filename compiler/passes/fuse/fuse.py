@@ -1,0 +1,196 @@
+"""Greedy producer-consumer fusion, decided from what the te bodies of the ops read."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from occ.compiler.ir.meaning import build_te
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
+from occ.compiler.ir.te.function import Scatter, Stage, TeFunc, position
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.fuse.likeness import likeness
+from occ.compiler.passes.fuse.outline import outline, results_of
+
+OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
+
+
+@dataclass(frozen=True)
+class Fuse(Pass):
+    """Groups ops into `fuse` regions that become one kernel each. A region has one result, that of its last op.
+
+    Elementwise ops join the contraction, reduction or elementwise op that they read element by element; elementwise ops
+    that only a reduction reads join it.
+
+    `%c = Conv(%x, @w)  %y = Relu(%c)` --> `%y = fuse(%x, @w) do (%a, %b) { %c = Conv(%a, %b)  %r = Relu(%c)  yield %r }`
+    """
+
+    max_ops: int = 32
+    lazy_transpose: bool = False  # leave Transpose alone: a later pass makes it a view
+
+    name: ClassVar[str] = "fuse"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        known: dict[Hashable, Facts] = {}
+        made = sum(self._function(func, known) for func in m.funcs.values())
+        ctx.hits["fuse"] += made
+        return made > 0
+
+    def _function(self, func: Func, known: dict[Hashable, Facts]) -> int:
+        facts = {op: self._facts(op, known) for op in func.body.body}
+        grouping = _Grouping(facts, self.max_ops)
+        for kind in (CONTRACTION, REDUCTION, MAP):
+            for op in facts:
+                if facts[op].kind == kind and op not in grouping.group_of:
+                    grouping.grow(op)
+        for op in facts:
+            if facts[op].kind == REDUCTION:
+                grouping.absorb_producers(op)
+        made = 0
+        for group in grouping.groups():
+            if len(group) > 1:
+                outline(group)
+                made += 1
+        return made
+
+    def _facts(self, op: Op, known: dict[Hashable, Facts]) -> Facts:
+        """The facts of an op; networks repeat themselves, so those of its like are kept."""
+        if self.lazy_transpose and op.name == "Transpose":
+            return Facts(OPAQUE)
+        inputs = list(dict.fromkeys(op.inputs))
+        key = likeness([op], inputs, op.results)
+        if key not in known:
+            known[key] = Facts.of(op)
+        found = known[key]
+        return replace(found, pointwise={inputs[k] for k in found.positions})
+
+
+@dataclass
+class Facts:
+    """What fusion needs to know of an op.
+
+    Attributes:
+        kind: `opaque`, `map` (no reduction), `reduction` or `contraction`.
+        pointwise: operands that are read exactly at the position of the result.
+        positions: the same as positions among the distinct operands.
+        cost: elementary functions evaluated per element of the result.
+        joins: whether the position decides which operand is read, as in Concat.
+    """
+
+    kind: str
+    pointwise: set[Value] = field(default_factory=set)
+    cost: int = 0
+    positions: tuple[int, ...] = ()
+    joins: bool = False
+
+    @classmethod
+    def of(cls, op: Op) -> Facts:
+        if op.spec.body is None or op.regions or "view" in op.spec.tags or len(op.results) != 1 or op.name == "join":
+            return cls(OPAQUE)
+        if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":
+            return cls(OPAQUE)
+        if "contraction" in op.spec.tags:
+            return cls(CONTRACTION)
+        inputs = list(dict.fromkeys(op.inputs))
+        f = build_te("probe", [op], inputs, op.results)
+        if any(isinstance(s, Scatter) for s in f.stages) or f.checks:
+            return cls(OPAQUE)
+        stages = [s for s in f.stages if isinstance(s, Stage)]
+        nodes = [n for s in stages for n in walk(s.expr)]
+        if any(isinstance(n, Reduce) for n in nodes):
+            return cls(REDUCTION)
+        cost = sum(isinstance(n, Call) for n in nodes)
+        pointwise: set[Value] = _pointwise(f, inputs) if len(stages) == 1 else set()
+        positions = tuple(k for k, v in enumerate(inputs) if v in pointwise)
+        return cls(MAP, pointwise, cost, positions, any(_is_join(n) for n in nodes))
+
+
+def _is_join(n: Expr) -> bool:
+    if not isinstance(n, Select) or any(isinstance(c, Load) for c in walk(n.cond)):
+        return False
+    a, b = ({x.source for x in walk(side) if isinstance(x, Load)} for side in (n.then, n.other))
+    return bool(a and b and a != b)
+
+
+def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:
+    (stage,) = f.stages
+    assert isinstance(stage, Stage)
+    here = position(stage.axes)
+    elsewhere = {n.source for n in walk(stage.expr) if isinstance(n, Load) and n.index != here}
+    shapes = {p.name: p.type.dims for p in f.params}
+    loaded = [v for v in inputs if not (isinstance(v, Weight) and v.data.size == 1)]
+    names = {f"p{k}": v for k, v in enumerate(loaded)}
+    return {names[n] for n in shapes if n not in elsewhere and shapes[n] == stage.shape}
+
+
+class _Grouping:
+    """Groups under construction: every op in at most one."""
+
+    def __init__(self, facts: dict[Op, Facts], max_ops: int) -> None:
+        self.facts, self.max_ops = facts, max_ops
+        self.order = {op: k for k, op in enumerate(facts)}
+        self.group_of: dict[Op, list[Op]] = {}
+
+    def groups(self) -> list[list[Op]]:
+        """The groups, each in order."""
+        unique = {id(g): g for g in self.group_of.values()}
+        return [sorted(g, key=self.order.__getitem__) for g in unique.values()]
+
+    def grow(self, seed: Op) -> None:
+        """Let a group take its consumers, in order, and keep the largest state in which it has one result.
+
+        An op is taken although the group then has several results, because the ops that follow may join them again
+        (`x * sigmoid(x)`). Taking the first consumer in order can make no cycle: whatever lies on another path from
+        the group to it would be an earlier consumer.
+        """
+        group = [seed]
+        committed = [seed]
+        while len(group) < self.max_ops:
+            users = [u for v in results_of(group) for u in v.users if u not in group]
+            if not users or any(u not in self.order for u in users):
+                break
+            following = min(users, key=self.order.__getitem__)
+            if following in self.group_of or not self._may_join(following, group):
+                break
+            group.append(following)
+            if len(results_of(group)) == 1:
+                committed = list(group)
+        for op in committed:
+            self.group_of[op] = committed
+
+    def _may_join(self, op: Op, group: list[Op]) -> bool:
+        facts = self.facts[op]
+        if facts.kind != MAP:
+            return False
+        inside = [v for v in op.inputs if v.defining_op in group]
+        if all(v in facts.pointwise for v in inside):
+            return True
+        # Out of place reads recompute their producer, so only cheap ones are taken, and no reduction is repeated.
+        only_maps = all(self.facts[g].kind == MAP and self.facts[g].cost == 0 for g in group)
+        return only_maps and all(v.tensor.size == op.result.tensor.size for v in inside)
+
+    def absorb_producers(self, op: Op) -> None:
+        """Let a reduction take the elementwise groups that only it reads.
+
+        A Concat stays apart: a window reads each of its elements several times, and each time it would ask which operand
+        has it.
+        """
+        group = self.group_of[op]
+        for value in dict.fromkeys(op.inputs):
+            maker = value.defining_op
+            if maker is None or maker not in self.group_of or value.users != [op] or self.group_of[maker] is group:
+                continue
+            producers = self.group_of[maker]
+            fits = len(producers) + len(group) <= self.max_ops and all(
+                self.facts[p].kind == MAP and not self.facts[p].joins for p in producers
+            )
+            if fits and results_of(producers) == [value]:
+                group += producers
+                for p in producers:
+                    self.group_of[p] = group

@@ -1,0 +1,1 @@
+"""To stage `inferred`: types and shapes."""

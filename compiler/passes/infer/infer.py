@@ -1,0 +1,374 @@
+"""Types and shape values, to a fixpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
+from occ.compiler.interp.symbolic import elements
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim, Sym
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.late import has_unknown_rank, late_types
+from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, infer_results, static_elements
+from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolInfo
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops.spec import onnx_type_name
+from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import DATA_SYMBOL, collecting, is_placeholder
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
+
+_ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
+
+
+@dataclass(frozen=True)
+class Infer(Pass):
+    """Gives every value a type, and resolves shape tensors to constants and dims.
+
+    `%s = Shape(%x)  %g = Gather(%s, 0)  %y = Reshape(%x, Concat(%g, -1))` --> `%y = Reshape(%x, dims(N, 3*H*W))`
+    """
+
+    name: ClassVar[str] = "infer"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        _check_ranks(m, ctx)
+        untyped = any(r.type is None for op in m.walk() for r in op.results)
+        inference = _Inference(m, ctx)
+        inference.region(m.main.body)
+        for _ in range(_ROUNDS):
+            if not inference.substitute():
+                break
+            inference = _Inference(m, ctx)
+            inference.region(m.main.body)
+        ctx.sink.raise_errors()
+        return inference.materialise() > 0 or untyped
+
+
+def _check_ranks(m: Module, ctx: Context) -> None:
+    """Every input must have a rank.
+
+    Raises:
+        CompileError: OCC0204.
+    """
+    for arg in m.main.args:
+        if isinstance(arg.type, TensorType) and arg.type.shape is None:
+            name = shorten(arg.name)
+            ctx.sink.error(
+                "OCC0204",
+                f"the model does not say what rank its input `{name}` has",
+                where=shorten(ctx.source or m.name),
+                help=f"give its extents with `--shape {name}=...`; names keep extents symbolic: `--shape {name}=n,3,h,w`",
+            )
+    ctx.sink.raise_errors()
+
+
+class _Inference:
+    """One sweep over the module."""
+
+    def __init__(self, m: Module, ctx: Context) -> None:
+        self.m, self.ctx = m, ctx
+        self.known: dict[Value, Elements] = {}
+        self.assumed: list[Constraint] = []
+        self._func = "main"  # the function at work
+        self._optional = 0  # depth of branches around it: what is wrong in one is an error only where it is taken
+
+    def region(self, region: Region) -> None:
+        for op in region:
+            self._visit(op)
+
+    def _visit(self, op: Op) -> None:
+        if op.name == "If" and (taken := self._decided(op)) is not None:
+            for inner in inline_branch(self.m, op, taken):
+                self._visit(inner)
+        elif op.name != "yield":
+            self.op(op)
+
+    def _decided(self, op: Op) -> str | None:
+        """The branch that a known condition takes."""
+        found = self.elements(op.operands[0]) if op.operands[0] is not None and op.operands[0].type else None
+        if not found or not isinstance(found[0], (bool, int)):
+            return None
+        return "then_branch" if found[0] else "else_branch"
+
+    def op(self, op: Op) -> None:
+        if op.name == "late":
+            return
+        for inner in op.regions:
+            self.region(inner)
+        if any(v.type is None for v in op.inputs):
+            return  # what it depends on has been reported
+        pairs: list[tuple[Dim, Dim]] = []
+        try:
+            _check_types(op)
+            with collecting(pairs):
+                types = self._result_types(op)
+        except Invalid as e:
+            if not self._optional or (types := _untyped(op)) is None:
+                self._report(op, e)
+                return
+        self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b in pairs]
+        self._settle(op, types)
+        self._propagate(op)
+
+    def _result_types(self, op: Op) -> Sequence[Type | None]:
+        if "control" in op.spec.tags:
+            return infer_control(self, op)
+        if has_unknown_rank(op) and not op.spec.host:
+            return late_types(op)
+        try:
+            return infer_results(op, self.elements)
+        except Unresolved:
+            return late_types(op)
+
+    def _settle(self, op: Op, types: Sequence[Type | None]) -> None:
+        """Type the results, with a symbol for each extent that the data decide: the one of an earlier inference again."""
+        values: dict[str, Dim] = {}
+        for value, type_ in zip(op.results, types, strict=True):
+            stated = value.type.shape if isinstance(value.type, TensorType) else None
+            found = type_.shape if isinstance(type_, TensorType) else None
+            for k, d in enumerate(found or ()):
+                if is_placeholder(d) and str(d) not in values:
+                    known = stated is not None and found is not None and len(stated) == len(found)
+                    values[str(d)] = stated[k] if known and stated else self._data_symbol()
+        for value, type_ in zip(op.results, types, strict=True):
+            value.type = type_
+            if values and isinstance(type_, TensorType) and type_.shape is not None:
+                value.type = type_.with_shape(tuple(dim.substitute(d, values) for d in type_.shape))
+
+    def _data_symbol(self) -> Dim:
+        return self.m.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
+
+    # functions that ops run
+
+    def function(
+        self, func: Func, types: Sequence[Type | None], values: Sequence[Elements | None], *, optional: bool = False
+    ) -> list[Type | None]:
+        """Infer a function; see `infer_control`."""
+        if len(types) != len(func.args):
+            raise Invalid(f"`{func.name}` takes {len(func.args)} values and is given {len(types)}")
+        for arg, type_, found in zip(func.args, types, values, strict=True):
+            arg.type = type_
+            self.known.pop(arg, None)
+            if found is not None and len(found) <= LARGEST_KNOWN:
+                self.known[arg] = found
+        caller, self._func = self._func, func.name
+        self._optional += optional
+        self.region(func.body)
+        self._optional -= optional
+        self._func = caller
+        return [v.type for v in func.results]
+
+    @property
+    def mark(self) -> int:
+        return len(self.assumed)
+
+    def forget(self, func: Func, mark: int) -> None:
+        """Drop what a tentative inference of a function found."""
+        del self.assumed[mark:]
+        for value in [*func.args, *(r for op in func.body.walk() for r in op.results)]:
+            self.known.pop(value, None)
+        for op in func.body.walk():
+            for r in op.results:
+                r.type = None
+
+    def elements(self, value: Value) -> Elements | None:
+        """What is known of the elements of a value."""
+        found = self.known.get(value)
+        return static_elements(value) if found is None else found
+
+    def _propagate(self, op: Op) -> None:
+        """Evaluate an op on known elements where its results are small."""
+        results = [r for r in op.results if _is_small(r.type)]
+        if not results or op.spec.body is None or op.name == "dims":  # `static_elements` has those
+            return
+        tensors = [v for v in op.inputs if isinstance(v.type, TensorType)]
+        if any(v.tensor.shape is None for v in tensors):
+            return
+        if "shape" not in op.spec.tags and all(self.elements(v) is None for v in tensors):
+            return
+        if any(v.tensor.dtype.is_float and v.tensor.size not in (0, 1) for v in results) and op.name != "Concat":
+            return  # only shape arithmetic passes through floats, one number at a time
+        try:
+            f = build_te("shape", [op], tensors, results, self.elements)
+        except Unresolved:
+            return
+        order = {f"p{k}": v for k, v in enumerate(v for v in tensors if not _inlined(v))}
+        found = elements(f, [self.elements(order[p.name]) for p in f.params])
+        self.known |= {
+            v: e for v, e in zip(results, found, strict=True) if e is not None and any(x is not None for x in e)
+        }
+
+    def substitute(self) -> bool:
+        """Replace symbols by what they are assumed equal to; whether anything changed."""
+        values: dict[str, Dim] = {}
+        rest: list[Constraint] = []
+        for c in self.assumed:
+            a, b = dim.substitute(c.lhs, values), dim.substitute(c.rhs, values)
+            if a == b:
+                continue
+            # what holds in a function need not hold where it is not run
+            found = solve(a, b) if c.func == "main" else None
+            if found is None:
+                rest.append(replace(c, lhs=a, rhs=b))
+            else:
+                values = {k: dim.substitute(v, found) for k, v in values.items()} | found
+        known = {(str(c.lhs), str(c.rhs), c.func) for c in self.m.constraints}
+        self.m.constraints += [c for c in rest if (str(c.lhs), str(c.rhs), c.func) not in known]
+        if values:
+            substitute_dims(self.m, values)
+        return bool(values)
+
+    def materialise(self) -> int:
+        """Put constants and `dims` ops in the place of values whose elements are all known; gives their number."""
+        rw = Rewriter(self.m)
+        made = 0
+        for value, found in self.known.items():
+            op = value.defining_op
+            if not value.uses or any(x is None for x in found) or (op is not None and op.name == "dims"):
+                continue
+            if op is None and not isinstance(value.owner, Region):
+                continue  # a constant
+            known = self._known_value(rw, value, found)
+            for user, k in list(value.uses):
+                rw.set_operand(user, k, known)
+            made += 1
+        return made
+
+    def _known_value(self, rw: Rewriter, value: Value, found: Elements) -> Value:
+        type_ = value.tensor
+        if not any(isinstance(x, Sym) for x in found):
+            return self.m.add_weight(value.name, np.asarray(found, type_.dtype.numpy).reshape(type_.static))
+        op = value.defining_op
+        anchor = op.next if op is not None else value.owner.first if isinstance(value.owner, Region) else None
+        assert anchor is not None
+        attrs: dict[str, Any] = {} if type_.dtype == I64 else {"dtype": type_.dtype}
+        return rw.builder(anchor).op("dims", values=found, shape=type_.dims, **attrs)
+
+    def _report(self, op: Op, e: Invalid) -> None:
+        where = f"{shorten(self.ctx.source or self.m.name)}: {shorten(str(op.loc))}"
+        notes = [f"`{shorten(v.name, 60)}` is {v.type}" for v in op.inputs[:4]]
+        notes = [e.note, *notes] if e.note else notes
+        source = shorten(op_text(op), 400)
+        self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
+
+
+def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
+    """A substitution of one symbol that makes `a == b` hold, or None.
+
+    `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`, and `S == min(512, S)` bounds `S`.
+    """
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Sym) and x.is_symbol:
+            name = str(x)
+            if name not in dim.symbols(y):
+                return {name: y}
+            ((mono, _),) = y.terms if isinstance(y, Sym) and len(y.terms) == 1 else ((((x, 1),), 1),)
+            atom = mono[0][0]
+            if isinstance(atom, dim.Func) and atom.name == "min" and x in atom.args:
+                bound = next(v for v in atom.args if v != x)
+                if isinstance(bound, int):
+                    old = dim.symbols(x)[name]
+                    return {
+                        name: dim.symbol(name, old.lo, min(bound, int(dim.upper(x))) if old.hi is not None else bound)
+                    }
+    gap = dim.terms_of(a - b)
+    plain = [
+        m[0][0] for m, c in gap if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], dim.Symbol) and abs(c) == 1
+    ]
+    if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
+        return {plain[0].name: dim.symbol(plain[1].name, plain[1].lo, plain[1].hi, plain[1].divisible_by)}
+    return None
+
+
+def _untyped(op: Op) -> Sequence[Type] | None:
+    """Types of unknown rank, which make an op late; None where even the element types are unknown."""
+    try:
+        return [TensorType(t.dtype, None) for t in late_types(op)]
+    except Invalid:
+        return None
+
+
+def _inlined(value: Value) -> bool:
+    return isinstance(value, Weight) and value.data.size == 1
+
+
+def _is_small(type_: Type | None) -> bool:
+    if not isinstance(type_, TensorType) or type_.shape is None or type_.dtype.kind not in "iubf":
+        return False
+    return isinstance(type_.size, int) and type_.size <= LARGEST_KNOWN and type_.rank <= 2
+
+
+def _check_types(op: Op) -> None:
+    """Element types against the constraints of the ONNX schema.
+
+    Raises:
+        Invalid: OCC0201.
+    """
+    bound: dict[str, tuple[str, str]] = {}
+    formals = () if op.spec.region else op.spec.operands
+    for k, value in enumerate(op.operands):
+        if value is None or not formals:
+            continue
+        formal = formals[min(k, len(formals) - 1)]
+        spelled = _spelling(value.type)
+        if formal.types and spelled and spelled not in formal.types:
+            allowed = ", ".join(sorted(t[7:-1] for t in formal.types if t.startswith("tensor(")))
+            raise Invalid(
+                f"`{op.name}` does not take {value.type} as `{formal.name}`", code="OCC0201", note=f"it takes {allowed}"
+            )
+        if formal.type_var and spelled and not formal.variadic:
+            first, name = bound.setdefault(formal.type_var, (spelled, formal.name))
+            if first != spelled:
+                raise Invalid(f"`{op.name}` wants one element type for `{name}` and `{formal.name}`", code="OCC0201")
+
+
+def _spelling(type_: Type | None) -> str:
+    match type_:
+        case TensorType():
+            return onnx_type_name(type_.dtype)
+        case SequenceType(TensorType() as elem):
+            return f"seq({onnx_type_name(elem.dtype)})"
+        case OptionalType(elem):
+            return f"optional({_spelling(elem)})"
+        case MapType(key, value):
+            return f"map({onnx_type_name(key)[7:-1]},{onnx_type_name(value.dtype)})"
+        case _:
+            return ""
+
+
+def substitute_dims(m: Module, values: dict[str, Dim]) -> None:
+    """Replace symbols everywhere in a module."""
+
+    def of_type(t: Type | None) -> Type | None:
+        if isinstance(t, TensorType) and t.shape is not None:
+            return t.with_shape(tuple(dim.substitute(d, values) for d in t.shape))
+        return t
+
+    def of_region(region: Region) -> None:
+        for v in region.args:
+            v.type = of_type(v.type)
+        for op in region:
+            for r in op.results:
+                r.type = of_type(r.type)
+            if "values" in op.attrs and op.name == "dims":
+                op.attrs["values"] = tuple(dim.substitute(d, values) for d in op.attrs["values"])
+            for inner in op.regions:
+                of_region(inner)
+
+    for func in m.funcs.values():
+        of_region(func.body)
+    for name, value in values.items():
+        info = m.symbols.pop(name, None)
+        if info is not None and name in dim.symbols(value):  # the same symbol with tighter bounds
+            m.symbols[name] = SymbolInfo(dim.symbols(value)[name], info.label)
+    m.constraints = [
+        replace(c, lhs=dim.substitute(c.lhs, values), rhs=dim.substitute(c.rhs, values)) for c in m.constraints
+    ]

@@ -1,0 +1,133 @@
+"""Says where the operands of joins lie: in the memory of the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from occ.compiler.ir.dim import Dim, is_multiple, product
+from occ.compiler.ir.layout import Layout
+from occ.compiler.ir.meaning import build_te
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.rewriter import put_in_place
+from occ.compiler.ir.te.function import Scatter
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.layout.use_joins import Claims, axis_of, mostly
+from occ.runtime.buffers import ALIGNMENT
+
+_SHORTEST = 8  # elements in a row below which kernels that write or read parts of rows lose more than a copy takes
+
+
+@dataclass(frozen=True)
+class PlaceJoins(Pass):
+    """Lays the operands of joins side by side in the memory of the result, copies those that cannot be computed there, and
+    makes a Concat again of a join of which most would be copied.
+
+    `%a = Conv(%x, @w) : f32[1,64,56,56]@acdb  %c = join(%a, %b) {axis=1} : f32[1,256,56,56]@acdb`
+    --> `%a = Conv(%x, @w) : f32[1,64,56,56]@acdb.b256  ..`
+    """
+
+    strided: bool = True  # whether kernels can write rows that do not follow each other
+
+    name: ClassVar[str] = "place-joins"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        made = 0
+        for func in m.funcs.values():
+            claims = Claims(func)
+            for op in reversed(list(func.body)):  # a join that lies in another one comes before that
+                if op.name == "join":
+                    made += _place(op, claims, strided=self.strided)
+        ctx.hits["place-joins"] += made
+        return made > 0
+
+
+def _place(join: Op, claims: Claims, *, strided: bool) -> int:
+    """Place the operands of a join; gives the number of changes."""
+    layout = _layout_inside(join)
+    if layout is None or (layout.within and not strided):
+        return _copy_all(join)
+    chosen = [v for v in join.inputs if _fits(v, join, layout) and claims.may_lie_in(v, join)]
+    if not mostly(join, chosen):
+        return _copy_all(join)
+    claims.taken.update(chosen)
+    changes = 0
+    for k, v in enumerate(join.inputs):
+        if v not in chosen:
+            made = Op("pack", [v], {}, [v.tensor.with_layout(layout)], result_names=[v.name], loc=join.loc)
+            claims.body.insert(made, join)
+            join.set_operand(k, made.result)
+            changes += 1
+        elif v.tensor.layout != layout:
+            _retype(v, layout)
+            changes += 1
+    return changes
+
+
+def _layout_inside(join: Op) -> Layout | None:
+    """The layout of parts of the result of a join; None where rows of it have no constant length, or are too short."""
+    whole, axis = join.result.tensor, axis_of(join)
+    order = whole.layout.order or tuple(range(whole.rank))
+    place = order.index(axis)
+    if all(whole.dims[a] == 1 for a in order[:place]):
+        return whole.layout  # each part is one run of memory
+    n = dict(whole.layout.within).get(axis, whole.dims[axis])
+    row = product(whole.dims[a] for a in order[place + 1 :])
+    if not isinstance(n, int) or any(_is_short(v.tensor.dims[axis] * row) for v in join.inputs):
+        return None
+    return replace(whole.layout, within=tuple(sorted((dict(whole.layout.within) | {axis: n}).items())))
+
+
+def _is_short(row: Dim) -> bool:
+    return isinstance(row, int) and 0 < row < _SHORTEST
+
+
+def _fits(value: Value, join: Op, layout: Layout) -> bool:
+    """Whether the kernel that computes an operand can write it with a layout, where it lies in the join."""
+    rows = tuple(range(join.result.tensor.rank))
+    if value.tensor.layout.tiles or (value.tensor.layout.order or rows) != (layout.order or rows):
+        return False
+    maker = value.defining_op
+    if maker is None or (value.tensor.layout.within and value.tensor.layout != layout):
+        return False
+    return _starts_aligned(value, join) or not _updates_in_place(maker)
+
+
+def _starts_aligned(value: Value, join: Op) -> bool:
+    whole, axis = join.result.tensor, axis_of(join)
+    order = whole.layout.order or tuple(range(whole.rank))
+    before = sum((v.tensor.dims[axis] for v in join.inputs[: join.inputs.index(value)]), start=0)
+    return is_multiple(before * whole.strides[order.index(axis)] * whole.dtype.itemsize, ALIGNMENT)
+
+
+def _updates_in_place(maker: Op) -> bool:
+    """Whether a kernel reads what it has written; Halide takes it that it finds whole vectors there."""
+    if maker.name == "join":
+        return False
+    if maker.name == "fuse":
+        (region,) = maker.regions
+        ops, results = region.body, region.yields
+        args = [*region.args, *(v for v in outer_values(region) if isinstance(v, Weight))]
+    else:
+        ops, results, args = [maker], maker.results, list(dict.fromkeys(maker.inputs))
+    return any(isinstance(s, Scatter) for s in build_te("probe", ops, args, results).stages)
+
+
+def _copy_all(join: Op) -> int:
+    """Make a Concat of a join."""
+    made = Op("Concat", join.operands, join.attrs, [join.result.type], result_names=[join.result.name], loc=join.loc)
+    put_in_place(join, made)
+    return 1
+
+
+def _retype(value: Value, layout: Layout) -> None:
+    """Give a value a layout, within the region that computes it and those that read it too."""
+    value.type = value.tensor.with_layout(layout)
+    maker = value.defining_op
+    if maker is not None and maker.name == "fuse":
+        maker.regions[0].yields[0].type = value.type
+    for user, k in value.uses:
+        if user.name == "fuse":
+            user.regions[0].args[k].type = value.type

@@ -1,0 +1,1 @@
+"""To stage `lowered`: te functions, then a plan over buffers."""

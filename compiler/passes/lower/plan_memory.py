@@ -1,0 +1,191 @@
+"""From calls to a straight plan over buffers: allocation by liveness, destination passing, copies where outputs need them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.location import UNKNOWN
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.layout.use_joins import axis_of
+from occ.runtime.buffers import assign_offsets
+
+STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
+
+
+@dataclass(frozen=True)
+class PlanMemory(Pass):
+    """Gives every result of a call a buffer, and buffers that are not alive together the same bytes.
+
+    `%y = call(%x) {te="k"}  return %y` --> `%y = alloc() {output=0}  kernel(%x, %y) {te="k", writes=1}  return %y`
+
+    Offsets are fixed here where all sizes are constant; else the runtime assigns them per set of extents, by the same
+    method.
+    """
+
+    name: ClassVar[str] = "plan-memory"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        erase_dead(m)
+        waiting = [func for func in m.funcs.values() if not _is_planned(func)]
+        for func in waiting:
+            _plan(func)
+        return bool(waiting)
+
+
+def _is_planned(func: Func) -> bool:
+    """Whether no op gives a result but those that stand for memory."""
+    return all(
+        op.name in (*STEPS, "alloc", "view") and bool(op.results) == (op.name in ("alloc", "view"))
+        for op in func.body.body
+    )
+
+
+def _plan(func: Func) -> None:
+    for op in func.body.body:
+        if op.name not in ("view", "join") and op.results:
+            _to_destination(op)
+    place = {op: k for k, op in enumerate(func.body.body) if op.name == "alloc"}
+    heads: dict[Value, Value] = {}
+    for op in reversed(func.body.body):  # a join that lies in another one comes before that
+        if op.name == "join":
+            _join(op, heads, place)
+    storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
+    for op in func.body.body:
+        if op.name == "view":
+            source = op.operands[0]
+            assert source is not None
+            storage[op.result] = storage.get(source, source)
+    outputs = _claim_outputs(func, storage)
+    _set_lifetimes(func, storage, outputs)
+
+
+def _to_destination(op: Op) -> None:
+    """Turn an op with results into one that writes into buffers allocated before it."""
+    home = op.parent
+    assert home is not None
+    buffers: list[Value] = []
+    for result in op.results:
+        alloc = home.insert(_buffer("alloc", (), result), op)
+        buffers.append(alloc.result)
+        _replace(result, alloc.result)
+    attrs = dict(op.attrs) | {"writes": len(buffers)}
+    kind = {"call": "kernel", "foreign": "foreign"}.get(op.name, "host")
+    if kind == "host":
+        attrs = dict(vars(op.a)) | attrs | {"routine": _routine(op), "n_results": len(buffers)}
+        for value in buffers:
+            assert value.defining_op is not None
+            value.defining_op.attrs["host"] = True  # the routine makes it
+    regions = () if kind == "foreign" else op.regions
+    made = Op(kind, [*op.operands, *buffers], attrs, (), regions=regions, loc=op.loc)
+    home.insert(made, op)
+    op.set_operands(())
+    home.remove(op)
+
+
+def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int]) -> None:
+    """Let the buffers of the operands of a join be parts of that of its result, which is there before any of them.
+
+    Args:
+        op: the join; those that it lies in are through.
+        heads: buffers of joins that lie in other ones.
+        place: where each alloc stood.
+    """
+    home, whole = op.parent, op.result.tensor
+    first = min(_leaves(op), key=place.__getitem__)
+    assert home is not None
+    if op.result not in heads:
+        heads[op.result] = home.insert(_buffer("alloc", (), op.result), first).result
+    head, axis = heads[op.result], axis_of(op)
+    step = whole.strides[(whole.layout.order or tuple(range(whole.rank))).index(axis)]
+    start: Dim = 0
+    for value in op.inputs:
+        maker = value.defining_op
+        assert maker is not None, "what lies in a join is computed there"
+        part = _buffer("view", [head], value, start=start)
+        start = start + value.tensor.dims[axis] * step
+        if maker.name == "join":
+            heads[value] = home.insert(part, first).result
+            continue
+        home.insert(part, maker)
+        _replace(value, part.result)
+        home.remove(maker)
+        first = part if maker is first else first
+    op.set_operands(())
+    _replace(op.result, head)
+    home.remove(op)
+
+
+def _leaves(op: Op) -> list[Op]:
+    """The ops that allocate what a join, and those in it, join."""
+    makers = [v.defining_op for v in op.inputs]
+    return [leaf for m in makers if m is not None for leaf in (_leaves(m) if m.name == "join" else [m])]
+
+
+def _buffer(name: str, operands: Sequence[Value], like: Value, **attrs: Any) -> Op:
+    loc = like.defining_op.loc if like.defining_op is not None else UNKNOWN
+    return Op(name, operands, attrs, [like.type], result_names=[like.name], loc=loc)
+
+
+def _replace(old: Value, new: Value) -> None:
+    for user, k in list(old.uses):
+        user.set_operand(k, new)
+
+
+def _routine(op: Op) -> str:
+    """What the runtime knows an op by: a routine of hostops, `late`, or a kind of control flow."""
+    return op.spec.host or {"SequenceMap": "map"}.get(op.name, op.name.lower())
+
+
+def _claim_outputs(func: Func, storage: dict[Value, Value]) -> set[Value]:
+    """Make the buffer of each output the caller's own; what cannot be (inputs, constants, one value twice) is copied."""
+    end = func.body.terminator
+    claimed: set[Value] = set()
+    for k, value in enumerate(end.inputs):
+        root = storage.get(value, value)
+        maker = root.defining_op
+        if (maker is not None and "host" in maker.attrs) or not _has_buffer(value):
+            continue  # given out as it is
+        if maker is None or maker.name != "alloc" or root in claimed or isinstance(root, Weight):
+            alloc = Op("alloc", (), {}, [value.type], result_names=[value.name])
+            func.body.insert(alloc, end)
+            func.body.insert(Op("host", [value, alloc.result], {"routine": "copy", "writes": 1}, ()), end)
+            end.set_operand(k, alloc.result)
+            root, maker = alloc.result, alloc
+        maker.attrs["output"] = k
+        claimed.add(root)
+    return claimed
+
+
+def _has_buffer(value: Value) -> bool:
+    """Whether a value is a tensor whose extents the plan can compute."""
+    return isinstance(value.type, TensorType) and value.type.shape is not None and value.type.dtype.kind != "s"
+
+
+def _set_lifetimes(func: Func, storage: dict[Value, Value], outputs: set[Value]) -> None:
+    steps = [op for op in func.body.body if op.name in STEPS]
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for k, op in enumerate(steps):
+        for value in op.inputs:
+            root = storage.get(value, value)
+            first.setdefault(root, k)
+            last[root] = max(k, last.get(root, 0))
+        if "checks" in op.attrs:
+            last[op.inputs[-1]] = len(steps)  # the runtime reads flags after it has run the kernels
+    allocs = [op for op in func.body.body if op.name == "alloc" and op.result not in outputs and "host" not in op.attrs]
+    for op in allocs:
+        op.attrs |= {"first": first.get(op.result, 0), "last": last.get(op.result, 0)}
+    sizes = [op.result.tensor.nbytes for op in allocs]
+    if all(isinstance(n, int) for n in sizes):
+        known = [n for n in sizes if isinstance(n, int)]
+        offsets, _ = assign_offsets(known, [(op.attrs["first"], op.attrs["last"]) for op in allocs])
+        for op, offset in zip(allocs, offsets, strict=True):
+            op.attrs["offset"] = offset

@@ -1,0 +1,379 @@
+"""User rules: `@fusion` groups what a pattern matches into one kernel, `@rewrite` replaces it.
+
+A rule is written as plain functions, which are traced once when it is defined; what is kept is data (pattern.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from occ.compiler.diagnostics import CompileError, Invalid, error
+from occ.compiler.ir.kernel import CODE, CKernel, HalideKernel
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.te.schedule import Hint
+from occ.compiler.ir.value import Value
+from occ.compiler.passes.rules.matcher import Matcher, State
+from occ.compiler.passes.rules.pattern import (
+    Alternatives,
+    Constant,
+    Many,
+    Named,
+    OpPattern,
+    Optional,
+    Pattern,
+    Patterns,
+    Result,
+    Shared,
+    Variable,
+    as_pattern,
+)
+
+STAGES = ("inferred", "canonical", "fused")  # stages on the way to which rewrites are applied
+
+
+class Rejected:
+    """What `m.reject(reason)` gives: false, with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Match:
+    """A place where a rule matches. Names of the rule are attributes: values, constants, attributes of ops.
+
+    Attributes:
+        ops: the matched ops, each once, in the order of the module.
+        outputs: the values that the rule's patterns stand for.
+        rule: the rule.
+    """
+
+    def __init__(self, rule: Rule, state: State, outputs: tuple[Value, ...]) -> None:
+        self.rule, self.outputs = rule, outputs
+        self.names, self.shared = state.names, state.shared
+        self.ops = list(dict.fromkeys(state.ops.values()))
+        self.reason = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self.names:
+            raise AttributeError(f"rule `{self.rule.name}` binds no `{name}`")
+        return self.names[name]
+
+    def reject(self, reason: str) -> Rejected:
+        """Refuse the match; `occ rules --why` shows the reason."""
+        return Rejected(reason)
+
+    @property
+    def escaping(self) -> Value | None:
+        """An interior value that an op outside of the match reads, though it is not shared; None if there is none."""
+        inside = set(self.ops)
+        for op in self.ops:
+            for result in op.results:
+                if (
+                    result not in self.outputs
+                    and op not in self.shared
+                    and any(u not in inside for u, _ in result.uses)
+                ):
+                    return result
+        return None
+
+
+Condition = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class Rule:
+    """A rule.
+
+    Attributes:
+        name: shown in dumps and messages; an identifier.
+        patterns: of its outputs; the first is the anchor.
+        params: names of the values that it takes.
+        targets: the targets that it is for, as a file name pattern (`cpu*`).
+        stage: the stage on the way to which it is applied.
+        benefit: rules of greater benefit come first; then the name decides.
+        conditions: functions of the match that all must accept it.
+        sampler: gives operands to check the rule on, where `occ check-rules` cannot find some by itself.
+        doc: one line.
+        origin: the file that defines it.
+    """
+
+    name: str
+    patterns: tuple[Pattern, ...]
+    params: tuple[str, ...]
+    targets: str = "*"
+    stage: str = "canonical"
+    benefit: int = 0
+    conditions: tuple[Condition, ...] = ()
+    sampler: Callable[[Any], dict[str, Any]] | None = None
+    doc: str = ""
+    origin: str = ""
+
+    kind = "rule"
+
+    def when(self, condition: Condition) -> Condition:
+        """Decorator: a condition on the match. It takes names of the rule, or `m`, the match."""
+        self.conditions = (*self.conditions, condition)
+        return condition
+
+    def sample(self, sampler: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+        """Decorator: `fn(rng)` gives arrays by parameter name, for `occ check-rules`."""
+        self.sampler = sampler
+        return sampler
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Names of the operators whose results the first pattern can be."""
+        return tuple(dict.fromkeys(_roots(self.patterns[0])))
+
+    def applies_to(self, target: str) -> bool:
+        """Whether the rule is for a target."""
+        return fnmatch(target, self.targets)
+
+    def matches(self, op: Op, matcher: Matcher | None = None) -> Iterator[Match]:
+        """The matches with a result of `op` as first output, all conditions accepted.
+
+        Raises:
+            CompileError: OCC0612 a condition failed.
+        """
+        matcher = matcher or Matcher()
+        for state, outputs in matcher.outputs(self.patterns, op):
+            found = Match(self, state, outputs)
+            if len(set(outputs)) != len(outputs):
+                continue
+            escaping = found.escaping
+            if escaping is not None:
+                matcher.fail(state, lambda v=escaping, inside=found.ops: _escapes(v, inside))
+                continue
+            reason = self._refusal(found)
+            if reason is None:
+                yield found
+            else:
+                matcher.fail(state, lambda text=reason: text)
+
+    def _refusal(self, found: Match) -> str | None:
+        for condition in self.conditions:
+            verdict = call(self, condition, found)
+            if not verdict:
+                return getattr(verdict, "reason", "") or "its `when` condition is false"
+        return None
+
+
+def _escapes(value: Value, inside: Sequence[Op]) -> str:
+    reader = next(u for u in value.users if u not in inside)
+    what = "the model gives it as an output" if reader.name in ("yield", "return") else f"`{reader.name}` reads it too"
+    return f"%{value.name} would disappear, but {what}"
+
+
+def _roots(pattern: Pattern) -> Iterator[str]:
+    match pattern:
+        case Result():
+            yield from pattern.op.operators
+        case Alternatives():
+            for choice in pattern.choices:
+                yield from _roots(choice)
+        case Named() | Shared() | Optional():
+            yield from _roots(pattern.inner)
+        case _:
+            raise Invalid("a rule has to match an operator, not any value")
+
+
+def call(
+    rule: Rule, fn: Callable[..., Any], found: Match, *first: Any, wrap: Callable[[Any], Any] = lambda v: v
+) -> Any:
+    """Call a function of a rule with what its parameters name.
+
+    Raises:
+        CompileError: OCC0612 it raised, with where.
+    """
+    names = list(inspect.signature(fn).parameters)[len(first) :]
+    unknown = [n for n in names if n != "m" and n not in found.names and n not in rule.params]
+    if unknown and (first or len(names) > 1):
+        raise error("OCC0610", f"rule `{rule.name}` binds no `{unknown[0]}`", where=rule.origin)
+    given = [found if n == "m" or n in unknown else wrap(found.names.get(n)) for n in names]
+    try:
+        return fn(*first, *given)
+    except CompileError:
+        raise
+    except Exception as e:
+        if isinstance(e, Invalid) and e.code == CODE:  # an operator whose kernel does not take these operands
+            return Rejected(str(e))
+        raise failed(rule, e) from e
+
+
+def failed(rule: Rule, e: Exception) -> CompileError:
+    """The error of a rule whose own code raised."""
+    frames = inspect.getinnerframes(e.__traceback__) if e.__traceback__ else []
+    own = [f for f in frames if f.filename == rule.origin] or frames[-1:]
+    notes = [f"{type(e).__name__}: {e}"[:300], *(f"{f.filename}:{f.lineno} in {f.function}" for f in own[-1:])]
+    return error("OCC0612", f"the code of rule `{rule.name}` failed", where=rule.origin, notes=notes)
+
+
+@dataclass(eq=False)
+class Fusion(Rule):
+    """Groups what it matches into a `fuse` region of its name, one kernel; it cannot change what is computed.
+
+    Attributes:
+        schedule: what is wanted of the schedule of the kernel (`cpu`), as `Hint` reads it; empty to leave it to the compiler.
+        kernel: a kernel of the user, which takes the place of the compiler's on the targets that can use it.
+    """
+
+    stage: str = "fused"
+    schedule: str = ""
+    kernel: CKernel | HalideKernel | None = None
+
+    @property
+    def results(self) -> list[str]:
+        """Names of the results, for the kernel: `y`, or `y0`, `y1`, ..."""
+        return ["y"] if len(self.patterns) == 1 else [f"y{k}" for k in range(len(self.patterns))]
+
+    @property
+    def bound(self) -> list[str]:
+        """Names of attributes that the pattern binds."""
+        results = [p for pattern in self.patterns for p in pattern.walk() if isinstance(p, Result)]
+        return [a.name for r in results for a in r.op.attrs.values() if a.name]
+
+    kind = "fusion"
+
+
+@dataclass(eq=False)
+class Rewrite(Rule):
+    """Replaces what it matches.
+
+    Attributes:
+        replacement: function of a builder and of names of the rule, gives the new value(s).
+        finite: whether it is meant for finite numbers only, and not checked on infinities and NaN.
+    """
+
+    replacement: Callable[..., Any] | None = None
+    finite: bool = False
+
+    kind = "rewrite"
+
+    def into(self, replacement: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the replacement, a function of a builder `b` and names of the rule."""
+        self.replacement = replacement
+        return replacement
+
+
+def fusion(
+    fn: Callable[..., Any] | None = None,
+    *,
+    targets: str = "*",
+    benefit: int = 0,
+    name: str = "",
+    schedule: str = "",
+    kernel: Any = None,
+) -> Any:
+    """Decorator: a rule that groups what the pattern matches into one kernel.
+
+    Args:
+        fn: `fn(p, x, ...)` gives the pattern; `p` makes patterns, the other parameters are values.
+        targets: pattern of target names.
+        benefit: rules of greater benefit come first.
+        name: of the regions; that of the function by default.
+        schedule: wishes for the schedule of the kernel: `vectorize=8, tile=4, parallel=off, compute_root`.
+        kernel: of `c_kernel` or `halide_kernel`, whose operands are the parameters and whose result is `y` (`y0`, `y1`...).
+
+    Raises:
+        CompileError: OCC0610 the rule is not well formed; OCC0615 the kernel does not fit.
+    """
+
+    def make(fn: Callable[..., Any]) -> Fusion:
+        rule = Fusion(**traced(fn, name), targets=targets, benefit=benefit, schedule=schedule, kernel=kernel)
+        try:
+            Hint.parse(schedule)
+            if isinstance(kernel, CKernel):
+                kernel.check(rule.params, rule.results, rule.bound)
+            elif kernel is not None and not isinstance(kernel, HalideKernel):
+                raise Invalid(
+                    "the kernel of a fusion is C or Halide C++", code=CODE, help="write a rewrite to an operator"
+                )
+        except Invalid as e:
+            notes = [e.note] if e.note else []
+            raise error(e.code, f"rule `{rule.name}`: {e}", where=rule.origin, notes=notes, help=e.help) from None
+        return rule
+
+    return make if fn is None else make(fn)
+
+
+def rewrite(
+    fn: Callable[..., Any] | None = None,
+    *,
+    targets: str = "*",
+    stage: str = "canonical",
+    benefit: int = 0,
+    name: str = "",
+    finite: bool = False,
+) -> Any:
+    """Decorator: a rule that replaces what the pattern matches by what its `into` function builds.
+
+    Args:
+        fn: as for `fusion`.
+        targets: pattern of target names.
+        stage: on the way to which it is applied: `inferred`, `canonical` or `fused`.
+        benefit: rules of greater benefit come first.
+        name: that of the function by default.
+        finite: the rule is meant for finite numbers; `occ check-rules` leaves infinities and NaN out.
+
+    Raises:
+        CompileError: OCC0610 the rule is not well formed.
+    """
+    if stage not in STAGES:
+        raise error("OCC0610", f"rewrites cannot be at stage `{stage}`", help=f"stages: {', '.join(STAGES)}")
+
+    def make(fn: Callable[..., Any]) -> Rewrite:
+        return Rewrite(**traced(fn, name), targets=targets, stage=stage, benefit=benefit, finite=finite)
+
+    return make if fn is None else make(fn)
+
+
+def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
+    """The fields of a rule that its function describes.
+
+    Raises:
+        CompileError: OCC0610 the rule is not well formed.
+    """
+    origin, name = inspect.getsourcefile(fn) or "", name or getattr(fn, "__name__", "rule")
+    params = list(inspect.signature(fn).parameters.values())[1:]
+    variables = [Variable(p.name, optional=p.default is None) for p in params]
+    try:
+        if not re.fullmatch(r"[A-Za-z_]\w{0,79}", name):
+            raise Invalid("a name is a word of letters, digits and `_`")
+        made = fn(Patterns(), *variables)
+        patterns = tuple(map(as_pattern, made if isinstance(made, tuple) else (made,)))
+        if not patterns or not list(_roots(patterns[0])):
+            raise Invalid("the function gives no pattern")
+        _check_bound(patterns, [v.name for v in variables])
+    except Invalid as e:
+        raise error("OCC0610", f"rule `{name}`: {e}", where=origin, help=e.help) from None
+    except Exception as e:
+        notes = [f"{type(e).__name__}: {e}"[:300]]
+        raise error("OCC0610", f"the pattern of rule `{name}` cannot be made", where=origin, notes=notes) from e
+    doc = (inspect.getdoc(fn) or "").partition("\n")[0]
+    return {
+        "name": name,
+        "patterns": patterns,
+        "params": tuple(v.name for v in variables),
+        "doc": doc,
+        "origin": origin,
+    }
+
+
+def _check_bound(patterns: Sequence[Pattern], names: Sequence[str]) -> None:
+    """Every parameter occurs in the pattern, and `many` stands alone among operands."""
+    every = [p for pattern in patterns for p in pattern.walk()]
+    found = {p.name for p in every if isinstance(p, (Variable, Constant, Named, Many))}
+    for name in names:
+        if name not in found:
+            raise Invalid(f"the pattern does not use `{name}`", help="remove the parameter, or use it")
+    ops: list[OpPattern] = [p.op for p in every if isinstance(p, Result)]
+    if any(sum(isinstance(o, Many) for o in op.operands) > 1 for op in ops):
+        raise Invalid("an op can have one `p.many` only")

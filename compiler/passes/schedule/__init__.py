@@ -1,0 +1,1 @@
+"""To stage `scheduled`: how the loops of a te function run."""

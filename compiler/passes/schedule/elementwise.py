@@ -1,0 +1,112 @@
+"""Schedules of stages without a reduction: elementwise work, copies, concatenations and transpositions."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce
+from occ.compiler.ir.te.function import AnyStage, Stage
+from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.schedule.facts import Facts, element_bits, step, work
+from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks
+from occ.compiler.passes.te.inline import nominal
+
+
+def elementwise(s: AnyStage, facts: Facts) -> Directives | None:
+    """No reduction: vectors along the innermost axis, the outermost in parallel."""
+    if not isinstance(s, Stage) or facts.reductions(s) or any(isinstance(n, Reduce) for n in walk(s.expr)):
+        return None
+    out = Scheduler(s.name)
+    if not s.axes:
+        return []
+    if pieces := _pieces(s):
+        return _in_pieces(out, s, pieces, facts)
+    if across := _across(s, facts):
+        return _in_squares(out, s, across, facts)
+    if len(s.axes) == 1 and work(s, facts) >= SERIAL:
+        axis = s.axes[0]
+        block = 4096 if not isinstance(axis.extent, int) else max(1024, min(16384, -(-axis.extent // 8)))
+        tail = row_tail(axis.extent, block)
+        out.split(axis.name, f"{axis.name}o", f"{axis.name}i", block, tail)
+        out.vectorize(f"{axis.name}i", facts.machine.lanes(element_bits(s)))
+        out.parallel(f"{axis.name}o")
+        return out.directives
+    vectorise(out, s, facts, outer=0)
+    parallel(out, [a.name for a in s.axes[:-1]] + ["_"], [tasks(a.extent) for a in s.axes], work(s, facts))
+    return out.directives
+
+
+def _pieces(s: Stage) -> int:
+    """Length of the pieces of the last axis between the places where the expression changes (Concat), or 0."""
+    last = s.axes[-1]
+    marks = [
+        n.rhs.value
+        for n in walk(s.expr)
+        if isinstance(n, Binary) and n.op == "lt" and n.lhs == Index(last.name) and isinstance(n.rhs, Const)
+    ]
+    if not marks or not isinstance(last.extent, int):
+        return 0
+    piece = gcd(last.extent, *(int(m) for m in marks))  # pyright: ignore[reportArgumentType]
+    return piece if piece >= 8 and last.extent // piece <= 32 else 0
+
+
+def _in_pieces(out: Scheduler, s: Stage, piece: int, facts: Facts) -> Directives:
+    """One piece after the other, unrolled: in each of them it is known where the elements come from."""
+    *outer, last = (a.name for a in s.axes)
+    out.split(last, f"{last}o", f"{last}i", piece)
+    out.reorder(f"{last}i", f"{last}o", *reversed(outer)).unroll(f"{last}o")
+    lanes = facts.machine.lanes(element_bits(s))
+    while lanes > piece:
+        lanes //= 2
+    out.vectorize(f"{last}i", lanes, row_tail(piece, lanes))
+    parallel(out, [*outer, "_"], [tasks(a.extent) for a in s.axes], work(s, facts))
+    return out.directives
+
+
+def _across(s: Stage, facts: Facts) -> str:
+    """The axis along which a load is contiguous that is not along the last one (a transposition), or nothing."""
+    symbols = axis_symbols(s.axes)
+    for n in walk(s.expr):
+        if not isinstance(n, Load) or n.source not in {p.name for p in facts.f.params}:
+            continue
+        if step(n, s.axes[-1].name, symbols, facts.f.sources) in (0, 1, None):
+            continue
+        for a in s.axes[:-1]:
+            if step(n, a.name, symbols, facts.f.sources) == 1 and nominal(a.extent) >= 16:
+                return a.name
+    return ""
+
+
+def _in_squares(out: Scheduler, s: Stage, across: str, facts: Facts) -> Directives:
+    """Squares of a cache line by a cache line, so that what is read across stays in cache until it is used up."""
+    sizes = {a.name: a.extent for a in s.axes}
+    last = s.axes[-1].name
+    lanes = facts.machine.lanes(max(element_bits(s), 32))
+    while isinstance(sizes[last], int) and lanes > nominal(sizes[last]):
+        lanes //= 2
+    if lanes < 2:
+        return []
+    for name, width in ((last, lanes), (across, 16)):
+        tail = row_tail(sizes[name], width)
+        out.split(name, f"{name}o", f"{name}i", width, tail)
+    outer = [f"{a.name}o" if a.name == across else a.name for a in s.axes[:-1]]
+    out.reorder(f"{last}i", f"{across}i", f"{last}o", *reversed(outer)).vectorize(f"{last}i")
+    counts = [tasks(a.extent, 16 if a.name == across else 1) for a in s.axes[:-1]]
+    parallel(out, [*outer, "_"], [*counts, 1], work(s, facts))
+    return out.directives
+
+
+def vectorise(out: Scheduler, s: Stage, facts: Facts, *, outer: int) -> None:
+    """Vectors along the last axis, if it is not one of the `outer` first and long enough."""
+    if len(s.axes) <= outer:
+        return
+    last = s.axes[-1]
+    lanes = facts.machine.lanes(element_bits(s))
+    if isinstance(last.extent, int):
+        while lanes > last.extent:
+            lanes //= 2
+    if lanes > 1:
+        tail = row_tail(last.extent, lanes)
+        out.vectorize(last.name, lanes, tail)

@@ -1,0 +1,36 @@
+"""Constants that come from memory in every run: while a panel of one is used, the next is fetched."""
+
+from __future__ import annotations
+
+from math import prod
+
+from occ.compiler.ir.te.function import Stage
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.schedule.facts import Facts
+from occ.compiler.passes.schedule.loops import Directives
+
+_STREAMED = 1 << 18  # bytes of a constant that is not in a core's cache any more when the next run begins
+_LINE = 64  # bytes
+
+
+def fetch_ahead(acc: Stage, source: str, panel_axes: int, facts: Facts) -> Directives:
+    """Fetches a packed constant ahead, panel by panel.
+
+    A panel is used for all tiles of rows, and the first of them would wait for it: the fetching that processors do on their
+    own begins with that tile, and ends with each page. 128 rows by [768, 768] on Zen 5: 231 --> 250 GFLOP/s, 64 rows by
+    [768, 3072]: 216 --> 247, 16 rows: 150 --> 199; 1500 rows as before.
+
+    Args:
+        acc: the stage whose loops read the constant.
+        source: the parameter that it is.
+        panel_axes: innermost axes of its memory that make a panel.
+        facts: of the function.
+    """
+    param = next((p for p in facts.f.params if p.name == source), None)
+    if param is None or facts.few:
+        return []
+    shape = [n for n in param.type.physical if isinstance(n, int)]
+    whole, panel = (prod(part) * param.type.dtype.itemsize for part in (shape, shape[-panel_axes:]))
+    if len(shape) < len(param.type.physical) or whole < _STREAMED or panel % _LINE:
+        return []
+    return Scheduler(acc.name).fetch_ahead(source, panel).directives

@@ -1,0 +1,101 @@
+"""A second schedule for products of few rows, beside the one for many: the sizes of a run decide which of them it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from occ.compiler.ir.dim import lower
+from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, where, wrap
+from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.walks import rewrite
+from occ.compiler.passes.schedule.facts import FEW, Facts, contraction, extent_of
+from occ.compiler.passes.schedule.rules import packed_contraction
+from occ.compiler.target.machine import Machine
+
+
+def has_few(f: TeFunc) -> bool:
+    """Whether a function has such a schedule."""
+    return any(d.call == "specialize" for d in f.schedule)
+
+
+def few_rows(f: TeFunc, machine: Machine) -> TeFunc:
+    """Tiles of rows whose number is symbolic are computed whole, so one row, as in a step of a recurrence, takes as long as
+    a tile. With `FEW` rows or less the product is computed row by row instead.
+
+    `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 2 ? accfew[i, j] : acc[i, j]`
+    """
+    for s in f.stages:
+        acc = _guarded_product(s, f)
+        if acc is not None and isinstance(s, Stage):
+            return _with_few(f, s, acc, machine)
+    return f
+
+
+def _guarded_product(s: AnyStage, f: TeFunc) -> Stage | None:
+    """The product that is computed in the loops of `s` in tiles of rows with a guarded tail."""
+    inside = {d.stage for d in f.schedule if d.call == "compute_at" and d.args[0] == s.name}
+    bounded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
+    for acc in f.stages:
+        if acc.name not in inside or not isinstance(acc, Stage) or acc.name.startswith("conv"):
+            continue  # images have more positions than a few
+        found = contraction(acc, f)
+        if found is None or (acc.name, found.tile) not in bounded:
+            continue
+        rows = extent_of(acc, found.tile)
+        if not isinstance(rows, int) and lower(rows) <= FEW:
+            return acc
+    return None
+
+
+def _with_few(f: TeFunc, s: Stage, acc: Stage, machine: Machine) -> TeFunc:
+    found = contraction(acc, f)
+    assert found is not None, "it has a tile"
+    between = _between(f, s, acc)
+    copies = {x.name: _copy(x, {y.name for y in between}) for x in between}
+    again = replace(s, expr=_reading(s.expr, set(copies)))
+    stages = [again if x is s else copies.get(x.name, x) for x in f.stages]
+    alone = replace(f, stages=tuple(stages), schedule=())
+    made = packed_contraction(again, Facts(alone, machine, few=True))
+    if made is None:
+        return f
+    mine = [replace(d, few=True) if d.stage == s.name else d for d in made]
+    both = replace(s, expr=where(binary("le", wrap(extent_of(acc, found.tile)), wrap(FEW)), again.expr, s.expr))
+    merged: list[AnyStage] = []
+    for x in f.stages:
+        merged += [copies[x.name], x] if x.name in copies else [both if x is s else x]
+    return replace(f, stages=tuple(merged), schedule=(Directive(s.name, "specialize"), *mine, *f.schedule))
+
+
+def _between(f: TeFunc, s: Stage, acc: Stage) -> list[Stage]:
+    """The product and the stages without memory through which `s` reads it."""
+    stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
+    found = {acc.name: acc}
+    for x in f.stages:
+        if x is s or x.name in stored or not isinstance(x, Stage):
+            continue
+        if any(n.source in found for n in loads(x.expr)):
+            found[x.name] = x
+    return list(found.values())
+
+
+def _copy(s: Stage, names: set[str]) -> Stage:
+    """A stage under another name, with axes of its own, reading others of `names` under their other names."""
+    inner = {a.name: f"{a.name}f" for a in reduce_axes(s.expr)}
+    outer = {a.name: f"{a.name}f" for a in s.axes}
+
+    def rename(n: Expr) -> Expr | None:
+        if isinstance(n, Index):
+            return Index((outer | inner).get(n.name, n.name))
+        if isinstance(n, Reduce):
+            return Reduce(n.kind, tuple(Axis(inner[a.name], a.extent) for a in n.axes), n.body, n.dtype)
+        return None
+
+    axes = tuple(Axis(outer[a.name], a.extent) for a in s.axes)
+    return replace(s, name=f"{s.name}few", axes=axes, expr=_reading(rewrite(s.expr, rename), names))
+
+
+def _reading(e: Expr, names: set[str]) -> Expr:
+    return rewrite(
+        e, lambda n: Load(f"{n.source}few", n.index, n.dtype) if isinstance(n, Load) and n.source in names else None
+    )

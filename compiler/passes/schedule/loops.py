@@ -1,0 +1,55 @@
+"""Choices about loops that all schedule rules share: tile sizes, tails, and what runs in parallel."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.dim import Dim, is_multiple
+from occ.compiler.ir.te.schedule import Directive, Scheduler
+
+Directives = list[Directive]
+SERIAL = 40_000  # operations below which a loop is not worth a second thread: about 10 us
+
+
+def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
+    """Rows of a register tile, up to `most`: what a tile computes beyond the extent is wasted, and every tile loads its
+    weights once more, which costs about as much as a row. Of a symbolic extent a divisor, if there is one, which needs no
+    tail. What a user wants counts before that.
+    """
+    if wanted:
+        return min(wanted, extent) if isinstance(extent, int) else wanted
+    if not isinstance(extent, int):
+        return next((t for t in range(most, most // 2, -1) if is_multiple(extent, t)), most)
+    if extent <= most:
+        return extent
+    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * (t + 1), -t))
+
+
+def tasks(extent: Dim, step: int = 1) -> int:
+    """Iterations of a loop, for `parallel`: 0 where the extent is symbolic."""
+    return -(-extent // step) if isinstance(extent, int) else 0
+
+
+def row_tail(extent: Dim, rows: int) -> str:
+    """The tail of a split of an extent: none where it is a multiple, even a symbolic one."""
+    if is_multiple(extent, rows):
+        return "Auto" if isinstance(extent, int) else "RoundUp"
+    return "ShiftInwards" if isinstance(extent, int) else "GuardWithIf"
+
+
+def parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> dict[str, str]:
+    """Run the outermost loop in parallel, fused with the next one while it is short.
+
+    Returns:
+        The loop that each of the fused ones became a part of.
+    """
+    if cost < SERIAL or not loops:
+        return {}
+    # A symbolic extent, a batch as a rule, may be 1: loops are fused on without counting on it.
+    loop, total, k = loops[0], max(counts[0], 1), 0
+    while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop stays: reductions are computed in it
+        k += 1
+        fused = f"{loop}{loops[k]}"
+        out.fuse(loops[k], loop, fused)
+        loop, total = fused, total * max(counts[k], 1)
+    if total > 1 or 0 in counts[: k + 1]:
+        out.parallel(loop)
+    return dict.fromkeys(loops[: k + 1], loop) if k else {}

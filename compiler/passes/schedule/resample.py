@@ -1,0 +1,30 @@
+"""The schedule of stages that sample rows of another stage at positions from tables: the last axis of a Resize."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.te.function import AnyStage, Stage
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.schedule.elementwise import vectorise
+from occ.compiler.passes.schedule.facts import Facts, work
+from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
+from occ.compiler.passes.te.sampled import sampled_rows
+
+
+def resample(s: AnyStage, facts: Facts) -> Directives | None:
+    """A row of what is sampled is computed, contiguous and in L1, then vectors gather from it.
+
+    Linear by 2 of 256 planes of 64x64: 5.6 ms with the rows inlined, four elements gathered for each, and 2.5 ms so.
+    """
+    rows = [r for r in facts.roots if isinstance(r, Stage) and sampled_rows(facts.f).get(r.name) == s.name]
+    if not rows or not isinstance(s, Stage) or facts.reductions(s):
+        return None
+    out = Scheduler(s.name)
+    vectorise(out, s, facts, outer=0)
+    loops = [a.name for a in s.axes[:-1]]
+    fused = parallel(out, [*loops, "_"], [*(tasks(a.extent) for a in s.axes[:-1]), 1], work(s, facts))
+    made = list(out.directives)
+    for r in rows:
+        row = Scheduler(r.name).compute_at(s.name, fused.get(loops[-1], loops[-1]))
+        vectorise(row, r, facts, outer=0)
+        made += row.directives
+    return made

@@ -1,0 +1,143 @@
+"""Attaches a schedule to every te function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.te.expr import Index, Load, Reduce, minimum, wrap
+from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.schedule import Directive, Hint, Scheduler
+from occ.compiler.ir.te.walks import rewrite
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.schedule.attention import attention, clamped_rows
+from occ.compiler.passes.schedule.facts import Facts, contraction, element_bits, extent_of, step
+from occ.compiler.passes.schedule.few import few_rows, has_few
+from occ.compiler.passes.schedule.rules import RULES, Rule, fallback, rows
+from occ.compiler.passes.schedule.strassen import strassen
+from occ.compiler.passes.schedule.widen import widened
+from occ.compiler.passes.schedule.winograd import winograd
+from occ.compiler.passes.te.inline import nominal
+from occ.compiler.passes.te.lanes import COMBINE, in_lanes, separate
+from occ.compiler.target.machine import Machine, machine_of
+
+
+@dataclass(frozen=True)
+class Schedule(Pass):
+    """Chooses a schedule for each te function: the rules of `schedule_rules` in order, the first that applies.
+
+    `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same `with schedule { out.split(..)  acc.compute_at(..) }`
+    """
+
+    name: ClassVar[str] = "schedule"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        machine = machine_of(ctx.options)
+        make = plain if ctx.options.get("schedule") == "fallback" else scheduled
+        hints = ctx.tune(m) if ctx.tune is not None else {}
+        m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
+        made = {name: make(f, machine) for name, f in m.te.items() if not f.source}
+        changed = [name for name, f in made.items() if f != m.te[name]]
+        m.te |= made
+        ctx.hits["schedule"] += len(changed)
+        return bool(changed)
+
+
+def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
+    """A te function with a schedule, its reductions in the form that the schedule takes hold of."""
+    if f.hint:
+        hint = Hint.parse(f.hint)
+        machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
+    if has_few(f):
+        return f
+    f = clamped_rows(widened(_lanes(separate(f), machine)))
+    facts = Facts(f, machine)
+    last = facts.roots[-1]
+    if (tiled := winograd(facts) or strassen(facts) or attention(facts)) is not None:
+        return replace(f, schedule=tuple(tiled))
+    by_rows = rows(last, facts)
+    if by_rows is not None:
+        return replace(f, schedule=tuple(by_rows))
+    return _clamp_rows(few_rows(_by_rules(facts, RULES), machine))
+
+
+def plain(f: TeFunc, machine: Machine) -> TeFunc:
+    """A te function with the schedule that always applies and nothing else: what measurements take for their baseline."""
+    return _by_rules(Facts(separate(f), machine), (fallback,))
+
+
+def _by_rules(facts: Facts, rules: Sequence[Rule]) -> TeFunc:
+    """The function with each stage in memory scheduled by the first rule that applies to it."""
+    f = facts.f
+    parts: list[list[Directive]] = []
+    results = {r.name for r in f.results}
+    placed: set[str] = set()  # stages that the rule of a reader computes in its loops
+    for s in reversed(facts.roots):
+        if s.name in placed:
+            continue
+        made = next(made for rule in rules if (made := rule(s, facts)) is not None)
+        placed |= {d.stage for d in made if d.call in ("compute_at", "compute_inline")}
+        root = [] if s.name in results else Scheduler(s.name).compute_root().directives
+        parts.append([*root, *made])
+    return replace(f, schedule=tuple(d for part in reversed(parts) for d in part))
+
+
+def _lanes(f: TeFunc, machine: Machine) -> TeFunc:
+    """Reductions along their contiguous axis, which vectors along the result cannot do, in lanes."""
+    stages: list[AnyStage] = []
+    for s in f.stages:
+        if isinstance(s, Stage) and _wants_lanes(s, f):
+            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)))
+        else:
+            stages.append(s)
+    return replace(f, stages=tuple(stages))
+
+
+def _wants_lanes(s: Stage, f: TeFunc) -> bool:
+    r = s.expr
+    if not isinstance(r, Reduce) or r.kind not in COMBINE or not r.axes or nominal(r.axes[-1].extent) < 32:
+        return False
+    if contraction(s, f) is not None:
+        return False
+    symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+    loads: list[Load] = []
+
+    def collect(n):
+        if isinstance(n, Load):
+            loads.append(n)
+
+    rewrite(s.expr, collect)
+    along = [step(n, r.axes[-1].name, symbols, f.sources) for n in loads]
+    across = [step(n, s.axes[-1].name, symbols, f.sources) if s.axes else None for n in loads]
+    reads_rows = any(d == 1 for d in along) and all(d in (0, 1) for d in along)
+    reads_columns = bool(across) and all(d in (0, 1) for d in across)
+    return reads_rows and not reads_columns
+
+
+def _clamp_rows(f: TeFunc) -> TeFunc:
+    """Rows of a tile with a guarded tail may lie behind the end of an axis; what is read there is a row that exists.
+
+    The results of such rows are not stored.
+    """
+    guarded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
+    stages: list[AnyStage] = []
+    for s in f.stages:
+        found = contraction(s, f) if isinstance(s, Stage) else None
+        tile = next((a for a in (found.tile, *found.outer) if (s.name, a) in guarded), "") if found is not None else ""
+        if found is None or not tile:
+            stages.append(s)
+            continue
+        assert isinstance(s, Stage)
+        last = wrap(extent_of(s, tile) - 1)
+
+        def clamp(n, source=found.a.source, axis=tile, last=last):
+            if isinstance(n, Load) and n.source == source:
+                index = tuple(minimum(i, last) if isinstance(i, Index) and i.name == axis else i for i in n.index)
+                return Load(n.source, index, n.dtype)
+            return None
+
+        stages.append(replace(s, expr=rewrite(s.expr, clamp)))
+    return replace(f, stages=tuple(stages))

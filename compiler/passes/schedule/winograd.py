@@ -1,0 +1,201 @@
+"""The schedule of Winograd convolutions: blocks of tiles whose transformed input stays in cache, and GEMMs on them."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.te.expr import Load
+from occ.compiler.ir.te.function import AnyStage, Stage, reduce_axes
+from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.schedule.facts import Facts, element_bits
+from occ.compiler.passes.schedule.fetch import fetch_ahead
+
+_FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
+_STAGES = ("columns", "input", "sum", "products", "rows", "output")
+
+
+def winograd(facts: Facts) -> list[Directive] | None:
+    """The schedule of a function that the op `winograd` and elementwise readers of it make; None for any other.
+
+    The measurements behind the choices are of Zen 4: the transformed input of a block lies in L2 (about 0.5 MB, whole
+    planes of up to 7 x 7 tiles may be larger), the products of one panel of weights in L1 and L2, and the weights
+    stream.
+    """
+    found = {k: s for k in _STAGES for s in facts.f.stages if s.name.startswith(f"winograd_{k}")}
+    root = facts.f.stages[-1]
+    if len(found) < len(_STAGES) or not isinstance(root, Stage) or len(facts.f.results) != 1:
+        return None
+    parts = {k: s for k, s in found.items() if isinstance(s, Stage)}
+    return _Winograd(facts, root, parts).directives()
+
+
+class _Winograd:
+    def __init__(self, facts: Facts, root: Stage, parts: dict[str, Stage]) -> None:
+        self.facts, self.root, self.parts = facts, root, parts
+        (param,) = (p for p in facts.f.params if p.type.layout.tiles)
+        self.weights, self.width = param.name, param.type.layout.tiles[0][1]
+        self.lanes = min(facts.machine.lanes(32), self.width)
+        down, across = (parts["input"].axes[k].extent for k in (-3, -2))
+        assert isinstance(down, int)
+        assert isinstance(across, int)
+        channels = parts["input"].axes[-1].extent
+        assert isinstance(channels, int)
+        self.down, self.across = down, across
+        self.block_x, self.block_y = block_of(across, down, channels)
+
+    def directives(self) -> list[Directive]:
+        made = [*self._result(), *self._input(), *self._products(), *self._output()]
+        # A border has memory only where planes are small, and most of the tests would be of positions outside: elsewhere
+        # testing positions, once for a whole vector of channels, takes less than a copy of the input does.
+        few = self.across * self.down < _FEW_TILES
+        pads = [s for s in self.facts.f.stages if s.name.startswith("pad") and few]
+        for s in pads:
+            made += self._border(s)
+        return made
+
+    def _result(self) -> list[Directive]:
+        *batch, y, x, o = (a.name for a in self.root.axes)
+        sizes = [a.extent for a in self.root.axes]
+        out = Scheduler(self.root.name)
+        for axis, size in ((x, sizes[-2]), (y, sizes[-3])):
+            whole = isinstance(size, int) and size % 4 == 0
+            out.split(axis, f"{axis}t", f"{axis}i", 4, "Auto" if whole else "GuardWithIf")
+        out.split(f"{x}t", f"{x}b", f"{x}s", self.block_x, "GuardWithIf")
+        out.split(f"{y}t", f"{y}b", f"{y}s", self.block_y, "GuardWithIf")
+        panels = sizes[-1]
+        assert isinstance(panels, int)
+        out.split(o, f"{o}p", f"{o}q", self.width, "Auto" if panels % self.width == 0 else "GuardWithIf")
+        out.split(f"{o}q", f"{o}u", f"{o}v", self.lanes)
+        inner = [f"{o}v", f"{x}i", f"{y}i", f"{x}s", f"{y}s", f"{o}u"]
+        out.reorder(*inner, f"{o}p", f"{x}b", f"{y}b", *reversed(batch))
+        out.vectorize(f"{o}v").unroll(f"{x}i").unroll(f"{y}i")
+        self.tile, self.panel, self.block = f"{x}s", f"{o}p", f"{x}b"
+        if self.across * self.down > self.block_x * self.block_y:
+            loop = f"{y}b" if self.down > self.block_y else f"{x}b"
+            out.parallel(loop)
+        else:
+            # One block: threads share the channels of the result, and each transforms the input for itself. To share
+            # the transformed input costs more, because the cores then take it from each other's caches.
+            count = -(-panels // self.width)
+            cores = self.facts.machine.cores
+            if count > 1 and cores > 1:
+                out.split(f"{o}p", f"{o}t", f"{o}r", -(-count // cores), "GuardWithIf")
+                out.reorder(*inner, f"{o}r", f"{x}b", f"{y}b", f"{o}t", *reversed(batch))
+                out.parallel(f"{o}t")
+                self.panel = f"{o}r"
+        return out.directives
+
+    def _input(self) -> list[Directive]:
+        e, g, *_, ty, tx, c = (a.name for a in self.parts["input"].axes)
+        v = Scheduler(self.parts["input"].name).compute_at(self.root.name, self.block)
+        v.reorder(c, g, e, tx, ty)
+        self._vectorise(v, self.parts["input"])
+        v.unroll(g).unroll(e)
+        half = self.parts["columns"]
+        *_, j, k = (a.name for a in half.axes[-3:])
+        e2 = half.axes[-3].name
+        t = Scheduler(half.name).compute_at(self.parts["input"].name, f"{c}w" if self._tiled(c) else tx)
+        t.reorder(k, e2, j)
+        t.vectorize(k, self.lanes) if self._tiled(c) else self._vectorise(t, half)
+        t.unroll(j).unroll(e2)
+        return [*v.directives, *t.directives]
+
+    def _tiled(self, axis: str) -> bool:
+        extent = self.parts["input"].axes[-1].extent
+        return isinstance(extent, int) and extent % self.lanes == 0
+
+    def _vectorise(self, s: Scheduler, stage: Stage) -> None:
+        last = stage.axes[-1]
+        whole = isinstance(last.extent, int) and last.extent % self.lanes == 0
+        if whole and stage is self.parts["input"]:
+            names = [a.name for a in stage.axes]
+            s.split(last.name, f"{last.name}w", f"{last.name}x", self.lanes)
+            e, g, *_, ty, tx, _ = names
+            s.reorder(f"{last.name}x", g, e, f"{last.name}w", tx, ty)
+            s.vectorize(f"{last.name}x")
+        else:
+            s.vectorize(last.name, self.lanes, "Auto" if whole else "ShiftInwards")
+
+    def _products(self) -> list[Directive]:
+        m, acc = self.parts["products"], self.parts["sum"]
+        e, g, *_, ty, tx, o = (a.name for a in m.axes)
+        most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
+        rows = min(self.facts.machine.rows, self.block_x) or _rows(self.block_x, most)
+        high = 2 if rows * 2 <= most and self.block_y % 2 == 0 else 1
+        p = Scheduler(m.name).compute_at(self.root.name, self.panel).bound_extent(o, self.width)
+        p.split(o, f"{o}u", f"{o}v", self.lanes)
+        p.split(tx, f"{tx}o", f"{tx}i", rows, "Auto" if self.block_x % rows == 0 else "ShiftInwards")
+        p.split(ty, f"{ty}o", f"{ty}i", high, "Auto")
+        p.reorder(f"{o}v", f"{o}u", f"{tx}i", f"{ty}i", f"{tx}o", f"{ty}o", g, e)
+        p.vectorize(f"{o}v").unroll(f"{o}u").unroll(f"{tx}i").unroll(f"{ty}i")
+        ae, ag, *_, ay, ax, ao = (a.name for a in acc.axes)
+        start = Scheduler(acc.name).compute_at(m.name, f"{tx}o").bound_extent(ao, self.width)
+        start.split(ao, f"{ao}u", f"{ao}v", self.lanes).vectorize(f"{ao}v").unroll(f"{ao}u").unroll(ax).unroll(ay)
+        update = Scheduler(acc.name, update=True)
+        (r,) = (a.name for a in reduce_axes(acc.expr))
+        update.split(ao, f"{ao}w", f"{ao}x", self.lanes)
+        update.reorder(f"{ao}x", f"{ao}w", ax, ay, r, ag, ae)
+        update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(ax).unroll(ay).unroll(r, self.facts.hint.unroll or 4)
+        fetch = fetch_ahead(acc, self.weights, 2, self.facts)  # the panels of a point follow each other
+        return [*p.directives, *start.directives, *update.directives, *fetch]
+
+    def _output(self) -> list[Directive]:
+        rows = self.parts["rows"]
+        y, g, o = (a.name for a in rows.axes[-3:])
+        z = Scheduler(rows.name).compute_at(self.root.name, self.tile)
+        z.reorder(o, y, g).vectorize(o, self.lanes).unroll(g).unroll(y)
+        made = z.directives
+        output = self.parts["output"]
+        reads = sum(
+            n.source == output.name
+            for s in self.facts.f.stages
+            for e in s.exprs
+            for n in walk(e)
+            if isinstance(n, Load)
+        )
+        if output is not self.root and (reads > 1 or self._read_twice(output)):
+            *_, oy, ox, oo = (a.name for a in output.axes)
+            s = Scheduler(output.name).compute_at(self.root.name, self.tile)
+            s.reorder(oo, ox, oy).vectorize(oo, self.lanes).bound_extent(ox, 4).bound_extent(oy, 4).unroll(ox).unroll(
+                oy
+            )
+            made += s.directives
+        return made
+
+    def _read_twice(self, output: Stage) -> bool:
+        """Whether what follows reads anything more than once: the output would be computed as often."""
+        counts: dict[str, int] = {}
+        for s in self.facts.f.stages[self.facts.f.stages.index(output) + 1 :]:
+            for e in s.exprs:
+                for n in walk(e):
+                    if isinstance(n, Load):
+                        counts[n.source] = counts.get(n.source, 0) + 1
+        made = {s.name for s in self.facts.f.stages[self.facts.f.stages.index(output) :]}
+        return any(k > 1 for name, k in counts.items() if name in made)
+
+    def _border(self, s: AnyStage) -> list[Directive]:
+        *outer, last = (a.name for a in s.axes)
+        made = Scheduler(s.name).compute_root()
+        lanes = self.facts.machine.lanes(element_bits(s))
+        extent = s.axes[-1].extent
+        whole = isinstance(extent, int) and extent % lanes == 0
+        made.vectorize(last, lanes, "Auto" if whole else "ShiftInwards")
+        made.parallel(outer[-2])
+        return made.directives
+
+
+def block_of(across: int, down: int, channels: int) -> tuple[int, int]:
+    """Tiles of a block along x and y: divisors of the counts, whole planes where they are small."""
+    if across <= 7 and down <= 7:
+        return across, down
+    most = 28 if channels <= 128 else 14
+    width = max(k for k in range(1, most + 1) if across % k == 0)
+    if width < 7 and across <= 28:
+        width = across
+    return width, 1
+
+
+def _rows(extent: int, most: int) -> int:
+    """Rows of a register tile that waste least."""
+    if extent <= most:
+        return extent
+    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * t, -t))

@@ -1,0 +1,1 @@
+"""From te function to te function."""

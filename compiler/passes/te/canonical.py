@@ -1,0 +1,120 @@
+"""te functions in a form in which equal computations are equal: checks as a stage, canonical names of dims and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import I32
+from occ.compiler.ir.meaning import dims_of
+from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, Size, literal, maximum, where, wrap
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.index import simplify_stage
+from occ.compiler.ir.te.walks import rewrite
+from occ.compiler.ir.types import TensorType
+
+Put = Callable[[Dim], Dim]
+FLAG = "flag"  # the result that is the number of the first failed check, or 0
+
+
+def checks_to_stage(f: TeFunc) -> TeFunc:
+    """The function with its checks as a last result: an i32 that is 0, or 1 + the index of a check that fails."""
+    if not f.checks:
+        return f
+    total: Expr | None = None
+    for k, c in enumerate(f.checks):
+        failed = where(c.cond, literal(0, I32), literal(k + 1, I32))
+        worst: Expr = Reduce("max", c.axes, failed, I32) if c.axes else failed
+        total = worst if total is None else maximum(total, worst)
+    assert total is not None
+    stage = simplify_stage(Stage(FLAG, (), total, "checks"))
+    return replace(f, stages=(*f.stages, stage), results=(*f.results, Param(FLAG, TensorType(I32, ()))), checks=())
+
+
+def canonical(f: TeFunc) -> tuple[TeFunc, list[str], list[str]]:
+    """`f` with dims `D0, D1, ...` and with parameters, stages and axes named by position.
+
+    Returns:
+        The function; the dims that `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
+    """
+    values: dict[str, Dim] = {old: dim.symbol(f"D{k}") for k, old in enumerate(f.dims)}
+
+    @cache  # the axes of a function have few extents
+    def put(d: Dim) -> Dim:
+        return dim.substitute(d, values)
+
+    names = {p.name: f"p{k}" for k, p in enumerate(f.params)}
+    names |= {s.name: FLAG if s.name == FLAG else f"{_stem(s.name)}{k}" for k, s in enumerate(f.stages)}
+    axes: dict[str, str] = {}
+    for s in f.stages:
+        for a in (*s.axes, *(s.over if isinstance(s, Scatter) else reduce_axes(s.expr))):
+            axes.setdefault(a.name, f"{_letter(a.name)}{len(axes)}")
+    made = replace(
+        f,
+        dims=tuple(f"D{k}" for k in range(len(f.dims))),
+        params=tuple(_param(p, names, put) for p in f.params),
+        results=tuple(_param(r, names, put) for r in f.results),
+        stages=tuple(_stage(s, names, axes, put) for s in f.stages),
+    )
+    return made, list(f.dims), [p.name for p in f.params]
+
+
+def _letter(axis: str) -> str:
+    return "r" if axis.startswith("r") else "u" if axis.startswith("u") else "i"
+
+
+def _stem(name: str) -> str:
+    stem = name.rstrip("0123456789")
+    return stem if stem.endswith("_") else stem + "_"
+
+
+def _param(p: Param, names: Mapping[str, str], put: Put) -> Param:
+    shape = tuple(put(d) for d in p.type.dims)
+    return Param(names[p.name], TensorType(p.type.dtype, shape, p.type.layout))
+
+
+def _stage(s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], put: Put) -> AnyStage:
+    def of_axes(listed: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(axes[a.name], put(a.extent)) for a in listed)
+
+    def visit(n: Expr) -> Expr | None:
+        match n:
+            case Index():
+                return Index(axes[n.name])
+            case Size():
+                return wrap(put(n.dim))
+            case Load():
+                return Load(stages[n.source], n.index, n.dtype)
+            case Reduce():
+                return Reduce(n.kind, of_axes(n.axes), n.body, n.dtype)
+            case _:
+                return None
+
+    def of(e: Expr) -> Expr:
+        return rewrite(e, visit)
+
+    if isinstance(s, Scatter):
+        return Scatter(
+            stages[s.name], of_axes(s.axes), of(s.init), of_axes(s.over), tuple(map(of, s.target)), of(s.value),
+            s.combine, s.note,
+        )  # fmt: skip
+    return Stage(stages[s.name], of_axes(s.axes), of(s.expr), s.note)
+
+
+def split(f: TeFunc) -> list[TeFunc]:
+    """One function for each stage that is computed into memory, in order; intermediate stages become parameters.
+
+    Every stage of `f` is taken as computed into memory, so `f` is what `inline` gives.
+    """
+    types = {p.name: p.type for p in f.params} | {r.name: r.type for r in f.results}
+    parts: list[TeFunc] = []
+    for s in f.stages:
+        types.setdefault(s.name, TensorType(s.dtype, s.shape))
+        sources = list(dict.fromkeys(ld.source for ld in loads(*s.exprs)))
+        params = tuple(Param(n, types[n]) for n in sources)
+        result = Param(s.name, types[s.name])
+        parts.append(TeFunc(f.name, dims_of(params, [s], [result], ()), params, (s,), (result,)))
+    return parts

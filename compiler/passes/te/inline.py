@@ -1,0 +1,135 @@
+"""Which stages of a te function are computed into memory, and the substitution of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from occ.compiler.ir.dim import Dim, evaluate, product, symbols
+from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
+from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, TeFunc, loads, position, reduce_axes
+from occ.compiler.ir.te.index import simplify_stage
+from occ.compiler.ir.te.walks import replace_indices, rewrite, walk
+
+_TYPICAL = 64  # value put in for a symbolic dim when sizes are compared
+_CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed
+
+
+def nominal(d: Dim) -> int:
+    """A size for comparisons: symbolic dims at a typical value."""
+    if isinstance(d, int):
+        return d
+    return max(
+        evaluate(
+            d, {name: s.hi if isinstance(s.hi, int) and s.hi < _TYPICAL else _TYPICAL for name, s in symbols(d).items()}
+        ),
+        1,
+    )
+
+
+def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:
+    """Names of the stages that are computed into memory; all others are substituted into their readers.
+
+    Results, scatters, and what a substitution would recompute too often. A reduction stays apart unless its only
+    reader is elementwise: then it is the start of that reader's expression. With `shared`, several elementwise readers
+    will do if all of them end up in one stage, as in `x * sigmoid(x)`: for code that computes it once for all of them.
+    """
+    kept = {r.name for r in f.results} | {s.name for s in f.stages if isinstance(s, Scatter)}
+    # From the last stage on: whether a reader is itself substituted decides how often a stage is evaluated.
+    repeats: dict[str, float] = {}
+    homes: dict[str, str] = {}  # of a stage read in place only: the stage in memory that it ends up in, or ""
+    for k in reversed(range(len(f.stages))):
+        s = f.stages[k]
+        sites = _sites(s.name, f.stages[k + 1 :], repeats)
+        if s.name in kept:
+            repeats[s.name], homes[s.name] = 1.0, s.name
+            continue
+        assert isinstance(s, Stage)
+        homes[s.name] = _home(s, sites, homes)
+        once = shared and homes[s.name] != ""
+        alone = homes[s.name] != "" and len({id(r) for r, _, _ in sites}) == 1
+        if _may_inline(s, sites, once=once, alone=alone):
+            repeats[s.name] = 1.0 if once else max(1.0, sum(n for *_, n in sites) / max(nominal(product(s.shape)), 1))
+        else:
+            kept.add(s.name)
+            repeats[s.name], homes[s.name] = 1.0, s.name
+    return kept
+
+
+def _sites(
+    name: str, readers: tuple[AnyStage, ...], repeats: Mapping[str, float]
+) -> list[tuple[AnyStage, Load, float]]:
+    """(reader, load, number of evaluations) for each load of a stage."""
+    found: list[tuple[AnyStage, Load, float]] = []
+    for reader in readers:
+        for e in reader.exprs:
+            inner = _reduced_loads(e)
+            for load in loads(e):
+                if load.source == name:
+                    box = product(reader.shape) * product(a.extent for a in (inner.get(id(load)) or ()))
+                    found.append((reader, load, nominal(box) * repeats.get(reader.name, 1.0)))
+    return found
+
+
+def _reduced_loads(e: Expr) -> dict[int, tuple]:  # pyright: ignore[reportMissingTypeArgument]
+    """Axes of the reduction that each load stands in, by id of the load."""
+    return {id(n): r.axes for r in walk(e) if isinstance(r, Reduce) for n in walk(r.body) if isinstance(n, Load)}
+
+
+def _home(s: Stage, sites: list[tuple[AnyStage, Load, float]], homes: Mapping[str, str]) -> str:
+    """The one stage in memory that all readers of `s` end up in, all elementwise and in place; or ""."""
+    found: set[str] = set()
+    for reader, load, _ in sites:
+        in_place = load.index == position(reader.axes) and reader.shape == s.shape and not reduce_axes(reader.exprs[0])
+        found.add(homes[reader.name] if in_place else "")
+    return found.pop() if len(found) == 1 else ""
+
+
+def _may_inline(s: Stage, sites: list[tuple[AnyStage, Load, float]], *, once: bool, alone: bool) -> bool:
+    nodes = list(walk(s.expr))
+    if any(isinstance(reader, Scatter) for reader, _, _ in sites):
+        return not any(isinstance(n, (Reduce, Call)) for n in nodes)
+    if any(isinstance(n, Reduce) for n in nodes):
+        return once or alone
+    if once:
+        return True  # all readers want the same element at the same time
+    size = max(nominal(product(s.shape)), 1)
+    repeats = sum(n for _, _, n in sites) / size
+    functions = sum(isinstance(n, Call) and n.fn not in ("neg", "abs", "not") for n in nodes)
+    if not any(isinstance(n, Load) for n in nodes) and not functions:
+        return True  # constants and index arithmetic
+    if functions:
+        return repeats <= 1.0
+    in_reduction = any(id(load) in _reduced_loads(e) for r, load, _ in sites for e in r.exprs)
+    if in_reduction and any(isinstance(n, Select) for n in nodes):
+        return repeats <= 1.0  # a border test in the innermost loop costs more than the memory
+    return repeats <= _CHEAP_REPEATS
+
+
+def inline(f: TeFunc, kept: set[str]) -> TeFunc:
+    """The function with every stage outside of `kept` substituted into its readers."""
+    bodies: dict[str, Stage] = {}
+    stages: list[AnyStage] = []
+    for s in f.stages:
+        done = _substitute(s, bodies)
+        if s.name in kept:
+            stages.append(simplify_stage(done))
+        else:
+            assert isinstance(done, Stage)
+            bodies[s.name] = done
+    return replace(f, stages=tuple(stages))
+
+
+def _substitute(s: AnyStage, bodies: Mapping[str, Stage]) -> AnyStage:
+    def put(e: Expr) -> Expr:
+        return rewrite(
+            e, lambda n: _body_at(bodies[n.source], n) if isinstance(n, Load) and n.source in bodies else None
+        )
+
+    if isinstance(s, Scatter):
+        return replace(s, init=put(s.init), target=tuple(map(put, s.target)), value=put(s.value))
+    return replace(s, expr=put(s.expr))
+
+
+def _body_at(s: Stage, load: Load) -> Expr:
+    return replace_indices(s.expr, {a.name: i for a, i in zip(s.axes, load.index, strict=True)})

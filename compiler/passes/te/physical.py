@@ -1,0 +1,75 @@
+"""te functions over memory order: values whose axes lie permuted in memory become tensors with permuted axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from occ.compiler.ir.layout import Layout
+from occ.compiler.ir.te.expr import Expr, Load, Reduce
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, loads
+from occ.compiler.ir.te.walks import rewrite, walk
+from occ.compiler.ir.types import TensorType
+
+Order = tuple[int, ...]
+_NARROW = 8  # channels below which a border is added in the order of the input: vectors along them would be short
+
+
+def physical(f: TeFunc) -> TeFunc:
+    """The function with every permuted (not tiled) parameter and result in memory order, and row-major.
+
+    Stages in between take the order of the result of their rank, so that all loops run alike. Tiled layouts stay.
+
+    `y[n, c, i] = x[n, c, i] + 1` with `y`, `x` in layout `acb` --> `y[n, i, c] = x[n, i, c] + 1`
+    """
+    given = {p.name: p.type.layout.order for p in (*f.params, *f.results) if p.type.layout.is_permuted}
+    if not given:
+        return f
+    results = {r.name for r in f.results}
+    of_rank = {len(given[r.name]): given[r.name] for r in f.results if r.name in given}
+    orders = dict(given)
+    attends = any(s.name.startswith("attend_") for s in f.stages)  # a head at a time, in whatever order heads lie
+    for s in () if attends else f.stages:
+        if s.name not in results and (order := of_rank.get(len(s.axes))) and not _keeps_rows(s, order, orders, f):
+            orders[s.name] = order
+
+    def of(e: Expr) -> Expr:
+        def visit(n: Expr) -> Expr | None:
+            if isinstance(n, Load) and n.source in orders:
+                return Load(n.source, tuple(n.index[k] for k in orders[n.source]), n.dtype)
+            return None
+
+        return rewrite(e, visit)
+
+    def stage(s: AnyStage) -> AnyStage:
+        order = orders.get(s.name, tuple(range(len(s.axes))))
+        axes = tuple(s.axes[k] for k in order)
+        if isinstance(s, Scatter):
+            target = tuple(of(s.target[k]) for k in order)
+            return replace(s, axes=axes, init=of(s.init), target=target, value=of(s.value))
+        return replace(s, axes=axes, expr=of(s.expr))
+
+    def param(p: Param) -> Param:
+        if p.name not in given:
+            return p
+        shape = tuple(p.type.dims[k] for k in given[p.name])
+        return Param(p.name, TensorType(p.type.dtype, shape, Layout(within=p.type.layout.moved(given[p.name]))))
+
+    return replace(
+        f,
+        params=tuple(map(param, f.params)),
+        stages=tuple(map(stage, f.stages)),
+        results=tuple(map(param, f.results)),
+    )
+
+
+def _keeps_rows(s: AnyStage, order: Order, orders: dict[str, Order], f: TeFunc) -> bool:
+    """Whether a stage is better off in the order of what it reads: a border around a picture of a few channels."""
+    narrow = s.axes[order[-1]].extent
+    if (
+        s.dtype.bits == 8
+        or not isinstance(narrow, int)
+        or narrow >= _NARROW
+        or any(isinstance(n, Reduce) for e in s.exprs for n in walk(e))
+    ):
+        return False
+    return all(ld.source not in orders for ld in loads(*s.exprs))

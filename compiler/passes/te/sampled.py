@@ -1,0 +1,45 @@
+"""Stages whose rows are sampled at positions from tables: what the last axis of a Resize reads."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.te.expr import Load, Reduce
+from occ.compiler.ir.te.function import Stage, TeFunc, loads, position
+from occ.compiler.ir.te.walks import walk
+
+
+def sampled_rows(f: TeFunc) -> dict[str, str]:
+    """Stages that are worth computing row by row, each with the result in whose loops its rows are read.
+
+    A row is computed with vectors, while each element that is sampled takes as long as a vector, and several are sampled
+    for each element of the result.
+    """
+    found: dict[str, str] = {}
+    for s in f.stages:
+        home = _home(s, f) if isinstance(s, Stage) and len(s.axes) > 1 else ""
+        if home and isinstance(s, Stage):
+            found |= {r.name: home for r in f.stages if isinstance(r, Stage) and _is_sampled(r, s, f)}
+    return found
+
+
+def _home(s: Stage, f: TeFunc) -> str:
+    """The result that `s` is, or that alone reads it, in place."""
+    results = {r.name for r in f.results}
+    if s.name in results:
+        return s.name
+    readers = [x for x in f.stages if isinstance(x, Stage) and any(n.source == s.name for n in loads(x.expr))]
+    if len(readers) != 1 or readers[0].name not in results or readers[0].shape != s.shape:
+        return ""
+    reader = readers[0]
+    in_place = all(n.index == position(reader.axes) for n in loads(reader.expr) if n.source == s.name)
+    return reader.name if in_place and not any(isinstance(n, Reduce) for n in walk(reader.expr)) else ""
+
+
+def _is_sampled(r: Stage, s: Stage, f: TeFunc) -> bool:
+    reads = [n for n in loads(s.expr) if n.source == r.name]
+    plain = not any(isinstance(n, Reduce) for e in (r.expr, s.expr) for n in walk(e))
+    if not reads or not plain or isinstance(r.expr, Load) or len(r.axes) != len(s.axes):
+        return False
+    if any(n.source == r.name for x in f.stages if x is not s for n in loads(*x.exprs)):
+        return False
+    row = position(s.axes)[:-1]
+    return all(n.index[:-1] == row and any(isinstance(e, Load) for e in walk(n.index[-1])) for n in reads)

@@ -1,0 +1,344 @@
+"""The manifest of a lowered module: its signature and its plan as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
+from occ.compiler.ir.module import DATA_LABEL, Func, Module
+from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.printer import module_text
+from occ.compiler.ir.te.cost import operations
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.fuse.use_kernels import member
+from occ.compiler.passes.lower.plan_memory import STEPS
+from occ.runtime.artifact import LIBRARY, weight_infos
+from occ.runtime.attributes import encode_attrs
+from occ.runtime.dims import DimExpr
+from occ.runtime.manifest import Buffer, Constraint, DimInfo, Function, Manifest, Plan, Step, Storage, TensorInfo
+
+
+def occ_version() -> str:
+    """Version of this compiler."""
+    try:
+        return version("occ")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class _Expr:
+    """A size expression under construction; arithmetic nests lists."""
+
+    def __init__(self, data: DimExpr) -> None:
+        self.data = data
+
+    def __mul__(self, other: _Expr | int) -> _Expr:
+        value = other.data if isinstance(other, _Expr) else other
+        return self if value == 1 else _Expr(["*", value, self.data])
+
+    def __add__(self, other: _Expr | int) -> _Expr:
+        value = other.data if isinstance(other, _Expr) else other
+        return self if value == 0 else _Expr(["+", self.data, value])
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+_OPS = {"floordiv": "//", "min": "min", "max": "max"}
+
+
+def dim_expr(d: Dim) -> DimExpr:
+    """A dim in the form of the manifest."""
+    if not isinstance(d, Sym):
+        return d
+    made = rebuild(
+        d,
+        lambda s: _Expr(s.name),
+        lambda name, args: _Expr([_OPS[name], *(a.data if isinstance(a, _Expr) else a for a in args)]),
+    )
+    return made.data
+
+
+def value_info(name: str, type_: Type | None) -> TensorInfo:
+    """A value of a signature."""
+    match type_:
+        case TensorType(shape=None):
+            return TensorInfo(name, type_.dtype.name, [], "unranked")
+        case TensorType():
+            return TensorInfo(name, type_.dtype.name, [dim_expr(d) for d in type_.dims])
+        case SequenceType(elem):
+            return TensorInfo(name, value_info(name, elem).dtype, [], "sequence")
+        case OptionalType(elem):
+            return TensorInfo(name, value_info(name, elem).dtype, [], "optional")
+        case MapType():
+            return TensorInfo(name, type_.value.dtype.name, [], "map")
+        case None:
+            raise AssertionError(f"%{name} has no type")
+
+
+def dim_infos(m: Module) -> list[DimInfo]:
+    """The symbolic dims of a module."""
+    found: list[DimInfo] = []
+    for info in m.symbols.values():
+        hi = info.symbol.hi if isinstance(info.symbol.hi, int) else None
+        found.append(DimInfo(info.symbol.name, info.label, info.symbol.lo, hi, info.symbol.divisible_by))
+    return found
+
+
+def signature(m: Module) -> tuple[list[TensorInfo], list[TensorInfo], list[DimInfo], list[Constraint]]:
+    """Inputs, outputs, dims and constraints of a module."""
+    inputs = [value_info(a.name, a.type) for a in m.main.args]
+    outputs = [value_info(n, r.type) for n, r in zip(m.main.result_names, m.main.results, strict=True)]
+    return inputs, outputs, dim_infos(m), constraints_of(m, "main")
+
+
+def constraints_of(m: Module, func: str) -> list[Constraint]:
+    """What must hold when a function runs."""
+    return [Constraint(dim_expr(c.lhs), dim_expr(c.rhs), c.node) for c in m.constraints if c.func == func]
+
+
+class _Planner:
+    """Reads the plan of a function off its lowered ops."""
+
+    def __init__(
+        self, m: Module, weights: Mapping[str, int], entry: str, tasks: Callable[[TeFunc], Dim] | None
+    ) -> None:
+        self.m, self.entry, self.tasks = m, entry, tasks
+        self.weights = weights
+        self.buffers: list[Buffer] = []
+        self.storages: list[Storage] = []
+        self.storage_of: dict[Value, int] = {}
+        self.start_of: dict[Value, Dim] = {}  # elements of the storage before a value, where there are any
+        self._buffer_of: dict[str, int] = {}
+        self._bound: set[str] = set()
+
+    def plan(self, func: Func) -> Plan:
+        for k, arg in enumerate(func.args):
+            self._store(arg, Storage("input", k))
+            if isinstance(arg.type, TensorType) and arg.type.shape is not None:
+                self._bound |= {str(d) for d in arg.type.dims if isinstance(d, Sym)}
+        steps: list[Step] = []
+        for value in dict.fromkeys(v for op in func.body for v in op.inputs):
+            if isinstance(value, Weight):
+                if value.name in self.weights:
+                    self._store(value, Storage("weight", self.weights[value.name]))
+                else:
+                    steps.append(self._strings(value))
+        for op in func.body.body:
+            match op.name:
+                case "alloc":
+                    self._alloc(op)
+                case "view":
+                    assert op.operands[0] is not None
+                    self.storage_of[op.result] = self.storage_of[op.operands[0]]
+                    self.start_of[op.result] = self.start_of.get(op.operands[0], 0) + op.attrs.get("start", 0)
+                case "kernel":
+                    steps.append(self._kernel(op))
+                case "foreign":
+                    steps.append(self._foreign(op))
+                case _:
+                    steps.append(self._host(op))
+        inputs = [self._buffer(a, a.type) for a in func.args]
+        outputs = [self._buffer(r, r.type) for r in func.results]
+        shift = len(steps) - sum(op.name in STEPS for op in func.body.body)
+        storages = [replace(s, first=s.first + shift, last=s.last + shift) for s in self.storages]
+        return Plan(self.buffers, storages, steps, inputs, outputs, self._arena())
+
+    def _arena(self) -> int:
+        slots = [s for s in self.storages if s.kind == "arena"]
+        if any(s.offset < 0 for s in slots):
+            return -1
+        return max((s.offset + s.size for s in slots), default=0)
+
+    def _store(self, value: Value, storage: Storage) -> None:
+        self.storage_of[value] = len(self.storages)
+        self.storages.append(storage)
+
+    def _alloc(self, op: Op) -> None:
+        a = op.attrs
+        if "host" in a:
+            self._store(op.result, Storage("host"))
+        elif "output" in a:
+            self._store(op.result, Storage("output", a["output"]))
+        else:
+            size = dim_expr(op.result.tensor.nbytes)
+            self._store(op.result, Storage("arena", 0, size, a["first"], a["last"], a.get("offset", -1)))
+
+    def _buffer(self, value: Value, type_: Type | None) -> int:
+        """The buffer that shows the bytes of a value under a type."""
+        info = value_info("", type_)
+        opaque = info.kind != "tensor"
+        shape: list[DimExpr] = []
+        strides: list[DimExpr] = []
+        if not opaque and isinstance(type_, TensorType):
+            shape = [dim_expr(d) for d in type_.physical]
+            strides = [dim_expr(d) for d in type_.strides] if type_.layout.within else []
+        made = Buffer(info.dtype, shape, self.storage_of[value], opaque, dim_expr(self.start_of.get(value, 0)), strides)
+        key = str(made)
+        if key not in self._buffer_of:
+            self._buffer_of[key] = len(self.buffers)
+            self.buffers.append(made)
+        return self._buffer_of[key]
+
+    def _kernel(self, op: Op) -> Step:
+        f = self.m.te[op.attrs["te"]]
+        cut = len(op.operands) - op.attrs["writes"]
+        values = op.inputs
+        given = dict(zip(f.dims, op.attrs.get("dims", ()), strict=True))
+        shown = [self._buffer(v, _at_call(p.type, given)) for v, p in zip(values, (*f.params, *f.results), strict=True)]
+        checks = list(op.attrs.get("checks", ()))
+        tasks = None if self.tasks is None else dim_expr(substitute(self.tasks(f), given))
+        return Step(
+            "kernel", self.entry.format(f.name), shown[:cut], shown[cut:], [dim_expr(d) for d in given.values()], tasks,
+            nodes=list(op.loc.nodes), flag=shown[-1] if checks else -1, checks=checks,
+            operations=dim_expr(substitute(operations(f), given)),
+        )  # fmt: skip
+
+    def _foreign(self, op: Op) -> Step:
+        a, cut = op.attrs, len(op.operands) - op.attrs["writes"]
+        shown = [self._buffer(v, v.type) for v in op.inputs]
+        attrs = encode_attrs({"library": member(op), "arguments": a["arguments"], "gives_code": a["gives_code"]})
+        return Step("foreign", a["symbol"], shown[:cut], shown[cut:], attrs=attrs, nodes=list(op.loc.nodes))
+
+    def _host(self, op: Op) -> Step:
+        cut = len(op.operands) - op.attrs["writes"]
+        shown = [-1 if v is None else self._buffer(v, v.type) for v in op.operands]
+        routine = op.attrs["routine"]
+        if routine == "copy":
+            return Step("copy", "copy", shown[:cut], shown[cut:])
+        attrs = {k: v for k, v in op.attrs.items() if k not in ("routine", "writes")} | _more(op, cut, self.m)
+        kind = routine if routine in ("late", "if", "loop", "scan", "map") else "host"
+        return Step(
+            kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs), nodes=list(op.loc.nodes),
+            binds=self._binds(op.operands[cut:]),
+        )  # fmt: skip
+
+    def _binds(self, results: Sequence[Value | None]) -> list[list[Any]]:
+        """Sizes that are known once the results are there."""
+        binds: list[list[Any]] = []
+        for k, value in enumerate(results):
+            if value is None or not isinstance(value.type, TensorType) or value.type.shape is None:
+                continue
+            for axis, d in enumerate(value.type.shape):
+                if (
+                    isinstance(d, Sym)
+                    and d.is_symbol
+                    and str(d) not in self._bound
+                    and self.m.symbols[str(d)].label == DATA_LABEL
+                ):
+                    self._bound.add(str(d))
+                    binds.append([k, axis, str(d)])
+        return binds
+
+    def _strings(self, w: Weight) -> Step:
+        """Strings are no bytes that could be mapped: a host step makes them."""
+        self._store(w, Storage("host"))
+        return Step(
+            "host", "constant", [], [self._buffer(w, w.type)], attrs=encode_attrs({"value": w.data, "n_results": 1})
+        )
+
+
+def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
+    """What steps of control flow and late ops are told beside the attributes of their op."""
+    n = op.attrs["n_results"]
+    match op.attrs["routine"]:
+        case "late":
+            return {"text": late_text(op)}
+        case "loop":
+            n_carried = cut - 2 - op.attrs["captures"]
+            return {"n_carried": n_carried, "empty": [_empty(v) for v in op.operands[cut + n_carried :]]}
+        case "scan":
+            n_states = cut - op.attrs["captures"] - op.attrs["num_scan_inputs"]
+            return {"n_states": n_states, "empty": [_empty(v) for v in op.operands[cut + n_states : cut + n]]}
+        case "map":
+            return {"n_inputs": cut - op.attrs["captures"]}
+        case _:
+            return {}
+
+
+def _empty(value: Value | None) -> np.ndarray:
+    """What stacking no tensors gives."""
+    if value is None or not isinstance(value.type, TensorType):
+        return np.empty(0, np.float32)
+    shape = [d if isinstance(d, int) else 0 for d in value.type.shape or (0,)]
+    return np.empty(shape, value.type.dtype.numpy)
+
+
+def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
+    """A late op that lies in no region yet, as the text and the operands that `Specialiser` takes."""
+    outer = list(dict.fromkeys(op.inputs))
+    given = {v: x for v, x in zip(op.operands, operands, strict=True) if v is not None}
+    body = Region([v.type for v in outer], [v.name for v in outer])
+    inside = dict(zip(outer, body.args, strict=True))
+    copy = Op(
+        op.name, [v if v is None else inside[v] for v in op.operands], op.attrs, [None] * len(op.results),
+        result_names=[r.name for r in op.results], loc=op.loc,
+    )  # fmt: skip
+    body.insert(copy)
+    body.insert(Op("yield", copy.results, {}, ()))
+    return late_text(Op("late", outer, {}, [None] * len(op.results), regions=[body])), [given[v] for v in outer]
+
+
+def late_text(op: Op) -> str:
+    """The op that waits in a `late` region, as a module of its own."""
+    (region,) = op.regions
+    m = Module("late", "imported", {"main": Func("main", region, [r.name for r in region.yields])})
+    stripped = [*region.args, *(r for inner in region for r in inner.results)]
+    types = [v.type for v in stripped]
+    for v in stripped:
+        v.type = None
+    try:
+        return module_text(m)
+    finally:
+        for v, t in zip(stripped, types, strict=True):
+            v.type = t
+
+
+def _at_call(type_: TensorType, dims: dict[str, Dim]) -> TensorType:
+    """The type of a parameter with the dims of a call put in."""
+    return type_.with_shape(tuple(substitute(d, dims) for d in type_.dims))
+
+
+def manifest(
+    m: Module, *, library: str, machine: str, entry: str = "{}", tasks: Callable[[TeFunc], Dim] | None = None
+) -> Manifest:
+    """The manifest of a lowered module.
+
+    Args:
+        m: the module.
+        library: path of the native code in the artifact.
+        machine: what the code runs on, as text.
+        entry: symbol of a kernel, with `{}` for the name of its te function.
+        tasks: extent of the loop that a kernel leaves to its caller; None where kernels keep theirs.
+    """
+    stored = {w.name: k for k, w in enumerate(stored_weights(m))}
+    plans = {f.name: _Planner(m, stored, entry, tasks).plan(f) for f in m.funcs.values()}
+    functions = {f.name: _function(m, f, plans[f.name]) for f in m.funcs.values() if f is not m.main}
+    inputs, outputs, dims, constraints = signature(m)
+    infos = weight_infos(list(stored), [w.data.nbytes for w in stored_weights(m)])
+    return Manifest(
+        m.name, m.target, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, plans["main"],
+        library=library, machine=machine, functions=functions,
+    )  # fmt: skip
+
+
+def cpu_manifest(m: Module, machine: str) -> Manifest:
+    """The manifest of a module that is lowered for target `cpu`."""
+    return manifest(m, library=LIBRARY, machine=machine, entry="{}_argv")
+
+
+def _function(m: Module, f: Func, plan: Plan) -> Function:
+    args, results = ([value_info(v.name, v.type) for v in values] for values in (f.args, f.results))
+    return Function(args, results, plan, constraints_of(m, f.name))
+
+
+def stored_weights(m: Module) -> list[Weight]:
+    """The constants that lie in the weights file: all but strings."""
+    return [w for w in m.weights.values() if w.tensor.dtype.kind != "s"]

@@ -1,0 +1,1 @@
+"""Targets, their options, and the machine that code is made for."""

@@ -1,0 +1,1 @@
+"""What looks at a compilation from outside: search for faults, checks of rules, measurements."""

@@ -1,0 +1,1 @@
+"""Plans of native code: the engine that runs them."""

@@ -1,0 +1,220 @@
+"""Runs the plans of an artifact with its native kernels. May be called from many threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from occ.runtime.attributes import decode_attrs
+from occ.runtime.dims import symbols
+from occ.runtime.errors import RunError
+from occ.runtime.hostops import run_host
+from occ.runtime.manifest import Constraint, Manifest, Plan, Step
+from occ.runtime.native.control import CONTROL
+from occ.runtime.native.entry import Entry, kernel_error
+from occ.runtime.native.foreign import ForeignLibrary, run_foreign
+from occ.runtime.native.frame import Call, Segment, segment_of
+from occ.runtime.native.library import Library
+from occ.runtime.native.program import Program
+from occ.runtime.signature import bind_shapes
+
+# Compiles an op now that its operands are there, and runs it: (text of the op, operands) -> results.
+Specialise = Callable[[str, Sequence[Any]], list[Any]]
+
+
+Observer = Callable[[Call, int, int], None]  # a kernel that ran, from and to nanoseconds of `perf_counter_ns`
+
+
+class NativeEngine:
+    """Executes the plans of a manifest.
+
+    Attributes:
+        observer: told of each kernel of a run; kernels are then run one by one.
+    """
+
+    resident = False
+
+    def __init__(
+        self, manifest: Manifest, weights: Sequence[np.ndarray], code: bytes, threads: int,
+        specialise: Specialise | None = None, files: Mapping[str, bytes] | None = None,
+    ) -> None:  # fmt: skip
+        self._foreign = _libraries(manifest, files or {})
+        self.manifest, self.threads = manifest, threads
+        self._weights, self._specialise = weights, specialise
+        self._library = Library(code, manifest.name) if code else None
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._attrs: dict[int, Any] = {}
+        inside = {i.name for i in manifest.dims if i.label == "?"}  # sizes that no input shows
+        waiting = [c for c in manifest.constraints if inside & (symbols(c.lhs) | symbols(c.rhs))]
+        self._main = self._program(manifest.plan, waiting)
+        self._functions = {name: self._program(f.plan, f.constraints) for name, f in manifest.functions.items()}
+        self.observer: Observer | None = None
+        self._entry = self._native_entry()
+
+    def _native_entry(self) -> Entry | None:
+        """The compiled plan, if the library has it and OCC_ENTRY does not ask for the Python runner."""
+        if self._library is None or not hasattr(self._library.dll, "occ_model_run"):
+            return None
+        if entry_choice() == "python":
+            return None
+        lent = 0
+        if self._library.run is None and self.threads > 1:
+            self._lent = _PARALLEL(lambda _, kernel, args, tasks: self._run_tasks(kernel, args, tasks))
+            lent = ctypes.cast(self._lent, ctypes.c_void_p).value or 0
+        return Entry(self.manifest, self._library, self._weights, self.threads, lent)
+
+    def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A run in native code, if the inputs are arrays that it takes as they are; None says to call `run`.
+
+        Raises:
+            RunError: as `run`.
+        """
+        return None if self._entry is None or self.observer is not None else self._entry.quick(inputs)
+
+    def _program(self, plan: Plan, constraints: Sequence[Constraint]) -> Program:
+        return Program(plan, self._weights, self._library, self._run_kernels, self._run_step, constraints)
+
+    def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
+        """One run.
+
+        Args:
+            inputs: contiguous arrays, checked; sequences and optionals as Python has them.
+            env: values of the symbolic dims.
+            outputs: arrays to write into, None where one is to be made.
+
+        Raises:
+            RunError: a kernel fails, or a node meets data that it cannot work on.
+        """
+        if self._entry is not None and self.observer is None:
+            found = self._entry.run(inputs, outputs)
+            if found is not None:
+                return found
+        return self._main.run(inputs, env, outputs)
+
+    def call(self, name: str, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
+        """Run a function of the manifest.
+
+        Raises:
+            RunError: as `run`.
+        """
+        arrays = [np.require(x, requirements="C") if isinstance(x, (np.ndarray, np.generic)) else x for x in inputs]
+        return self._functions[name].run(arrays, bind_shapes(self.manifest.functions[name].inputs, arrays, env))
+
+    def peak(self) -> float:
+        """Operations per second that multiply-adds of f32 reach on the threads of a run; 0 if that is not known."""
+        probe = None if self._library is None else getattr(self._library.dll, "occ_fma_rate", None)
+        if probe is None:
+            return 0.0
+        probe.restype = ctypes.c_double
+        return float(max(probe() for _ in range(5))) * self.threads
+
+    # kernels
+
+    def _run_kernels(self, segment: Segment) -> None:
+        assert self._library is not None
+        if self.observer is not None and len(segment.calls) > 1:
+            for call in segment.calls:
+                self._run_kernels(segment_of([call]))
+            return
+        start = time.perf_counter_ns()
+        self._run_segment(segment)
+        if self.observer is not None:
+            self.observer(segment.calls[0], start, time.perf_counter_ns())
+
+    def _run_segment(self, segment: Segment) -> None:
+        assert self._library is not None
+        if self._library.run is None:
+            for call in segment.calls:
+                self._run_range(call)
+            return
+        failed = self._library.run(len(segment.calls), segment.addresses, segment.blocks, self.threads)
+        if failed:
+            raise kernel_error(segment.calls[failed - 1].step, self._library.message)
+
+    def _run_range(self, call: Call) -> None:
+        """A kernel that leaves its parallel loop to us; the interpreter lock is free while it runs."""
+        code = self._run_tasks(call.address, ctypes.addressof(call.args), call.tasks)
+        if code:
+            raise kernel_error(call.step, f"code {code}")
+
+    def _run_tasks(self, address: int, args: int, tasks: int) -> int:
+        """The parts of a parallel loop on the threads of the run; the first error code, or 0."""
+        kernel = _RANGE(address)
+        if self.threads == 1 or tasks < 2:
+            return kernel(args, 0, tasks)
+        pool = self._pool()
+        first, *rest = pairwise(tasks * k // self.threads for k in range(self.threads + 1))
+        parts = [pool.submit(kernel, args, a, b) for a, b in rest if a < b]
+        code = kernel(args, *first)
+        return next((c for c in [code, *(p.result() for p in parts)] if c), 0)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self.threads - 1, "occ")
+            return self._executor
+
+    # other steps
+
+    def _run_step(self, step: Step, reads: list[Any], env: Mapping[str, int]) -> list[Any]:
+        attrs = self._attrs.get(id(step))
+        if attrs is None:
+            attrs = self._attrs[id(step)] = decode_attrs(step.attrs)
+        if step.kind == "late":
+            return self._late(step, reads)
+        if step.kind == "foreign":
+            library, arguments = self._foreign[attrs.library], attrs.arguments
+            run_foreign(library, step.name, arguments, reads, step.nodes, gives_code=attrs.gives_code)
+            return []
+        if step.kind in CONTROL:
+            return CONTROL[step.kind](reads, attrs, lambda name, given: self.call(name, given, env))
+        return run_host(step.name, reads, attrs, step.nodes)
+
+    def _late(self, step: Step, reads: list[Any]) -> list[Any]:
+        if self._specialise is None:
+            nodes = ", ".join(step.nodes[:3]) or step.name
+            raise RunError(
+                "OCC0507",
+                f"node `{nodes}` has to be compiled for the values of this run, and the compiler is not there",
+                "load the artifact with `occ.load` where occ is installed, or fix the shapes with --shape and build again",
+            )
+        return self._specialise(step.attrs["text"], reads)
+
+
+_RANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+_PARALLEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+
+
+def _libraries(manifest: Manifest, files: Mapping[str, bytes]) -> dict[str, ForeignLibrary]:
+    """The libraries of users that the steps of a manifest call.
+
+    Raises:
+        RunError: OCC0502 one is missing or does not load.
+    """
+    plans = [manifest.plan, *(f.plan for f in manifest.functions.values())]
+    names = dict.fromkeys(str(s.attrs.get("library")) for p in plans for s in p.steps if s.kind == "foreign")
+    for name in names:
+        if name not in files:
+            raise RunError("OCC0502", f"`{name}` is missing in the artifact", "build the artifact again")
+    return {name: ForeignLibrary(files[name], name.rpartition("/")[2]) for name in names}
+
+
+def entry_choice() -> str:
+    """What runs plans: OCC_ENTRY, `native` (compiled, where there is a compiled plan) or `python`.
+
+    Raises:
+        RunError: OCC0501 the variable is something else.
+    """
+    given = os.environ.get("OCC_ENTRY", "") or "native"
+    if given not in ("native", "python"):
+        raise RunError("OCC0501", f"OCC_ENTRY is {given!r}", "set it to `native` or `python`")
+    return given

@@ -1,0 +1,236 @@
+"""The native entry of a model: one call of compiled code in the place of a plan that Python goes through.
+
+`occ_model_run` takes an `occ_call`, which docs/native.md describes for C. It keeps nothing between calls: memory is what
+the caller gives it, so that calls may run side by side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from occ.runtime.buffers import ALIGNMENT, aligned_bytes
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import Manifest, Plan, Step
+from occ.runtime.native.library import Library
+from occ.runtime.signature import numpy_dtype
+
+ABI = 1
+_KEPT_SHAPES = 64  # sets of extents that are remembered
+_KEPT_BLOCKS = 8  # idle calls with their memory
+
+# What a call gives.
+DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION = range(7)
+
+
+class Call(ctypes.Structure):
+    """struct occ_call, see docs/native.md."""
+
+    _fields_ = (
+        ("abi", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("weights", ctypes.c_void_p),
+        ("extents", ctypes.c_void_p),
+        ("inputs", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+        ("results", ctypes.c_void_p),
+        ("memory", ctypes.c_void_p),
+        ("capacity", ctypes.c_int64),
+        ("needed", ctypes.c_int64),
+        ("plan", ctypes.c_int32),
+        ("step", ctypes.c_int32),
+        ("detail", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("parallel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+_addressof = ctypes.addressof
+_first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+
+
+def address(array: np.ndarray) -> int:
+    """Address of the first element of a contiguous array; 0 if it is not contiguous."""
+    try:
+        return _addressof(_first_byte(array))  # a quarter of the time that `array.ctypes.data` takes
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers do not know
+        return array.ctypes.data if array.flags.c_contiguous else 0
+
+
+def _into(made: np.ndarray, given: np.ndarray | None) -> np.ndarray:
+    """An output in the array that the caller wants it in."""
+    if given is None or made is given:
+        return made
+    given[...] = made
+    return given
+
+
+class _Extents:
+    """What is known of runs on inputs of certain extents.
+
+    Attributes:
+        outputs: of each output the extents, the element type, and the bytes to allocate for it.
+        needed: bytes of memory that a run needs.
+    """
+
+    __slots__ = ("address", "extents", "needed", "outputs")
+
+    def __init__(self, extents: ctypes.Array[ctypes.c_int64]) -> None:
+        self.extents, self.address = extents, ctypes.addressof(extents)
+        self.outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
+        self.needed = 0
+
+
+class _Block:
+    """A call with the arrays that it points at. One run at a time uses it."""
+
+    __slots__ = ("address", "call", "capacity", "inputs", "memory", "outputs", "results")
+
+    def __init__(self, entry: Entry) -> None:
+        self.inputs = (ctypes.c_void_p * max(1, len(entry.ranks)))()
+        self.outputs = (ctypes.c_void_p * max(1, len(entry.dtypes)))()
+        self.results = (ctypes.c_int64 * max(1, entry.results))()
+        self.call = Call(
+            abi=ABI, threads=entry.threads, weights=ctypes.addressof(entry.weights),
+            inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
+            results=ctypes.addressof(self.results), parallel=entry.parallel,
+        )  # fmt: skip
+        self.address = ctypes.addressof(self.call)
+        self.capacity, self.memory = 0, None
+
+    def grow(self, size: int) -> None:
+        self.memory = None
+        self.memory = aligned_bytes(size)
+        self.call.memory, self.call.capacity = self.memory.ctypes.data, size
+        self.capacity = size
+
+
+class Entry:
+    """Runs a model through its native entry. May be called from many threads.
+
+    Args:
+        manifest: of the model.
+        library: with `occ_model_run`.
+        weights: constants.
+        threads: of one run.
+        parallel: address of a function `int32_t (void *, void *kernel, void *args, int32_t tasks)` that runs a kernel
+            on several threads, for kernels that leave that to their caller; 0 for the others.
+    """
+
+    def __init__(
+        self, manifest: Manifest, library: Library, weights: Sequence[np.ndarray], threads: int, parallel: int = 0
+    ) -> None:
+        self.threads, self.parallel, self._library = threads, parallel, library
+        self._arrays = weights
+        self.weights = (ctypes.c_void_p * max(1, len(weights)))(*(w.ctypes.data for w in weights))
+        self.names = [i.name for i in manifest.inputs]
+        self.ranks = [len(i.shape) for i in manifest.inputs]
+        self._takes = [numpy_dtype(i.dtype) for i in manifest.inputs]
+        self._gives = [o.name for o in manifest.outputs]
+        self.dtypes = [numpy_dtype(o.dtype) for o in manifest.outputs]
+        self._out_ranks = [len(o.shape) for o in manifest.outputs]
+        self.results = sum(self._out_ranks)
+        functions = [manifest.functions[n].plan for n in sorted(manifest.functions)]
+        self._plans: list[Plan] = [manifest.plan, *functions]
+        self._known: dict[tuple[tuple[int, ...], ...], _Extents] = {}
+        self._idle: list[_Block] = []
+        self._run = library.dll.occ_model_run
+        self._run.argtypes = [ctypes.c_void_p]
+
+    def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A run on arrays by name that are all as the kernels take them; None if they are not, or do not fit."""
+        try:
+            arrays = [inputs[n] for n in self.names]
+            shapes = tuple([x.shape for x in arrays])
+            known = self._known.get(shapes) or self._learn(shapes)
+        except (KeyError, AttributeError, TypeError):
+            return None
+        if known is None or len(inputs) != len(arrays):
+            return None
+        for x, dtype in zip(arrays, self._takes, strict=True):
+            if type(x) is not np.ndarray or (x.dtype is not dtype and x.dtype != dtype):
+                return None
+        found = self._call(arrays, known, None)
+        return None if found is None else dict(zip(self._gives, found, strict=True))
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        """A run on arrays that are checked; None if the Python runner has to say what is wrong with it.
+
+        Raises:
+            RunError: a kernel fails, or a node meets data that it cannot work on.
+        """
+        shapes = tuple([x.shape for x in inputs])
+        known = self._known.get(shapes) or self._learn(shapes)
+        return None if known is None else self._call(inputs, known, outputs)
+
+    def _call(
+        self, inputs: Sequence[np.ndarray], known: _Extents, given: Sequence[np.ndarray | None] | None
+    ) -> list[np.ndarray] | None:
+        try:
+            block = self._idle.pop()
+        except IndexError:
+            block = _Block(self)
+        if block.capacity < known.needed:
+            block.grow(known.needed)
+        for k, x in enumerate(inputs):
+            if not (at := address(x)):
+                return None
+            block.inputs[k] = at
+        made: list[np.ndarray] = []
+        for k, (shape, dtype, size) in enumerate(known.outputs):
+            y = None if given is None else given[k]
+            if y is None or (at := address(y)) % ALIGNMENT:
+                raw = np.empty(size, np.uint8)  # kernels write at aligned addresses
+                at = address(raw)
+                start = -at % ALIGNMENT
+                at += start
+                y = np.ndarray(shape, dtype, raw, start)
+            block.outputs[k] = at
+            made.append(y)
+        call = block.call
+        call.extents = known.address
+        code = self._run(block.address)
+        if code:
+            return self._failed(code, call)
+        if len(self._idle) < _KEPT_BLOCKS:
+            self._idle.append(block)
+        return made if given is None else [_into(y, g) for y, g in zip(made, given, strict=True)]
+
+    def _learn(self, shapes: tuple[tuple[int, ...], ...]) -> _Extents | None:
+        """Ask the entry about inputs of new extents; None if it does not take them."""
+        if [len(s) for s in shapes] != self.ranks:
+            return None
+        flat = [n for s in shapes for n in s]
+        made = _Extents((ctypes.c_int64 * max(1, len(flat)))(*flat))
+        block = _Block(self)
+        block.call.extents = made.address
+        if self._run(block.address) != MEMORY:
+            return None
+        sizes = iter(block.results)
+        for rank, dtype in zip(self._out_ranks, self.dtypes, strict=True):
+            shape = tuple(next(sizes) for _ in range(rank))
+            made.outputs.append((shape, dtype, prod(shape) * dtype.itemsize + 2 * ALIGNMENT))
+        made.needed = block.call.needed
+        if len(self._known) >= _KEPT_SHAPES:
+            self._known.clear()
+        self._known[shapes] = made
+        return made
+
+    def _failed(self, code: int, call: Call) -> None:
+        if code not in (KERNEL, CHECK):
+            return
+        step = self._plans[call.plan].steps[call.step]
+        if code == CHECK:
+            raise RunError("OCC0504", step.checks[call.detail - 1])
+        raise kernel_error(step, self._library.message if self._library.run is not None else f"code {call.detail}")
+
+
+def kernel_error(step: Step, message: str) -> RunError:
+    """A kernel gave an error code."""
+    nodes = ", ".join(step.nodes[:3]) or step.name
+    return RunError("OCC0505", f"the kernel of node `{nodes}` failed: {message}")
