@@ -2,9 +2,7 @@
 
 from math import isinf, isnan
 
-from occ.compiler.ir.dim import Sym, rebuild
-from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Index, Load, Reduce, Select, Size
-from occ.compiler.ir.te.function import Scatter
+from occ.plugin import Binary, Bitcast, Call, Cast, Const, Index, Load, Reduce, Scatter, Select, Size, Sym, rebuild
 
 C_TYPES = {
     "f32": "float", "f64": "double", "bool": "bool",

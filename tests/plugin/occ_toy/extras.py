@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import occ
-from occ.compiler.ir.rewriter import Rewriter
+from occ.plugin import Rewriter
 
 
 @dataclass(frozen=True)

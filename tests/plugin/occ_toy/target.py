@@ -6,14 +6,18 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from occ.compiler.diagnostics import error
-from occ.compiler.passes.lower.lower_te import LowerTe
-from occ.compiler.passes.lower.plan_memory import PlanMemory
-from occ.compiler.passes.pipeline import PIPELINES
-from occ.compiler.plan.plan import manifest, stored_weights
-from occ.compiler.target.option import Option
-from occ.compiler.target.target import Target
-from occ.runtime.artifact import LIBRARY, Artifact
+from occ.plugin import (
+    LIBRARY,
+    PIPELINES,
+    Artifact,
+    LowerTe,
+    Option,
+    PlanMemory,
+    Target,
+    error,
+    manifest,
+    stored_weights,
+)
 from occ_toy.emit import C_TYPES, source
 
 

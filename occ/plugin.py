@@ -1,0 +1,65 @@
+"""What rules, passes, operators, kernels and targets of users are made of: the one part of the inside that stays as it is.
+
+A package that adds to occ imports from here and from `occ`. Everything else in `occ.compiler` may move between releases.
+
+- rules: `fusion`, `rewrite`
+- operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...
+- passes: `Pass`, `Context`, `Module`, `Op`, `Value`, `Rewriter`
+- targets: `Target`, `Option`, `PIPELINES`, `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`
+- generators: the nodes of tensor expressions (`Binary`, `Load`, ...), `TeFunc` and its stages, sizes (`Sym`, `rebuild`)
+- messages: `error`, `CompileError`; `extensions` loads rule files and finds what is wrong with them
+"""
+
+from __future__ import annotations
+
+from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.driver.plugins import extensions
+from occ.compiler.frontend.kernels import te_kernel
+from occ.compiler.ir.dim import Dim, Sym, rebuild
+from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.te.expr import (
+    Axis,
+    Binary,
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Select,
+    Size,
+    call,
+    cast,
+    clamp,
+    equal,
+    literal,
+    maximum,
+    minimum,
+    not_equal,
+    where,
+)
+from occ.compiler.ir.te.function import Scatter, Stage, TeFunc
+from occ.compiler.ir.value import Value
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.lower.lower_te import LowerTe
+from occ.compiler.passes.lower.plan_memory import PlanMemory
+from occ.compiler.passes.pipeline import PIPELINES
+from occ.compiler.passes.rules.rule import fusion, rewrite
+from occ.compiler.plan.plan import manifest, stored_weights
+from occ.compiler.target.option import Option
+from occ.compiler.target.target import Target
+from occ.runtime.artifact import LIBRARY, Artifact
+
+__all__ = [
+    "LIBRARY", "PIPELINES", "Artifact", "Axis", "Binary", "Bitcast", "Call", "Cast", "CompileError", "Const", "Context",
+    "DType", "Dim", "Expr", "Index", "Load", "LowerTe", "Module", "Op", "Option", "Pass", "PlanMemory", "Reduce",
+    "Rewriter", "Scatter", "Select", "Size", "Stage", "Sym", "Target", "TeFunc", "Value", "c_kernel", "call", "cast",
+    "clamp", "equal", "error", "extensions", "fusion", "halide_kernel", "literal", "manifest", "maximum", "minimum",
+    "not_equal", "operator", "rebuild", "rewrite", "stored_weights", "te_kernel", "where",
+]  # fmt: skip
