@@ -16,6 +16,7 @@ from occ.compiler.passes.algorithms.use_byte_products import UseDot
 from occ.compiler.passes.algorithms.use_strassen import UseStrassen
 from occ.compiler.passes.algorithms.use_winograd import UseWinograd
 from occ.compiler.passes.base import Pass
+from occ.compiler.passes.canonical.apply_rewrites import ApplyRewrites
 from occ.compiler.passes.canonical.canonicalize import Canonicalize
 from occ.compiler.passes.canonical.cse import Cse
 from occ.compiler.passes.canonical.dce import Dce
@@ -38,7 +39,6 @@ from occ.compiler.passes.layout.place_joins import PlaceJoins
 from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
-from occ.compiler.passes.rules.apply_rewrites import ApplyRewrites
 from occ.compiler.passes.schedule.schedule import Schedule
 from occ.compiler.target.target import Target
 

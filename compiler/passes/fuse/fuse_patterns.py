@@ -14,10 +14,9 @@ from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.outline import enclose, outline
 from occ.compiler.passes.fuse.use_kernels import kernel_attrs
-from occ.compiler.passes.rules.apply_rewrites import in_order
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import sorted_ops
-from occ.compiler.passes.rules.rule import Fusion, Match
+from occ.compiler.passes.rules.rule import Fusion, Match, in_order
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class FusePatterns(Pass):
     name: ClassVar[str] = "fuse-patterns"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        rules = [r for r in in_order(ctx) if isinstance(r, Fusion)]
+        rules = [r for r in in_order(ctx.rules, ctx.target.name) if isinstance(r, Fusion)]
         made = 0
         for rule in rules:  # a rule takes all it can before the next one is asked
             for root in [op for func in m.funcs.values() for op in reversed(func.body.body)]:

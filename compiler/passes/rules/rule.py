@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -377,3 +377,8 @@ def _check_bound(patterns: Sequence[Pattern], names: Sequence[str]) -> None:
     ops: list[OpPattern] = [p.op for p in every if isinstance(p, Result)]
     if any(sum(isinstance(o, Many) for o in op.operands) > 1 for op in ops):
         raise Invalid("an op can have one `p.many` only")
+
+
+def in_order(rules: Iterable[Rule], target: str) -> list[Rule]:
+    """The rules for a target, in the order in which they are tried: by benefit, then by name."""
+    return sorted((r for r in rules if r.applies_to(target)), key=lambda r: (-r.benefit, r.name))

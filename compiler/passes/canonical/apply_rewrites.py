@@ -13,7 +13,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace
-from occ.compiler.passes.rules.rule import Rewrite, Rule
+from occ.compiler.passes.rules.rule import Rewrite, Rule, in_order
 
 _DEEPEST = 16  # rewrites of what rewrites made; rules that undo each other hit it
 
@@ -31,7 +31,7 @@ class ApplyRewrites(Pass):
     name: ClassVar[str] = "rewrite"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        rules = [r for r in in_order(ctx) if isinstance(r, Rewrite) and r.stage == self.at]
+        rules = [r for r in in_order(ctx.rules, ctx.target.name) if isinstance(r, Rewrite) and r.stage == self.at]
         if not rules:
             return False
         sweep = _Sweep(rules, Rewriter(m), ctx)
@@ -40,12 +40,6 @@ class ApplyRewrites(Pass):
             changes += made
         m.drop_unused_weights()
         return finish(sweep.rw, ctx, changes)
-
-
-def in_order(ctx: Context) -> list[Rule]:
-    """The rules for the target of a compilation, in the order in which they are tried."""
-    rules = [r for r in ctx.rules if r.applies_to(ctx.target.name)]
-    return sorted(rules, key=lambda r: (-r.benefit, r.name))
 
 
 def by_root(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
