@@ -11,7 +11,8 @@ from pathlib import Path
 from occ.compiler.codes import CODES
 from occ.compiler.ir.ops import registry
 from occ.compiler.ir.stages import STAGES
-from occ.compiler.passes.pipeline import PASSES, PIPELINES
+from occ.compiler.passes.pipeline import PASSES, pipeline_for
+from occ.compiler.target.target import TARGETS
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -46,9 +47,10 @@ def passes() -> Iterator[str]:
     for stage in STAGES:
         yield f"- **{stage.name}**: {stage.doc}"
     yield "\n# Pipelines\n"
-    for target, pipeline in PIPELINES.items():
-        yield f"## {target}\n"
-        for stage, listed in pipeline.items():
+    yield "As `occ opt - -t TARGET --list` prints them; with `-C strassen=on`, say, it prints what runs with that option.\n"
+    for target in TARGETS.values():
+        yield f"## {target.name}\n"
+        for stage, listed in pipeline_for(target, target.options).items():
             yield f"- {stage}: `{','.join(map(str, listed)) or '-'}`"
         yield ""
 

@@ -5,7 +5,7 @@ A package that adds to occ imports from here and from `occ`. Everything else in 
 - rules: `fusion`, `rewrite`
 - operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...
 - passes: `Pass`, `Context`, `Module`, `Op`, `Value`, `Rewriter`
-- targets: `Target`, `Option`, `PIPELINES`, `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`
+- targets: `Target`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`
 - generators: the nodes of tensor expressions (`Binary`, `Load`, ...), `TeFunc` and its stages, sizes (`Sym`, `rebuild`)
 - messages: `error`, `CompileError`; `extensions` loads rule files and finds what is wrong with them
 """
@@ -46,20 +46,68 @@ from occ.compiler.ir.te.expr import (
 )
 from occ.compiler.ir.te.function import Scatter, Stage, TeFunc
 from occ.compiler.ir.value import Value
+from occ.compiler.passes import pipeline as pipelines
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
-from occ.compiler.passes.pipeline import PIPELINES
 from occ.compiler.passes.rules.rule import fusion, rewrite
 from occ.compiler.plan.plan import manifest, stored_weights
-from occ.compiler.target.option import Option
+from occ.compiler.target.option import Options, option
 from occ.compiler.target.target import Target
 from occ.runtime.artifact import LIBRARY, Artifact
 
 __all__ = [
-    "LIBRARY", "PIPELINES", "Artifact", "Axis", "Binary", "Bitcast", "Call", "Cast", "CompileError", "Const", "Context",
-    "DType", "Dim", "Expr", "Index", "Load", "LowerTe", "Module", "Op", "Option", "Pass", "PlanMemory", "Reduce",
-    "Rewriter", "Scatter", "Select", "Size", "Stage", "Sym", "Target", "TeFunc", "Value", "c_kernel", "call", "cast",
-    "clamp", "equal", "error", "extensions", "fusion", "halide_kernel", "literal", "manifest", "maximum", "minimum",
-    "not_equal", "operator", "rebuild", "rewrite", "stored_weights", "te_kernel", "where",
+    "LIBRARY",
+    "Artifact",
+    "Axis",
+    "Binary",
+    "Bitcast",
+    "Call",
+    "Cast",
+    "CompileError",
+    "Const",
+    "Context",
+    "DType",
+    "Dim",
+    "Expr",
+    "Index",
+    "Load",
+    "LowerTe",
+    "Module",
+    "Op",
+    "Options",
+    "Pass",
+    "PlanMemory",
+    "Reduce",
+    "Rewriter",
+    "Scatter",
+    "Select",
+    "Size",
+    "Stage",
+    "Sym",
+    "Target",
+    "TeFunc",
+    "Value",
+    "c_kernel",
+    "call",
+    "cast",
+    "clamp",
+    "equal",
+    "error",
+    "extensions",
+    "fusion",
+    "halide_kernel",
+    "literal",
+    "manifest",
+    "maximum",
+    "minimum",
+    "not_equal",
+    "operator",
+    "option",
+    "pipelines",
+    "rebuild",
+    "rewrite",
+    "stored_weights",
+    "te_kernel",
+    "where",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.formats import occ_type
-from occ.compiler.codegen_cann.graph.gears import arguments, asked, gears, merged
+from occ.compiler.codegen_cann.graph.gears import arguments, gears, merged
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
 from occ.compiler.codegen_cann.graph.memory import total, workspace
 from occ.compiler.codegen_cann.graph.validate import graph_problems
@@ -30,7 +30,7 @@ from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.plan.plan import dim_expr, occ_version, signature
-from occ.compiler.target.ascend import missing_types, precision_of
+from occ.compiler.target.ascend import AscendOptions
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.manifest import DevicePart, Manifest, PartTensor
 
@@ -47,9 +47,9 @@ class DeviceGraph:
     workspace: int
 
 
-def verdicts(m: Module, precision: str, target: str) -> dict[Op, str]:
+def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
     """Why the device cannot take each op of the main function; empty for those that it can."""
-    missing = missing_types(target)
+    precision, missing = options.precision, options.missing_types
     return {op: verdict(op, precision, m, missing) for op in m.main.body.body if not is_free(op)}
 
 
@@ -66,62 +66,61 @@ def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> li
     return made
 
 
-def check(m: Module, target: str, options: Mapping[str, Any], source: str, at: AtGear) -> list[Diagnostic]:
+def check(m: Module, options: AscendOptions, source: str, at: AtGear) -> list[Diagnostic]:
     """What the CPU would run of a module, as warnings; arguments as `build`.
 
     Raises:
         CompileError: what `build` would raise; with symbolic extents also every op that GE has no operator for.
     """
-    if asked(options):
-        geared_graph(m, [at(gear) for gear in gears(m, options)], options, target, source)
+    if options.gears:
+        geared_graph(m, [at(gear) for gear in gears(m, options)], options, source)
         return []
     try:
-        found = _verdicts_within(m, options, target, source)
+        found = _verdicts_within(m, options, source)
     except CompileError as e:
         if e.diagnostics[0].code != "OCC0305":
             raise
         ops = [op for op in m.main.body.body if not is_free(op)]
         known = {op: "" if takes(op.name) else f"GE has no operator for `{op.name}`" for op in ops}
-        raise CompileError([*e.diagnostics, *refusals(m, known, target, source)]) from None
-    return [replace(d, severity="warning") for d in refusals(m, found, target, source)]
+        raise CompileError([*e.diagnostics, *refusals(m, known, options.target, source)]) from None
+    return [replace(d, severity="warning") for d in refusals(m, found, options.target, source)]
 
 
-def _verdicts_within(m: Module, options: Mapping[str, Any], target: str, source: str) -> dict[Op, str]:
+def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op, str]:
     """The verdicts of a module under the limits that the options set.
 
     Raises:
         CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
     """
-    _check_extents(m, target)
-    precision = precision_of(options)
-    found = verdicts(m, precision, target)
-    limit = options["npu_mem_limit"]
+    _check_extents(m, options.target)
+    found = verdicts(m, options)
+    limit = options.npu_mem_limit
     if limit:
         for op, reason in found.items():
-            if not reason and (need := _need(m, [op], precision)) > limit:
+            if not reason and (need := _need(m, [op], options.precision)) > limit:
                 found[op] = f"it needs {need} bytes, `npu_mem_limit` is {limit}"
-    if options["cpu_fallback"] == "off" and any(found.values()):
+    if options.cpu_fallback == "off" and any(found.values()):
         remedy = ("build without `-C cpu_fallback=off` to run it on the CPU",)
-        raise CompileError(replace(d, helps=remedy) for d in refusals(m, found, target, source))
+        raise CompileError(replace(d, helps=remedy) for d in refusals(m, found, options.target, source))
     return found
 
 
-def cut(m: Module, options: Mapping[str, Any], target: str, source: str) -> list[Part]:
+def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
     """The parts of a module.
 
     Raises:
         CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
     """
-    found = _verdicts_within(m, options, target, source)
-    precision, limit = precision_of(options), options["npu_mem_limit"]
+    found = _verdicts_within(m, options, source)
+    precision, limit = options.precision, options.npu_mem_limit
     parts = partition(m, lambda op: not found[op])
-    if not limit and options["enable_cann_graph"]:
+    if not limit and options.enable_cann_graph:
         return parts
     groups: list[tuple[bool, list[Op]]] = []
     for part in parts:
         if not part.on_device:
             groups.append((False, part.ops))
-        elif not options["enable_cann_graph"]:
+        elif not options.enable_cann_graph:
             groups += [(True, [op]) for op in part.ops]
         else:
             groups += [(True, g) for g in split(part.ops, lambda ops: _need(m, ops, precision) <= limit)]
@@ -159,31 +158,27 @@ def graph_of(m: Module, part: Part, precision: str, names: Sequence[str] | None 
     return build_graph(part.name, part.ops, part.inputs, part.outputs, given, precision, m)
 
 
-def geared_graph(
-    m: Module, modules: Sequence[Module], options: Mapping[str, Any], target: str, source: str
-) -> DeviceGraph:
+def geared_graph(m: Module, modules: Sequence[Module], options: AscendOptions, source: str) -> DeviceGraph:
     """The graph of a model with gears: all of it is one part.
 
     Args:
         m: with symbolic extents.
         modules: the model at the extents of each gear.
-        options: checked.
-        target: name of the target.
+        options: of the target.
         source: how messages name the model.
 
     Raises:
         CompileError: OCC0301 the device cannot take all of it; OCC0305 the gears differ in more than extents.
     """
-    precision = precision_of(options)
     graphs: list[Graph] = []
     where = [k for k, v in enumerate(m.main.results) if v.defining_op is not None and v not in m.main.results[:k]]
     for each in modules:
-        _check_extents(each, target)
-        if found := refusals(each, verdicts(each, precision, target), target, source):
+        _check_extents(each, options.target)
+        if found := refusals(each, verdicts(each, options), options.target, source):
             raise CompileError(
                 replace(d, helps=("a model with gears is one device part; fix the extents",)) for d in found
             )
-        graphs.append(graph_of(each, _whole(each, where), precision, [m.main.result_names[k] for k in where]))
+        graphs.append(graph_of(each, _whole(each, where), options.precision, [m.main.result_names[k] for k in where]))
     need = max(map(workspace, graphs))
     graph = merged(graphs)
     keep.mark(graph, options)
@@ -201,7 +196,7 @@ def _whole(m: Module, where: Sequence[int]) -> Part:
     return Part("part0", True, ops, list(m.main.args), [m.main.results[k] for k in where])
 
 
-def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) -> list[DeviceGraph]:
+def device_graphs(m: Module, parts: Sequence[Part], options: AscendOptions) -> list[DeviceGraph]:
     """The GE graphs of the device parts, checked.
 
     Raises:
@@ -210,7 +205,7 @@ def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) 
     made: list[DeviceGraph] = []
     for part in parts:
         if part.on_device:
-            graph = graph_of(m, part, precision_of(options))
+            graph = graph_of(m, part, options.precision)
             keep.mark(graph, options)
             problems = list(graph_problems(graph))
             assert not problems, problems[:3]
@@ -218,15 +213,12 @@ def device_graphs(m: Module, parts: Sequence[Part], options: Mapping[str, Any]) 
     return made
 
 
-def build(
-    m: Module, target: str, options: Mapping[str, Any], compile_island: Compile, source: str, at: AtGear
-) -> Artifact:
+def build(m: Module, options: AscendOptions, compile_island: Compile, source: str, at: AtGear) -> Artifact:
     """The artifact of a module for an Ascend target.
 
     Args:
         m: at the last stage of the target.
-        target: its name.
-        options: checked.
+        options: of the target.
         compile_island: compiles what the CPU runs.
         source: how messages name the model.
         at: the module at given values of its symbols.
@@ -234,7 +226,7 @@ def build(
     Raises:
         CompileError: as `cut`, or an island does not compile.
     """
-    parts, graphs = parts_of(m, target, options, source, at)
+    parts, graphs = parts_of(m, options, source, at)
     files: dict[str, bytes] = {}
     records: list[DevicePart] = []
     for d in graphs:
@@ -251,54 +243,50 @@ def build(
     weights = [v for v in dict.fromkeys(m.main.results) if isinstance(v, Weight)]
     inputs, outputs, dims, constraints = signature(m)
     made = Manifest(
-        m.name, target, f"occ {occ_version()}", dims, inputs, outputs, constraints,
+        m.name, options.target, f"occ {occ_version()}", dims, inputs, outputs, constraints,
         weight_infos([w.name for w in weights], [w.data.nbytes for w in weights]), plan_parts(m, parts), engine="ascend",
-        machine=options["soc_version"], parts=records, islands=[p.name for p in islands],
-        options={k: options[k] for k in ("device_id", "npu_mem_limit", "arena_extend_strategy")},
-        summary={**_summary(parts, graphs, target, options), "device_weights": sum(r.weights for r in records)},
+        machine=options.soc_version, parts=records, islands=[p.name for p in islands],
+        options={k: getattr(options, k) for k in ("device_id", "npu_mem_limit", "arena_extend_strategy")},
+        summary={**_summary(parts, graphs, options), "device_weights": sum(r.weights for r in records)},
     )  # fmt: skip
     return Artifact(made, [w.data for w in weights], b"", files)
 
 
-def parts_of(
-    m: Module, target: str, options: Mapping[str, Any], source: str, at: AtGear
-) -> tuple[list[Part], list[DeviceGraph]]:
+def parts_of(m: Module, options: AscendOptions, source: str, at: AtGear) -> tuple[list[Part], list[DeviceGraph]]:
     """The parts of a module, and the graphs of those on the device; arguments as `build`.
 
     Raises:
         CompileError: as `cut` and `geared_graph`.
     """
-    if asked(options):
-        made = geared_graph(m, [at(gear) for gear in gears(m, options)], options, target, source)
+    if options.gears:
+        made = geared_graph(m, [at(gear) for gear in gears(m, options)], options, source)
         return [made.part], [made]
-    parts = cut(m, options, target, source)
+    parts = cut(m, options, source)
     return parts, device_graphs(m, parts, options)
 
 
-def _for_people(graph: Graph, options: Mapping[str, Any]) -> dict[str, bytes]:
+def _for_people(graph: Graph, options: AscendOptions) -> dict[str, bytes]:
     """The C++ that builds a graph; with `dump_graphs` also the constants that it reads, its text and its view; op by op, the operators by themselves."""
     name = graph.name
     source, constants = cpp(graph)
     made = {f"src/{name}.cpp": source.encode()}
-    if options["dump_graphs"]:
+    if options.dump_graphs:
         made |= {f"src/{file}": value.tobytes() for file, value in constants.items()}
         made |= {f"graphs/{name}.txt": graph_text(graph).encode(), f"graphs/{name}.onnx": onnx_view(graph)}
-    if not options["enable_cann_graph"]:
+    if not options.enable_cann_graph:
         made[f"device/{name}.singleop.json"] = (json.dumps(single_ops(graph.all()), indent=1) + "\n").encode()
         if (found := program(graph)) is not None:
             made[f"device/{name}.program.json"], made[f"device/{name}.constants"] = found
     return made
 
 
-def _summary(
-    parts: Sequence[Part], graphs: Sequence[DeviceGraph], target: str, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: AscendOptions) -> dict[str, Any]:
     on_cpu = [op for p in parts if not p.on_device for op in p.ops]
     return {
         "device_parts": sum(p.on_device for p in parts), "cpu_parts": sum(not p.on_device for p in parts),
         "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
-        "cpu_operators": sorted({op.name for op in on_cpu}), "precision": precision_of(options),
-        "remarks": [*_nothing(parts, target), *atc.remarks(target, options), *keep.remarks((d.graph for d in graphs), target)],
+        "cpu_operators": sorted({op.name for op in on_cpu}), "precision": options.precision,
+        "remarks": [*_nothing(parts, options.target), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options)],
     }  # fmt: skip
 
 
@@ -308,12 +296,12 @@ def _nothing(parts: Sequence[Part], target: str) -> list[str]:
     return [f"nothing of the model runs on {target}: `occ check MODEL -t {target}` says why"] if idle else []
 
 
-def _record(d: DeviceGraph, options: Mapping[str, Any], members: list[str], m: Module) -> DevicePart:
+def _record(d: DeviceGraph, options: AscendOptions, members: list[str], m: Module) -> DevicePart:
     graph = d.graph
-    with_gears = gears(m, options) if asked(options) else []
-    one_by_one = not options["enable_cann_graph"] and not graph.children and not with_gears
+    with_gears = gears(m, options) if options.gears else []
+    one_by_one = not options.enable_cann_graph and not graph.children and not with_gears
     return DevicePart(
-        graph.name, f"device/{graph.name}.air", options["soc_version"], precision_of(options),
+        graph.name, f"device/{graph.name}.air", options.soc_version, options.precision,
         [_tensor(n.name, n.outputs[0], v) for n, v in zip(graph.data, d.part.inputs, strict=True)],
         [
             _tensor(name, r.desc, v)

@@ -22,7 +22,7 @@ def check(c: Compilation, m: Module) -> list[Diagnostic]:
     Raises:
         CompileError: as `codegen_cann.build.check`.
     """
-    return cann.check(m, c.target.name, c.options, c.context.source, lambda dims: at_gear(c, dims))
+    return cann.check(m, c.options, c.context.source, lambda dims: at_gear(c, dims))
 
 
 def build(c: Compilation, m: Module) -> Artifact:
@@ -35,7 +35,7 @@ def build(c: Compilation, m: Module) -> Artifact:
     def island(module: Module) -> Artifact:
         return compile_island(c, module)
 
-    return cann.build(m, c.target.name, c.options, island, c.context.source, lambda dims: at_gear(c, dims))
+    return cann.build(m, c.options, island, c.context.source, lambda dims: at_gear(c, dims))
 
 
 def compile_island(c: Compilation, m: Module) -> Artifact:
@@ -44,7 +44,7 @@ def compile_island(c: Compilation, m: Module) -> Artifact:
     Raises:
         CompileError: it does not compile.
     """
-    settings = replace(c.settings, target=c.options["cpu_fallback"], options={}, save_stages=False)
+    settings = replace(c.settings, target=c.options.cpu_fallback, options={}, save_stages=False)
     try:
         return type(c)(m, settings).artifact()
     except CompileError as e:

@@ -126,11 +126,11 @@ class Compilation:
     def __init__(self, source: Source, settings: Settings) -> None:
         self.settings, self.given = settings, source
         self.target: Target = get_target(settings.target)
-        self.options = self.target.check_options(settings.options)
+        self.options: Any = self.target.options.read(settings.target, settings.options)
         self.texts: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
         self.extensions = extensions(settings.rules)
-        self.pipeline = pipeline_for(self.target, self.extensions.passes)
+        self.pipeline = pipeline_for(self.target, self.options, self.extensions.passes)
         self.manager = Manager(settings.verify, [*settings.listeners], settings.limit, settings.stop_after)
         self.manager.restore, self.manager.files = self._again, self.extensions.files
         self.native: NativeCode | None = None
@@ -141,7 +141,7 @@ class Compilation:
         self._files = mapped_files(w.data for w in self.module.weights.values())
         self.seconds["import"] = time.perf_counter() - start
         name = source if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else self.module.name
-        self.context = Context(self.target, self.options, source=str(name), rules=tuple(self.extensions.rules))
+        self.context = Context(self.target, self.options.machine, source=str(name), rules=tuple(self.extensions.rules))
         if self.target.family == "ascend":
             from occ.compiler.codegen_cann.mapping.table import takes
 
@@ -324,7 +324,7 @@ class Compilation:
         from occ.compiler.codegen_halide import build as halide
         from occ.compiler.codegen_llvm.entry.build import entry_code
 
-        cache, target = self.cache, self.options["halide.target"]
+        cache, target = self.cache, self.options.halide_target
         made = cpu_manifest(m, target)
         entry, functions, jobs = entry_code(made, cache), list(m.te.values()), self.settings.jobs
         built = halide.build(functions, nodes_of(m), cache, target=target, jobs=jobs, entry=entry)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from occ.compiler.diagnostics import Sink
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.target.machine import Machine, machine_of
 from occ.compiler.target.target import Target
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Context:
 
     Attributes:
         target: what is compiled for.
-        options: `-C` options, checked against the target's.
+        machine: the CPU to choose for.
         sink: diagnostics.
         hits: how often each rule fired, by rule name.
         source: how messages name the model.
@@ -34,7 +35,7 @@ class Context:
     """
 
     target: Target
-    options: dict[str, Any] = field(default_factory=dict)
+    machine: Machine = field(default_factory=machine_of)
     sink: Sink = field(default_factory=Sink)
     hits: Counter[str] = field(default_factory=Counter)
     source: str = ""
@@ -68,9 +69,9 @@ class Pass:
     def __str__(self) -> str:
         """The text that `occ opt -p` takes: `fuse{max-ops=4}`, options at their defaults left out."""
         given = [
-            f"{f.name.replace('_', '-')}={getattr(self, f.name)}"
+            f"{f.name.replace('_', '-')}={str(value).lower() if isinstance(value, bool) else value}"
             for f in fields(self)
-            if getattr(self, f.name) != f.default
+            if (value := getattr(self, f.name)) != f.default
         ]
         return self.name + (f"{{{','.join(given)}}}" if given else "")
 

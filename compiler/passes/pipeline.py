@@ -1,13 +1,15 @@
-"""The pipelines, as lists that can be read, printed and typed."""
+"""The pipelines: functions of the options of a target, which decide what passes run, and with which fields."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from fnmatch import fnmatch
+from typing import Any
 
 from occ.compiler.diagnostics import error
+from occ.compiler.ir.stages import ORDER
 from occ.compiler.passes.algorithms.round_operands import RoundOperands
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitPhases
@@ -40,14 +42,22 @@ from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.schedule.schedule import Schedule
+from occ.compiler.target.native import CpuOptions, InterpOptions, JitOptions
+from occ.compiler.target.option import Options
 from occ.compiler.target.target import Target
 
 Pipeline = Mapping[str, tuple[Pass, ...]]  # stage -> the passes that lead into it
 
-_COMMON: Pipeline = {
-    "inferred": (Infer(), Dce(), ApplyRewrites("inferred")),
-    "canonical": (
+
+def _inferred() -> tuple[Pass, ...]:
+    return (Infer(), Dce(), ApplyRewrites("inferred"))
+
+
+def _canonical(*more: Pass) -> tuple[Pass, ...]:
+    """To canonical form; `more` come before constants fold, since folded weights have no codes."""
+    return (
         Canonicalize(),
+        *more,
         Fold(),
         HoistInvariants(),
         PropagateConstants(),
@@ -59,85 +69,107 @@ _COMMON: Pipeline = {
         Fold(),
         Cse(),
         Dce(),
-    ),
-}
+    )
 
-# The same where integers are no operators of the target: before constants fold, since folded weights have no codes.
-_ON_CODES: Pipeline = {**_COMMON, "canonical": (Canonicalize(), UseIntegers(), *_COMMON["canonical"][1:])}
 
-# What native targets do to named ops before they fuse them.
-_TO_KERNELS: tuple[Pass, ...] = (
-    ApplyRewrites("fused"),
-    FusePatterns(),
-    UseKernels(),
-    Defer(),
-    Expand(),
-    Fold(),
-    PropagateConstants(),
-    Fold(),  # what the bodies of loops compute of constants alone
-    Dce(),
-    Defer(),
-    SplitPhases(),
-)
+def _on_codes(options: InterpOptions) -> Pipeline:
+    """What all targets that compute with integers begin with."""
+    integers = (UseIntegers(),) if options.qdq == "integer" else ()
+    return {"inferred": _inferred(), "canonical": _canonical(*integers)}
 
-PIPELINES: Mapping[str, Pipeline] = {
-    "cpu": {
-        **_ON_CODES,
+
+def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
+    """What native targets do to named ops before they fuse them."""
+    defer = Defer(refuse=options.late == "off")
+    return (
+        ApplyRewrites("fused"),
+        FusePatterns(),
+        UseKernels(),
+        defer,
+        Expand(),
+        Fold(),
+        PropagateConstants(),
+        Fold(),  # what the bodies of loops compute of constants alone
+        Dce(),
+        defer,
+        SplitPhases(),
+    )
+
+
+def cpu(options: CpuOptions) -> Pipeline:
+    """The pipeline of `cpu`."""
+    return {
+        **_on_codes(options),
         "fused": (
-            *_TO_KERNELS,
+            *_to_kernels(options),
             SplitGroups(),
-            UseWinograd(),
+            *((UseWinograd(),) if options.winograd != "off" else ()),
             UseAttention(),
-            RoundOperands(),
+            *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),
             UseDot(),
-            UseStrassen(),
+            *((UseStrassen(),) if options.strassen == "on" else ()),
             UseJoins(),
             Fuse(lazy_transpose=True),
         ),
         "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights(), PlaceJoins()),
-        "scheduled": (LowerTe(), Schedule()),
+        "scheduled": (LowerTe(), Schedule(fallback=options.schedule == "fallback")),
         "lowered": (PlanMemory(),),
-    },
-    "cpu-jit": {
-        **_ON_CODES,
-        "fused": (
-            *_TO_KERNELS,
-            UseJoins(strided=False),
-            Fuse(),
-        ),
+    }
+
+
+def cpu_jit(options: JitOptions = JitOptions()) -> Pipeline:
+    """The pipeline of `cpu-jit`."""
+    return {
+        **_on_codes(options),
+        "fused": (*_to_kernels(options), UseJoins(strided=False), Fuse()),
         "layout": (PlaceJoins(strided=False),),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
-    },
-    "interp": {**_ON_CODES, "canonical": (*_ON_CODES["canonical"], UseKernels())},
-    "ascend": {**_COMMON, "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce())},
-}
+    }
 
 
-def pipeline_for(target: Target, more: Iterable[Pass] = ()) -> Pipeline:
-    """The pipeline of a target, with passes of the user behind the compiler's own ones of their stages.
+def interp(options: InterpOptions) -> Pipeline:
+    """The pipeline of `interp`."""
+    known = _on_codes(options)
+    return {**known, "canonical": (*known["canonical"], UseKernels())}
+
+
+def ascend(_: Options) -> Pipeline:
+    """The pipeline of Ascend targets, whose operators take codes and scales as the model has them."""
+    return {
+        "inferred": _inferred(),
+        "canonical": _canonical(),
+        "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce()),
+    }
+
+
+PIPELINES: Mapping[str, Callable[[Any], Pipeline]] = {"cpu": cpu, "cpu-jit": cpu_jit, "interp": interp}
+
+
+def pipeline_for(target: Target, options: Options, more: Iterable[Pass] = ()) -> Pipeline:
+    """The pipeline of a target, with passes of the user after the compiler's own ones of their stages.
 
     Raises:
-        CompileError: OCC0602 the target has no such stage.
+        CompileError: OCC0602 there is no such stage.
     """
-    known = PIPELINES.get(target.name, PIPELINES.get(target.family, PIPELINES["interp"]))
-    made = dict(known if target.pipeline is None else target.pipeline())
+    known = target.pipeline or PIPELINES.get(target.name, ascend)
+    made = dict(known(options))
     for p in more:
         if not fnmatch(target.name, p.targets):
             continue
-        if p.stage not in made and p.stage not in _ALL_STAGES:
+        if p.stage not in ORDER or p.stage == "imported":
             raise error("OCC0602", f"pass `{p.name}` is for the stage `{p.stage}`, which does not exist")
         if p.stage in made:
             made[p.stage] = (*made[p.stage], p)
     return made
 
 
-_ALL_STAGES = frozenset(stage for pipeline in PIPELINES.values() for stage in pipeline)
-
 PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, FoldEmpty, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention, RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
+        Infer, ApplyRewrites, Canonicalize, Fold, FoldEmpty, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine,
+        UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention,
+        RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from occ.compiler.diagnostics import CompileError, error
-from occ.compiler.target.option import Option
+from occ.compiler.target.option import Option, Options, option
 
 # target -> exact chips (`aclrtGetSocName`), the default first. `Ascend910B` without a digit is a first-generation 910.
 SOCS: dict[str, tuple[str, ...]] = {
@@ -17,6 +17,8 @@ SOCS: dict[str, tuple[str, ...]] = {
         "Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1",
     ),
 }  # fmt: skip
+# Targets whose chips have no fp32 matrix unit and no bf16, and saturate instead of overflowing.
+FP16_ONLY = ("ascend310", "ascend310p", "ascend910")
 # precision_mode -> the precision_mode_v2 that it is called today; one has no such name
 PRECISION_MODES: dict[str, str] = {
     "force_fp16": "fp16", "force_fp32": "cube_fp16in_fp32out", "cube_fp16in_fp32out": "cube_fp16in_fp32out",
@@ -24,83 +26,99 @@ PRECISION_MODES: dict[str, str] = {
     "allow_mix_precision_fp16": "mixed_float16", "allow_mix_precision_bf16": "mixed_bfloat16",
 }  # fmt: skip
 PRECISION_MODES_V2 = ("origin", "fp16", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16")
-BOOLS = ("true", "false", "on", "off", "1", "0")
+GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 
 
-def options(target: str) -> dict[str, Option]:
-    """The options of a target. Names, defaults and meanings are the provider's, where it has the option."""
-    return {
-        "soc_version": Option(SOCS[target][0], SOCS[target], "the exact chip, as `aclrtGetSocName` spells it"),
-        "device_id": Option(0, doc="the device that runs the model"),
-        "npu_mem_limit": Option(0, doc="bytes of device memory that the model may take, each part of it at once; 0 for no limit"),
-        "arena_extend_strategy": Option(
-            "kNextPowerOfTwo", ("kNextPowerOfTwo", "kSameAsRequested"), "how the memory of a session grows"
-        ),
-        "enable_cann_graph": Option(True, BOOLS, "compile whole parts; `false` runs operator by operator"),
-        "dump_graphs": Option(False, BOOLS, "put the GE graph of each part into the artifact as text, ONNX and C++"),
-        "precision_mode": Option("", tuple(PRECISION_MODES), "older spelling of `precision_mode_v2`"),
-        "precision_mode_v2": Option(
-            "", PRECISION_MODES_V2, "what FLOAT is computed in; `origin`, which occ takes by default, as the model says"
-        ),
-        "keep_dtype": Option(
-            "auto", doc="nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it"
-        ),
-        "op_select_impl_mode": Option("", ("high_performance", "high_precision"), "which kernels operators use"),
-        "optypelist_for_implmode": Option("", doc="operators that `op_select_impl_mode` is for, separated by commas"),
-        "dynamic_batch_size": Option("", doc="sizes of a symbolic batch, such as 1,2,4: one compiled model for all of them"),
-        "dynamic_image_size": Option("", doc="heights and widths, such as 416,416;832,832"),
-        "dynamic_dims": Option("", doc="values of all symbolic dims, in order, such as 1,128;8,128"),
-        "fusion_switch_file": Option("", doc="file that turns fusion passes of the toolkit on and off"),
-        "cpu_fallback": Option("cpu", ("cpu", "cpu-jit", "off"), "target of what the device cannot take; `off` makes it an error"),
-    }  # fmt: skip
+@dataclass(frozen=True)
+class AscendOptions(Options):
+    """Options of an Ascend target. Names, defaults and meanings are the provider's, where it has the option."""
+
+    target: str = "ascend310p"
+    soc_version: str = option("", "the exact chip, as `aclrtGetSocName` spells it")
+    device_id: int = option(0, "the device that runs the model")
+    npu_mem_limit: int = option(
+        0, "bytes of device memory that the model may take, each part of it at once; 0 for no limit"
+    )
+    arena_extend_strategy: Literal["kNextPowerOfTwo", "kSameAsRequested"] = option(
+        "kNextPowerOfTwo", "how the memory of a session grows"
+    )
+    enable_cann_graph: bool = option(True, "compile whole parts; `false` runs operator by operator")
+    dump_graphs: bool = option(False, "put the GE graph of each part into the artifact as text, ONNX and C++")
+    precision_mode: str = option("", "older spelling of `precision_mode_v2`", choices=tuple(PRECISION_MODES))
+    precision_mode_v2: str = option(
+        "", "what FLOAT is computed in; `origin`, which occ takes by default, as the model says", choices=PRECISION_MODES_V2
+    )  # fmt: skip
+    keep_dtype: str = option(
+        "auto", "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it"
+    )  # fmt: skip
+    op_select_impl_mode: str = option("", "which kernels operators use", choices=("high_performance", "high_precision"))
+    optypelist_for_implmode: str = option("", "operators that `op_select_impl_mode` is for, separated by commas")
+    dynamic_batch_size: str = option("", "sizes of a symbolic batch, such as 1,2,4: one compiled model for all of them")
+    dynamic_image_size: str = option("", "heights and widths, such as 416,416;832,832")
+    dynamic_dims: str = option("", "values of all symbolic dims, in order, such as 1,128;8,128")
+    fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
+    cpu_fallback: Literal["cpu", "cpu-jit", "off"] = option(
+        "cpu", "target of what the device cannot take; `off` makes it an error"
+    )
+
+    @classmethod
+    def of(cls, target: str) -> AscendOptions:
+        """The defaults of a target."""
+        return cls(target, soc_version=SOCS[target][0])
+
+    @property
+    def table(self) -> dict[str, Option]:
+        """The options by their `-C` keys; the chips are those of the target."""
+        found = super().table
+        return {**found, "soc_version": replace(found["soc_version"], choices=SOCS[self.target])}
+
+    @property
+    def fp16_only(self) -> bool:
+        """Whether the chips have no fp32 matrix unit and no bf16."""
+        return self.target in FP16_ONLY
+
+    @property
+    def missing_types(self) -> frozenset[str]:
+        """Element types, by GE's name, that the chips do not compute with."""
+        return frozenset({"STRING", "BF16"}) if self.fp16_only else frozenset({"STRING"})
+
+    @property
+    def precision(self) -> str:
+        """What FLOAT is computed in, by the name of today where it has one: `origin` unless the options say otherwise."""
+        return PRECISION_MODES[self.precision_mode] if self.precision_mode else self.precision_mode_v2 or "origin"
+
+    @property
+    def precision_argument(self) -> str:
+        """The argument of `atc` for the precision, in the spelling that has it."""
+        mode = self.precision
+        return f"--precision_mode_v2={mode}" if mode in PRECISION_MODES_V2 else f"--precision_mode={mode}"
+
+    @property
+    def gears(self) -> str:
+        """The gear option that is given, or empty."""
+        return next((k for k in GEARS if getattr(self, k)), "")
+
+    def check(self) -> None:
+        """Refuse what the chip cannot do, and combinations that make no sense.
+
+        Raises:
+            CompileError: OCC0603.
+        """
+        if self.precision_mode and self.precision_mode_v2:
+            raise _exclusive("precision_mode", "precision_mode_v2")
+        if self.fp16_only and self.precision == "mixed_bfloat16":
+            message = "option `precision_mode_v2` cannot be `mixed_bfloat16`"
+            raise error("OCC0603", message, help=f"`{self.target}` has no bf16; the others work")
+        if self.optypelist_for_implmode and not self.op_select_impl_mode:
+            raise error(
+                "OCC0603",
+                "`optypelist_for_implmode` names operators for an `op_select_impl_mode`, which is not given",
+                help="add `-C op_select_impl_mode=high_precision`",
+            )
+        given = [k for k in GEARS if getattr(self, k)]
+        if len(given) > 1:
+            raise _exclusive(*given[:2])
 
 
-# Chips whose matrix unit has no fp32, and which have no bf16 and saturate instead of overflowing.
-OLD = ("ascend310", "ascend310p", "ascend910")
-
-
-def precision_argument(options: Mapping[str, Any]) -> str:
-    """The argument of `atc` for the precision that options ask for, in the spelling that has it."""
-    mode = precision_of(options)
-    return f"--precision_mode_v2={mode}" if mode in PRECISION_MODES_V2 else f"--precision_mode={mode}"
-
-
-def precision_of(options: Mapping[str, Any]) -> str:
-    """The precision that options ask for, by the name of today where it has one: `origin` unless they say otherwise.
-
-    Raises:
-        CompileError: OCC0603 both spellings are given.
-    """
-    if options["precision_mode"] and options["precision_mode_v2"]:
-        raise error("OCC0603", "`precision_mode` and `precision_mode_v2` exclude each other", help="give one of them")
-    if options["precision_mode"]:
-        return PRECISION_MODES[options["precision_mode"]]
-    return options["precision_mode_v2"] or "origin"
-
-
-def check(target: str, options: Mapping[str, Any]) -> None:
-    """Refuse what the chip cannot do, and combinations that make no sense.
-
-    Raises:
-        CompileError: OCC0603.
-    """
-    if target in OLD and precision_of(options) == "mixed_bfloat16":
-        raise _bad("precision_mode_v2", "mixed_bfloat16", f"`{target}` has no bf16; the others work")
-    if options["optypelist_for_implmode"] and not options["op_select_impl_mode"]:
-        raise error(
-            "OCC0603",
-            "`optypelist_for_implmode` names operators for an `op_select_impl_mode`, which is not given",
-            help="add `-C op_select_impl_mode=high_precision`",
-        )
-    given = [k for k in ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims") if options[k]]
-    if len(given) > 1:
-        raise error("OCC0603", f"`{given[0]}` and `{given[1]}` exclude each other", help="give one of them")
-
-
-def _bad(key: str, value: str, help_: str) -> CompileError:
-    return error("OCC0603", f"option `{key}` cannot be `{value}`", help=help_)
-
-
-def missing_types(target: str) -> frozenset[str]:
-    """Element types, by GE's name, that the chips of a target do not compute with."""
-    return frozenset({"STRING", "BF16"}) if target in OLD else frozenset({"STRING"})
+def _exclusive(one: str, other: str) -> CompileError:
+    return error("OCC0603", f"`{one}` and `{other}` exclude each other", help="give one of them")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,8 @@ class Machine:
         return 16 if self.registers >= 32 else 12
 
 
-def machine_of(options: Mapping[str, Any]) -> Machine:
-    """The machine that the options of a target name."""
-    target = str(options.get("halide.target", "host"))
+def machine_of(target: str = "host") -> Machine:
+    """The machine of a Halide target."""
     return _host() if target.partition("-")[0] == "host" and "avx" not in target else _named(target)
 
 

@@ -2,14 +2,101 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from occ.compiler.diagnostics import error
+from occ.compiler.target.machine import Machine, machine_of
+
+_BOOLS = ("true", "false", "on", "off", "1", "0")
 
 
 @dataclass(frozen=True)
 class Option:
-    """A `-C` option: its default, what it may be, and what it does."""
+    """A `-C` option: its default, what it may be (anything if empty), and what it does."""
 
     default: Any
     choices: tuple[Any, ...] = ()
     doc: str = ""
+
+
+def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = "") -> Any:
+    """A field of `Options` that `-C` sets.
+
+    Args:
+        default: bool, int or str; what `-C` says is converted to its type.
+        doc: what it does.
+        choices: what it may be, where its type, a bool or a `Literal`, does not say so.
+        key: of `-C`, where that is not the name of the field.
+    """
+    return field(default=default, metadata={"doc": doc, "choices": choices, "key": key})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a target can be told: a subclass has a field for each option, made by `option`.
+
+    A target holds the defaults; `read` makes what a compilation works with.
+    """
+
+    @property
+    def table(self) -> dict[str, Option]:
+        """The options by their `-C` keys, with the values of this object as defaults."""
+        return {key: self._option(name) for key, name in self._names().items()}
+
+    @property
+    def machine(self) -> Machine:
+        """The CPU that passes choose for: this one, unless an option says otherwise."""
+        return machine_of()
+
+    def read(self, target: str, given: Mapping[str, str]) -> Self:
+        """These options with what was given.
+
+        Args:
+            target: as messages name it.
+            given: values by their `-C` keys.
+
+        Raises:
+            CompileError: OCC0603 an unknown key, a bad value or a combination that makes no sense; the message lists what is right.
+        """
+        names = self._names()
+        for key in given:
+            if key not in names:
+                known = ", ".join(f"`{k}`" for k in names) or "none"
+                raise error("OCC0603", f"target `{target}` has no option `{key}`", help=f"options: {known}")
+        table = self.table
+        made = replace(self, **{names[key]: _converted(key, table[key], value) for key, value in given.items()})
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Refuse combinations of options; a subclass says which.
+
+        Raises:
+            CompileError: OCC0603.
+        """
+
+    def _names(self) -> dict[str, str]:
+        """The fields that are options, by their `-C` keys."""
+        return {f.metadata["key"] or f.name: f.name for f in fields(self) if "doc" in f.metadata}
+
+    def _option(self, name: str) -> Option:
+        (found,) = (f for f in fields(self) if f.name == name)
+        hint = get_type_hints(type(self))[name]
+        literal = get_args(hint) if get_origin(hint) is Literal else _BOOLS if hint is bool else ()
+        return Option(getattr(self, name), found.metadata["choices"] or literal, found.metadata["doc"])
+
+
+def _converted(key: str, option: Option, value: Any) -> Any:
+    if option.choices and value not in option.choices:
+        choices = ", ".join(map(str, option.choices))
+        raise error("OCC0603", f"option `{key}` cannot be `{value}`", help=f"one of: {choices}")
+    if isinstance(option.default, bool):
+        return value in ("true", "on", "1")
+    if isinstance(option.default, int):
+        try:
+            return int(value)
+        except ValueError:
+            raise error("OCC0603", f"option `{key}` takes a number, not `{value}`") from None
+    return value

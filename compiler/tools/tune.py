@@ -24,7 +24,8 @@ from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.schedule.schedule import scheduled
-from occ.compiler.target.machine import Machine, machine_of
+from occ.compiler.target.machine import Machine
+from occ.compiler.target.native import CpuOptions
 from occ.compiler.tools.forked import isolated
 from occ.compiler.tools.measure import Bench, Operands
 from occ.runtime.threads import thread_count
@@ -107,13 +108,15 @@ class Tuner:
         Raises:
             CompileError: OCC0603 its target has no schedules to choose.
         """
-        name, options, settings = compilation.target.name, compilation.options, compilation.settings
-        if name != "cpu" or options["schedule"] != "rules":
-            what = f"target `{name}`" if name != "cpu" else "`-C schedule=fallback`"
+        options, settings = compilation.options, compilation.settings
+        if not isinstance(options, CpuOptions) or options.schedule != "rules":
+            what = (
+                "`-C schedule=fallback`" if isinstance(options, CpuOptions) else f"target `{compilation.target.name}`"
+            )
             raise error("OCC0603", f"{what} has no schedules to tune", help="leave out --tune, or build with `-t cpu`")
         cache = Cache(enabled=settings.cache)
-        machine, threads = machine_of(options), thread_count(None)
-        return cls(options["halide.target"], machine, seconds, cache, threads, settings.jobs, settings.progress)
+        threads = thread_count(None)
+        return cls(options.halide_target, options.machine, seconds, cache, threads, settings.jobs, settings.progress)
 
     @cached_property
     def setup(self) -> Setup:

@@ -24,9 +24,8 @@ def dump(compilation: Compilation, stage: str, form: str, out: Path | None) -> s
     from occ.compiler.driver.ascend import at_gear
 
     m = compilation.advance(compilation.last_stage)
-    name, options = compilation.target.name, compilation.options
     parts, graphs = build.parts_of(
-        m, name, options, compilation.context.source, lambda dims: at_gear(compilation, dims)
+        m, compilation.options, compilation.context.source, lambda dims: at_gear(compilation, dims)
     )
     if stage == "atc":
         return _commands(compilation, graphs, form)
@@ -51,7 +50,7 @@ def _text(compilation: Compilation, parts: list[Part], graphs: list[DeviceGraph]
     by_part = {d.part: d.graph for d in graphs}
     made: list[str] = []
     for part in parts:
-        where = compilation.options["soc_version"] if part.on_device else "the CPU"
+        where = compilation.options.soc_version if part.on_device else "the CPU"
         made.append(f"# {part.name}: {len(part.ops)} nodes on {where}\n")
         if part in by_part:
             made.append(graph_text(by_part[part]) + "\n")
@@ -69,7 +68,7 @@ def _commands(compilation: Compilation, graphs: list[DeviceGraph], form: str) ->
     commands = [atc.command(d.graph.name, compilation.options, extra) for d in graphs]
     if form == "json":
         return json.dumps(commands, indent=1) + "\n"
-    notes = [f"# {line}" for line in atc.remarks(compilation.target.name, compilation.options)]
+    notes = [f"# {line}" for line in atc.remarks(compilation.options)]
     return "\n".join([*notes, *map(atc.text, commands)]) + "\n"
 
 

@@ -27,7 +27,7 @@ class Earlier:
             return None
         if not model.endswith(".onnx") or not Path(model).is_file():
             return None
-        deciding = {name: how[name] for name in ("shapes", "dims", "options")}
+        deciding = {name: how[name] for name in ("shapes", "dims", "given")}
         cache = Cache()
         how = {"target": target, "save_stages": save_stages, **deciding}
         return cls(ArtifactCache(cache), Request(Path(model), how, Stamps(cache)))

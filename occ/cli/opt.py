@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 @options.model
 @click.option("-p", "--passes", default="", metavar="'fold,fuse{max-ops=4}'", help="Passes to run, in order.")
 @options.target
+@options.target_options
 @click.option("--rules", "rules", multiple=True, metavar="FILE", help="Load rules, passes and operators.")
 @click.option("--verify", is_flag=True, help="Check the module after every pass.")
 @click.option("--list", "list_", is_flag=True, help="Print the pipeline of the target, in the form that -p takes.")
 @pass_options
 def command(
-    model: str, passes: str, target: str, rules: tuple[str, ...], verify: bool, list_: bool, **how: object
-) -> None:
+    model: str, passes: str, target: str, given: tuple[str, ...], rules: tuple[str, ...], verify: bool, list_: bool,
+    **how: object,
+) -> None:  # fmt: skip
     """Run passes on MODEL and print the result. `occ opt - -t cpu --list` prints a target's own pipeline."""
     from occ.compiler.driver.compilation import load_module
     from occ.compiler.driver.plugins import extensions
@@ -38,20 +40,23 @@ def command(
     looking = Looking.take(how)
     loaded = extensions([*options.project_rules(), *rules])
     found = get_target(target)
+    read = found.options.read(target, options.pairs(given, "-C"))
     if list_:
-        for stage, inside in pipeline_for(found, loaded.passes).items():
+        for stage, inside in pipeline_for(found, read, loaded.passes).items():
             click.echo(f"{stage:10} {','.join(map(str, inside))}")
         return
     pipeline = parse_pipeline(passes, loaded.passes)
     source = options.source_of(model)
     m = load_module(source)
-    context = Context(found, source=model, rules=tuple(loaded.rules))
+    context = Context(found, read.machine, source=model, rules=tuple(loaded.rules))
     manager = Manager(verify, looking.listeners, looking.bisect_limit, looking.stop_after, files=loaded.files)
 
     def restore(number: int) -> Module:
         again, first = load_module(source), Manager(limit=number)
         with suppress(Stopped):
-            first.run(again, pipeline, Context(found, source=model, rules=tuple(loaded.rules)), typed=False)
+            first.run(
+                again, pipeline, Context(found, read.machine, source=model, rules=tuple(loaded.rules)), typed=False
+            )
         return again
 
     manager.restore = restore

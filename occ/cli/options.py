@@ -23,6 +23,13 @@ threads = click.option(
     "--threads", type=int, default=None, help="Threads of a run; OCC_NUM_THREADS or all processors by default."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print data and errors as JSON, an object a line.")
+target_options = click.option(
+    "-C",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set an option of the target; `occ targets TARGET` lists them.",
+)
 _COMPILE = (
     click.option(
         "--shape",
@@ -32,13 +39,7 @@ _COMPILE = (
         help="Fix the extents of an input; a name keeps one symbolic.",
     ),
     click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim."),
-    click.option(
-        "-C",
-        "options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Set an option of the target; `occ targets TARGET` lists them.",
-    ),
+    target_options,
     click.option(
         "--rules", "rules", multiple=True, metavar="FILE", help="Load fusion and rewrite rules, passes and operators."
     ),
@@ -91,7 +92,7 @@ def dims_of(values: Sequence[str]) -> dict[str, int]:
 
 
 def settings(
-    target: str, shapes: Sequence[str], dims: Sequence[str], options: Sequence[str], no_cache: bool, jobs: int,
+    target: str, shapes: Sequence[str], dims: Sequence[str], given: Sequence[str], no_cache: bool, jobs: int,
     verify: bool, rules: Sequence[str] = (), **more: Any,
 ) -> Settings:  # fmt: skip
     """The settings that the options of a command describe."""
@@ -100,8 +101,8 @@ def settings(
 
     overrides = Overrides(shapes_of(shapes), dims_of(dims))
     loaded = [*project_rules(), *rules]
-    given = pairs(options, "-C")
-    return Settings(target, overrides, given, cache=not no_cache, jobs=jobs, verify=verify, rules=loaded, **more)
+    options = pairs(given, "-C")
+    return Settings(target, overrides, options, cache=not no_cache, jobs=jobs, verify=verify, rules=loaded, **more)
 
 
 def project_rules() -> list[str]:

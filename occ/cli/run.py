@@ -50,7 +50,7 @@ def command(
 
     sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
     if options.is_artifact(model):
-        given = options.pairs(how["options"], "-C")  # pyright: ignore[reportArgumentType]
+        given = options.pairs(how["given"], "-C")  # pyright: ignore[reportArgumentType]
         session = open_session(Artifact.load(model), threads, simulate=simulate, options=given)
     else:
         with progress() as tell:

@@ -20,13 +20,13 @@ def command(name: str | None, as_json: bool) -> None:
     for t in listed:
         if as_json:
             choices = {
-                k: {"default": o.default, "choices": list(o.choices), "doc": o.doc} for k, o in t.options.items()
+                k: {"default": o.default, "choices": list(o.choices), "doc": o.doc} for k, o in t.options.table.items()
             }
             click.echo(json.dumps({"name": t.name, "doc": t.doc, "family": t.family, "options": choices}))
             continue
         click.echo(f"{t.name:12} {t.doc}")
         if name:
-            for key, o in t.options.items():
+            for key, o in t.options.table.items():
                 click.echo(
                     f"  -C {key}={o.default}  {o.doc}"
                     + (f" (one of {', '.join(map(str, o.choices))})" if o.choices else "")

@@ -7,10 +7,10 @@ import pytest
 from building import model_of, reference
 from simulating import built, worst
 
-from occ.compiler.codegen_cann.graph.gears import OPTIONS
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.ge_simulator.reader import read
+from occ.compiler.target.ascend import GEARS
 from occ.runtime.errors import RunError
 
 RNG = np.random.default_rng(5)
@@ -104,7 +104,7 @@ def test_gears_that_do_not_fit_are_refused(text: str, options: dict[str, str], s
     weights = BATCH_WEIGHTS if text is BATCH else {"k": random(2, 3, 3, 3)} if text is IMAGE else {}
     with pytest.raises(CompileError, match=said):
         built(model_of(text, weights), **options)
-    assert set(options) <= set(OPTIONS)
+    assert set(options) <= set(GEARS)
 
 
 def test_a_graph_that_depends_on_extents_is_refused():

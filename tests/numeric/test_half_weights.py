@@ -120,7 +120,7 @@ def test_convolutions_of_half_floats(kind: str, channels: int, out: int, taps: i
 
 
 def test_f16_is_widened_by_vector_instructions(tmp_path: Path) -> None:
-    if not machine_of({}).widens_f16 or shutil.which("objdump") is None:
+    if not machine_of().widens_f16 or shutil.which("objdump") is None:
         pytest.skip("needs a processor with f16c, and objdump")
     model, _, _ = behind_a_cast("f16", 1, gemm=False)
     artifact = Compilation(model, Settings("cpu")).artifact()

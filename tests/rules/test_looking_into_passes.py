@@ -10,6 +10,8 @@ import pytest
 from building import model_of
 
 import occ
+from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
+from occ.compiler.target.target import TARGETS
 
 PASSES = """
 from dataclasses import dataclass
@@ -94,10 +96,43 @@ def test_passes_stop_where_they_are_told_to(net, occ_cli) -> None:
 def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
     listed = occ_cli("opt", net, "-t", "cpu-jit", "--list").out.splitlines()
     stages = dict(line.split() for line in listed if len(line.split()) == 2)
-    assert stages["scheduled"] == "lower-te{split=True}"
+    assert stages["scheduled"] == "lower-te{split=true}"
     m = occ_cli("opt", net, "-p", stages["inferred"] + "," + stages["canonical"], "--verify")
     assert m.code == 0
     assert "BatchNormalization(" not in m.out
+
+
+@pytest.mark.parametrize(
+    ("options", "added", "removed"),
+    [
+        ("strassen=on", {"use-strassen"}, set()),
+        ("winograd=off", set(), {"use-winograd"}),
+        ("precision=int8", {"round-operands{to=int8}"}, set()),
+        ("qdq=float", set(), {"use-integers"}),
+        ("late=off", {"defer{refuse=true}"}, {"defer"}),
+        ("schedule=fallback", {"schedule{fallback=true}"}, {"schedule"}),
+    ],
+)
+def test_options_decide_what_runs(occ_cli, options, added, removed) -> None:
+    before, after = (
+        {p for line in occ_cli("opt", "-", "--list", *given).out.splitlines() for p in line.split()[1].split(",")}
+        for given in ((), ("-C", options))
+    )
+    assert (after - before, before - after) == (added, removed)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_every_pass_of_a_pipeline_is_read_as_it_is_printed(target) -> None:
+    other = {key: o.choices[-1] for key, o in target.options.table.items() if o.choices and "ascend" not in target.name}
+    for options in (target.options, target.options.read(target.name, other)):
+        for passes in pipeline_for(target, options).values():
+            assert parse_pipeline(",".join(map(str, passes))) == list(passes)
+
+
+def test_an_option_that_the_target_has_not_is_named(occ_cli) -> None:
+    refused = occ_cli("opt", "-", "--list", "-t", "interp", "-C", "strassen=on")
+    assert refused.code == 2
+    assert "`interp` has no option `strassen`" in refused.err
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])

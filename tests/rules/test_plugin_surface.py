@@ -9,9 +9,9 @@ import occ.plugin
 ROOT = Path(__file__).parents[2]
 SURFACE = """
     Artifact Axis Binary Bitcast Call Cast CompileError Const Context DType Dim Expr Index LIBRARY Load LowerTe Module Op
-    Option PIPELINES Pass PlanMemory Reduce Rewriter Scatter Select Size Stage Sym Target TeFunc Value c_kernel call cast
-    clamp equal error extensions fusion halide_kernel literal manifest maximum minimum not_equal operator rebuild rewrite
-    stored_weights te_kernel where
+    Options Pass PlanMemory Reduce Rewriter Scatter Select Size Stage Sym Target TeFunc Value c_kernel call cast
+    clamp equal error extensions fusion halide_kernel literal manifest maximum minimum not_equal operator option pipelines rebuild
+    rewrite stored_weights te_kernel where
 """
 
 

@@ -7,8 +7,7 @@ that this is the same graph for all gears is then known and not guessed. A Resha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,14 +16,9 @@ from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
+from occ.compiler.target.ascend import AscendOptions
 
-OPTIONS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 _MOST = 100
-
-
-def asked(options: Mapping[str, Any]) -> str:
-    """The gear option that is given, or empty."""
-    return next((k for k in OPTIONS if options[k]), "")
 
 
 def _unknown(m: Module, axes: Sequence[int] | None = None) -> list[str]:
@@ -43,21 +37,22 @@ def _unknown(m: Module, axes: Sequence[int] | None = None) -> list[str]:
     return found
 
 
-def gears(m: Module, options: Mapping[str, Any]) -> list[dict[str, int]]:
+def gears(m: Module, options: AscendOptions) -> list[dict[str, int]]:
     """Values of the symbols of each gear.
 
     Raises:
         CompileError: OCC0603 the option does not fit the symbolic dims; OCC0305 other dims are symbolic as well.
     """
-    key = asked(options)
-    rows = [[_number(key, v) for v in row.split(",")] for row in options[key].strip(";").split(";")]
+    key = options.gears
+    given: str = getattr(options, key)
+    rows = [[_number(key, v) for v in row.split(",")] for row in given.strip(";").split(";")]
     if key == "dynamic_batch_size":
         symbols, rows = _unknown(m, (0,))[:1], [[v] for v in rows[0]]
     else:
         symbols = _unknown(m, (2, 3) if key == "dynamic_image_size" else None)
     if not symbols or any(len(row) != len(symbols) for row in rows):
         raise error(
-            "OCC0603", f"`{key}={options[key]}` does not fit the symbolic extents of the inputs: {', '.join(symbols) or 'none'}",
+            "OCC0603", f"`{key}={given}` does not fit the symbolic extents of the inputs: {', '.join(symbols) or 'none'}",
             help="give one value for each, in this order, and `;` between gears",
         )  # fmt: skip
     if not 2 <= len(rows) <= _MOST:
@@ -75,13 +70,13 @@ def _number(key: str, text: str) -> int:
     return int(text)
 
 
-def arguments(m: Module, options: Mapping[str, Any]) -> list[str]:
+def arguments(m: Module, options: AscendOptions) -> list[str]:
     """The arguments of atc for the gears of a model.
 
     Raises:
         CompileError: OCC0305 the name of an input cannot stand in an argument of atc.
     """
-    key = asked(options)
+    key = options.gears
     if not key:
         return []
     shapes: list[str] = []
@@ -91,7 +86,7 @@ def arguments(m: Module, options: Mapping[str, Any]) -> list[str]:
                 "OCC0305", f"atc takes no gears for an input named `{shorten(arg.name)}`", help="rename the input"
             )
         shapes.append(f"{arg.name}:{','.join(str(d) if isinstance(d, int) else '-1' for d in arg.tensor.dims)}")
-    made = [f"--input_shape={';'.join(shapes)}", f"--{key}={options[key]}"]
+    made = [f"--input_shape={';'.join(shapes)}", f"--{key}={getattr(options, key)}"]
     return [*made, f"--input_format={'NCHW' if key == 'dynamic_image_size' else 'ND'}"]
 
 

@@ -11,16 +11,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Graph, Node
 from occ.compiler.diagnostics import error, shorten
-from occ.compiler.target.ascend import OLD, precision_of
+from occ.compiler.target.ascend import AscendOptions
 
 _SEEDS = frozenset({"Log", "Log1p"})
 _BOUNDED = frozenset({"HardSigmoid", "LayerNorm", "Relu", "Sigmoid", "SoftmaxV2", "Tanh"})
@@ -30,28 +29,28 @@ _PRODUCTS = ("BatchMatMul", "Conv", "Einsum", "MatMul")
 _LEAST = 2.0**-25  # half of the smallest number of half precision: what is less becomes zero
 
 
-def mark(graph: Graph, options: Mapping[str, Any]) -> None:
+def mark(graph: Graph, options: AscendOptions) -> None:
     """Mark the nodes of a graph that keep their precision, as the options say.
 
     Raises:
         CompileError: OCC0603 `keep_dtype` is neither `auto` nor `off` nor a file that can be read.
     """
-    if precision_of(options) == "origin" or options["keep_dtype"] == "off":
+    if options.precision == "origin" or options.keep_dtype == "off":
         return
     for g in graph.all():
-        kept = _sensitive(g) if options["keep_dtype"] == "auto" else _named(g, listed(options["keep_dtype"]))
+        kept = _sensitive(g) if options.keep_dtype == "auto" else _named(g, listed(options.keep_dtype))
         for node in kept:
             node.attrs["_keep_dtype"] = 1
 
 
-def remarks(graphs: Iterable[Graph], target: str) -> list[str]:
+def remarks(graphs: Iterable[Graph], options: AscendOptions) -> list[str]:
     """What a user should know about the nodes that keep their precision."""
     kept = [n for graph in graphs for g in graph.all() for n in g.nodes if "_keep_dtype" in n.attrs]
     made = (
         [f"{len(kept)} nodes keep FLOAT (`_keep_dtype`), most of them because they lead to a logarithm"] if kept else []
     )
     products = sum(n.type.startswith(_PRODUCTS) for n in kept)
-    if products and target in OLD:
+    if products and options.fp16_only:
         made.append(
             f"{products} of them are products, whose operands the matrix unit of this chip has in half precision: small"
             " values beside large ones are lost; `ascend910b` computes these in fp32"

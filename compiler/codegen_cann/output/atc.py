@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from occ.compiler.target.ascend import OLD, precision_argument, precision_of
+from occ.compiler.target.ascend import AscendOptions
 
 
-def command(name: str, options: Mapping[str, Any], gears: Sequence[str] = ()) -> list[str]:
+def command(name: str, options: AscendOptions, gears: Sequence[str] = ()) -> list[str]:
     """The arguments of `atc` for the part `name`, to be run in the folder of its `.air` file.
 
     Args:
@@ -19,14 +18,14 @@ def command(name: str, options: Mapping[str, Any], gears: Sequence[str] = ()) ->
     """
     made = [
         "atc", "--mode=0", "--framework=1", f"--model={name}.air", f"--output={name}",
-        f"--soc_version={options['soc_version']}", precision_argument(options), *gears,
+        f"--soc_version={options.soc_version}", options.precision_argument, *gears,
     ]  # fmt: skip
-    if options["op_select_impl_mode"]:
-        made.append(f"--op_select_implmode={options['op_select_impl_mode']}")
-    if options["optypelist_for_implmode"]:
-        made.append(f"--optypelist_for_implmode={options['optypelist_for_implmode']}")
-    if options["fusion_switch_file"]:
-        made.append(f"--fusion_switch_file={options['fusion_switch_file']}")
+    if options.op_select_impl_mode:
+        made.append(f"--op_select_implmode={options.op_select_impl_mode}")
+    if options.optypelist_for_implmode:
+        made.append(f"--optypelist_for_implmode={options.optypelist_for_implmode}")
+    if options.fusion_switch_file:
+        made.append(f"--fusion_switch_file={options.fusion_switch_file}")
     return made
 
 
@@ -35,16 +34,15 @@ def text(arguments: Sequence[str]) -> str:
     return shlex.join(arguments)
 
 
-def remarks(target: str, options: Mapping[str, Any]) -> list[str]:
+def remarks(options: AscendOptions) -> list[str]:
     """What a user should know about the precision that was asked for."""
-    mode = precision_of(options)
-    soc = options["soc_version"]
+    mode, soc = options.precision, options.soc_version
     match mode:
         case "fp16":
             return [
                 f"FLOAT is computed in half precision on {soc} (precision_mode_v2=fp16); results differ by about 1e-3"
             ]
-        case "origin" if target in OLD:
+        case "origin" if options.fp16_only:
             return [
                 f"the matrix unit of {soc} has no fp32: if atc finds no kernel, build with"
                 " `-C precision_mode_v2=cube_fp16in_fp32out` (or fp16, which atc would take silently)"

@@ -27,7 +27,7 @@ _DEEPEST = 1 << 16  # terms of a sum of products of codes that i32 holds
 
 @dataclass(frozen=True)
 class RoundOperands(Pass):
-    """Rounds the operands of MatMul, Gemm and Conv with constant f32 weights as `-C precision` says.
+    """Rounds the operands of MatMul, Gemm and Conv with constant f32 weights. Runs if `-C precision` asks for it.
 
     To bf16, and sums stay f32; or of MatMul and Gemm to codes of 8 bits: 255 steps from the least to the greatest element of a
     row, and multiples of a step for each column of the weight. Those that a model stores in 8 bits are found again.
@@ -36,7 +36,7 @@ class RoundOperands(Pass):
     `%r = row_range(%x)  %c = row_codes(%x, %r)  %s = MatMulInteger(%c, @w.i8)  %y = from_row_codes(%s, %r, @scale, @total)`
     """
 
-    to: str = ""  # `bf16`, `int8`, or `f32` for nothing; empty takes what the option of the target says
+    to: str = "bf16"  # or `int8`
     least: int = 1 << 18  # multiplications: smaller products take no time worth an error
 
     reuse: int = 0  # multiplications for each element of the left side and of the result; 0 takes what pays
@@ -44,12 +44,9 @@ class RoundOperands(Pass):
     name: ClassVar[str] = "round-operands"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        to = self.to or ctx.options.get("precision", "f32")
-        if to == "f32":
-            return False
-        rw, changes, reuse = Rewriter(m), 0, self.reuse or _REUSE[to]
+        rw, changes, reuse = Rewriter(m), 0, self.reuse or _REUSE[self.to]
         for func in m.funcs.values():
-            rounding = (_ToBf16 if to == "bf16" else _ToCodes)(rw)
+            rounding = (_ToBf16 if self.to == "bf16" else _ToCodes)(rw)
             for op in list(func.body):
                 if _is_product(op, self.least, reuse) and rounding.takes(op):
                     w = op.operands[1]

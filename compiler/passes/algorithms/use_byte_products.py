@@ -15,7 +15,6 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.round_operands import is_rounded
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.narrow_weights import narrowed
-from occ.compiler.target.machine import machine_of
 from occ.runtime.mapped import release
 
 _LEAST = 4  # columns of a weight: fewer are no vector
@@ -162,7 +161,7 @@ class UseDot(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
-        pairs = self.bf16 or machine_of(ctx.options).dots_bf16
+        pairs = self.bf16 or ctx.machine.dots_bf16
         changes = rw.apply({**RULES, **(BF16_RULES if pairs else {})})
         erase_dead(m)
         m.drop_unused_weights()

@@ -16,7 +16,6 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.layout_weights import panel_width
-from occ.compiler.target.machine import machine_of
 
 # Measured on Zen 5, whole networks on one thread against plain products: 1.10 with 128 rows, 1.11 with 197, weights of 768 x 768
 # and more. Before panels were fetched ahead: 0.98 with 64 rows; 1.03 with 1500 rows and weights of 384 x 384 and more.
@@ -28,7 +27,7 @@ _Key = tuple[str, bool, float]  # name of a weight, whether it is transposed, it
 
 @dataclass(frozen=True)
 class UseStrassen(Pass):
-    """Replaces products of f32 with large enough constants by `strassen`, if `-C strassen=on` asks for it.
+    """Replaces products of f32 with large enough constants by `strassen`. Runs if `-C strassen=on` asks for it.
 
     The right operands of its seven products are combined now, and grow by 1.75.
 
@@ -38,9 +37,7 @@ class UseStrassen(Pass):
     name: ClassVar[str] = "use-strassen"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        if ctx.options.get("strassen") != "on":
-            return False
-        lanes = machine_of(ctx.options).lanes(32)
+        lanes = ctx.machine.lanes(32)
         rw = Rewriter(m)
         made: dict[_Key, Weight] = {}
         used = 0

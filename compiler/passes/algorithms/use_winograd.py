@@ -11,7 +11,6 @@ from occ.compiler.ir.ops.own.winograd import TAPS, transformed_weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
-from occ.compiler.target.machine import machine_of
 from occ.runtime.mapped import release
 
 _LEAST_CHANNELS = 32  # below, the transforms cost more than the multiplications that they save
@@ -30,9 +29,7 @@ class UseWinograd(Pass):
     name: ClassVar[str] = "use-winograd"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        if ctx.options.get("winograd") == "off":
-            return False
-        lanes = machine_of(ctx.options).lanes(32)
+        lanes = ctx.machine.lanes(32)
         rw = Rewriter(m)
         made: dict[str, Weight] = {}
         used = 0

@@ -139,8 +139,6 @@ class UseIntegers(Pass):
     name: ClassVar[str] = "use-integers"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        if ctx.options.get("qdq") == "float":
-            return False
         rw = Rewriter(m)
         with np.errstate(all="ignore"):
             changes = rw.apply(RULES)

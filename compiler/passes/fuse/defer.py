@@ -20,6 +20,8 @@ class Defer(Pass):
     `%y = Reshape(%x, %s)` --> `%y = late(%x, %s) do (%a, %b) { %r = Reshape(%a, %b)  yield %r }`
     """
 
+    refuse: bool = False  # report such an op instead
+
     name: ClassVar[str] = "defer"
 
     def run(self, m: Module, ctx: Context) -> bool:
@@ -28,7 +30,7 @@ class Defer(Pass):
         for func in m.funcs.values():
             for op in func.body.body:
                 if is_late(op):
-                    if ctx.options.get("late") == "off":
+                    if self.refuse:
                         _refuse(op, ctx)
                         continue
                     _defer(op, rw)

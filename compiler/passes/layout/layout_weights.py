@@ -10,7 +10,6 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.target.machine import machine_of
 from occ.runtime.mapped import release
 
 PACKED = ("f64", "f32", "f16", "bf16")  # element types with kernels that take panels
@@ -28,7 +27,7 @@ class LayoutWeights(Pass):
     name: ClassVar[str] = "layout-weights"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        lanes = self.lanes or machine_of(ctx.options).lanes(32)
+        lanes = self.lanes or ctx.machine.lanes(32)
         packed: dict[tuple[str, Layout], Weight] = {}
         for op in list(m.walk()):
             layout = weight_layout(op, lanes)

@@ -13,7 +13,6 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.target.machine import machine_of
 
 _MOST_ROWS = 8  # with more, the multiply-adds hide the reading, and widening is in their way
 _PIECE = 1 << 20  # elements that are looked at together
@@ -34,7 +33,7 @@ class NarrowWeights(Pass):
     name: ClassVar[str] = "narrow-weights"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        half = machine_of(ctx.options).widens_f16
+        half = ctx.machine.widens_f16
         narrow = 0
         for w in list(m.weights.values()):
             if w.data.size < self.least or not _is_streamed(w) or (data := narrowed(w.data, f16=half)) is None:

@@ -22,7 +22,7 @@ from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
 from occ.compiler.passes.te.inline import nominal
 from occ.compiler.passes.te.lanes import COMBINE, in_lanes, separate
-from occ.compiler.target.machine import Machine, machine_of
+from occ.compiler.target.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,15 @@ class Schedule(Pass):
     `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same `with schedule { out.split(..)  acc.compute_at(..) }`
     """
 
+    fallback: bool = False  # plain loops for all kernels: the baseline of measurements
+
     name: ClassVar[str] = "schedule"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        machine = machine_of(ctx.options)
-        make = plain if ctx.options.get("schedule") == "fallback" else scheduled
+        make = plain if self.fallback else scheduled
         hints = ctx.tune(m) if ctx.tune is not None else {}
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
-        made = {name: make(f, machine) for name, f in m.te.items() if not f.source}
+        made = {name: make(f, ctx.machine) for name, f in m.te.items() if not f.source}
         changed = [name for name, f in made.items() if f != m.te[name]]
         m.te |= made
         ctx.hits["schedule"] += len(changed)

@@ -4,26 +4,36 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from occ.plugin import (
     LIBRARY,
-    PIPELINES,
     Artifact,
     LowerTe,
-    Option,
+    Options,
     PlanMemory,
     Target,
     error,
     manifest,
+    option,
+    pipelines,
     stored_weights,
 )
 from occ_toy.emit import C_TYPES, source
 
 
-def pipeline():
+@dataclass(frozen=True)
+class ToyOptions(Options):
+    """What `-C` sets."""
+
+    optimise: Literal["0", "1", "2", "3"] = option("2", "level of the C compiler")
+
+
+def pipeline(options):
     """That of `cpu-jit` up to `fused`; then every stage of a te function becomes a function of its own."""
-    jit = PIPELINES["cpu-jit"]
+    jit = pipelines.cpu_jit()
     return {**jit, "layout": (), "scheduled": (LowerTe(split=True),), "lowered": (PlanMemory(),)}
 
 
@@ -39,7 +49,7 @@ def generate(m, options):
     if not m.te:
         return Artifact(made, weights)
     c = text(m)
-    return Artifact(made, weights, compiled(c, options["optimise"]), {"src/kernels.c": c.encode()})
+    return Artifact(made, weights, compiled(c, options.optimise), {"src/kernels.c": c.encode()})
 
 
 def compiled(c, level):
@@ -62,7 +72,7 @@ TOY = Target(
     doc="plain C, one loop nest for each stage",
     family="plugin",
     texts=("c",),
-    options={"optimise": Option("2", ("0", "1", "2", "3"), "level of the C compiler")},
+    options=ToyOptions(),
     dtypes=frozenset(C_TYPES),
     pipeline=pipeline,
     generate=generate,

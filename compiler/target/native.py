@@ -1,0 +1,58 @@
+"""The options of the targets that run on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from occ.compiler.target.machine import Machine, machine_of
+from occ.compiler.target.option import Options, option
+
+
+@dataclass(frozen=True)
+class _LateOptions(Options):
+    late: Literal["on", "off"] = option("on", "`off` refuses nodes that would have to be compiled at run time")
+
+
+@dataclass(frozen=True)
+class InterpOptions(Options):
+    """Options of `interp`."""
+
+    qdq: Literal["integer", "float"] = option(
+        "integer",
+        "operators between DequantizeLinear and QuantizeLinear: on their integers, as onnxruntime does, or in f32",
+    )
+
+
+@dataclass(frozen=True)
+class JitOptions(InterpOptions, _LateOptions):
+    """Options of `cpu-jit`."""
+
+
+@dataclass(frozen=True)
+class CpuOptions(JitOptions):
+    """Options of `cpu`."""
+
+    halide_target: str = option(
+        "host", "Halide target triple; anything but `host` gives objects for another machine", key="halide.target"
+    )
+    schedule: Literal["rules", "fallback"] = option(
+        "rules", "`fallback` gives all kernels plain loops: the baseline of measurements"
+    )
+    precision: Literal["f32", "bf16", "int8"] = option(
+        "f32",
+        "of the operands of products with constant f32 weights: `bf16` is up to twice as fast, and off by 0.2 %; `int8` is up to "
+        "three times as fast, and off by 1 %",
+    )
+    winograd: Literal["auto", "off"] = option(
+        "auto", "3x3 convolutions by Winograd's method: up to 3 times as fast, weights 4 times as large"
+    )
+    strassen: Literal["off", "on"] = option(
+        "off",
+        "large products with constant matrices by Strassen's method: a few percent faster, weights 1.75 times as large",
+    )
+
+    @property
+    def machine(self) -> Machine:
+        """The CPU that `halide.target` names."""
+        return machine_of(self.halide_target)
