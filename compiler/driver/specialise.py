@@ -103,9 +103,7 @@ def _concrete(m: Module, operands: Sequence[Any], constant: Sequence[bool]) -> M
     for arg, x, is_constant in zip(m.main.args, operands, constant, strict=True):
         array = np.asarray(x)
         if is_constant:
-            weight = m.add_weight(arg.name, array)
-            for user, k in list(arg.uses):
-                user.set_operand(k, weight)
+            arg.replace_uses(m.add_weight(arg.name, array))
         else:
             arg.type = TensorType(from_numpy(array.dtype), array.shape)
             kept.append(arg)

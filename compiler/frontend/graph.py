@@ -20,6 +20,7 @@ from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops import registry
 from occ.compiler.ir.ops.spec import FormalSignature, attr_kind, attr_value
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
 
@@ -175,7 +176,7 @@ class GraphImporter:
         if name == "Scan" and schema is not None and schema.since_version == 8 and "body" in regions:
             if op.operands and op.operands[0] is not None:
                 self.sink.error("OCC0301", "`Scan` of opset 8 with `sequence_lens` is not supported", where=where)
-            op.set_operands(op.operands[1:])
+            Rewriter(self.m).replace_operands(op, op.operands[1:])
             outline_batches(self.m, op, regions["body"])
         elif regions:
             outline(self.m, op, regions)

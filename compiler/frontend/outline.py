@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region, outer_values
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
 _HEAD = {"Loop": 2}  # operands that are there before the variadic ones, absent or not
@@ -19,18 +20,20 @@ def outline(m: Module, op: Op, regions: Mapping[str, Region]) -> None:
         op: an op without captures yet.
         regions: sub-graphs by the attribute that holds them.
     """
+    rw = Rewriter(m)
     captured: dict[Value, None] = {}
     for region in regions.values():
         captured |= dict.fromkeys(v for v in outer_values(region) if not isinstance(v, Weight))
     for attr, region in regions.items():
         name = m.unused_func(f"{op.name.lower()}.{attr}")
-        args = {v: region.add_arg(None, v.name) for v in captured}
-        _redirect(region, args)
+        args: dict[Value, Value | None] = {v: region.add_arg(None, v.name) for v in captured}
+        for inner in region.walk():
+            rw.map_operands(inner, args)
         m.funcs[name] = Func(name, region, [])
         op.attrs[attr] = FuncRef(name)
     op.attrs["captures"] = len(captured)
     operands = [*op.operands, *[None] * (_HEAD.get(op.name, 0) - len(op.operands))]
-    op.set_operands([*operands, *captured])
+    rw.replace_operands(op, [*operands, *captured])
 
 
 def outline_batches(m: Module, op: Op, body: Region) -> None:
@@ -51,12 +54,3 @@ def outline_batches(m: Module, op: Op, body: Region) -> None:
     batch.insert(Op("yield", inner.results, {}, ()))
     op.attrs["num_scan_inputs"] = len(args)
     outline(m, op, {"body": batch})
-
-
-def _redirect(region: Region, args: Mapping[Value, Value]) -> None:
-    for inner in region.walk():
-        inner.set_operands(_mapped(inner.operands, args))
-
-
-def _mapped(operands: Sequence[Value | None], args: Mapping[Value, Value]) -> list[Value | None]:
-    return [v if v is None else args.get(v, v) for v in operands]

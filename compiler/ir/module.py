@@ -14,6 +14,7 @@ from occ.compiler.ir.spill import Spill
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.runtime.mapped import release
 
 DATA_LABEL = "?"  # label of a symbol that no input has: an op binds it when it runs
 
@@ -102,6 +103,20 @@ class Module:
             name = f"{hint}.{n}"
         weight = self.weights[name] = Weight(name, self._spill.keep(data), type)
         return weight
+
+    def exchange_weight(self, old: Weight, new: Weight) -> None:
+        """Let all that reads one constant read another one, and forget the first."""
+        old.replace_uses(new)
+        self.release_weight(old)
+
+    def release_weight(self, weight: Weight) -> None:
+        """Give back the memory of a constant that something else was made from, and forget it if nothing reads it any more.
+
+        Passes call this for one constant after the other, because the weights of a model may be most of its memory.
+        """
+        release([weight.data])
+        if not weight.uses:
+            self.weights.pop(weight.name, None)
 
     def drop_unused_weights(self) -> int:
         """Forget the weights that nothing reads; gives their number."""

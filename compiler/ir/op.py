@@ -73,7 +73,7 @@ class Op:
         return tuple(v for v in self._operands if v is not None)
 
     def set_operands(self, operands: Iterable[Value | None]) -> None:
-        """Replace all operands. Only the rewriter and builders call this."""
+        """Replace all operands. Only the rewriter and what makes ops calls this; tests/unit/test_mutation.py checks it."""
         for k, value in enumerate(self._operands):
             if value is not None:
                 value.uses.pop((self, k), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.location import fuse
@@ -51,29 +51,49 @@ class Rewriter:
                 new.name = old.name
         if maker is not None:
             self._touched.append(maker)
-        for user, k in list(old.uses):
-            user.set_operand(k, new)
-            self._touched.append(user)
+        self._touched += [user for user, _ in old.uses]
+        old.replace_uses(new)
 
     def erase(self, op: Op) -> None:
         """Remove an op whose results nothing reads."""
         assert not any(r.uses for r in op.results), f"{op} is still read"
         assert op.parent is not None
         self._touched += [v.defining_op for v in op.inputs if v.defining_op is not None]
-        for inner in op.walk():
-            inner.set_operands(())
+        _unlink(op)
         op.parent.remove(op)
 
-    def set_operand(self, op: Op, k: int, value: Value | None) -> None:
-        """Replace one operand."""
+    def exchange(self, op: Op, made: Op) -> Op:
+        """Put an op in the place of another one that has as many results or none that are read; gives it.
+
+        Names and locations stay: this is for passes after `fused`, where an op stands for what it stood for before.
+        """
+        assert op.parent is not None
+        op.parent.insert(made, op)
+        for old, new in zip(op.results, made.results, strict=False):
+            old.replace_uses(new)
+        self.erase(op)
+        return made
+
+    def replace_operand(self, op: Op, k: int, value: Value | None) -> None:
+        """Let an op read something else as its k-th operand."""
         op.set_operand(k, value)
         self._touched.append(op)
 
-    def move_into(self, op: Op, region: Region) -> None:
-        """Take an op out of its region and append it to another one."""
-        assert op.parent is not None
-        op.parent.remove(op)
-        region.insert(op)
+    def replace_operands(self, op: Op, values: Iterable[Value | None]) -> None:
+        """Let an op read something else, as many values as it likes."""
+        op.set_operands(values)
+        self._touched.append(op)
+
+    def map_operands(self, op: Op, values: Mapping[Value, Value | None]) -> None:
+        """Let an op read what `values` has for its operands; those that it does not have stay."""
+        self.replace_operands(op, [v if v is None else values.get(v, v) for v in op.operands])
+
+    def move(self, ops: Iterable[Op], region: Region, before: Op | None = None) -> None:
+        """Take ops out of their region and put them into another one, before an op of it or at its end."""
+        for op in ops:
+            assert op.parent is not None
+            op.parent.remove(op)
+            region.insert(op, before)
 
     def apply(self, rules: Mapping[str, Sequence[Rule]]) -> int:
         """Apply rules, by name of their root op, until none changes anything; gives the number of changes.
@@ -132,14 +152,10 @@ def _erase_dead(region: Region, rw: Rewriter) -> int:
     return erased
 
 
-def put_in_place(op: Op, made: Op) -> Op:
-    """Put an op in the place of another one that has one result as well; for passes behind `fused`, which keep no statistics of
-    rewrites.
-    """
-    assert op.parent is not None
-    op.parent.insert(made, op)
-    for user, k in list(op.result.uses):
-        user.set_operand(k, made.result)
+def _unlink(op: Op) -> None:
+    """Let an op and those in its regions read nothing; regions that another op has taken over stay as they are."""
     op.set_operands(())
-    op.parent.remove(op)
-    return made
+    for region in op.regions:
+        if region.owner is op:
+            for inner in region:
+                _unlink(inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,18 @@ class Value:
     def users(self) -> list[Op]:
         """The ops that read the value, each once."""
         return list(dict.fromkeys(op for op, _ in self.uses))
+
+    def replace_uses(self, new: Value, outside: Iterable[Op] = ()) -> None:
+        """Let what reads this value read another one; names and locations stay, see `Rewriter.replace_value`.
+
+        Args:
+            new: what is read from now on.
+            outside: ops that go on reading this value.
+        """
+        staying = set(outside)
+        for user, k in list(self.uses):
+            if user not in staying:
+                user.set_operand(k, new)
 
     @property
     def defining_op(self) -> Op | None:

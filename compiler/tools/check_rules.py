@@ -23,7 +23,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.passes.fuse.fuse_patterns import fit, hand_over, obstacle
+from occ.compiler.passes.fuse.fuse_patterns import fit, obstacle, to_foreign
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace
 from occ.compiler.passes.rules.rule import Fusion, Rewrite, Rule
@@ -127,7 +127,7 @@ def _apply(rule: Rule, made: Instance) -> str:
             if not reason and isinstance(rule, Fusion) and isinstance(rule.kernel, CKernel):
                 attrs, reason = fit(rule, rule.kernel, found)
                 if attrs is not None:
-                    hand_over(rule, found, attrs)
+                    to_foreign(rule, found, attrs, Rewriter(made.module))
                     _give_both(made, before)
             if not reason:
                 return ""
@@ -148,7 +148,7 @@ def _has_function(rule: Rule) -> bool:
 def _give_both(made: Instance, before: Sequence[Value]) -> None:
     """Let the instance give what its copy gives, and then what it gives itself."""
     after = made.region.yields
-    made.region.terminator.set_operands([*before, *after])
+    Rewriter(made.module).replace_operands(made.region.terminator, [*before, *after])
     numbered = [f"{w}_{k}" for w in ("before", "after") for k in range(len(after))]
     made.module.main.result_names = ["before", "after"] if len(after) == 1 else numbered
 
@@ -253,9 +253,7 @@ def _closed(module: Module, given: Sequence[np.ndarray]) -> Module:
     """The module with its inputs made constants."""
     body = module.main.body
     for arg, data in zip(list(body.args), given, strict=True):
-        weight = module.add_weight(arg.name, data)
-        for user, k in list(arg.uses):
-            user.set_operand(k, weight)
+        arg.replace_uses(module.add_weight(arg.name, data))
     body.args.clear()
     module.drop_unused_weights()
     return module

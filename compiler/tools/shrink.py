@@ -8,7 +8,7 @@ from occ.compiler.frontend.text import parse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import module_text, weight_offsets
-from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Weight
 
@@ -80,7 +80,7 @@ def _end_at(m: Module, k: int) -> bool:
     ops = body.body
     if k >= len(ops) - 1 or not ops[k].results:
         return False
-    body.terminator.set_operands([r for r in ops[k].results if isinstance(r.type, TensorType)])
+    Rewriter(m).replace_operands(body.terminator, [r for r in ops[k].results if isinstance(r.type, TensorType)])
     m.main.result_names = [r.name for r in ops[k].results if isinstance(r.type, TensorType)]
     return bool(m.main.result_names)
 
@@ -90,18 +90,15 @@ def _begin_behind(m: Module, first: int, last: int) -> bool:
     ops = m.main.body.body[first:last]
     for op in ops:
         for r in op.results:
-            users = [(u, i) for u, i in r.uses if u not in ops]
-            if not users or not isinstance(r.type, TensorType) or r.type.shape is None:
+            if all(u in ops for u, _ in r.uses) or not isinstance(r.type, TensorType) or r.type.shape is None:
                 continue
-            arg = m.main.body.add_arg(r.type, f"{r.name}.in")
-            for u, i in users:
-                u.set_operand(i, arg)
+            r.replace_uses(m.main.body.add_arg(r.type, f"{r.name}.in"), outside=ops)
     return bool(ops)
 
 
 def _drop_output(m: Module, k: int) -> bool:
     body = m.main.body
-    body.terminator.set_operands([v for j, v in enumerate(body.yields) if j != k])
+    Rewriter(m).replace_operands(body.terminator, [v for j, v in enumerate(body.yields) if j != k])
     m.main.result_names = [n for j, n in enumerate(m.main.result_names) if j != k]
     return True
 
@@ -115,6 +112,5 @@ def _bypass(m: Module, k: int) -> bool:
     same = [v for v in op.inputs if v.type == op.result.type and not isinstance(v, Weight)]
     if not same:
         return False
-    for user, i in list(op.result.uses):
-        user.set_operand(i, same[0])
+    op.result.replace_uses(same[0])
     return True

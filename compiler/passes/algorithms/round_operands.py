@@ -17,7 +17,6 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.weight_codes import column_codes
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.te.inline import nominal
-from occ.runtime.mapped import release
 
 # Multiplications for each element of the left side and of the result, below which rounding takes longer than it saves.
 _REUSE = {"bf16": 6, "int8": 48}
@@ -52,9 +51,8 @@ class RoundOperands(Pass):
                     w = op.operands[1]
                     rounding.product(op)
                     changes += 1
-                    if isinstance(w, Weight) and not w.uses:
-                        release([w.data])  # at once: the weights of a model may be most of its memory
-                        m.weights.pop(w.name, None)
+                    if isinstance(w, Weight):
+                        m.release_weight(w)
         m.drop_unused_weights()
         rw.hits["round-operands"] += changes
         return finish(rw, ctx, changes)
@@ -82,8 +80,8 @@ class _ToBf16:
             self._known[x] = b.Cast(b.Cast(x, to=BF16), to=F32)
         if w not in self._known:
             self._known[w] = self.rw.module.add_weight(f"{w.name}.bf16", _rounded(w.data))
-        self.rw.set_operand(op, 0, self._known[x])
-        self.rw.set_operand(op, 1, self._known[w])
+        self.rw.replace_operand(op, 0, self._known[x])
+        self.rw.replace_operand(op, 1, self._known[w])
 
 
 class _ToCodes:

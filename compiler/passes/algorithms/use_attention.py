@@ -168,4 +168,4 @@ def _rewrite(found: _Match, rw: Rewriter) -> None:
         maker = value.defining_op
         if maker is not None and maker.parent is not None and not value.uses:
             rw.erase(maker)
-    outline([scores.defining_op, *found.maps, made.defining_op], kind=KIND)
+    outline([scores.defining_op, *found.maps, made.defining_op], rw, kind=KIND)

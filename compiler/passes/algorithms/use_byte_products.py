@@ -15,7 +15,6 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.round_operands import is_rounded
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.narrow_weights import narrowed
-from occ.runtime.mapped import release
 
 _LEAST = 4  # columns of a weight: fewer are no vector
 _FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector
@@ -82,7 +81,7 @@ def rounded_convolution(op: Op, rw: Rewriter) -> bool:
         bias = b.constant(bias.data.reshape(-1, *[1] * (w.ndim - 2)))
     elif bias is not None:
         bias = b.Reshape(bias, b.constant(np.array([-1, *[1] * (w.ndim - 2)], np.int64)))
-    return _replace(op, made, bias, rw)
+    return _with_bias(op, made, bias, rw)
 
 
 def rounded_product(op: Op, rw: Rewriter) -> bool:
@@ -98,10 +97,10 @@ def rounded_product(op: Op, rw: Rewriter) -> bool:
     b = rw.builder(op)
     made = b.matmul_dot(x, b.constant(_in_groups(w, 0, 2)))
     bias = op.operands[2] if is_gemm and len(op.operands) > 2 else None
-    return _replace(op, made, bias, rw)
+    return _with_bias(op, made, bias, rw)
 
 
-def _replace(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
+def _with_bias(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
     """Put sums, and what is added to them, in the place of a product."""
     w = op.operands[1]
     b, dtype = rw.builder(op), op.result.tensor.dtype
@@ -110,9 +109,8 @@ def _replace(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
     if bias is not None:
         made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
     rw.replace(op, [made if dtype == F32 else b.Cast(made, to=dtype)])
-    if isinstance(w, Weight) and not w.uses:
-        release([w.data])  # at once: the weights of a model may be most of its memory
-        rw.module.weights.pop(w.name, None)
+    if isinstance(w, Weight):
+        rw.module.release_weight(w)
     return True
 
 

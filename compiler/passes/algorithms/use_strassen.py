@@ -47,8 +47,8 @@ class UseStrassen(Pass):
                     w = op.operands[1]
                     rw.replace(op, [_product(op, made, rw, m, lanes)])
                     used += 1
-                    if w is not None and not w.uses:
-                        m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
+                    if isinstance(w, Weight):
+                        m.release_weight(w)
         m.drop_unused_weights()
         rw.hits["use-strassen"] += used
         return finish(rw, ctx, used)

@@ -11,7 +11,6 @@ from occ.compiler.ir.ops.own.winograd import TAPS, transformed_weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
-from occ.runtime.mapped import release
 
 _LEAST_CHANNELS = 32  # below, the transforms cost more than the multiplications that they save
 _LEAST_SIZE = 5  # two tiles each way
@@ -39,13 +38,11 @@ class UseWinograd(Pass):
                 assert isinstance(w, Weight)
                 if w.name not in made:
                     made[w.name] = m.add_weight(f"{w.name}.winograd", transformed_weight(w.data))
-                    release([w.data])
                 x, _, bias = (*op.operands, None)[:3]
                 pads = tuple(op.a.pads or (0, 0, 0, 0))
                 rw.replace(op, [rw.builder(op).winograd(x, made[w.name], bias, pads=pads)])
                 used += 1
-                if not w.uses:
-                    m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
+                m.release_weight(w)
         m.drop_unused_weights()
         rw.hits["use-winograd"] += used
         return finish(rw, ctx, used)

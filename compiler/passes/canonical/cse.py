@@ -42,14 +42,13 @@ class Cse(Pass):
 def _merge_weights(m: Module) -> int:
     first: dict[Hashable, Weight] = {}
     merged = 0
-    for w in m.weights.values():
+    for w in list(m.weights.values()):
         if w.data.nbytes > _SMALL or w.data.dtype == object:
             continue
         kept = first.setdefault((str(w.type), w.data.tobytes()), w)
         if kept is not w:
             merged += len(w.uses) > 0
-            for op, k in list(w.uses):
-                op.set_operand(k, kept)
+            m.exchange_weight(w, kept)
     return merged
 
 

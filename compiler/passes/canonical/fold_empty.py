@@ -61,5 +61,5 @@ def _without_empty_operands(op: Op, rw: Rewriter) -> bool:
     if len(kept) == 1 and kept[0].type == op.result.type:
         rw.replace(op, kept)
         return True
-    op.set_operands(kept)
+    rw.replace_operands(op, kept)
     return True

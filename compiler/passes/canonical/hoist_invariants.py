@@ -47,11 +47,11 @@ def _hoist(op: Op, m: Module, rw: Rewriter) -> int:
         assert value is not None, "it is invariant"
         rw.replace_value(op.results[k], value)
     moved = [before + k for k in found]
-    op.set_operands(_to_end(op.operands, moved))
+    rw.replace_operands(op, _to_end(op.operands, moved))
     func.body.args[:] = _to_end(func.args, moved)
     op.results = tuple(v for k, v in enumerate(op.results) if k not in found)
     end = func.body.terminator
-    end.set_operands([v for k, v in enumerate(end.operands) if k - given not in found])
+    rw.replace_operands(end, [v for k, v in enumerate(end.operands) if k - given not in found])
     op.attrs["captures"] += len(found)
     return len(found)
 

@@ -42,8 +42,7 @@ def _drop_captures(op: Op, m: Module, rw: Rewriter) -> int:
         for f in funcs:
             arg = f.args[len(f.args) - n + k]
             if isinstance(value, Weight):
-                for user, j in list(arg.uses):
-                    rw.set_operand(user, j, value)
+                arg.replace_uses(value)
         if not any(f.args[len(f.args) - n + k].uses for f in funcs):
             kept.remove(k)
     if len(kept) == n:
@@ -51,6 +50,6 @@ def _drop_captures(op: Op, m: Module, rw: Rewriter) -> int:
     for f in funcs:
         captured = f.args[len(f.args) - n :]
         f.body.args[:] = [*f.args[: len(f.args) - n], *(captured[k] for k in kept)]
-    op.set_operands([*op.operands[:first], *(op.operands[first + k] for k in kept)])
+    rw.replace_operands(op, [*op.operands[:first], *(op.operands[first + k] for k in kept)])
     op.attrs["captures"] = len(kept)
     return n - len(kept)

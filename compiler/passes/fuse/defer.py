@@ -10,6 +10,7 @@ from occ.compiler.ir.late import foreign_types, is_late
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
 
@@ -60,15 +61,14 @@ def _defer(op: Op, rw: Rewriter) -> None:
     assert home is not None
     outer = list(dict.fromkeys(op.inputs))
     body = Region([v.type for v in outer], [v.name for v in outer])
-    inside = dict(zip(outer, body.args, strict=True))
+    inside: dict[Value, Value | None] = dict(zip(outer, body.args, strict=True))
     late = Op(
         "late", outer, {"op": op.name}, [r.type for r in op.results], result_names=[r.name for r in op.results],
         regions=[body], loc=op.loc,
     )  # fmt: skip
     home.insert(late, op)
     for old, new in zip(op.results, late.results, strict=True):
-        for user, k in list(old.uses):
-            rw.set_operand(user, k, new)
-    rw.move_into(op, body)
-    op.set_operands([v if v is None else inside[v] for v in op.operands])
+        old.replace_uses(new)
+    rw.move([op], body)
+    rw.map_operands(op, inside)
     body.insert(Op("yield", op.results, {}, ()))

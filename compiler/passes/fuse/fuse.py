@@ -9,6 +9,7 @@ from typing import ClassVar
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import Scatter, Stage, TeFunc, position
 from occ.compiler.ir.te.walks import walk
@@ -38,11 +39,12 @@ class Fuse(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         known: dict[Hashable, Facts] = {}
-        made = sum(self._function(func, known) for func in m.funcs.values())
+        rw = Rewriter(m)
+        made = sum(self._function(func, known, rw) for func in m.funcs.values())
         ctx.hits["fuse"] += made
         return made > 0
 
-    def _function(self, func: Func, known: dict[Hashable, Facts]) -> int:
+    def _function(self, func: Func, known: dict[Hashable, Facts], rw: Rewriter) -> int:
         facts = {op: self._facts(op, known) for op in func.body.body}
         grouping = _Grouping(facts, self.max_ops)
         for kind in (CONTRACTION, REDUCTION, MAP):
@@ -55,7 +57,7 @@ class Fuse(Pass):
         made = 0
         for group in grouping.groups():
             if len(group) > 1:
-                outline(group)
+                outline(group, rw)
                 made += 1
         return made
 

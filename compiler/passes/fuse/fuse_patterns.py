@@ -9,10 +9,11 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.fuse.outline import enclose, outline
+from occ.compiler.passes.fuse.outline import outline, outline_foreign
 from occ.compiler.passes.fuse.use_kernels import kernel_attrs
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import sorted_ops
@@ -31,15 +32,15 @@ class FusePatterns(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         rules = [r for r in in_order(ctx.rules, ctx.target.name) if isinstance(r, Fusion)]
-        made = 0
+        made, rw = 0, Rewriter(m)
         for rule in rules:  # a rule takes all it can before the next one is asked
             for root in [op for func in m.funcs.values() for op in reversed(func.body.body)]:
                 if root.parent is not None and root.parent.owner is None and root.name in rule.roots:
-                    made += _apply(rule, root, ctx)
+                    made += _apply(rule, root, rw, ctx)
         return made > 0
 
 
-def _apply(rule: Fusion, root: Op, ctx: Context) -> bool:
+def _apply(rule: Fusion, root: Op, rw: Rewriter, ctx: Context) -> bool:
     matcher = Matcher(explain=ctx.why is not None)
     reason = ""
     for found in rule.matches(root, matcher):
@@ -51,9 +52,9 @@ def _apply(rule: Fusion, root: Op, ctx: Context) -> bool:
             if ctx.why is not None:
                 ctx.why(rule, root, "")
             if attrs is None:
-                _group(rule, found)
+                _group(rule, found, rw)
             else:
-                hand_over(rule, found, attrs)
+                to_foreign(rule, found, attrs, rw)
             ctx.hits[rule.name] += 1
             return True
     if ctx.why is not None:
@@ -103,11 +104,11 @@ def _outer(op: Op, home: object) -> Op:
     return op
 
 
-def _group(rule: Fusion, found: Match) -> None:
+def _group(rule: Fusion, found: Match, rw: Rewriter) -> None:
     ops = sorted_ops(found.ops)
     before = _place(ops, found.shared)
     hint = {"schedule": rule.schedule} if rule.schedule else {}
-    outline(_with_copies(ops, found.shared), before, kind=rule.name, **hint)
+    outline(_with_copies(ops, found.shared, rw), rw, before, kind=rule.name, **hint)
 
 
 def fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | None, str]:
@@ -121,15 +122,16 @@ def fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | No
         return None, str(e)
 
 
-def hand_over(rule: Fusion, found: Match, attrs: dict[str, Any]) -> None:
+def to_foreign(rule: Fusion, found: Match, attrs: dict[str, Any], rw: Rewriter) -> None:
     """Make a match an op that the kernel of the rule computes."""
     operands = [v for n in rule.params if (v := found.names.get(n)) is not None]
     ops = sorted_ops(found.ops)
     before = _place(ops, found.shared)
-    enclose(_with_copies(ops, found.shared), operands, list(found.outputs), before, kind=rule.name, **attrs)
+    group = _with_copies(ops, found.shared, rw)
+    outline_foreign(group, operands, list(found.outputs), rw, before, kind=rule.name, **attrs)
 
 
-def _with_copies(ops: list[Op], shared: frozenset[Op]) -> list[Op]:
+def _with_copies(ops: list[Op], shared: frozenset[Op], rw: Rewriter) -> list[Op]:
     """The ops of a region: copies of the shared ones that others read too, and of what those need."""
     staying: set[Op] = set()
     for op in reversed(ops):
@@ -137,13 +139,13 @@ def _with_copies(ops: list[Op], shared: frozenset[Op]) -> list[Op]:
         if any(u in staying for u in readers) or (op in shared and any(u not in ops for u in readers)):
             staying.add(op)
     group: list[Op] = []
-    copies: dict[Value, Value] = {}
+    copies: dict[Value, Value | None] = {}
     for op in ops:
-        operands = [v if v is None else copies.get(v, v) for v in op.operands]
         if op not in staying:
-            op.set_operands(operands)
+            rw.map_operands(op, copies)
             group.append(op)
             continue
+        operands = [v if v is None else copies.get(v, v) for v in op.operands]
         types, names = [r.type for r in op.results], [r.name for r in op.results]
         made = Op(op.name, operands, op.attrs, types, result_names=names, loc=op.loc)
         assert op.parent is not None

@@ -12,9 +12,10 @@ from occ.compiler.diagnostics import Invalid, error, shorten
 from occ.compiler.ir.kernel import CODE, CKernel, HalideKernel, Kernel, digest, library_bytes
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.fuse.outline import enclose
+from occ.compiler.passes.fuse.outline import outline_foreign
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class UseKernels(Pass):
     name: ClassVar[str] = "use-kernels"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        made = 0
+        made, rw = 0, Rewriter(m)
         for func in m.funcs.values():
             for op in func.body.body:
                 kernel = op.spec.kernel
@@ -36,7 +37,7 @@ class UseKernels(Pass):
                 if ctx.target.name not in kernel.targets:
                     _report(op, kernel, ctx)
                 elif ctx.target.family == "native":
-                    made += _use(op, kernel)
+                    made += _use(op, kernel, rw)
         ctx.sink.raise_errors()
         ctx.hits["use-kernels"] += made
         return made > 0
@@ -59,7 +60,7 @@ def _report(op: Op, kernel: Kernel, ctx: Context) -> None:
     )
 
 
-def _use(op: Op, kernel: Kernel) -> bool:
+def _use(op: Op, kernel: Kernel, rw: Rewriter) -> bool:
     names = [o.name for o in (*op.spec.operands, *op.spec.results)]
     operands = [*op.operands, *[None] * (len(op.spec.operands) - len(op.operands))]
     types = [None if v is None else v.type for v in (*operands, *op.results)]
@@ -69,7 +70,8 @@ def _use(op: Op, kernel: Kernel) -> bool:
         if op.spec.meaning == "kernel":
             raise
         return False  # the kernel is for other element types
-    enclose([op], [v for v in operands if v is not None], list(op.results), kind=op.spec.operator.lower(), **attrs)
+    given = [v for v in operands if v is not None]
+    outline_foreign([op], given, list(op.results), rw, kind=op.spec.operator.lower(), **attrs)
     return True
 
 

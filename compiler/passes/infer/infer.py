@@ -236,9 +236,7 @@ class _Inference:
                 continue
             if op is None and not isinstance(value.owner, Region):
                 continue  # a constant
-            known = self._known_value(rw, value, found)
-            for user, k in list(value.uses):
-                rw.set_operand(user, k, known)
+            value.replace_uses(self._known_value(rw, value, found))
             made += 1
         return made
 

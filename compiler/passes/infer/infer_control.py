@@ -63,13 +63,12 @@ def inline_branch(m: Module, op: Op, taken: str) -> list[Op]:
     func = m.funcs[op.attrs[taken]]
     given: dict[Value, Value | None] = dict(zip(func.args, op.operands[1:], strict=True))
     moved = func.body.body
-    for inner in moved:
-        func.body.remove(inner)
-        inner.set_operands([v if v is None else given.get(v, v) for v in inner.operands])
-        home.insert(inner, op)
     rw = Rewriter(m)
+    rw.move(moved, home, op)
+    for inner in moved:
+        rw.map_operands(inner, given)
     results = [given.get(v, v) for v in func.results]
-    func.body.terminator.set_operands(())
+    rw.replace_operands(func.body.terminator, ())
     rw.replace(op, [v for v in results if v is not None])
     m.drop_unused_funcs()
     return [inner for inner in moved if inner.parent is home]

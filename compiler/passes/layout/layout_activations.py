@@ -10,7 +10,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.layout import ROW, Layout, channels_last
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region, outer_values
-from occ.compiler.ir.rewriter import put_in_place
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -53,16 +53,17 @@ class LayoutActivations(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         packs = views = 0
+        rw = Rewriter(m)
         for func in m.funcs.values():
             if _is_laid_out(func.body):
                 continue
-            chooser = _Chooser(func.body)
+            chooser = _Chooser(func.body, rw)
             for op in list(func.body.body):
                 chooser.op(op)
             end = func.body.terminator
             for k in range(len(end.operands)):
                 chooser.need_rows(end, k)
-            packs += chooser.packs - _absorb(func.body)
+            packs += chooser.packs - _absorb(func.body, rw)
             views += chooser.views
         ctx.hits["layout-pack"] += packs
         ctx.hits["layout-view"] += views
@@ -78,8 +79,8 @@ def _is_laid_out(body: Region) -> bool:
 class _Chooser:
     """Walks the ops in order; every operand has its layout when its reader is looked at."""
 
-    def __init__(self, body: Region) -> None:
-        self.body = body
+    def __init__(self, body: Region, rw: Rewriter) -> None:
+        self.body, self.rw = body, rw
         self.packs = self.views = 0
         self.captured = {v for op in body for r in op.regions if op.name != "fuse" for v in outer_values(r)}
         self._packed: dict[tuple[Value, Layout], Value] = {}
@@ -123,7 +124,7 @@ class _Chooser:
             or _same(value.tensor.layout, layout, value.tensor.rank)
         ):
             return
-        op.set_operand(k, self._pack(value, layout))
+        self.rw.replace_operand(op, k, self._pack(value, layout))
         if op.name == "fuse":
             op.regions[0].args[k].type = op.operands[k].type  # pyright: ignore[reportOptionalMemberAccess]
 
@@ -240,7 +241,7 @@ class _Chooser:
             result_names=[op.result.name],
             loc=op.loc,
         )
-        put_in_place(op, made)
+        self.rw.exchange(op, made)
         self.views += 1
 
 
@@ -313,7 +314,7 @@ def _grows(a: Dim, b: Dim) -> bool:
     return a < b if isinstance(a, int) and isinstance(b, int) else isinstance(a, int)
 
 
-def _absorb(body: Region) -> int:
+def _absorb(body: Region, rw: Rewriter) -> int:
     """Let the producer write in the order that the only reader wants, where it can: `pack(f(x))` --> `f(x)`."""
     absorbed = 0
     for op in list(body):
@@ -343,10 +344,8 @@ def _absorb(body: Region) -> int:
         if maker.name == "fuse":
             maker.regions[0].yields[0].type = value.type
         _relabel(views, wanted)
-        for user, k in list(op.result.uses):
-            user.set_operand(k, source)
-        op.set_operands(())
-        body.remove(op)
+        op.result.replace_uses(source)
+        rw.erase(op)
         absorbed += 1
     return absorbed
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 from occ.compiler.ir.layout import Layout, pack
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.runtime.mapped import release
 
 PACKED = ("f64", "f32", "f16", "bf16")  # element types with kernels that take panels
 
@@ -29,6 +29,7 @@ class LayoutWeights(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         lanes = self.lanes or ctx.machine.lanes(32)
         packed: dict[tuple[str, Layout], Weight] = {}
+        rw = Rewriter(m)
         for op in list(m.walk()):
             layout = weight_layout(op, lanes)
             if layout is None:
@@ -39,10 +40,8 @@ class LayoutWeights(Pass):
                 packed[w.name, layout] = m.add_weight(
                     f"{w.name}.packed", pack(w.data, layout), w.tensor.with_layout(layout)
                 )
-                release([w.data])
-            op.set_operand(1, packed[w.name, layout])
-            if not w.uses:
-                m.weights.pop(w.name, None)  # at once: the weights of a model may be most of its memory
+            rw.replace_operand(op, 1, packed[w.name, layout])
+            m.release_weight(w)
         m.drop_unused_weights()
         ctx.hits["layout-weights"] += len(packed)
         return bool(packed)

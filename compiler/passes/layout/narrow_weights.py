@@ -38,10 +38,7 @@ class NarrowWeights(Pass):
         for w in list(m.weights.values()):
             if w.data.size < self.least or not _is_streamed(w) or (data := narrowed(w.data, f16=half)) is None:
                 continue
-            made = m.add_weight(f"{w.name}.{'f16' if data.dtype == np.float16 else 'bf16'}", data)
-            for op, k in list(w.uses):
-                op.set_operand(k, made)
-            m.weights.pop(w.name)
+            m.exchange_weight(w, m.add_weight(f"{w.name}.{'f16' if data.dtype == np.float16 else 'bf16'}", data))
             narrow += 1
         ctx.hits["narrow-weights"] += narrow
         return narrow > 0

@@ -10,7 +10,7 @@ from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
-from occ.compiler.ir.rewriter import put_in_place
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Scatter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -34,31 +34,31 @@ class PlaceJoins(Pass):
     name: ClassVar[str] = "place-joins"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        made = 0
+        made, rw = 0, Rewriter(m)
         for func in m.funcs.values():
             claims = Claims(func)
             for op in reversed(list(func.body)):  # a join that lies in another one comes before that
                 if op.name == "join":
-                    made += _place(op, claims, strided=self.strided)
+                    made += _place(op, claims, rw, strided=self.strided)
         ctx.hits["place-joins"] += made
         return made > 0
 
 
-def _place(join: Op, claims: Claims, *, strided: bool) -> int:
+def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool) -> int:
     """Place the operands of a join; gives the number of changes."""
     layout = _layout_inside(join)
     if layout is None or (layout.within and not strided):
-        return _copy_all(join)
+        return _copy_all(join, rw)
     chosen = [v for v in join.inputs if _fits(v, join, layout) and claims.may_lie_in(v, join)]
     if not mostly(join, chosen):
-        return _copy_all(join)
+        return _copy_all(join, rw)
     claims.taken.update(chosen)
     changes = 0
     for k, v in enumerate(join.inputs):
         if v not in chosen:
             made = Op("pack", [v], {}, [v.tensor.with_layout(layout)], result_names=[v.name], loc=join.loc)
             claims.body.insert(made, join)
-            join.set_operand(k, made.result)
+            rw.replace_operand(join, k, made.result)
             changes += 1
         elif v.tensor.layout != layout:
             _retype(v, layout)
@@ -115,10 +115,10 @@ def _updates_in_place(maker: Op) -> bool:
     return any(isinstance(s, Scatter) for s in build_te("probe", ops, args, results).stages)
 
 
-def _copy_all(join: Op) -> int:
+def _copy_all(join: Op, rw: Rewriter) -> int:
     """Make a Concat of a join."""
     made = Op("Concat", join.operands, join.attrs, [join.result.type], result_names=[join.result.name], loc=join.loc)
-    put_in_place(join, made)
+    rw.exchange(join, made)
     return 1
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, outer_values
-from occ.compiler.ir.rewriter import put_in_place
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -29,7 +29,8 @@ class UseJoins(Pass):
     name: ClassVar[str] = "use-joins"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        made = sum(_Joins(func, strided=self.strided).run() for func in m.funcs.values())
+        rw = Rewriter(m)
+        made = sum(_Joins(func, rw, strided=self.strided).run() for func in m.funcs.values())
         ctx.hits["use-joins"] += made
         return made > 0
 
@@ -81,8 +82,8 @@ def mostly(join: Op, chosen: list[Value]) -> bool:
 
 
 class _Joins:
-    def __init__(self, func: Func, *, strided: bool) -> None:
-        self.claims, self.strided = Claims(func), strided
+    def __init__(self, func: Func, rw: Rewriter, *, strided: bool) -> None:
+        self.claims, self.rw, self.strided = Claims(func), rw, strided
         self.done: list[Op] = []
 
     def run(self) -> int:
@@ -96,16 +97,16 @@ class _Joins:
         if not self.strided and any(d != 1 for d in op.result.tensor.dims[: axis_of(op)]):
             return False
         given = op.operands
-        op.set_operands(self._with_beginning(op))
+        self.rw.replace_operands(op, self._with_beginning(op))
         chosen = [v for v in op.inputs if self.claims.may_lie_in(v, op)]
         if len(op.inputs) < 2 or not mostly(op, chosen):
-            op.set_operands(given)
+            self.rw.replace_operands(op, given)
             return False
         self.claims.taken.update(chosen)
         made = Op(
             "join", op.operands, {"axis": axis_of(op)}, [op.result.type], result_names=[op.result.name], loc=op.loc
         )
-        self.done.append(put_in_place(op, made))
+        self.done.append(self.rw.exchange(op, made))
         return True
 
     def _with_beginning(self, op: Op) -> tuple[Value | None, ...]:

@@ -13,7 +13,7 @@ from occ.compiler.ir.meaning import build_te, dims_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
 from occ.compiler.ir.printer import te_text
-from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.storage import to_bytes
 from occ.compiler.ir.value import Value, Weight
@@ -110,7 +110,7 @@ class _Lowered:
 
 class _Lowering:
     def __init__(self, m: Module, split_stages: bool) -> None:
-        self.m, self.split_stages = m, split_stages
+        self.m, self.split_stages, self.rw = m, split_stages, Rewriter(m)
         self.names: dict[str, str] = {}  # text of a te function without its name -> its name
         self.known: dict[Hashable, _Lowered] = {}
 
@@ -199,12 +199,8 @@ class _Lowering:
     def _replace(self, op: Op, values: Sequence[Value]) -> None:
         for old, new in zip(op.results, values, strict=False):
             new.name, new.type = old.name, old.type
-            for user, k in list(old.uses):
-                user.set_operand(k, new)
-        for inner in op.walk():
-            inner.set_operands(())
-        assert op.parent is not None
-        op.parent.remove(op)
+            old.replace_uses(new)
+        self.rw.erase(op)
 
 
 def _inlined(value: Value | None) -> bool:

@@ -10,7 +10,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.location import UNKNOWN
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.rewriter import erase_dead
+from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -34,9 +34,10 @@ class PlanMemory(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         erase_dead(m)
+        rw = Rewriter(m)
         waiting = [func for func in m.funcs.values() if not _is_planned(func)]
         for func in waiting:
-            _plan(func)
+            _plan(func, rw)
         return bool(waiting)
 
 
@@ -48,26 +49,26 @@ def _is_planned(func: Func) -> bool:
     )
 
 
-def _plan(func: Func) -> None:
+def _plan(func: Func, rw: Rewriter) -> None:
     for op in func.body.body:
         if op.name not in ("view", "join") and op.results:
-            _to_destination(op)
+            _to_destination(op, rw)
     place = {op: k for k, op in enumerate(func.body.body) if op.name == "alloc"}
     heads: dict[Value, Value] = {}
     for op in reversed(func.body.body):  # a join that lies in another one comes before that
         if op.name == "join":
-            _join(op, heads, place)
+            _join(op, heads, place, rw)
     storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
     for op in func.body.body:
         if op.name == "view":
             source = op.operands[0]
             assert source is not None
             storage[op.result] = storage.get(source, source)
-    outputs = _claim_outputs(func, storage)
+    outputs = _claim_outputs(func, storage, rw)
     _set_lifetimes(func, storage, outputs)
 
 
-def _to_destination(op: Op) -> None:
+def _to_destination(op: Op, rw: Rewriter) -> None:
     """Turn an op with results into one that writes into buffers allocated before it."""
     home = op.parent
     assert home is not None
@@ -75,7 +76,7 @@ def _to_destination(op: Op) -> None:
     for result in op.results:
         alloc = home.insert(_buffer("alloc", (), result), op)
         buffers.append(alloc.result)
-        _replace(result, alloc.result)
+        result.replace_uses(alloc.result)
     attrs = dict(op.attrs) | {"writes": len(buffers)}
     kind = {"call": "kernel", "foreign": "foreign"}.get(op.name, "host")
     if kind == "host":
@@ -84,19 +85,17 @@ def _to_destination(op: Op) -> None:
             assert value.defining_op is not None
             value.defining_op.attrs["host"] = True  # the routine makes it
     regions = () if kind == "foreign" else op.regions
-    made = Op(kind, [*op.operands, *buffers], attrs, (), regions=regions, loc=op.loc)
-    home.insert(made, op)
-    op.set_operands(())
-    home.remove(op)
+    rw.exchange(op, Op(kind, [*op.operands, *buffers], attrs, (), regions=regions, loc=op.loc))
 
 
-def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int]) -> None:
+def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int], rw: Rewriter) -> None:
     """Let the buffers of the operands of a join be parts of that of its result, which is there before any of them.
 
     Args:
         op: the join; those that it lies in are through.
         heads: buffers of joins that lie in other ones.
         place: where each alloc stood.
+        rw: of the module.
     """
     home, whole = op.parent, op.result.tensor
     first = min(_leaves(op), key=place.__getitem__)
@@ -115,12 +114,11 @@ def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int]) -> None:
             heads[value] = home.insert(part, first).result
             continue
         home.insert(part, maker)
-        _replace(value, part.result)
-        home.remove(maker)
+        value.replace_uses(part.result)
+        rw.erase(maker)
         first = part if maker is first else first
-    op.set_operands(())
-    _replace(op.result, head)
-    home.remove(op)
+    op.result.replace_uses(head)
+    rw.erase(op)
 
 
 def _leaves(op: Op) -> list[Op]:
@@ -134,17 +132,12 @@ def _buffer(name: str, operands: Sequence[Value], like: Value, **attrs: Any) -> 
     return Op(name, operands, attrs, [like.type], result_names=[like.name], loc=loc)
 
 
-def _replace(old: Value, new: Value) -> None:
-    for user, k in list(old.uses):
-        user.set_operand(k, new)
-
-
 def _routine(op: Op) -> str:
     """What the runtime knows an op by: a routine of hostops, `late`, or a kind of control flow."""
     return op.spec.host or {"SequenceMap": "map"}.get(op.name, op.name.lower())
 
 
-def _claim_outputs(func: Func, storage: dict[Value, Value]) -> set[Value]:
+def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set[Value]:
     """Make the buffer of each output the caller's own; what cannot be (inputs, constants, one value twice) is copied."""
     end = func.body.terminator
     claimed: set[Value] = set()
@@ -157,7 +150,7 @@ def _claim_outputs(func: Func, storage: dict[Value, Value]) -> set[Value]:
             alloc = Op("alloc", (), {}, [value.type], result_names=[value.name])
             func.body.insert(alloc, end)
             func.body.insert(Op("host", [value, alloc.result], {"routine": "copy", "writes": 1}, ()), end)
-            end.set_operand(k, alloc.result)
+            rw.replace_operand(end, k, alloc.result)
             root, maker = alloc.result, alloc
         maker.attrs["output"] = k
         claimed.add(root)

@@ -118,14 +118,14 @@ def replace(rule: Rewrite, found: Match, rw: Rewriter) -> list[Op] | str:
         made = call(rule, rule.replacement, found, b, wrap=lambda v: _term(v, b))
         values = made.reason if isinstance(made, Rejected) else _values(made, found, b)
     except CompileError:
-        _undo(b)
+        _undo(b, rw)
         raise
     except Invalid as e:
-        _undo(b)
+        _undo(b, rw)
         raise failed(rule, e) from e
     reason = values if isinstance(values, str) else _objection(found.outputs, values)
     if reason is not None:
-        _undo(b)
+        _undo(b, rw)
         return reason
     for old, new in zip(found.outputs, values, strict=True):
         assert isinstance(new, Value)
@@ -175,11 +175,10 @@ def _same_type(a: Type | None, b: Type | None) -> bool:
     return a == b
 
 
-def _undo(b: RuleBuilder) -> None:
+def _undo(b: RuleBuilder, rw: Rewriter) -> None:
     for op in reversed(b._made):
-        op.set_operands(())
         if op.parent is not None:
-            op.parent.remove(op)
+            rw.erase(op)
 
 
 def _place(found: Match) -> Op | None:
