@@ -54,7 +54,8 @@ from occ.compiler.passes.rules.rule import fusion, rewrite
 from occ.compiler.plan.plan import manifest, stored_weights
 from occ.compiler.target.option import Options, option
 from occ.compiler.target.target import Target
-from occ.runtime.artifact import LIBRARY, Artifact
+from occ.runtime.artifact import Artifact
+from occ.runtime.members import LIBRARY
 
 __all__ = [
     "LIBRARY",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import struct
 import tempfile
@@ -17,20 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from occ.runtime.buffers import ALIGNMENT
-from occ.runtime.device import Device, DeviceEngine, Island
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
 from occ.runtime.mapped import release
-from occ.runtime.native.engine import NativeEngine, Specialise
-from occ.runtime.session import Session
-from occ.runtime.threads import thread_count
+from occ.runtime.members import LIBRARY, MANIFEST, WEIGHTS, Members, Nested, is_plain, members_of, others
 
-MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can name
 _PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes it
 
@@ -51,60 +45,13 @@ class Artifact:
     code: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
 
-    def session(
-        self,
-        threads: int | None = None,
-        *,
-        specialise: Specialise | None = None,
-        device: Device | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> Session:
-        """A session that runs the native code of the artifact, or its parts on an accelerator.
-
-        Args:
-            threads: of one run; OCC_NUM_THREADS or all processors if None.
-            specialise: compiles ops that wait for their operands; without it they are an error.
-            device: what runs the device parts; the accelerator of this machine by default.
-            options: of the session on an accelerator, see `occ.runtime.acl.options`.
-
-        Raises:
-            RunError: the artifact needs the compiler, its code does not load, or there is no accelerator.
-        """
-        if self.manifest.engine == "ascend":
-            return self._on_device(threads, specialise, device, options or {})
-        if options:
-            raise RunError("OCC0501", f"sessions of `{self.manifest.target}` have no option `{next(iter(options))}`")
-        if self.manifest.engine != "native":
-            raise RunError(
-                "OCC0502", f"an artifact for `{self.manifest.target}` needs the compiler to run", "use `occ.load`"
-            )
-        count = thread_count(threads)
-        arrays = [np.ascontiguousarray(w) for w in self.weights]
-        return Session(self, NativeEngine(self.manifest, arrays, self.code, count, specialise, self.files), count)
-
-    def _on_device(
-        self, threads: int | None, specialise: Specialise | None, device: Device | None, options: Mapping[str, Any]
-    ) -> Session:
-        islands: dict[str, Island] = {}
-        for name in self.manifest.islands:
-            made = self.island(name)
-            islands[name] = Island(made.manifest, made.session(threads, specialise=specialise).engine)
-        if device is None:
-            from occ.runtime.acl.ascend import AscendDevice
-            from occ.runtime.acl.options import Options
-
-            device = AscendDevice(Options.read(self.manifest.options, options))
-        return Session(
-            self, DeviceEngine(self.manifest, self.weights, self.files, device, islands), thread_count(threads)
-        )
-
     def island(self, name: str) -> Artifact:
         """The artifact of an island: a part that the CPU takes, in `islands/NAME/`.
 
         Raises:
             RunError: OCC0502 it is missing or damaged.
         """
-        return self._read(_Nested(self.files, f"islands/{name}/"), Path(f"islands/{name}"))
+        return self._read(Nested(self.files, f"islands/{name}/"), Path(f"islands/{name}"))
 
     # writing
 
@@ -202,12 +149,12 @@ class Artifact:
             RunError: OCC0502 it is missing, damaged or of another format.
         """
         source = Path(path)
-        return cls._read(_Folder(source) if source.is_dir() else _Zip(source), source)
+        return cls._read(members_of(source), source)
 
     @classmethod
-    def _read(cls, members: _Folder | _Zip | _Nested, source: Path) -> Artifact:
+    def _read(cls, members: Members, source: Path) -> Artifact:
         for name in members.names():
-            if not _is_plain(name):
+            if not is_plain(name):
                 raise RunError("OCC0502", f"a member of `{source}` has the path `{name!a}`, which leaves the artifact")
         manifest = Manifest.from_json(members.read(MANIFEST))
         data = members.map(WEIGHTS) if manifest.weights else np.empty(0, np.uint8)
@@ -216,7 +163,7 @@ class Artifact:
             raise RunError("OCC0502", f"`{WEIGHTS}` of `{source}` is cut off", "build the artifact again")
         weights = [data[w.offset : w.offset + w.nbytes] for w in manifest.weights]
         code = members.read(LIBRARY) if manifest.library else b""
-        made = cls(manifest, weights, code, members.others())
+        made = cls(manifest, weights, code, others(members))
         late = {p.beside for p in manifest.parts if not p.om}  # compiled in the folder of the artifact, after the build
         for name, data in made._small_members():
             if name not in late:
@@ -278,123 +225,3 @@ def _replace_folder(made: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         return
     os.replace(made, target)
-
-
-def _is_plain(name: str) -> bool:
-    """Whether the path of a member stays inside of the artifact, on every system."""
-    return not re.search(r"[\\:\0]", name) and all(part not in ("", ".", "..") for part in name.split("/"))
-
-
-class _Folder:
-    """Members of an artifact that is a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self, name: str) -> bytes:
-        return self._find(name).read_bytes()
-
-    def map(self, name: str) -> np.ndarray:
-        found = self._find(name)
-        return np.memmap(found, np.uint8, "r").view(np.ndarray) if found.stat().st_size else np.empty(0, np.uint8)
-
-    def names(self) -> list[str]:
-        """Paths of the files, in order; that of a link is where it leads."""
-        root = self.path.resolve()
-        found = sorted(p for p in self.path.rglob("*") if p.is_file())
-        return [p.relative_to(self.path).as_posix() if _leads_inside(p, root) else str(p.resolve()) for p in found]
-
-    def others(self) -> dict[str, bytes]:
-        return {n: (self.path / n).read_bytes() for n in self.names() if n not in (MANIFEST, WEIGHTS, LIBRARY)}
-
-    def _find(self, name: str) -> Path:
-        found = self.path / name
-        if not found.is_file():
-            raise RunError("OCC0502", f"`{name}` is missing in the artifact `{self.path}`", "build the artifact again")
-        return found
-
-
-def _leads_inside(path: Path, root: Path) -> bool:
-    return path.resolve().is_relative_to(root)
-
-
-class _Nested:
-    """Members of an artifact that lies in another one."""
-
-    def __init__(self, files: Mapping[str, bytes], prefix: str) -> None:
-        self.files = {n.removeprefix(prefix): data for n, data in files.items() if n.startswith(prefix)}
-        self.prefix = prefix
-
-    def names(self) -> list[str]:
-        return sorted(self.files)
-
-    def read(self, name: str) -> bytes:
-        if name not in self.files:
-            raise RunError("OCC0502", f"`{self.prefix}{name}` is missing in the artifact", "build the artifact again")
-        return self.files[name]
-
-    def map(self, name: str) -> np.ndarray:
-        return np.frombuffer(self.read(name), np.uint8)
-
-    def others(self) -> dict[str, bytes]:
-        return {n: data for n, data in sorted(self.files.items()) if n not in (MANIFEST, WEIGHTS, LIBRARY)}
-
-
-class _Zip:
-    """Members of an artifact that is a zip."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with zipfile.ZipFile(path) as z:
-                self.infos = {i.filename: i for i in z.infolist()}
-        except FileNotFoundError:
-            raise RunError("OCC0502", f"`{path}` does not exist") from None
-        except (OSError, zipfile.BadZipFile) as e:
-            raise RunError("OCC0502", f"`{path}` is not an artifact: {e}", "build the artifact again") from None
-
-    def read(self, name: str) -> bytes:
-        self._find(name)
-        try:
-            with zipfile.ZipFile(self.path) as z:
-                return z.read(name)
-        except (OSError, zipfile.BadZipFile) as e:
-            raise RunError(
-                "OCC0502", f"`{name}` in `{self.path}` is damaged: {e}", "build the artifact again"
-            ) from None
-
-    def map(self, name: str) -> np.ndarray:
-        info = self._find(name)
-        with open(self.path, "rb") as f:
-            f.seek(info.header_offset + 26)
-            start = info.header_offset + 30 + sum(struct.unpack("<HH", f.read(4)))
-        if start + info.file_size > self.path.stat().st_size or info.compress_type != zipfile.ZIP_STORED:
-            raise RunError("OCC0502", f"`{name}` in `{self.path}` is damaged", "build the artifact again")
-        if info.file_size == 0:
-            return np.empty(0, np.uint8)
-        return np.memmap(self.path, np.uint8, "r", start, (info.file_size,)).view(np.ndarray)
-
-    def names(self) -> list[str]:
-        """Paths of the members, in order; the folders that some tools add are none."""
-        return sorted(n for n in self.infos if not n.endswith("/"))
-
-    def others(self) -> dict[str, bytes]:
-        return {n: self.read(n) for n in self.names() if n not in (MANIFEST, WEIGHTS, LIBRARY)}
-
-    def _find(self, name: str) -> zipfile.ZipInfo:
-        if name not in self.infos:
-            raise RunError("OCC0502", f"`{name}` is missing in the artifact `{self.path}`", "build the artifact again")
-        return self.infos[name]
-
-
-def load(path: str | os.PathLike[str], threads: int | None = None) -> Session:
-    """Load an artifact to run it.
-
-    Args:
-        path: of the artifact.
-        threads: of one run; OCC_NUM_THREADS or all processors if None.
-
-    Raises:
-        RunError: OCC0502 the artifact cannot be used.
-    """
-    return Artifact.load(path).session(threads)

@@ -29,10 +29,11 @@ from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.plan.plan import dim_expr, occ_version, signature
+from occ.compiler.plan.plan import dim_expr, signature
 from occ.compiler.target.ascend import AscendOptions
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.manifest import DevicePart, Manifest, PartTensor
+from occ.runtime.version import occ_version
 
 Compile = Callable[[Module], Artifact]
 AtGear = Callable[[Mapping[str, int]], Module]

@@ -26,12 +26,14 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Listener, Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for
-from occ.compiler.plan.plan import cpu_manifest, manifest, occ_version, signature, stored_weights
+from occ.compiler.plan.plan import cpu_manifest, manifest, signature, stored_weights
 from occ.compiler.target.target import Target, get_target
-from occ.runtime.artifact import LIBRARY, Artifact, weight_infos
+from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Plan
 from occ.runtime.mapped import mapped_files
+from occ.runtime.members import LIBRARY
+from occ.runtime.version import occ_version
 
 Source = str | os.PathLike[str] | bytes | ModelProto | Module
 Progress = Callable[[str], None]

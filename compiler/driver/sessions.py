@@ -11,6 +11,8 @@ from occ.compiler.driver.specialise import Compiled, Specialiser, has_foreign_ty
 from occ.compiler.ir.module import Module
 from occ.compiler.plan.plan import defer_text
 from occ.runtime.artifact import Artifact
+from occ.runtime.native.engine import Specialise
+from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
 
@@ -32,15 +34,20 @@ def open_session(
     if simulate and artifact.manifest.engine == "ascend":
         from occ.compiler.ge_simulator.device import SimulatedDevice
 
-        return artifact.session(threads, specialise=Specialiser(_compile_late), device=SimulatedDevice())
+        return open_artifact(artifact, threads, specialise=late_compiler(), device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
-        return artifact.session(threads, specialise=Specialiser(_compile_late), options=options)
+        return open_artifact(artifact, threads, specialise=late_compiler(), options=options)
     m = parsed(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
     from occ.compiler.interp.engine import InterpEngine
 
     specialise = Specialiser(_interpret_late)
     engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
     return Session(artifact, engine, thread_count(threads))
+
+
+def late_compiler() -> Specialise:
+    """What compiles ops that wait for their operands, for one session."""
+    return Specialiser(_compile_late)
 
 
 def _compile_late(m: Module) -> Compiled:

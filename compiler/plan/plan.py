@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,12 @@ from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorTyp
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.fuse.use_kernels import member
 from occ.compiler.passes.lower.plan_memory import STEPS
-from occ.runtime.artifact import LIBRARY, weight_infos
+from occ.runtime.artifact import weight_infos
 from occ.runtime.attributes import encode_attrs
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Buffer, Constraint, DimInfo, Function, Manifest, Plan, Step, Storage, TensorInfo
-
-
-def occ_version() -> str:
-    """Version of this compiler."""
-    try:
-        return version("occ")
-    except PackageNotFoundError:
-        return "unknown"
+from occ.runtime.members import LIBRARY
+from occ.runtime.version import occ_version
 
 
 class _Expr:

@@ -47,7 +47,7 @@ class _Lazy(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        from occ.compiler.plan.plan import occ_version
+        from occ.runtime.version import occ_version
 
         click.echo(f"occ {occ_version()}")
         ctx.exit()

@@ -32,9 +32,9 @@ def command(
 
     No speed-up is given where the outputs differ; the exit code then is 5.
     """
-    from occ.api import load
     from occ.compare import PEERS, compare
     from occ.compiler.driver.sessions import compile_model
+    from occ.loading import load
 
     peers = [p.strip() for p in against.split(",") if p.strip()]
     if unknown := [p for p in peers if p not in PEERS]:

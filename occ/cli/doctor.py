@@ -14,8 +14,8 @@ def command() -> None:
     """Report on Python, libraries, compiler and machine, and try a small model on every target that needs them."""
     from occ.compiler.cache.cache import cache_dir
     from occ.compiler.codegen_halide.toolchain import find_cxx, find_halide
-    from occ.compiler.plan.plan import occ_version
     from occ.runtime.threads import default_threads
+    from occ.runtime.version import occ_version
 
     _line("occ", occ_version())
     _line("python", f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}")

@@ -32,9 +32,10 @@ def command(model: str, as_json: bool) -> None:
 
 
 def _artifact(path: str) -> dict[str, Any]:
-    from occ.runtime.artifact import MANIFEST, Artifact
+    from occ.runtime.artifact import Artifact
     from occ.runtime.dims import text
     from occ.runtime.manifest import TensorInfo
+    from occ.runtime.members import MANIFEST
 
     a = Artifact.load(path)
     a.verify()

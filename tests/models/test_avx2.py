@@ -21,6 +21,7 @@ from test_exported import check
 
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.target.machine import machine_of
+from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 
 AVX2 = {"halide.target": "x86-64-linux-avx2-fma"}
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.skipif(not RUNS_HERE, reason="the processor has no AVX2
 
 
 def built(model: onnx.ModelProto | Path, schedule: str = "rules") -> Session:
-    return Compilation(model, Settings("cpu", options={**AVX2, "schedule": schedule})).artifact().session(1)
+    return open_artifact(Compilation(model, Settings("cpu", options={**AVX2, "schedule": schedule})).artifact(), 1)
 
 
 def net() -> onnx.ModelProto:

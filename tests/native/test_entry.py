@@ -26,6 +26,7 @@ from occ.compiler.driver.compilation import Compilation, Settings
 from occ.runtime.dims import evaluate
 from occ.runtime.manifest import DimInfo
 from occ.runtime.native.entry import Call
+from occ.runtime.open import open_artifact
 
 RNG = np.random.default_rng(0)
 
@@ -87,7 +88,7 @@ def both(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch) -
     sessions: list[Any] = []
     for choice in ("native", "python"):
         monkeypatch.setenv("OCC_ENTRY", choice)
-        sessions.append(artifact.session(2))
+        sessions.append(open_artifact(artifact, 2))
     assert [s.engine._entry is not None for s in sessions] == [True, False]
     return sessions
 

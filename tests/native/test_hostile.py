@@ -14,6 +14,7 @@ from building import model_of, reference
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.frontend.text import parse
+from occ.runtime.open import open_artifact
 
 X = np.random.default_rng(0).standard_normal((2, 3, 8, 8), dtype=np.float32)
 
@@ -133,7 +134,7 @@ def test_the_emitted_makefile_rebuilds_the_library_and_gives_the_same_numbers(sc
     )
     assert done.returncode == 0, done.stderr
     artifact.code = (src / "model.so").read_bytes()
-    for got, want in zip(artifact.session()(X), wanted, strict=True):
+    for got, want in zip(open_artifact(artifact)(X), wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert not canary.exists()
 

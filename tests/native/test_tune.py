@@ -23,6 +23,7 @@ from occ.compiler.tools import tune
 from occ.compiler.tools.forked import isolated
 from occ.compiler.tools.measure import Bench, Operands
 from occ.compiler.tools.tune import TRIED, Tuned, Tuner
+from occ.runtime.open import open_artifact
 
 pytestmark = pytest.mark.toolchain
 
@@ -131,7 +132,7 @@ def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.Mon
     plain = Compilation(model, Settings("cpu")).artifact()
     first = Compilation(model, Settings("cpu"))
     looked = tuner(first, 60)
-    session = first.artifact().session(1)
+    session = open_artifact(first.artifact(), 1)
     (found,) = looked.done
     assert (found.hint, found.uses, found.remembered, looked.left) == ("unroll=2", 1, False, 0)
     assert first.module.te[found.kernel].hint == "unroll=2"

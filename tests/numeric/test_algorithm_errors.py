@@ -20,6 +20,7 @@ import pytest
 from building import model_of
 
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.runtime.open import open_artifact
 
 pytestmark = pytest.mark.toolchain
 WINOGRAD = 2e-6
@@ -189,7 +190,7 @@ def test_error_against_float64(c: Case) -> None:
     layer = c.make(*c.shape)
     compilation = Compilation(layer.model, Settings("cpu", options=c.options))
     assert taken(compilation) == c.name
-    got = compilation.artifact().session(2).run(dict(layer.feed))["y"]
+    got = open_artifact(compilation.artifact(), 2).run(dict(layer.feed))["y"]
     error = got.astype(np.float64) - layer.exact
     rms = float(np.sqrt(np.mean(error**2) / np.mean(layer.exact**2)))
     most = float(np.abs(error).max() / np.abs(layer.exact).max())

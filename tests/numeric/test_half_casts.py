@@ -20,6 +20,7 @@ import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.dtype import BY_NAME, from_numpy
 from occ.compiler.passes.schedule import schedule
+from occ.runtime.open import open_artifact
 
 pytestmark = pytest.mark.parametrize("kind", ["f16", "bf16"])
 HALF = {"f16": ("float16", 2.0**-10), "bf16": ("bfloat16", 2.0**-7)}  # a unit in the last place
@@ -100,7 +101,7 @@ def test_each_schedule_rule_in_half_floats_before_a_cast(kind: str, monkeypatch:
     monkeypatch.setattr(schedule, "RULES", tuple(map(counted, schedule.RULES)))
     monkeypatch.setattr(schedule, "rows", counted(schedule.rows))
     model, feed = half_model(kind, CASES)
-    got = Compilation(model, Settings("cpu", verify=True)).artifact().session().run(feed)
+    got = open_artifact(Compilation(model, Settings("cpu", verify=True)).artifact()).run(feed)
     wanted = occ.compile(model, "interp").run(feed)
     wrong = {}
     for name, y in got.items():

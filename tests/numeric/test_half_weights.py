@@ -14,6 +14,7 @@ import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.passes.layout.narrow_weights import narrowed
 from occ.compiler.target.machine import machine_of
+from occ.runtime.open import open_artifact
 
 KINDS = {
     "f16": (np.dtype(np.float16), TensorProto.FLOAT16),
@@ -54,7 +55,7 @@ def weight_bytes(compilation: Compilation) -> int:
 def test_weights_behind_a_cast_stay_narrow_for_few_rows(kind: str, gemm: bool) -> None:
     model, x, exact = behind_a_cast(kind, 1, gemm=gemm)
     compilation = Compilation(model, Settings("cpu", verify=True))
-    session = compilation.artifact().session()
+    session = open_artifact(compilation.artifact())
     assert 2 * 384 * 300 <= weight_bytes(compilation) <= 2 * 384 * 320  # panels are filled up
     (y,) = session(x)
     assert np.abs(y - exact).max() <= 1e-5 * np.abs(exact).max()
@@ -63,7 +64,7 @@ def test_weights_behind_a_cast_stay_narrow_for_few_rows(kind: str, gemm: bool) -
 def test_weights_are_widened_for_many_rows() -> None:
     model, x, exact = behind_a_cast("f16", 64, gemm=False)
     compilation = Compilation(model, Settings("cpu"))
-    session = compilation.artifact().session()
+    session = open_artifact(compilation.artifact())
     assert weight_bytes(compilation) >= 4 * 384 * 300
     (y,) = session(x)
     assert np.abs(y - exact).max() <= 1e-5 * np.abs(exact).max()

@@ -13,6 +13,7 @@ import pytest
 from building import model_of
 
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.runtime.open import open_artifact
 
 _CONVS = """
     a0 = Conv<pads = [1, 1, 1, 1]>(x, w3)
@@ -82,7 +83,7 @@ def sessions(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatc
     made: list[Any] = []
     for choice in ("native", "python"):
         monkeypatch.setenv("OCC_ENTRY", choice)
-        made.append(artifact.session(2))
+        made.append(open_artifact(artifact, 2))
     assert [s.engine._entry is not None for s in made] == [True, False]
     return made
 
@@ -120,6 +121,6 @@ def test_sizes_that_the_data_decide_are_joined_by_copies(monkeypatch: pytest.Mon
     }"""
     model = model_of(text, {"flat": np.int64([-1]), "zero": np.int64([0])})
     x = (np.random.default_rng(0).standard_normal((4, 16)) > 0).astype(np.float32)
-    got = Compilation(model, Settings("cpu-jit", verify=True)).artifact().session(2).run({"x": x})["y"]
+    got = open_artifact(Compilation(model, Settings("cpu-jit", verify=True)).artifact(), 2).run({"x": x})["y"]
     (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     np.testing.assert_allclose(got, want, rtol=1e-5)

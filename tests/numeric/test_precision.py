@@ -15,6 +15,7 @@ import occ
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.target.machine import machine_of
+from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 
 BF16, INT8 = {"precision": "bf16"}, {"precision": "int8"}
@@ -45,7 +46,7 @@ def matmul(m: int | str, k: int, n: int) -> str:
 
 
 def opened(model: onnx.ModelProto, **options: str) -> Session:
-    return Compilation(model, Settings("cpu", options=options, verify=True)).artifact().session(2)
+    return open_artifact(Compilation(model, Settings("cpu", options=options, verify=True)).artifact(), 2)
 
 
 def op_names(model: onnx.ModelProto, **options: str) -> set[str]:

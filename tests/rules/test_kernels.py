@@ -192,7 +192,7 @@ def test_an_artifact_brings_the_library_along(folder, tmp_path) -> None:
     assert manifest["digests"][library]
     np.save(tmp_path / "x.npy", sample(4, 5))
     # Without the compiler: numpy and the runtime alone, in a process that has not seen the rules.
-    code = "import sys, numpy as np; from occ.runtime.artifact import load; m = load('m.occ'); np.save('y.npy', m(np.load('x.npy'))[0]); assert not any(k.startswith('occ.compiler') for k in sys.modules)"
+    code = "import sys, numpy as np; from occ.runtime.open import load; m = load('m.occ'); np.save('y.npy', m(np.load('x.npy'))[0]); assert not any(k.startswith('occ.compiler') for k in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=dict(os.environ))
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), swished(sample(4, 5)), rtol=1e-5, atol=1e-7)
 

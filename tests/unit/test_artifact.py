@@ -13,8 +13,9 @@ import pytest
 from building import mlp, reference
 
 import occ
-from occ.runtime.artifact import LIBRARY, MANIFEST, WEIGHTS, Artifact
+from occ.runtime.artifact import Artifact
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.members import LIBRARY, MANIFEST, WEIGHTS
 
 X = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32)
 

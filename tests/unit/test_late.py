@@ -8,6 +8,7 @@ import pytest
 import occ
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
+from occ.runtime.open import open_artifact
 
 TARGETS = ["interp", "cpu-jit"]
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -87,7 +88,7 @@ def test_runtime_alone_says_that_the_compiler_is_missing(tmp_path) -> None:
     text = "g (float[n] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }"
     path = tmp_path / "model.occ"
     occ.build(onnx.parser.parse_model(HEAD + text), "cpu-jit", path)
-    session = Artifact.load(path).session()
+    session = open_artifact(Artifact.load(path))
     with pytest.raises(RunError, match="OCC0507"):
         session.run({"x": f32(4), "s": i64(2, 2)})
     assert occ.load(path).run({"x": f32(4), "s": i64(2, 2)})["y"].shape == (2, 2)

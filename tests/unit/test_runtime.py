@@ -261,12 +261,12 @@ import sys
 class Refuse:
     def find_spec(self, name, *_):
         top = name.split(".")[0]
-        if name.startswith(("occ.compiler", "occ.cli", "occ.api", "occ.backend")) or top in BANNED:
+        if name.startswith(("occ.compiler", "occ.cli", "occ.api", "occ.backend", "occ.loading")) or top in BANNED:
             raise ImportError(f"the runtime imports {name}")
 BANNED = {"onnx", "google", "llvmlite", "lark", "halide", "click", "rich", "ml_dtypes"}
 sys.meta_path.insert(0, Refuse())
 import numpy as np
-from occ.runtime.artifact import load
+from occ.runtime.open import load
 (y,) = load(sys.argv[1])(np.load(sys.argv[2]))
 np.save(sys.argv[3], y)
 known = {"numpy", "occ"} | set(sys.stdlib_module_names)

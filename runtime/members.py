@@ -1,0 +1,152 @@
+"""The members of an artifact, wherever it lies: in a zip, in a folder, or in another artifact."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from occ.runtime.errors import RunError
+
+MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
+
+
+class Members(Protocol):
+    """Files by path."""
+
+    def names(self) -> list[str]:
+        """Paths of all members, in order."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a member.
+
+        Raises:
+            RunError: OCC0502 it is missing or damaged.
+        """
+        ...
+
+    def map(self, name: str) -> np.ndarray:
+        """The bytes of a member as u8, mapped where that is possible.
+
+        Raises:
+            RunError: as `read`.
+        """
+        ...
+
+
+def members_of(path: Path) -> Members:
+    """The members of the artifact at a path.
+
+    Raises:
+        RunError: OCC0502 there is none.
+    """
+    return Folder(path) if path.is_dir() else Zip(path)
+
+
+def others(members: Members) -> dict[str, bytes]:
+    """All members but those that every artifact has."""
+    return {n: members.read(n) for n in members.names() if n not in (MANIFEST, WEIGHTS, LIBRARY)}
+
+
+def is_plain(name: str) -> bool:
+    """Whether the path of a member stays inside of the artifact, on every system."""
+    return not re.search(r"[\\:\0]", name) and all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+class Folder:
+    """Members of an artifact that is a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str) -> bytes:
+        return self._find(name).read_bytes()
+
+    def map(self, name: str) -> np.ndarray:
+        found = self._find(name)
+        return np.memmap(found, np.uint8, "r").view(np.ndarray) if found.stat().st_size else np.empty(0, np.uint8)
+
+    def names(self) -> list[str]:
+        """Paths of the files, in order; that of a link is where it leads."""
+        root = self.path.resolve()
+        found = sorted(p for p in self.path.rglob("*") if p.is_file())
+        return [p.relative_to(self.path).as_posix() if _leads_inside(p, root) else str(p.resolve()) for p in found]
+
+    def _find(self, name: str) -> Path:
+        found = self.path / name
+        if not found.is_file():
+            raise RunError("OCC0502", f"`{name}` is missing in the artifact `{self.path}`", "build the artifact again")
+        return found
+
+
+def _leads_inside(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root)
+
+
+class Nested:
+    """Members of an artifact that lies in another one."""
+
+    def __init__(self, files: Mapping[str, bytes], prefix: str) -> None:
+        self.files = {n.removeprefix(prefix): data for n, data in files.items() if n.startswith(prefix)}
+        self.prefix = prefix
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def read(self, name: str) -> bytes:
+        if name not in self.files:
+            raise RunError("OCC0502", f"`{self.prefix}{name}` is missing in the artifact", "build the artifact again")
+        return self.files[name]
+
+    def map(self, name: str) -> np.ndarray:
+        return np.frombuffer(self.read(name), np.uint8)
+
+
+class Zip:
+    """Members of an artifact that is a zip."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with zipfile.ZipFile(path) as z:
+                self.infos = {i.filename: i for i in z.infolist()}
+        except FileNotFoundError:
+            raise RunError("OCC0502", f"`{path}` does not exist") from None
+        except (OSError, zipfile.BadZipFile) as e:
+            raise RunError("OCC0502", f"`{path}` is not an artifact: {e}", "build the artifact again") from None
+
+    def read(self, name: str) -> bytes:
+        self._find(name)
+        try:
+            with zipfile.ZipFile(self.path) as z:
+                return z.read(name)
+        except (OSError, zipfile.BadZipFile) as e:
+            raise RunError(
+                "OCC0502", f"`{name}` in `{self.path}` is damaged: {e}", "build the artifact again"
+            ) from None
+
+    def map(self, name: str) -> np.ndarray:
+        info = self._find(name)
+        with open(self.path, "rb") as f:
+            f.seek(info.header_offset + 26)
+            start = info.header_offset + 30 + sum(struct.unpack("<HH", f.read(4)))
+        if start + info.file_size > self.path.stat().st_size or info.compress_type != zipfile.ZIP_STORED:
+            raise RunError("OCC0502", f"`{name}` in `{self.path}` is damaged", "build the artifact again")
+        if info.file_size == 0:
+            return np.empty(0, np.uint8)
+        return np.memmap(self.path, np.uint8, "r", start, (info.file_size,)).view(np.ndarray)
+
+    def names(self) -> list[str]:
+        """Paths of the members, in order; the folders that some tools add are none."""
+        return sorted(n for n in self.infos if not n.endswith("/"))
+
+    def _find(self, name: str) -> zipfile.ZipInfo:
+        if name not in self.infos:
+            raise RunError("OCC0502", f"`{name}` is missing in the artifact `{self.path}`", "build the artifact again")
+        return self.infos[name]

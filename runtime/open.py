@@ -1,0 +1,84 @@
+"""Opens artifacts: finds the engine that a manifest names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from occ.runtime.artifact import Artifact
+from occ.runtime.device import Device, DeviceEngine, Island
+from occ.runtime.errors import RunError
+from occ.runtime.native.engine import NativeEngine, Specialise
+from occ.runtime.session import Session
+from occ.runtime.threads import thread_count
+
+
+def open_artifact(
+    artifact: Artifact,
+    threads: int | None = None,
+    *,
+    specialise: Specialise | None = None,
+    device: Device | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Session:
+    """A session that runs the native code of an artifact, or its parts on an accelerator.
+
+    Args:
+        artifact: what to run.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+        specialise: compiles ops that wait for their operands; without it they are an error.
+        device: what runs the device parts; the accelerator of this machine by default.
+        options: of the session on an accelerator, see `occ.runtime.acl.options`.
+
+    Raises:
+        RunError: the artifact needs the compiler, its code does not load, or there is no accelerator.
+    """
+    m, count = artifact.manifest, thread_count(threads)
+    if m.engine == "ascend":
+        return Session(artifact, _on_device(artifact, threads, specialise, device, options or {}), count)
+    if options:
+        raise RunError("OCC0501", f"sessions of `{m.target}` have no option `{next(iter(options))}`")
+    if m.engine != "native":
+        raise RunError("OCC0502", f"an artifact for `{m.target}` needs the compiler to run", "use `occ.load`")
+    return Session(artifact, _native(artifact, count, specialise), count)
+
+
+def _native(artifact: Artifact, threads: int, specialise: Specialise | None) -> NativeEngine:
+    arrays = [np.ascontiguousarray(w) for w in artifact.weights]
+    return NativeEngine(artifact.manifest, arrays, artifact.code, threads, specialise, artifact.files)
+
+
+def _on_device(
+    artifact: Artifact,
+    threads: int | None,
+    specialise: Specialise | None,
+    device: Device | None,
+    options: Mapping[str, Any],
+) -> DeviceEngine:
+    m = artifact.manifest
+    islands: dict[str, Island] = {}
+    for name in m.islands:
+        made = artifact.island(name)
+        islands[name] = Island(made.manifest, open_artifact(made, threads, specialise=specialise).engine)
+    if device is None:
+        from occ.runtime.acl.ascend import AscendDevice
+        from occ.runtime.acl.options import Options
+
+        device = AscendDevice(Options.read(m.options, options))
+    return DeviceEngine(m, artifact.weights, artifact.files, device, islands)
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> Session:
+    """Load an artifact to run it without the compiler.
+
+    Args:
+        path: of the artifact.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+
+    Raises:
+        RunError: OCC0502 the artifact cannot be used.
+    """
+    return open_artifact(Artifact.load(path), threads)

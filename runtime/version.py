@@ -1,0 +1,13 @@
+"""The version of occ. pyproject.toml states it; an installed distribution knows it."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def occ_version() -> str:
+    """The version that is installed; `unknown` for sources that nobody has installed."""
+    try:
+        return version("occ")
+    except PackageNotFoundError:
+        return "unknown"
