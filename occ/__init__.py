@@ -10,20 +10,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from occ import backend
-    from occ.api import build, capability, compile, load, targets  # noqa: A004
+    from occ.api import build, capability, compile, targets  # noqa: A004
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.frontend.kernels import te_kernel
     from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
     from occ.compiler.passes.base import Pass
     from occ.compiler.passes.rules.rule import fusion, rewrite
     from occ.compiler.target.target import Target
+    from occ.loading import load
     from occ.runtime.acl.tensor import DeviceTensor
     from occ.runtime.artifact import Artifact
     from occ.runtime.errors import RunError
 
 _WHERE = {
-    "compile": "occ.api", "build": "occ.api", "load": "occ.api", "targets": "occ.api", "capability": "occ.api",
+    "compile": "occ.api", "build": "occ.api", "load": "occ.loading", "targets": "occ.api", "capability": "occ.api",
     "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
     "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
@@ -31,14 +34,16 @@ _WHERE = {
 }  # fmt: skip
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "backend", "build", "c_kernel", "capability", "compile", "fusion",
-    "halide_kernel", "load", "operator", "rewrite", "targets", "te_kernel",
+    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "__version__", "backend", "build", "c_kernel", "capability",
+    "compile", "fusion", "halide_kernel", "load", "operator", "rewrite", "targets", "te_kernel",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name == "backend":
         return import_module("occ.backend")
+    if name == "__version__":
+        return import_module("occ.runtime.version").occ_version()
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'occ' has no attribute {name!r}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from occ.compiler.driver.compilation import Compilation, Settings, Source
-from occ.compiler.driver.sessions import compile_model, open_session
+from occ.compiler.driver.sessions import compile_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.target.target import Target, all_targets
 from occ.runtime.artifact import Artifact
@@ -74,25 +74,6 @@ def build(
     if out is not None:
         artifact.save(out, folder=folder)
     return artifact
-
-
-def load(
-    path: str | os.PathLike[str], threads: int | None = None, *, simulate: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> Session:  # fmt: skip
-    """Load an artifact to run it.
-
-    Args:
-        path: of the artifact.
-        threads: of one run; OCC_NUM_THREADS or all processors if None.
-        simulate: run device parts on the simulator instead of on a device.
-        options: of a session on a device: `device_id`, `npu_mem_limit`, `arena_extend_strategy`, `profile`. Those that
-            the artifact was built with are the defaults.
-
-    Raises:
-        RunError: OCC0502 the artifact cannot be used.
-    """
-    return open_session(Artifact.load(path), threads, simulate=simulate, options=options)
 
 
 def targets() -> list[Target]:

@@ -1,0 +1,68 @@
+"""`occ.load`: runs artifacts with the runtime, and imports the compiler only for those that need it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from occ.runtime.artifact import Artifact
+from occ.runtime.errors import RunError
+from occ.runtime.open import open_artifact
+from occ.runtime.session import Session
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from occ.runtime.native.engine import Specialise
+
+
+def load(
+    path: str | os.PathLike[str], threads: int | None = None, *, simulate: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Session:  # fmt: skip
+    """Load an artifact to run it.
+
+    Native code and device parts need nothing but numpy. Artifacts for `interp`, operators that are compiled when their
+    operands are known, and the simulator need what occ itself needs.
+
+    Args:
+        path: of the artifact.
+        threads: of one run; OCC_NUM_THREADS or all processors if None.
+        simulate: run device parts on the simulator instead of on a device.
+        options: of a session on a device: `device_id`, `npu_mem_limit`, `arena_extend_strategy`, `profile`. Those that
+            the artifact was built with are the defaults.
+
+    Raises:
+        RunError: OCC0502 the artifact cannot be used.
+    """
+    artifact = Artifact.load(path)
+    if simulate or artifact.manifest.engine == "interp":
+        return _compiler("this artifact").open_session(artifact, threads, simulate=simulate, options=options)
+    return open_artifact(artifact, threads, specialise=_late(), options=options)
+
+
+def _late() -> Specialise:
+    """What compiles late ops, once there is one to compile."""
+
+    @cache
+    def compiler() -> Specialise:
+        return _compiler("an operator of this artifact").late_compiler()
+
+    return lambda text, operands: compiler()(text, operands)
+
+
+def _compiler(what: str) -> ModuleType:
+    """The sessions of the compiler.
+
+    Raises:
+        RunError: OCC0502 a library that the compiler needs is not installed.
+    """
+    try:
+        from occ.compiler.driver import sessions
+    except ModuleNotFoundError as e:
+        raise RunError(
+            "OCC0502", f"{what} needs the compiler, and `{e.name}` is not installed", "pip install occ"
+        ) from e
+    return sessions

@@ -1,0 +1,83 @@
+"""Wheel and sdist, built without a warning, work in an empty environment far from the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.building import mlp
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+RUN = """
+import sys, numpy as np, occ
+assert not occ.__file__.startswith(sys.argv[2]), occ.__file__
+x = np.full((3, 8), 0.5, np.float32)
+want = occ.compile(sys.argv[1], "interp")(x)[0]
+occ.build(sys.argv[1], "cpu-jit", "m.occ")
+np.testing.assert_allclose(occ.load("m.occ")(x)[0], want, rtol=1e-5)
+print(occ.__version__)
+"""
+
+
+def ran(*command: object, where: Path) -> str:
+    """What a command prints; Python finds nothing but what is installed."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OCC_"))}
+    env["OCC_CACHE_DIR"] = str(where / "cache")
+    done = subprocess.run(list(map(str, command)), cwd=where, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git tracks: a build leaves files where it runs."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("the files of a checkout are listed by git")
+    copied = tmp_path_factory.mktemp("sources")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (copied / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, copied / name)
+    return copied
+
+
+def built(sources: Path, kind: str, folder: Path) -> Path:
+    """A distribution, made by the backend itself, which needs no network."""
+    code = f"import setuptools.build_meta as b; print(b.build_{kind}({str(folder)!r}))"
+    said = ran(sys.executable, "-W", "error", "-c", code, where=sources)
+    assert "Warning" not in said, said
+    assert "deprecated" not in said.lower(), said
+    (made,) = [p for p in folder.iterdir() if p.suffix in (".whl", ".gz")]
+    return made
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_a_distribution_works_in_an_empty_environment(kind: str, sources: Path, tmp_path: Path):
+    made = built(sources, kind, tmp_path)
+    if kind == "wheel":
+        names = zipfile.ZipFile(made).namelist()
+        assert "occ/py.typed" in names
+        assert not [n for n in names if n.startswith(("compiler/", "runtime/", "tests/"))]
+    # The libraries are those of this environment: installing them again takes minutes and a network.
+    ran(sys.executable, "-m", "venv", "--without-pip", "new", where=tmp_path)
+    site = next((tmp_path / "new").glob("lib/python*/site-packages"))
+    libraries = Path(onnx.__file__).parents[1]
+    for entry in libraries.iterdir():
+        if not entry.name.startswith(("occ", "__editable__")) and entry.suffix != ".pth":
+            (site / entry.name).symlink_to(entry)
+    python = tmp_path / "new" / "bin" / "python"
+    ran(python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", made, where=tmp_path)
+    onnx.save(mlp(), str(tmp_path / "m.onnx"))
+    ran(python, "-I", "-c", RUN, "m.onnx", ROOT, where=tmp_path)
+    assert "wrote" in ran(tmp_path / "new" / "bin" / "occ", "build", "m.onnx", "-t", "cpu", where=tmp_path)
+    assert "y" in ran(tmp_path / "new" / "bin" / "occ", "run", "m.occ", where=tmp_path)
