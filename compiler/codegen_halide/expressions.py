@@ -14,7 +14,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
-from occ.compiler.ir.te.index import within
+from occ.compiler.ir.te.index import axis_of, within
 from occ.compiler.ir.te.walks import walk
 
 _CPP_TYPES = {
@@ -55,7 +55,7 @@ def dim_text(d: Dim) -> str:
 
 def _atom_text(atom: dim.Atom) -> str:
     if isinstance(atom, dim.Symbol):
-        return atom.name.removesuffix("'")
+        return axis_of(atom.name)
     a, b = map(dim_text, atom.args)
     return f"({a} / {b})" if atom.name == "floordiv" else f"{atom.name}({a}, {b})"
 

@@ -16,7 +16,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import Param, TeFunc
-from occ.compiler.ir.te.index import to_dim
+from occ.compiler.ir.te.index import axis_of, is_axis, to_dim
 from occ.compiler.ir.te.walks import walk
 
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
@@ -103,7 +103,7 @@ class Expressions:
 
     def _atom(self, atom: dim.Atom, axes: dict[str, Any]) -> Any:
         if isinstance(atom, dim.Symbol):
-            return axes[atom.name[:-1]] if atom.name.endswith("'") else self.sizes[atom.name]
+            return axes[axis_of(atom.name)] if is_axis(atom.name) else self.sizes[atom.name]
         a, b = (self.size(x, axes) for x in atom.args)
         return self.o.binary({"floordiv": "floordiv"}.get(atom.name, atom.name), a, b, I64_TYPE)
 

@@ -9,7 +9,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Expr, Load, Reduce
 from occ.compiler.ir.te.function import Stage, reduce_axes
-from occ.compiler.ir.te.index import axis_symbols, to_dim
+from occ.compiler.ir.te.index import axis_symbol, axis_symbols, to_dim
 from occ.compiler.ir.te.walks import walk
 
 _BLOCK = 8192  # elements of a one-dimensional stage that one task takes
@@ -81,7 +81,7 @@ def _extent(axis: str, s: Stage) -> int | None:
 def _steps(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> list[Dim | None]:
     """For each load, by how much its offset grows along an axis; None if not evenly."""
     symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
-    mark, here = f"{axis}'", symbols[axis]
+    symbol, here = axis_symbol(axis), symbols[axis]
     steps: list[Dim | None] = []
     for load in (n for n in walk(s.expr) if isinstance(n, Load)):
         flat: Dim | None = 0
@@ -91,8 +91,8 @@ def _steps(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> list[
         if flat is None or isinstance(here, int):
             steps.append(None)
             continue
-        step = dim.substitute(flat, {mark: here + 1}) - flat
-        steps.append(None if mark in dim.symbols(step) else step)
+        step = dim.substitute(flat, {symbol: here + 1}) - flat
+        steps.append(None if symbol in dim.symbols(step) else step)
     return steps
 
 

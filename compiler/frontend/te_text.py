@@ -68,8 +68,8 @@ def te_func(
     source = hint = ""
     for item in body:
         match item:
-            case ("stage", stage, axes, expr, loc):
-                stages.append(Stage(stage, axes, _typed(expr, sources), loc or ""))
+            case ("stage", stage, axes, expr, role, loc):
+                stages.append(Stage(stage, axes, _typed(expr, sources), loc or "", role or ""))
                 sources[stage] = stages[-1].dtype
             case ("scatter", stage, axes, kind, over, init, target, value, loc):
                 start, to, what = (

@@ -229,9 +229,10 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     # te functions
     note = staticmethod(_string)
+    role = staticmethod(str)
 
-    def stage(self, name: str, axes: Any, expr: Any, loc: Any) -> tuple[Any, ...]:
-        return ("stage", str(name), axes or (), expr, loc)
+    def stage(self, name: str, axes: Any, expr: Any, role: Any, loc: Any) -> tuple[Any, ...]:
+        return ("stage", str(name), axes or (), expr, role, loc)
 
     def scatter(self, name: str, axes: Any, kind: str, over: Any, *rest: Any) -> tuple[Any, ...]:
         init, target, value, loc = rest

@@ -152,7 +152,8 @@ def stage_text(s: AnyStage, params: Iterable[str] = ()) -> str:
         targets = ", ".join(expr_text(e, params) for e in s.target)
         parts = f"{expr_text(s.init, params)}; {targets}; {expr_text(s.value, params)}"
         return f"{head}scatter.{s.combine}[{axes_text(s.over)}]({parts}){loc}"
-    return f"{head}{expr_text(s.expr, params)}{loc}"
+    role = f" role({s.role})" if s.role else ""
+    return f"{head}{expr_text(s.expr, params)}{role}{loc}"
 
 
 def te_text(f: TeFunc, indent: str = "") -> str:

@@ -15,6 +15,7 @@ from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, normalize_axes, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
+from occ.compiler.ir.te.roles import PAD
 
 
 def static_dims(operator: str, name: str, operand: Tensor) -> tuple[Dim, ...]:
@@ -317,7 +318,7 @@ class Pad:
         def element(*i):
             return data[tuple(_mirror(k - b, n, a.mode) for k, b, n in zip(i, before, data.shape, strict=True))]
 
-        return t.map(shape, element, name="pad")
+        return t.map(shape, element, role=PAD)
 
 
 def _mirror(k: Expr, n: Dim, mode: str) -> Expr:

@@ -16,6 +16,7 @@ from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
+from occ.compiler.ir.te.roles import CONV
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace)
         value = padded[(batch, channel, *win.position(pos, tap))]
         return f.in_acc(value) * f.in_acc(w[(o, c, *tap)])
 
-    return t.sum(shape, (per_group, *win.kernel), product, name="conv")
+    return t.sum(shape, (per_group, *win.kernel), product, role=CONV)
 
 
 @op("Conv", tags=("contraction", "window"))

@@ -26,6 +26,7 @@ from occ.compiler.ir.te.expr import (
     where,
     wrap,
 )
+from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
@@ -33,12 +34,21 @@ from occ.compiler.ir.types import TensorType
 
 @dataclass(frozen=True)
 class Stage:
-    """`name[axes] = expr`. `note` names the ONNX nodes it came from and is not part of its identity."""
+    """`name[axes] = expr`.
+
+    Attributes:
+        name: of the stage; it says nothing to the compiler.
+        axes: the box that it computes.
+        expr: the element at a position.
+        note: the ONNX nodes that it came from, not part of its identity.
+        role: what it is to a schedule, one of `ROLES`; empty for most.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     expr: Expr
     note: str = field(default="", compare=False)
+    role: str = ""
 
     @property
     def dtype(self) -> DType:
@@ -134,6 +144,11 @@ class TeFunc:
         return next(s for s in self.stages if s.name == name)
 
     @property
+    def by_role(self) -> dict[str, Stage]:
+        """The stage of each role; of several the last, which reads the others."""
+        return {s.role: s for s in self.stages if isinstance(s, Stage) and s.role}
+
+    @property
     def sources(self) -> dict[str, tuple[Dim, ...]]:
         """Logical shape of everything that can be loaded from: parameters and stages."""
         return {p.name: p.type.dims for p in self.params} | {s.name: s.shape for s in self.stages}
@@ -208,6 +223,8 @@ RESERVED = frozenset(
         "shl",
         "shr",
         "dim",
+        "loc",
+        "role",
         "check",
         "schedule",
         "halide",
@@ -247,25 +264,44 @@ class Builder:
         return tuple(Axis(f"{letter}{start + k}", e) for k, e in enumerate(extents))
 
     def map(
-        self, shape: Sequence[Dim], fn: Callable[..., Operand], *, name: str = "m", dtype: DType | None = None
+        self,
+        shape: Sequence[Dim],
+        fn: Callable[..., Operand],
+        *,
+        name: str = "",
+        dtype: DType | None = None,
+        role: str = "",
     ) -> Tensor:
-        """A stage whose element at `i, j, ...` is `fn(i, j, ...)`; `dtype` only for results that are bare numbers."""
+        """A stage whose element at `i, j, ...` is `fn(i, j, ...)`; `dtype` only for results that are bare numbers.
+
+        A stage with a role (`ROLES`) is named for it unless `name` says otherwise.
+        """
         axes = self.axes(shape)
         expr = wrap(fn(*(Index(a.name) for a in axes)), dtype or I64)
-        return self._add(Stage(self.fresh(name), axes, expr, self.note))
+        return self._add(Stage(self.fresh(name or role or "m"), axes, expr, self.note, role))
 
     def reduce(
-        self, kind: str, shape: Sequence[Dim], over: Sequence[Dim], fn: Callable[..., Expr], *, name: str | None = None
+        self,
+        kind: str,
+        shape: Sequence[Dim],
+        over: Sequence[Dim],
+        fn: Callable[..., Expr],
+        *,
+        name: str = "",
+        role: str = "",
     ) -> Tensor:
-        """A stage that reduces `fn(*position, *reduced)` over a box of extents `over`."""
+        """A stage that reduces `fn(*position, *reduced)` over a box of extents `over`; name and role as in `map`."""
         axes, inner = self.axes(shape), self.axes(over, "r")
         body = fn(*(Index(a.name) for a in axes + inner))
         dtype = I64 if kind in ("argmax", "argmin") else body.dtype
-        return self._add(Stage(self.fresh(name or kind), axes, Reduce(kind, inner, body, dtype), self.note))
+        expr = Reduce(kind, inner, body, dtype)
+        return self._add(Stage(self.fresh(name or role or kind), axes, expr, self.note, role))
 
-    def sum(self, shape: Sequence[Dim], over: Sequence[Dim], fn: Callable[..., Expr], *, name: str = "acc") -> Tensor:
+    def sum(
+        self, shape: Sequence[Dim], over: Sequence[Dim], fn: Callable[..., Expr], *, name: str = "", role: str = ""
+    ) -> Tensor:
         """A `reduce` of kind sum."""
-        return self.reduce("sum", shape, over, fn, name=name)
+        return self.reduce("sum", shape, over, fn, name=name or role or "acc", role=role)
 
     def scatter(
         self,
@@ -307,7 +343,7 @@ class Builder:
                     inside = inside & (k < b + n)
             return where(inside, x[tuple(k - b for k, b in zip(i, before, strict=True))], value)
 
-        return self.map(shape, element, name="pad")
+        return self.map(shape, element, role=PAD)
 
     def _add(self, stage: AnyStage) -> Tensor:
         self.stages.append(stage)

@@ -17,7 +17,7 @@ from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Sele
 from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, reduce_axes
 from occ.compiler.ir.te.walks import rewrite, walk
 
-_MARK = "'"  # ends the symbol of an axis, so that it cannot be confused with a dim
+_MARK = "'"  # ends the symbol of an axis, so that it cannot be confused with a dim, whose name is a word
 _TO_DIM: dict[str, Any] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": dim.minimum,
     "max": dim.maximum, "floordiv": dim.floordiv, "mod": lambda a, b: a - b * dim.floordiv(a, b),
@@ -25,9 +25,24 @@ _TO_DIM: dict[str, Any] = {
 Ranges = Mapping[str, Sym | int]
 
 
+def axis_symbol(axis: str) -> str:
+    """The symbol that stands for the position on an axis."""
+    return axis + _MARK
+
+
+def is_axis(symbol: str) -> bool:
+    """Whether a symbol stands for the position on an axis, and not for a size."""
+    return symbol.endswith(_MARK)
+
+
+def axis_of(symbol: str) -> str:
+    """The axis that such a symbol stands for."""
+    return symbol.removesuffix(_MARK)
+
+
 def axis_symbols(axes: Iterable[Axis]) -> dict[str, Dim]:
     """Each axis as a dim: a symbol within its extent, or 0 where the extent is 1."""
-    return {a.name: 0 if a.extent == 1 else dim.symbol(a.name + _MARK, 0, a.extent - 1) for a in axes}
+    return {a.name: 0 if a.extent == 1 else dim.symbol(axis_symbol(a.name), 0, a.extent - 1) for a in axes}
 
 
 def to_dim(e: Expr, axes: Mapping[str, Dim]) -> Dim | None:
@@ -52,9 +67,9 @@ def from_dim(d: Dim) -> Expr:
     """A dim over axis symbols as an expression; what does not depend on an axis stays one `Size`."""
     if isinstance(d, int):
         return literal(d, I64)
-    if not any(name.endswith(_MARK) for name in dim.symbols(d)):
+    if not any(map(is_axis, dim.symbols(d))):
         return Size(d)
-    moving = [term for term in d.terms if any(n.endswith(_MARK) for n in dim.symbols(Sym((term,))))]
+    moving = [term for term in d.terms if any(map(is_axis, dim.symbols(Sym((term,)))))]
     rest = d - sum((Sym((term,)) for term in moving), start=0)
     total: Expr | None = None
     for mono, coeff in moving:
@@ -62,7 +77,7 @@ def from_dim(d: Dim) -> Expr:
         value: Expr | None = None
         for atom, power in mono:
             of_atom = Sym(((((atom, 1),), 1),))
-            if not any(n.endswith(_MARK) for n in dim.symbols(of_atom)):
+            if not any(map(is_axis, dim.symbols(of_atom))):
                 factor = factor * dim.product([of_atom] * power)
                 continue
             base = _atom(atom)
@@ -81,7 +96,7 @@ def from_dim(d: Dim) -> Expr:
 
 def _atom(atom: dim.Atom) -> Expr:
     if isinstance(atom, Symbol):
-        return Index(atom.name.removesuffix(_MARK))
+        return Index(axis_of(atom.name))
     args = [from_dim(a) for a in atom.args]
     return binary(atom.name, *args)
 

@@ -56,7 +56,7 @@ class _Splice:
                 self._expr(s.value), s.combine, self.t.note,
             )  # fmt: skip
         else:
-            made = Stage(self.t.fresh(s.name), axes, self._expr(s.expr), self.t.note)
+            made = Stage(self.t.fresh(s.name), axes, self._expr(s.expr), self.t.note, s.role)
         self.sources[s.name] = made.name
         self.t.stages.append(made)
         return Tensor(made.name, TensorType(made.dtype, made.shape))

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.te.expr import Binary, Expr, Load, Reduce, Select
-from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.function import Stage, TeFunc
+from occ.compiler.ir.te.roles import ROLES
 from occ.compiler.ir.te.walks import walk
 
 
@@ -16,6 +17,8 @@ def te_problems(f: TeFunc) -> Iterator[str]:
     for s in f.stages:
         for e in s.exprs:
             yield from (f"te @{f.name}: {s.name} {text}" for n in walk(e) if (text := _problem(n, known)))
+        if isinstance(s, Stage) and s.role and s.role not in ROLES:
+            yield f"te @{f.name}: {s.name} has the role {s.role}, which no schedule asks for"
         if s.name in known:
             yield f"te @{f.name}: {s.name} is computed twice"
         known[s.name] = s.dtype, len(s.axes)

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.te.expr import Index, Load, minimum, wrap
 from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.roles import ATTENTION, PEAK
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import rewrite
-from occ.compiler.passes.schedule.facts import Facts, extent_of
+from occ.compiler.passes.schedule.facts import Facts, extent_of, parts_of
 from occ.compiler.passes.schedule.loops import row_tail, tile_size
 
-_STAGES = ("query", "keys", "scores", "logits", "top", "exp", "total", "values", "sum", "out")
 _BLOCK_BYTES = 96 * 1024  # of the scores of a block of rows; their exponentials take as much again
 
 
-def _parts(f: TeFunc) -> dict[str, Stage] | None:
-    """The stages that the ops `attend_scores` and `attend` make, by their roles; None if these are not in the function."""
-    found: dict[str, Stage] = {}
-    for s in f.stages:
-        role = re.fullmatch(r"attend_([a-z]+)_\d+", s.name)
-        if role is not None and isinstance(s, Stage):
-            found[role[1]] = s
-    return found if all(k in found for k in _STAGES) else None
-
-
 def clamped_rows(f: TeFunc) -> TeFunc:
-    """Tiles of rows and keys may reach behind the end of an axis of symbolic extent; what is read there exists.
+    """Tiles of rows and keys may reach past the end of an axis of symbolic extent; what is read there exists.
 
     What is computed of it is not kept.
     """
-    parts = _parts(f)
+    parts = parts_of(f, ATTENTION)
     if parts is None:
         return f
     row, column = parts["exp"].axes[-2:]
@@ -66,7 +55,7 @@ def _clamped(s: Stage, source: str | None, axis: str, extent: Dim):
 
 def attention(facts: Facts) -> list[Directive] | None:
     """The schedule of a function with the stages of `attend_scores` and `attend`; None for any other."""
-    parts = _parts(facts.f)
+    parts = parts_of(facts.f, ATTENTION)
     return None if parts is None else _Attention(facts, parts).directives()
 
 
@@ -177,13 +166,13 @@ class _Attention:
         made: list[Directive] = []
         e = self.parts["exp"]
         made += self._vectors(Scheduler(e.name).compute_at(self.out.name, self.level), e).directives
-        stored = re.compile(r"attend_(top|peak|total)_\d+(part|across|rest)?")
+        whole = self.facts.f.by_role
         for s in self.facts.f.stages:
-            if not isinstance(s, Stage) or stored.fullmatch(s.name) is None:
+            if not isinstance(s, Stage) or s.role not in (ATTENTION["top"], PEAK, ATTENTION["total"]):
                 continue
             p = Scheduler(s.name).compute_at(self.out.name, self.level)
             made += p.directives
-            if s.name.endswith("part"):
+            if len(s.axes) > len(whole[s.role].axes):  # a part of it that has an axis of lanes, see `in_lanes`
                 lane, chunk = s.axes[-1].name, reduce_axes(s.expr)[-1].name
                 made += Scheduler(s.name).vectorize(lane, self.lanes).directives
                 u = Scheduler(s.name, update=True).reorder(lane, chunk, s.axes[-2].name).vectorize(lane, self.lanes)

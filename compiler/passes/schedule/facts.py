@@ -10,7 +10,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.te.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
-from occ.compiler.ir.te.index import axis_symbols, to_dim
+from occ.compiler.ir.te.index import axis_symbol, axis_symbols, to_dim
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.passes.schedule.loops import SERIAL
@@ -90,6 +90,17 @@ class Facts:
         return [s for s in self.inlined_into(root) if isinstance(s.expr, Reduce) and s.expr.kind in COMBINE]
 
 
+def parts_of(f: TeFunc, roles: Mapping[str, str]) -> dict[str, Stage] | None:
+    """The stages of a method by the parts that they are of it; None if a part is missing.
+
+    Args:
+        f: the function.
+        roles: the role of each part, a table of `ir/te/roles.py`.
+    """
+    found = f.by_role
+    return {part: found[role] for part, role in roles.items()} if found.keys() >= {*roles.values()} else None
+
+
 def element_bits(s: AnyStage) -> int:
     """Width of the elements that a stage computes with; not of positions, which are 32 bits wide whatever they come from."""
     found: list[int] = []
@@ -111,16 +122,16 @@ def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str
     here = symbols[axis]
     if isinstance(here, int):
         return 0
-    mark, grown = f"{axis}'", 0
+    symbol, grown = axis_symbol(axis), 0
     stride: Dim = 1
     for i, n in zip(reversed(load.index), reversed(sources[load.source]), strict=True):
         d = to_dim(i, symbols)
         if d is None:
             return None
-        moved = dim.substitute(d, {mark: here + 1}) - d
+        moved = dim.substitute(d, {symbol: here + 1}) - d
         grown = grown + moved * stride if moved != 0 else grown
         stride = stride * n
-    return None if mark in dim.symbols(grown) else grown
+    return None if symbol in dim.symbols(grown) else grown
 
 
 @dataclass(frozen=True)

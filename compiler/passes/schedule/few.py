@@ -1,4 +1,4 @@
-"""A second schedule for products of few rows, beside the one for many: the sizes of a run decide which of them it takes."""
+"""A second schedule for products of few rows, besides the one for many: the sizes of a run decide which of them it takes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from occ.compiler.ir.dim import lower
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, where, wrap
 from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.walks import rewrite
 from occ.compiler.passes.schedule.facts import FEW, Facts, contraction, extent_of
@@ -37,7 +38,7 @@ def _guarded_product(s: AnyStage, f: TeFunc) -> Stage | None:
     inside = {d.stage for d in f.schedule if d.call == "compute_at" and d.args[0] == s.name}
     bounded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
     for acc in f.stages:
-        if acc.name not in inside or not isinstance(acc, Stage) or acc.name.startswith("conv"):
+        if acc.name not in inside or not isinstance(acc, Stage) or acc.role == CONV:
             continue  # images have more positions than a few
         found = contraction(acc, f)
         if found is None or (acc.name, found.tile) not in bounded:

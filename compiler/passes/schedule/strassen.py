@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from occ.compiler.ir.dim import is_multiple
 from occ.compiler.ir.te.function import Stage, reduce_axes
+from occ.compiler.ir.te.roles import STRASSEN
 from occ.compiler.ir.te.schedule import Directive, Scheduler
-from occ.compiler.passes.schedule.facts import Facts
+from occ.compiler.passes.schedule.facts import Facts, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
-
-_STAGES = ("left", "sum", "products", "result")
 
 
 def strassen(facts: Facts) -> list[Directive] | None:
     """The schedule of a function that the op `strassen` and elementwise readers of it make; None for any other."""
-    found = {k: s for k in _STAGES for s in facts.f.stages if s.name.startswith(f"strassen_{k}")}
-    root = facts.f.stages[-1]
-    if len(found) < len(_STAGES) or not isinstance(root, Stage) or len(facts.f.results) != 1:
+    parts, root = parts_of(facts.f, STRASSEN), facts.f.stages[-1]
+    if parts is None or not isinstance(root, Stage) or len(facts.f.results) != 1:
         return None
-    return _Strassen(facts, root, {k: s for k, s in found.items() if isinstance(s, Stage)}).directives()
+    return _Strassen(facts, root, parts).directives()
 
 
 class _Strassen:
@@ -25,7 +23,7 @@ class _Strassen:
 
     Measured on Zen 5, where weights come from memory: to add the quarters on the right in the kernel, a panel at a time,
     instead of ahead costs 3 to 15 %; to go through the depth in pieces that stay in the nearest cache, up to 20 %. To
-    prefetch a fixed distance ahead costs 3 to 30 %; panel by panel (`schedule_fetch`) gains 7 %.
+    prefetch a fixed distance ahead costs 3 to 30 %; panel by panel (`fetch.py`) gains 7 %.
     """
 
     def __init__(self, facts: Facts, root: Stage, parts: dict[str, Stage]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from occ.compiler.ir.te.expr import Load
-from occ.compiler.ir.te.function import AnyStage, Stage, reduce_axes
+from occ.compiler.ir.te.function import Stage, reduce_axes
+from occ.compiler.ir.te.roles import PAD, WINOGRAD
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import Facts, element_bits
+from occ.compiler.passes.schedule.facts import Facts, element_bits, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 
 _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
-_STAGES = ("columns", "input", "sum", "products", "rows", "output")
 
 
 def winograd(facts: Facts) -> list[Directive] | None:
@@ -20,11 +20,9 @@ def winograd(facts: Facts) -> list[Directive] | None:
     planes of up to 7 x 7 tiles may be larger), the products of one panel of weights in L1 and L2, and the weights
     stream.
     """
-    found = {k: s for k in _STAGES for s in facts.f.stages if s.name.startswith(f"winograd_{k}")}
-    root = facts.f.stages[-1]
-    if len(found) < len(_STAGES) or not isinstance(root, Stage) or len(facts.f.results) != 1:
+    parts, root = parts_of(facts.f, WINOGRAD), facts.f.stages[-1]
+    if parts is None or not isinstance(root, Stage) or len(facts.f.results) != 1:
         return None
-    parts = {k: s for k, s in found.items() if isinstance(s, Stage)}
     return _Winograd(facts, root, parts).directives()
 
 
@@ -47,7 +45,7 @@ class _Winograd:
         # A border has memory only where planes are small, and most of the tests would be of positions outside: elsewhere
         # testing positions, once for a whole vector of channels, takes less than a copy of the input does.
         few = self.across * self.down < _FEW_TILES
-        pads = [s for s in self.facts.f.stages if s.name.startswith("pad") and few]
+        pads = [s for s in self.facts.f.stages if isinstance(s, Stage) and s.role == PAD and few]
         for s in pads:
             made += self._border(s)
         return made
@@ -172,7 +170,7 @@ class _Winograd:
         made = {s.name for s in self.facts.f.stages[self.facts.f.stages.index(output) :]}
         return any(k > 1 for name, k in counts.items() if name in made)
 
-    def _border(self, s: AnyStage) -> list[Directive]:
+    def _border(self, s: Stage) -> list[Directive]:
         *outer, last = (a.name for a in s.axes)
         made = Scheduler(s.name).compute_root()
         lanes = self.facts.machine.lanes(element_bits(s))

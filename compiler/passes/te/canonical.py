@@ -50,8 +50,11 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[str], list[str]]:
     names |= {s.name: FLAG if s.name == FLAG else f"{_stem(s.name)}{k}" for k, s in enumerate(f.stages)}
     axes: dict[str, str] = {}
     for s in f.stages:
-        for a in (*s.axes, *(s.over if isinstance(s, Scatter) else reduce_axes(s.expr))):
-            axes.setdefault(a.name, f"{_letter(a.name)}{len(axes)}")
+        letter, inner = ("u", s.over) if isinstance(s, Scatter) else ("r", reduce_axes(s.expr))
+        for axis in s.axes:
+            axes.setdefault(axis.name, f"i{len(axes)}")
+        for axis in inner:
+            axes.setdefault(axis.name, f"{letter}{len(axes)}")
     made = replace(
         f,
         dims=tuple(f"D{k}" for k in range(len(f.dims))),
@@ -60,10 +63,6 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[str], list[str]]:
         stages=tuple(_stage(s, names, axes, put) for s in f.stages),
     )
     return made, list(f.dims), [p.name for p in f.params]
-
-
-def _letter(axis: str) -> str:
-    return "r" if axis.startswith("r") else "u" if axis.startswith("u") else "i"
 
 
 def _stem(name: str) -> str:
@@ -101,7 +100,7 @@ def _stage(s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], put:
             stages[s.name], of_axes(s.axes), of(s.init), of_axes(s.over), tuple(map(of, s.target)), of(s.value),
             s.combine, s.note,
         )  # fmt: skip
-    return Stage(stages[s.name], of_axes(s.axes), of(s.expr), s.note)
+    return replace(s, name=stages[s.name], axes=of_axes(s.axes), expr=of(s.expr))
 
 
 def split(f: TeFunc) -> list[TeFunc]:

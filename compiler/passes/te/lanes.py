@@ -31,7 +31,7 @@ def separate(f: TeFunc) -> TeFunc:
 
 
 def in_lanes(s: Stage, lanes: int) -> list[Stage]:
-    """A reduction along a contiguous axis as one over lanes, which vectors can do, and a rest.
+    """A reduction along a contiguous axis as one over lanes, which vectors can do, and a rest; all have its role.
 
     `acc[i] = sum[r<n](f(r))` --> `part[i, l<16] = sum[q<n//16](f(16*q + l))`,
     `rest[i] = sum[t<n%16](f(16*(n//16) + t))`, `acc[i] = sum[l<16](part[i, l]) + rest[i]`
@@ -47,18 +47,15 @@ def in_lanes(s: Stage, lanes: int) -> list[Stage]:
         return replace_indices(r.body, {last.name: at})
 
     part_expr = Reduce(r.kind, (*outer, chunk), body(Index(chunk.name) * lanes + Index(lane.name)), r.dtype)
-    part = Stage(f"{s.name}part", (*s.axes, lane), part_expr, s.note)
+    part = replace(s, name=f"{s.name}part", axes=(*s.axes, lane), expr=part_expr)
     across_axis = Axis(f"{last.name}x", lanes)
-    across = Stage(
-        f"{s.name}across", s.axes,
-        Reduce(r.kind, (across_axis,), Load(part.name, (*position(s.axes), Index(across_axis.name)), r.dtype), r.dtype),
-        s.note,
-    )  # fmt: skip
+    of_part = Load(part.name, (*position(s.axes), Index(across_axis.name)), r.dtype)
+    across = replace(s, name=f"{s.name}across", expr=Reduce(r.kind, (across_axis,), of_part, r.dtype))
     if left == 0:
         return [part, replace(across, name=s.name)]
     again = {a.name: Axis(f"{a.name}t", a.extent) for a in outer}  # no two stages of a kernel share an axis
     moved = replace_indices(body(wrap(whole * lanes) + Index(tail.name)), {n: Index(a.name) for n, a in again.items()})
     rest_expr = Reduce(r.kind, (*again.values(), tail), moved, r.dtype)
-    rest = Stage(f"{s.name}rest", s.axes, rest_expr, s.note)
+    rest = replace(s, name=f"{s.name}rest", expr=rest_expr)
     loads = [Load(x.name, position(s.axes), r.dtype) for x in (across, rest)]
-    return [part, across, rest, Stage(s.name, s.axes, binary(COMBINE[r.kind], *loads), s.note)]
+    return [part, across, rest, replace(s, expr=binary(COMBINE[r.kind], *loads))]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.te.expr import Expr, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, loads
+from occ.compiler.ir.te.roles import ATTENTION
 from occ.compiler.ir.te.walks import rewrite, walk
 from occ.compiler.ir.types import TensorType
 
@@ -27,7 +28,7 @@ def physical(f: TeFunc) -> TeFunc:
     results = {r.name for r in f.results}
     of_rank = {len(given[r.name]): given[r.name] for r in f.results if r.name in given}
     orders = dict(given)
-    attends = any(s.name.startswith("attend_") for s in f.stages)  # a head at a time, in whatever order heads lie
+    attends = any(role in f.by_role for role in ATTENTION.values())  # a head at a time, in whatever order heads lie
     for s in () if attends else f.stages:
         if s.name not in results and (order := of_rank.get(len(s.axes))) and not _keeps_rows(s, order, orders, f):
             orders[s.name] = order

@@ -1,6 +1,7 @@
 """Attention in two halves, the form that becomes one kernel: scores of packed queries and keys, then everything behind.
 
-Between them may stand elementwise operators: masks, biases, soft caps. The stages are named for `schedule_attention`.
+Between them may stand elementwise operators: masks, biases, soft caps. Stages say by their roles what they are to the
+schedule.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -9,6 +10,7 @@ from __future__ import annotations
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import call, equal, literal, where, wrap
+from occ.compiler.ir.te.roles import ATTENTION, PEAK
 
 PLAIN, ZERO_NAN, ZERO_EMPTY = "plain", "zero-nan", "zero-empty"  # what rows without a finite score give, see Attend
 
@@ -20,14 +22,14 @@ class AttendScores:
     operands = ("q", "k")
 
     def body(t, q, k, *, a):
-        query = t.map(q.shape, lambda *i: q[i] if a.scale == 1 else q[i] * a.scale, name="attend_query")
-        keys = t.map(k.shape, lambda *i: k[i], name="attend_keys")
+        query = t.map(q.shape, lambda *i: q[i] if a.scale == 1 else q[i] * a.scale, role=ATTENTION["query"])
+        keys = t.map(k.shape, lambda *i: k[i], role=ATTENTION["keys"])
 
         def product(*i):
             *batch, row, column, r = i
             return query[(*batch, row, r)] * keys[(*batch, r, column)]
 
-        return t.sum([*q.shape[:-1], k.shape[-1]], [q.shape[-1]], product, name="attend_scores")
+        return t.sum([*q.shape[:-1], k.shape[-1]], [q.shape[-1]], product, role=ATTENTION["scores"])
 
 
 @op("attend", tags=("contraction",))
@@ -44,20 +46,20 @@ class Attend:
     def body(t, x, v, *, a):
         keys, dtype = x.shape[-1], x.dtype
         low, zero = literal(dtype.lowest, dtype), literal(0, dtype)
-        logits = t.map(x.shape, lambda *i: x[i], name="attend_logits")
-        top = t.reduce("max", x.shape[:-1], [keys], lambda *i: logits[i], name="attend_top")
+        logits = t.map(x.shape, lambda *i: x[i], role=ATTENTION["logits"])
+        top = t.reduce("max", x.shape[:-1], [keys], lambda *i: logits[i], role=ATTENTION["top"])
         peak = top
         if a.rows == ZERO_EMPTY:
-            peak = t.map(top.shape, lambda *i: where(equal(top[i], low), zero, top[i]), name="attend_peak")
-        e = t.map(x.shape, lambda *i: f.decay(logits[i] - peak[i[:-1]]), name="attend_exp")
-        total = t.sum(top.shape, [keys], lambda *i: e[i], name="attend_total")
-        values = t.map(v.shape, lambda *i: v[i], name="attend_values")
+            peak = t.map(top.shape, lambda *i: where(equal(top[i], low), zero, top[i]), role=PEAK)
+        e = t.map(x.shape, lambda *i: f.decay(logits[i] - peak[i[:-1]]), role=ATTENTION["exp"])
+        total = t.sum(top.shape, [keys], lambda *i: e[i], role=ATTENTION["total"])
+        values = t.map(v.shape, lambda *i: v[i], role=ATTENTION["values"])
 
         def product(*i):
             *batch, row, column, r = i
             return e[(*batch, row, r)] * values[(*batch, r, column)]
 
-        acc = t.sum([*x.shape[:-1], v.shape[-1]], [keys], product, name="attend_sum")
+        acc = t.sum([*x.shape[:-1], v.shape[-1]], [keys], product, role=ATTENTION["sum"])
 
         def whole(*i):
             return where(equal(total[i], zero), literal(1, dtype), total[i]) if a.rows == ZERO_EMPTY else total[i]
@@ -69,7 +71,7 @@ class Attend:
             # Without any key the product is empty, and so zero.
             return value if isinstance(keys, int) else where(equal(wrap(keys), 0), zero, value)
 
-        return t.map(acc.shape, element, name="attend_out")
+        return t.map(acc.shape, element, role=ATTENTION["out"])
 
 
 ALL = (AttendScores, Attend)

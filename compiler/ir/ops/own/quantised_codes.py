@@ -10,6 +10,7 @@ from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te.conversion import quantize
 from occ.compiler.ir.te.expr import call, cast, clamp, literal, maximum, where
 from occ.compiler.ir.te.function import Builder, Tensor
+from occ.compiler.ir.te.roles import CONV
 
 _LEAST_RANGE = 1e-30  # of a row: smaller ones, of equal elements as a rule, are in fewer steps
 
@@ -87,7 +88,7 @@ class ConvDot:
             return cast(acc_type, padded[(batch, channel, *win.position(pos, tap))]) * cast(acc_type, filter_)
 
         over = (some, w.shape[1], *taps) if grouped else (w.shape[1], *taps)
-        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, name="conv")
+        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, role=CONV)
         return acc if total is None else t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
 
 

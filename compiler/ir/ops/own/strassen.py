@@ -16,6 +16,7 @@ from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, minimum, where, wrap
+from occ.compiler.ir.te.roles import STRASSEN
 
 # Signs of the quarters 11, 12, 21, 22 of the operands in each of the products, and of the products in each quarter of the
 # result.
@@ -85,14 +86,14 @@ class Strassen:
             )
             return _choose(e, [_sum(signs, [x[(*b, p, q)] for p in rows for q in (r, r + k2)]) for signs in LEFT])
 
-        v = t.map([*batch, blocks, len(LEFT), half, k2], left, name="strassen_left")
+        v = t.map([*batch, blocks, len(LEFT), half, k2], left, role=STRASSEN["left"])
 
         def product(*i):
             *outer, e, row, panel, column, r = i
             return f.in_acc(v[(*outer, e, row, r)]) * f.in_acc(u[e, r, panel * width + column])
 
-        acc = t.sum([*batch, blocks, len(LEFT), half, n2 // width, width], [k2], product, name="strassen_sum")
-        p = t.map(acc.shape, lambda *i: acc[i], name="strassen_products")
+        acc = t.sum([*batch, blocks, len(LEFT), half, n2 // width, width], [k2], product, role=STRASSEN["sum"])
+        p = t.map(acc.shape, lambda *i: acc[i], role=STRASSEN["products"])
 
         def result(*i):
             b, row, column = i[:nb], *i[nb:]
@@ -100,7 +101,7 @@ class Strassen:
             parts = [p[(*b, row // (2 * half), e, *at)] for e in range(len(LEFT))]
             return _choose(row // half % 2 * 2 + column // width % 2, [_sum(signs, parts) for signs in RESULT])
 
-        return t.map([*batch, m, 2 * n2], result, name="strassen_result")
+        return t.map([*batch, m, 2 * n2], result, role=STRASSEN["result"])
 
 
 ALL = (Strassen,)

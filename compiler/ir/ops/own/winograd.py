@@ -17,6 +17,7 @@ from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, literal, where
+from occ.compiler.ir.te.roles import WINOGRAD
 
 TILE, TAPS = 4, 3
 SIZE = TILE + TAPS - 1  # side of the input tile, and number of points
@@ -117,29 +118,29 @@ class Winograd:
             taps = [padded[i, k, ty * TILE + r, tx * TILE + j] for r in range(SIZE)]
             return _choose(e, [_input_row(q, taps) for q in range(SIZE)])
 
-        half = t.map([n, down, across, SIZE, SIZE, c], columns_in, name="winograd_columns")
+        half = t.map([n, down, across, SIZE, SIZE, c], columns_in, role=WINOGRAD["columns"])
 
         def rows_in(e, g, i, ty, tx, k):
             return _choose(g, [_input_row(q, [half[i, ty, tx, e, j, k] for j in range(SIZE)]) for q in range(SIZE)])
 
-        v = t.map([SIZE, SIZE, n, down, across, c], rows_in, name="winograd_input")
+        v = t.map([SIZE, SIZE, n, down, across, c], rows_in, role=WINOGRAD["input"])
         out = u.shape[2]
         acc = t.sum(
             [SIZE, SIZE, n, down, across, out], [c],
-            lambda e, g, i, ty, tx, o, r: f.in_acc(v[e, g, i, ty, tx, r]) * f.in_acc(u[e * SIZE + g, r, o]), name="winograd_sum",
+            lambda e, g, i, ty, tx, o, r: f.in_acc(v[e, g, i, ty, tx, r]) * f.in_acc(u[e * SIZE + g, r, o]), role=WINOGRAD["sum"],
         )  # fmt: skip
-        m = t.map([SIZE, SIZE, n, down, across, out], lambda *i: acc[i], name="winograd_products")
+        m = t.map([SIZE, SIZE, n, down, across, out], lambda *i: acc[i], role=WINOGRAD["products"])
 
         def columns_out(i, ty, tx, y, g, o):
             return _choose(y, [_output_row(q, [m[e, g, i, ty, tx, o] for e in range(SIZE)]) for q in range(TILE)])
 
-        z = t.map([n, down, across, TILE, SIZE, out], columns_out, name="winograd_rows")
+        z = t.map([n, down, across, TILE, SIZE, out], columns_out, role=WINOGRAD["rows"])
 
         def rows_out(i, o, y, x_):
             parts = [z[i, y // TILE, x_ // TILE, y % TILE, g, o] for g in range(SIZE)]
             return _choose(x_ % TILE, [_output_row(q, parts) for q in range(TILE)])
 
-        y = t.map([n, out, rows, columns], rows_out, name="winograd_output")
+        y = t.map([n, out, rows, columns], rows_out, role=WINOGRAD["output"])
         return y if b is None else t.map(y.shape, lambda *i: y[i] + b[i[1]], name="conv_out")
 
 

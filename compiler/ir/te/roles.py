@@ -1,0 +1,20 @@
+"""Roles of te stages: what a stage is to the schedule of the method that it is a part of, whatever it is called.
+
+An operator states them in its body (`t.map(..., role="pad")`); they go with the stage through all passes, into text as
+`role(pad)`, and are compared. Schedules ask for roles, and never look at names.
+"""
+
+from __future__ import annotations
+
+_WINOGRAD = ("columns", "input", "sum", "products", "rows", "output")
+_STRASSEN = ("left", "sum", "products", "result")
+_ATTENTION = ("query", "keys", "scores", "logits", "top", "exp", "total", "values", "sum", "out")
+
+WINOGRAD = {part: f"winograd_{part}" for part in _WINOGRAD}  # set by the op `winograd`
+STRASSEN = {part: f"strassen_{part}" for part in _STRASSEN}  # by `strassen`
+ATTENTION = {part: f"attend_{part}" for part in _ATTENTION}  # by `attend_scores` and `attend`
+PEAK = "attend_peak"  # by `attend` where rows may be empty: the top, or 0
+PAD = "pad"  # a border around a tensor
+CONV = "conv"  # sums over a window, whose rows are the positions of an image
+
+ROLES = frozenset({PAD, CONV, PEAK, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()})
