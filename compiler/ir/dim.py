@@ -155,8 +155,9 @@ def _build(total: Mapping[Monomial, int]) -> Dim:
     return Sym(terms)
 
 
-def _of_atom(atom: Atom) -> Sym:
-    return Sym(((((atom, 1),), 1),))
+def monomial(*mono: tuple[Atom, int]) -> Sym:
+    """The dim that is a product of atoms to powers."""
+    return Sym(((mono, 1),))
 
 
 def split_constant(d: Dim) -> tuple[Dim, int]:
@@ -211,7 +212,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     whole, rest = _split_divisible(a, b)
     if lower(rest) >= 0 and is_positive(b - rest):
         return whole
-    return whole + _of_atom(Func("floordiv", (rest, b)))
+    return whole + monomial((Func("floordiv", (rest, b)), 1))
 
 
 def _split_divisible(a: Dim, b: Dim) -> tuple[Dim, Dim]:
@@ -249,7 +250,7 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
             x, inner_divisor = mono[0][0].args
             if isinstance(inner_divisor, int) and inner_divisor > 0:
                 return outer + floordiv(x, inner_divisor * b)
-    return outer + _of_atom(Func("floordiv", (inner, b)))
+    return outer + monomial((Func("floordiv", (inner, b)), 1))
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
@@ -269,7 +270,7 @@ def _extremum(name: str, a: Dim, b: Dim) -> Dim:
         return b if name == "min" else a
     if lower(b - a) >= 0:
         return a if name == "min" else b
-    return _of_atom(Func(name, tuple(sorted((a, b), key=str))))
+    return monomial((Func(name, tuple(sorted((a, b), key=str))), 1))
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -332,7 +333,7 @@ def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
         rising, falling = all(c * sign > 0 for _, c in terms), all(c * sign < 0 for _, c in terms)
         if isinstance(atom, Symbol):
             hidden = any(
-                isinstance(a, Func) and atom.name in symbols(_of_atom(a)) for mono, _ in d.terms for a, _ in mono
+                isinstance(a, Func) and atom.name in symbols(monomial((a, 1))) for mono, _ in d.terms for a, _ in mono
             )
             if isinstance(atom.hi, Sym) and atom.name not in symbols(atom.hi) and not hidden and (rising or falling):
                 return substitute(d, {atom.name: atom.lo if rising else atom.hi}), 1
@@ -340,7 +341,7 @@ def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
             ((mono, c), *others) = terms
             if not others and mono == ((atom, 1),):
                 x, k = atom.args[0], atom.args[1]
-                return (d - c * _of_atom(atom)) * k + c * (x - (k - 1) if rising else x), k
+                return (d - c * monomial((atom, 1))) * k + c * (x - (k - 1) if rising else x), k
     return None
 
 
@@ -427,7 +428,7 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
 
 def _replaced(atom: Atom, values: Mapping[str, Dim]) -> Dim:
     if isinstance(atom, Symbol):
-        return values.get(atom.name, _of_atom(atom))
+        return values.get(atom.name, monomial((atom, 1)))
     return FUNCTIONS[atom.name](*(substitute(a, values) for a in atom.args))
 
 

@@ -176,6 +176,13 @@ def dims_of(
     params: Sequence[Param], stages: Sequence[AnyStage], results: Sequence[Param], checks: Sequence[Check]
 ) -> tuple[str, ...]:
     """Names of the symbolic dims that occur, in order of appearance."""
+    return tuple(symbols(*occurring(params, stages, results, checks)))
+
+
+def occurring(
+    params: Sequence[Param], stages: Sequence[AnyStage], results: Sequence[Param], checks: Sequence[Check]
+) -> list[Dim]:
+    """All extents and sizes that occur, in order of appearance."""
     dims: list[Dim] = [d for p in (*params, *results) for d in p.type.dims]
     exprs = [e for s in stages for e in s.exprs] + [c.cond for c in checks]
     for s in stages:
@@ -187,4 +194,4 @@ def dims_of(
     for e in exprs:
         dims += [a.extent for a in reduce_axes(e)]
         dims += [n.dim for n in walk(e) if isinstance(n, Size)]
-    return tuple(symbols(*dims))
+    return dims

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from occ.compiler.diagnostics import shorten
-from occ.compiler.ir.dim import symbol
+from occ.compiler.ir.dim import Dim, substitute, symbol
 from occ.compiler.ir.meaning import build_te, dims_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
@@ -88,13 +88,13 @@ class _Kernel:
 
     Attributes:
         name: in the module.
-        dims: symbolic dims that it takes.
+        dims: what it takes for its symbolic dims, in those of the function that it was made from.
         params: names of what it takes, in the function that it was made from.
         results: the same of what it gives, with types.
     """
 
     name: str
-    dims: tuple[str, ...]
+    dims: tuple[Dim, ...]
     params: tuple[str, ...]
     results: tuple[Param, ...]
 
@@ -144,7 +144,7 @@ class _Lowering:
         results = tuple(Param(n, r.tensor) for n, r in zip(names[len(params) :], region.yields, strict=True))
         dims = dims_of(params, (), results, ())
         f = TeFunc(op.attrs["kind"], dims, params, (), results, source=op.attrs["source"])
-        kernel = _Kernel(self._name(f.name, f), dims, names[: len(params)], results)
+        kernel = _Kernel(self._name(f.name, f), tuple(map(symbol, dims)), names[: len(params)], results)
         self._call(op, _Lowered((kernel,), names[len(params) :], ()), dict(zip(names, op.inputs, strict=False)))
 
     def _lowered(
@@ -173,7 +173,8 @@ class _Lowering:
         for kernel in made.kernels:
             attrs: dict[str, Any] = {"te": kernel.name}
             if kernel.dims:
-                attrs["dims"] = tuple(self.m.symbols[d].dim if d in self.m.symbols else symbol(d) for d in kernel.dims)
+                known_dims = {name: info.dim for name, info in self.m.symbols.items()}
+                attrs["dims"] = tuple(substitute(d, known_dims) for d in kernel.dims)
             if made.checks and any(r.name == FLAG for r in kernel.results):
                 attrs["checks"] = made.checks
             names = [r.name for r in op.results] + ["t"] * len(kernel.results)

@@ -9,7 +9,7 @@ from functools import cache
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I32
-from occ.compiler.ir.meaning import dims_of
+from occ.compiler.ir.meaning import dims_of, occurring
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, Size, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
@@ -34,17 +34,26 @@ def checks_to_stage(f: TeFunc) -> TeFunc:
     return replace(f, stages=(*f.stages, stage), results=(*f.results, Param(FLAG, TensorType(I32, ()))), checks=())
 
 
-def canonical(f: TeFunc) -> tuple[TeFunc, list[str], list[str]]:
+def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
     """`f` with dims `D0, D1, ...` and with parameters, stages and axes named by position.
 
+    A product or function of dims that occurs whole, and its dims nowhere else, becomes one: its value is known, and what hangs on
+    it is a condition on one size.
+
     Returns:
-        The function; the dims that `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
+        The function; what `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
     """
-    values: dict[str, Dim] = {old: dim.symbol(f"D{k}") for k, old in enumerate(f.dims)}
+    units = _units(f)
+    made_dims = {unit: dim.symbol(f"D{k}") for k, unit in enumerate(units)}
 
     @cache  # the axes of a function have few extents
     def put(d: Dim) -> Dim:
-        return dim.substitute(d, values)
+        total: Dim = 0
+        for mono, coeff in dim.terms_of(d):
+            whole = dim.monomial(*mono) if mono else 1
+            values = {str(u): v for u, v in made_dims.items() if isinstance(u, dim.Sym) and u.is_symbol}
+            total = total + coeff * made_dims.get(whole, dim.substitute(whole, values))
+        return total
 
     names = {p.name: f"p{k}" for k, p in enumerate(f.params)}
     names |= {s.name: FLAG if s.name == FLAG else f"{_stem(s.name)}{k}" for k, s in enumerate(f.stages)}
@@ -57,12 +66,29 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[str], list[str]]:
             axes.setdefault(axis.name, f"{letter}{len(axes)}")
     made = replace(
         f,
-        dims=tuple(f"D{k}" for k in range(len(f.dims))),
+        dims=tuple(map(str, made_dims.values())),
         params=tuple(_param(p, names, put) for p in f.params),
         results=tuple(_param(r, names, put) for r in f.results),
         stages=tuple(_stage(s, names, axes, put) for s in f.stages),
     )
-    return made, list(f.dims), [p.name for p in f.params]
+    return made, units, [p.name for p in f.params]
+
+
+def _units(f: TeFunc) -> list[Dim]:
+    """What a function takes for its dims, in order: each of them, or the monomial that alone has it."""
+    monomials = dict.fromkeys(
+        dim.monomial(*mono)
+        for d in occurring(f.params, f.stages, f.results, f.checks)
+        for mono, _ in dim.terms_of(d)
+        if mono
+    )
+    holders = {name: [m for m in monomials if name in dim.symbols(m)] for name in f.dims}
+    units: dict[Dim, None] = {}
+    for name in f.dims:
+        (whole, *more) = holders[name] or [dim.symbol(name)]
+        alone = not more and dim.lower(whole) >= 0 and all(holders[n] == [whole] for n in dim.symbols(whole))
+        units[whole if alone else dim.symbol(name)] = None
+    return list(units)
 
 
 def _stem(name: str) -> str:
