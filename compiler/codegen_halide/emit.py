@@ -9,7 +9,7 @@ from math import isfinite
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dtype import BOOL, F32, DType
-from occ.compiler.ir.te.approx import erf, log1p, tanh
+from occ.compiler.ir.te.approx import erf, tanh
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
@@ -17,9 +17,9 @@ from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.walks import walk
 
 _TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
-# Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
-# them: it relies on rounding that Halide's fast arithmetic would optimise away.
-_HELPERS = {"log1p": log1p, "tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
+# Functions of f32 that come from te, because Halide's own are library calls or less exact. Its `exp` is good, and the one
+# of te relies on rounding that Halide's fast arithmetic would optimise away.
+_HELPERS = {"tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
 
 
 def front_end() -> dict[str, str]:
@@ -36,7 +36,7 @@ def _helper(name: str) -> str:
     body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32)))
     return (
         f"Expr te_{name}(const Expr &value) {{\n"
-        f'    if (value.type() == Float(64)) return te_libm("{name}", {{value}});\n'
+        f'    if (value.type() == Float(64)) return te_libm("{name}", value);\n'
         f"    Expr wide = cast<float>(value);\n"
         f"    auto x = [&] {{ return wide; }};\n"
         f"    return cast(value.type(), {body});\n}}"
@@ -239,7 +239,7 @@ class _Generator:
         sign = ">" if r.kind == "argmax" else "<"
         beats = f"{name}_v {sign} {at}[0]"
         if dtype.is_float:
-            beats = f"(strict_float({beats}) || te_isnan({name}_v)) && !te_isnan({at}[0])"
+            beats = f"(strict_float({beats}) || is_nan({name}_v)) && !is_nan({at}[0])"
         self._line(f"Expr {name}_better = {at}[1] < 0 || ({beats});")
         position = f"cast<int64_t>({r.axes[0].name})"
         self._line(
@@ -271,16 +271,18 @@ class _Generator:
             a.name for s in self.f.stages for a in (s.over if isinstance(s, Scatter) else reduce_axes(s.expr))
         }
         self._declare(self.f.schedule, declared)
+        cases = 0
         for d in self.f.schedule:
             if d.call == "compute_inline":
                 continue  # as every stage is that nothing else is said of
             if d.call == "specialize":
-                self._line(f"Stage {d.stage}_few = {d.stage}.specialize({self._condition(d.stage)});")
+                cases += 1
+                self._line(f"Stage {d.stage}_few{cases} = {d.stage}.specialize({self._condition(d.stage, cases)});")
                 continue
             if d.call == "fetch_ahead":
                 self._line(f"te_fetch_ahead({', '.join(map(str, d.args))});")
                 continue
-            target = f"{d.stage}_few" if d.few else f"{d.stage}.update(0)" if d.update else d.stage
+            target = f"{d.stage}_few{d.few}" if d.few else f"{d.stage}.update(0)" if d.update else d.stage
             self._line(f"{target}.{d.call}({', '.join(self._argument(d, a) for a in d.args)});")
 
     def _declare(self, schedule: Iterable[Directive], declared: set[str]) -> None:
@@ -298,12 +300,15 @@ class _Generator:
                         reduced.add(str(name))
                     self._line(f'{kind} {name}("{name}");')
 
-    def _condition(self, stage: str) -> str:
-        """The condition on sizes that the expression of a stage begins with."""
+    def _condition(self, stage: str, number: int) -> str:
+        """One of the conditions on sizes that the expression of a stage begins with, counted from 1."""
         s = self.f.stage(stage)
         assert isinstance(s, Stage), "it computes one expression"
-        assert isinstance(s.expr, Select), "it has a choice to make"
-        return self._printer(s).data(s.expr.cond)
+        choice = s.expr
+        for _ in range(number - 1):
+            choice = choice.other if isinstance(choice, Select) else choice
+        assert isinstance(choice, Select), "it has so many choices to make"
+        return self._printer(s).data(choice.cond)
 
     def _argument(self, d: Directive, a: int | str) -> str:
         return f"TailStrategy::{a}" if a in _TAILS else str(a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -256,7 +257,8 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def directive(self, *parts: Any) -> Directive:
         heads = [str(p) for p in parts if isinstance(p, lark.Token)]
         args = tuple(p for p in parts if p is not None and not isinstance(p, lark.Token))
-        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], "few" in heads[1:-1])
+        few = next((int(h[3:] or 1) for h in heads[1:-1] if re.fullmatch(r"few\d*", h)), 0)
+        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], few)
 
     schedule = staticmethod(lambda *items: ("schedule", items))
     halide = staticmethod(lambda text: ("halide", _string(text)))

@@ -18,17 +18,19 @@ class Directive:
         call: a scheduling call of Halide (`split`, `reorder`, `vectorize`, `compute_at`, ...).
         args: names of axes, stages and tail strategies, and integers.
         update: whether it schedules the update definition of a reduction instead of its start value.
-        few: whether it holds only where the condition of the stage does, which `stage.specialize()` tells apart.
+        few: the number of the condition of the stage under which alone it holds, from 1 on, or 0: `stage.specialize()` tells them
+            apart, and the first that holds counts.
     """
 
     stage: str
     call: str
     args: tuple[Arg, ...] = ()
     update: bool = False
-    few: bool = False
+    few: int = 0
 
     def __str__(self) -> str:
-        return f"{self.stage}{'.update' if self.update else ''}{'.few' if self.few else ''}.{self.call}({', '.join(map(str, self.args))})"
+        few = f".few{self.few if self.few > 1 else ''}" if self.few else ""
+        return f"{self.stage}{'.update' if self.update else ''}{few}.{self.call}({', '.join(map(str, self.args))})"
 
 
 Schedule = tuple[Directive, ...]

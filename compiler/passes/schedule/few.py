@@ -60,7 +60,7 @@ def _with_few(f: TeFunc, s: Stage, acc: Stage, machine: Machine) -> TeFunc:
     made = packed_contraction(again, Facts(alone, machine, few=True))
     if made is None:
         return f
-    mine = [replace(d, few=True) if d.stage == s.name else d for d in made]
+    mine = [replace(d, few=1) if d.stage == s.name else d for d in made]
     both = replace(s, expr=where(binary("le", wrap(extent_of(acc, found.tile)), wrap(FEW)), again.expr, s.expr))
     merged: list[AnyStage] = []
     for x in f.stages:
