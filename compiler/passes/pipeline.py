@@ -14,6 +14,7 @@ from occ.compiler.passes.algorithms.round_operands import RoundOperands
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitPhases
 from occ.compiler.passes.algorithms.use_attention import UseAttention
+from occ.compiler.passes.algorithms.use_block_products import UseBlockProducts
 from occ.compiler.passes.algorithms.use_byte_products import UseDot
 from occ.compiler.passes.algorithms.use_strassen import UseStrassen
 from occ.compiler.passes.algorithms.use_winograd import UseWinograd
@@ -27,6 +28,7 @@ from occ.compiler.passes.canonical.fold_affine import FoldAffine
 from occ.compiler.passes.canonical.fold_empty import FoldEmpty
 from occ.compiler.passes.canonical.hoist_invariants import HoistInvariants
 from occ.compiler.passes.canonical.propagate_constants import PropagateConstants
+from occ.compiler.passes.canonical.use_block_weights import UseBlockWeights
 from occ.compiler.passes.canonical.use_integers import UseIntegers
 from occ.compiler.passes.fuse.defer import Defer
 from occ.compiler.passes.fuse.expand import Expand
@@ -72,10 +74,10 @@ def _canonical(*more: Pass) -> tuple[Pass, ...]:
     )
 
 
-def _on_codes(options: InterpOptions) -> Pipeline:
-    """What all targets that compute with integers begin with."""
+def _on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
+    """What all targets that compute with integers begin with; `more` come before that."""
     integers = (UseIntegers(),) if options.qdq == "integer" else ()
-    return {"inferred": _inferred(), "canonical": _canonical(*integers)}
+    return {"inferred": _inferred(), "canonical": _canonical(*more, *integers)}
 
 
 def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
@@ -99,13 +101,14 @@ def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
 def cpu(options: CpuOptions) -> Pipeline:
     """The pipeline of `cpu`."""
     return {
-        **_on_codes(options),
+        **_on_codes(options, UseBlockWeights()),
         "fused": (
             *_to_kernels(options),
             SplitGroups(),
             *((UseWinograd(),) if options.winograd != "off" else ()),
             UseAttention(),
             *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),
+            UseBlockProducts(rounded=options.precision == "int8"),
             UseDot(),
             *((UseStrassen(),) if options.strassen == "on" else ()),
             UseJoins(),
@@ -168,8 +171,8 @@ PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
         Infer, ApplyRewrites, Canonicalize, Fold, FoldEmpty, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine,
-        UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention,
-        RoundOperands, UseDot, UseStrassen, UseJoins, Fuse,
+        UseBlockWeights, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention,
+        RoundOperands, UseBlockProducts, UseDot, UseStrassen, UseJoins, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip

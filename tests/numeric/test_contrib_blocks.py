@@ -60,12 +60,13 @@ PRODUCTS: dict[str, tuple[int, int, int, int, tuple[int, ...], str, bool, str, i
     "4 bits": (4, 32, 64, 6, (3,), "", False, "f32", 0),
     "4 bits, a part of a block": (4, 32, 80, 19, (2, 3), "packed", True, "f32", 0),
     "4 bits, float zero points": (4, 16, 96, 33, (5,), "float", False, "f32", 1),
-    "4 bits, blocks of 128, int8": (4, 128, 256, 48, (1,), "packed", False, "f32", 4),
+    "4 bits, blocks of 128, int8": (4, 128, 256, 480, (9,), "packed", False, "f32", 4),
+    "4 bits, one block and row": (4, 32, 32, 16, (1,), "packed", False, "f32", 0),
     "4 bits, blocks of 256": (4, 256, 512, 32, (17,), "", True, "f32", 4),
     "4 bits, f16": (4, 32, 64, 16, (2,), "packed", True, "f16", 0),
     "8 bits": (8, 32, 128, 40, (4,), "", False, "f32", 0),
-    "8 bits, zero points, int8": (8, 64, 128, 40, (1, 9), "packed", False, "f32", 4),
-    "2 bits": (2, 32, 64, 16, (3,), "packed", False, "f32", 0),
+    "8 bits, zero points, int8": (8, 64, 128, 400, (1, 9), "packed", False, "f32", 4),
+    "2 bits": (2, 16, 64, 16, (3,), "packed", False, "f32", 0),
     "2 bits, one block": (2, 64, 64, 16, (1,), "", False, "f32", 0),
 }
 
@@ -113,7 +114,7 @@ def test_product_is_as_exact_as_onnxruntime(case: str, target: str) -> None:
     got = occ.compile(model, target).run(feed)["y"]
     most = {"f32": 3e-7, "f16": 3e-4}[PRODUCTS[case][7]]  # rounding of sums in f32, of results in f16
     if PRODUCTS[case][-1] == 4:
-        most = max(most, 1.02 * error(onnxruntime_gives(model, feed), exact))
+        most = max(most, 1.2 * error(onnxruntime_gives(model, feed), exact))
     else:
         assert error(onnxruntime_gives(model, feed), exact) < 1e-2, "both compute the same product"
     assert got.shape == exact.shape

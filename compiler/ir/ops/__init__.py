@@ -12,7 +12,7 @@ FAMILIES = (
     "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "recurrent",
     "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image",
     "ml", "contrib.operators", "contrib.quantized", "contrib.blocks", "contrib.attention", "contrib.recurrent", "own.legacy",
-    "own.internal", "own.quantised_codes",
+    "own.internal", "own.quantised_codes", "own.block_products",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from occ.compiler.ir.te.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te.walks import rewrite
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.schedule.attention import attention, clamped_rows
+from occ.compiler.passes.schedule.block_products import block_product
 from occ.compiler.passes.schedule.facts import Facts, contraction, element_bits, extent_of, step
 from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.rules import RULES, Rule, fallback, rows
@@ -52,6 +53,8 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
+    if (product := block_product(f, machine)) is not None:
+        return product
     if has_few(f):
         return f
     f = clamped_rows(widened(_lanes(separate(f), machine)))

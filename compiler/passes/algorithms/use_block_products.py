@@ -1,0 +1,165 @@
+"""Products of block-quantised constants in the form in which processors multiply their codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter, erase_dead
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.mapped import release
+
+_NAME = "com.microsoft.MatMulNBits"
+_CHUNK = 32  # elements of a block that are multiplied before they are scaled: as many as registers hold the codes of
+_PANELS = 64  # that are packed at a time
+# Digits of activations by accuracy level: f32 has 24 bits, f16 and bf16 have less than 16, and int8 has 8.
+_DIGITS = {0: 3, 1: 3, 2: 2, 3: 2, 4: 1}
+_Packed = dict[tuple[object, ...], Weight]  # (role, N, K, bits, block, weight) -> the same in panels
+
+
+@dataclass(frozen=True)
+class UseBlockProducts(Pass):
+    """Makes products of codes of `MatMulNBits` with constant weights; products that read the same activations share theirs.
+
+    `accuracy_level` says how many digits of 8 bits activations get: 1 where int8 is allowed (4), 2 where f16 or bf16 are, else 3,
+    which is as exact as f32. `-C precision=int8` allows one digit everywhere.
+
+    `%y = com.microsoft.MatMulNBits(%x, @w, @s)` --> `%t = block_steps(%x)  %c = block_codes(%x, %t)  %y = block_matmul(%c, %t, @w.panels, @s)`
+    """
+
+    lanes: int = 0  # columns of a panel; 0 takes the i32 of a vector of the target
+    rounded: bool = False  # whether int8 is allowed everywhere
+
+    name: ClassVar[str] = "use-block-products"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        lanes = self.lanes or ctx.machine.lanes(32)
+        rw, changes = Rewriter(m), 0
+        packed: _Packed = {}
+        for func in m.funcs.values():
+            known: dict[tuple[Value, int, int], tuple[Value, Value]] = {}
+            for op in [op for op in func.body if op.name == _NAME and takes(op)]:
+                _Product(op, rw, lanes, 1 if self.rounded else _DIGITS[op.a.accuracy_level]).replace(known, packed)
+                changes += 1
+        erase_dead(m)
+        m.drop_unused_weights()
+        rw.hits["use-block-products"] += changes
+        return finish(rw, ctx, changes)
+
+
+def takes(op: Op) -> bool:
+    """Whether the weight of a product and all that belongs to it are constants, its blocks in order."""
+    _, w, scales, zeros, groups, _ = (*op.operands, None, None, None)[:6]
+    return groups is None and all(v is None or isinstance(v, Weight) for v in (w, scales, zeros))
+
+
+class _Product:
+    """One product on its way to codes."""
+
+    def __init__(self, op: Op, rw: Rewriter, lanes: int, digits: int) -> None:
+        self.op, self.rw, self.lanes, self.digits = op, rw, lanes, digits
+        self.chunk = min(op.a.block_size, _CHUNK)
+        self.blocks = max(-(-op.a.K // self.chunk), 2)
+        self.panels = max(-(-op.a.N // lanes), 2)
+
+    def replace(
+        self,
+        known: dict[tuple[Value, int, int], tuple[Value, Value]],
+        packed: _Packed,
+    ) -> None:
+        """Put products of codes in the place of the op; `known` and `packed` have what others have made."""
+        op, b = self.op, self.rw.builder(self.op)
+        x, *_, bias = (*op.operands, None, None, None)[:6]
+        assert x is not None
+        if (x, self.chunk, self.digits) not in known:
+            wide = (
+                b.Pad(x, b.constant(_margin(x.tensor.rank, self.blocks * self.chunk - op.a.K)))
+                if self.chunk >= op.a.K
+                else x
+            )
+            steps = b.block_steps(wide, size=self.chunk, digits=self.digits)
+            known[x, self.chunk, self.digits] = (
+                b.block_codes(wide, steps, size=self.chunk, digits=self.digits),
+                steps,
+            )
+        made = b.block_matmul(*known[x, self.chunk, self.digits], *self._weights(packed), n=op.a.N, bits=op.a.bits)
+        if bias is not None:
+            made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
+        self.rw.replace(op, [made if x.tensor.dtype == F32 else b.Cast(made, to=x.tensor.dtype)])
+
+    def _weights(self, packed: _Packed) -> list[Weight]:
+        """The packed codes, scales, and zero points where there are any."""
+        roles = {"codes": self._codes, "scales": lambda v: self._columns(_shortest(v)), "zeros": self._points}
+        shape = (self.op.a.N, self.op.a.K, self.op.a.bits, self.op.a.block_size)
+        given = zip(roles.items(), self.op.operands[1:4], strict=False)
+        found = [(role, pack, w) for (role, pack), w in given if isinstance(w, Weight)]
+        for role, pack, w in found:
+            if (role, *shape, w) not in packed:
+                packed[role, *shape, w] = self.rw.module.add_weight(f"{w.name}.panels", pack(w.data))
+                release([w.data])  # at once: the weights of a model may be most of its memory
+        return [packed[role, *shape, w] for role, _, w in found]
+
+    def _codes(self, data: np.ndarray) -> np.ndarray:
+        """u8 `[N, blocks, bytes]` --> `[panels, chunks, words, columns, 4]`, some panels at a time."""
+        a, bits, each = self.op.a, self.op.a.bits, 8 // self.op.a.bits
+        words = self.chunk // each // 4
+        made = np.zeros((self.panels, self.blocks, words, self.lanes, 4), np.uint8)
+        data = data.reshape(a.N, -1)
+        for first, codes in _pieces(data, self.lanes):
+            flat = _unpacked(codes, bits)[:, : self.blocks * self.chunk]
+            flat = np.pad(flat, [(0, -len(flat) % self.lanes), (0, self.blocks * self.chunk - flat.shape[1])])
+            parts = flat.reshape(-1, self.lanes, self.blocks, each, words, 4)
+            shifts = (bits * np.arange(each, dtype=np.uint8)).reshape(-1, 1, 1)
+            joined = np.bitwise_or.reduce(parts << shifts, 3)
+            made[first : first + len(joined)] = joined.transpose(0, 2, 3, 1, 4)
+        return made
+
+    def _columns(self, data: np.ndarray) -> np.ndarray:
+        """One value of each block and column, `[N, blocks]` or those in a row --> `[panels, blocks, columns]`."""
+        per = max(self.op.a.block_size // self.chunk, 1)
+        data = data.reshape(self.op.a.N, -1)[:, : -(-self.blocks // per)]
+        margins = [(0, self.panels * self.lanes - len(data)), (0, -(-self.blocks // per) - data.shape[1])]
+        parts = np.pad(data, margins).reshape(self.panels, self.lanes, -1)
+        return np.ascontiguousarray(parts.transpose(0, 2, 1))
+
+    def _points(self, data: np.ndarray) -> np.ndarray:
+        """Zero points, one of each block and column: u8, or floats of the fewest bytes."""
+        if data.dtype != np.uint8:
+            return self._columns(_shortest(data))
+        a = self.op.a
+        return self._columns(_unpacked(data.reshape(a.N, -1), a.bits)[:, : -(-a.K // a.block_size)])
+
+
+def _pieces(data: np.ndarray, lanes: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Rows of some panels, and the number of the first panel."""
+    for first in range(0, -(-len(data) // lanes), _PANELS):
+        yield first, data[first * lanes : (first + _PANELS) * lanes]
+
+
+def _unpacked(data: np.ndarray, bits: int) -> np.ndarray:
+    """Codes along the last axis, one a byte, the low bits first."""
+    each = 8 // bits
+    parts = data[..., None] >> (bits * np.arange(each, dtype=np.uint8))
+    return (parts & ((1 << bits) - 1)).astype(np.uint8).reshape(*data.shape[:-1], -1)
+
+
+def _shortest(data: np.ndarray) -> np.ndarray:
+    """Floats as f16 where all of them are such to the bit, else as f32."""
+    if data.dtype == np.float16:
+        return data
+    wide = data.astype(np.float32)
+    with np.errstate(over="ignore"):
+        short = wide.astype(np.float16)
+    return short if np.array_equal(short.astype(np.float32), wide) else wide
+
+
+def _margin(rank: int, behind: int) -> np.ndarray:
+    """The `pads` of Pad that fill up the last axis."""
+    return np.array([0] * (2 * rank - 1) + [behind], np.int64)

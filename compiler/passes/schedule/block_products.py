@@ -1,0 +1,327 @@
+"""The schedule of products of block-quantised weights: a panel of columns by a tile of rows in registers, block after block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from occ.compiler.ir.dim import Dim, ceildiv, is_multiple
+from occ.compiler.ir.dtype import I8, I32, U8
+from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce, binary, minimum, where, wrap
+from occ.compiler.ir.te.function import Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.walks import rewrite, walk
+from occ.compiler.passes.te.inline import nominal
+from occ.compiler.target.machine import Machine
+
+# Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
+_TILES = (1, 2, 4, 8)
+_SERIAL = 1 << 19  # multiplications that are done before a second thread has begun
+_COPIED = 1 << 16  # bytes of activations from which they are packed by several threads
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The stages of a `block_matmul`.
+
+    Attributes:
+        codes: the codes of a block, one a byte; None where the weight has them so.
+        total: what the centre of the codes adds, of each row and block.
+        dot: products of a block in i32.
+        acc: sums of blocks.
+        root: the stage in memory that reads those, and `between` the ones without memory through which it does.
+        left: the parameter that has the codes of the activations.
+        steps: the parameter that has what they stand for.
+    """
+
+    codes: Stage | None
+    total: Stage
+    dot: Stage
+    acc: Stage
+    root: Stage
+    between: tuple[Stage, ...]
+    left: str
+    steps: str
+
+    @property
+    def rows(self) -> tuple[Axis, ...]:
+        """The axes of `acc` that only activations have."""
+        return self.acc.axes[:-2]
+
+    @property
+    def made(self) -> tuple[Stage, ...]:
+        return tuple(s for s in (self.codes, self.total, self.dot, self.acc, *self.between) if s is not None)
+
+
+def parts_of(f: TeFunc) -> Parts | None:
+    """The stages of a function that is a `block_matmul` and what is done with each of its elements, or None."""
+    stages = {s.name: s for s in f.stages if isinstance(s, Stage)}
+    root = f.stages[-1]
+    dot = next((s for s in stages.values() if _is_product_of_codes(s)), None)
+    if dot is None or not isinstance(root, Stage) or len(f.results) != 1 or len(stages) != len(f.stages):
+        return None
+    acc = next((s for s in stages.values() if isinstance(s.expr, Reduce) and dot.name in _read(s)), None)
+    if acc is None or len(acc.axes) < 2:
+        return None
+    first, second = (n for n in walk(dot.expr) if isinstance(n, Load) and n.source != dot.name)
+    code, left = (first, second) if second.dtype == I8 else (second, first)
+    total = next((s for s in stages.values() if s is not dot and left.source in _read(s)), None)
+    panel = Index(acc.axes[-2].name)
+    steps = next((n.source for n in loads(acc.expr) if n.source not in stages and panel not in n.index), None)
+    if total is None or steps is None:
+        return None
+    named = {s.name for s in (total, dot, acc)} | {code.source}
+    between = tuple(s for s in stages.values() if s is not root and s.name not in named)
+    if len(root.axes) != len(acc.axes) - 1 or any(isinstance(s.expr, Reduce) for s in (*between, root)):
+        return None
+    return Parts(stages.get(code.source), total, dot, acc, root, between, left.source, steps)
+
+
+def _read(s: Stage) -> set[str]:
+    return {n.source for n in loads(s.expr)}
+
+
+def _is_product_of_codes(s: Stage) -> bool:
+    """Whether a stage sums products of unsigned by signed bytes in i32."""
+    r = s.expr
+    if not isinstance(r, Reduce) or r.dtype != I32 or not isinstance(r.body, Binary) or r.body.op != "mul":
+        return False
+    sides = (r.body.lhs, r.body.rhs)
+    return {n.arg.dtype for n in sides if isinstance(n, Cast) and isinstance(n.arg, Load)} == {U8, I8}
+
+
+def block_product(f: TeFunc, machine: Machine) -> TeFunc | None:
+    """The function of a `block_matmul` with its schedule, None for any other.
+
+    Tiles of rows are computed whole, so where their number is symbolic there are several sizes of a tile, and the sizes of a run decide:
+    `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 1 ? acc1[i, j] : N <= 2 ? acc2[i//2, i%2, j] : ..`
+    """
+    parts = parts_of(f)
+    if parts is None:
+        return None
+    if f.schedule:
+        return f
+    rows: Dim = parts.rows[-1].extent if parts.rows else 1
+    tiles = _tiles(rows, machine)
+    variants = [_Variant(f, parts, machine, tile, case) for case, tile in enumerate(tiles)]
+    stages: list[Stage] = [s for v in variants for s in v.stages]
+    *cases, (expr, _) = [(v.expr, tile) for v, tile in zip(variants, tiles, strict=True)]
+    for value, tile in reversed(cases):
+        expr = where(binary("le", wrap(rows), wrap(tile)), value, expr)
+    root = replace(parts.root, expr=expr)
+    made: list[Directive] = []
+    for k, v in enumerate(variants):
+        case = 0 if k == len(cases) else k + 1
+        if case:
+            made.append(Directive(root.name, "specialize"))
+        made += [replace(d, few=case) if d.stage == root.name else d for d in v.directives()]
+    return replace(f, stages=(*stages, root), schedule=tuple(made))
+
+
+def _tiles(rows: Dim, machine: Machine) -> list[int]:
+    """Sizes of tiles, the least first."""
+    most = _TILES[-1] if machine.registers >= 32 else 4
+    if isinstance(rows, int):
+        count = -(-rows // most)
+        return [-(-rows // count)] if rows else [1]
+    return [t for t in _TILES if t <= most]
+
+
+class _Variant:
+    """The stages of a product with tiles of some rows, under names of their own, and their schedule.
+
+    Attributes:
+        stages: all but the root; expr: what the root is in terms of them.
+    """
+
+    def __init__(self, f: TeFunc, parts: Parts, machine: Machine, tile: int, case: int) -> None:
+        self.f, self.parts, self.machine, self.tile = f, parts, machine, tile
+        self.mark = f"t{tile}"
+        self.lanes = fixed(parts.acc.axes[-1])
+        self.depth = len(parts.rows) - 1  # of the row axis among the axes of a stage
+        self.names = {s.name: f"{s.name}{self.mark}" for s in parts.made}
+        packs: list[Stage] = []
+        if tile > 1:
+            packs = [self._packed(parts.left), self._packed(parts.steps)]
+            self.names |= {parts.left: packs[0].name, parts.steps: packs[1].name}
+        self.packs = packs
+        self.copies = {s.name: self._copy(s) for s in f.stages if s in parts.made and isinstance(s, Stage)}
+        self.stages = [*packs, *self.copies.values()]
+        self.expr = rewrite(parts.root.expr, lambda n: self._read(n, tiled=False))
+
+    # stages
+
+    def _packed(self, source: str) -> Stage:
+        """A parameter in tiles, `[.., row, *rest]` --> `[.., row//T, block, row%T, *rest]`; rows that a tile lacks are the last row."""
+        (dims,) = (p.type.dims for p in self.f.params if p.name == source)
+        dtype = next(p.type.dtype for p in self.f.params if p.name == source)
+        at, block = self.depth, -2 if source == self.parts.left else -1
+        axes = [Axis(f"{source}{self.mark}x{k}", n) for k, n in enumerate(dims)]
+        row, b = axes[at], axes[block]
+        rest = [a for a in axes[at + 1 :] if a is not b]
+        t, r = Axis(row.name, ceildiv(row.extent, self.tile)), Axis(f"{row.name}r", self.tile)
+        here: Expr = Index(t.name) * self.tile + Index(r.name)
+        if not is_multiple(row.extent, self.tile):
+            here = minimum(here, wrap(row.extent - 1))
+        index = tuple(here if a is row else Index(a.name) for a in axes)
+        return Stage(f"{source}{self.mark}", (*axes[:at], t, b, r, *rest), Load(source, index, dtype))
+
+    def _copy(self, s: Stage) -> Stage:
+        """A stage under its other name; where it has rows these are tiles and rows of a tile."""
+        tiled = self.tile > 1 and s in (self.parts.total, self.parts.dot, self.parts.acc)
+        renamed = {a.name: Index(f"{a.name}{self.mark}") for a in (*s.axes, *reduce_axes(s.expr))}
+
+        def visit(n: Expr) -> Expr | None:
+            if isinstance(n, Index):
+                return renamed.get(n.name, n)
+            if isinstance(n, Reduce):
+                axes = tuple(Axis(renamed[a.name].name, a.extent) for a in n.axes)
+                return Reduce(n.kind, axes, n.body, n.dtype)
+            return self._read(n, tiled=tiled)
+
+        axes = [Axis(renamed[a.name].name, a.extent) for a in s.axes]
+        if tiled:
+            axes = self._in_tiles(axes, block=s is self.parts.total)
+        return replace(s, name=self.names[s.name], axes=tuple(axes), expr=rewrite(s.expr, visit))
+
+    def _in_tiles(self, axes: list[Axis], *, block: bool) -> list[Axis]:
+        at = self.depth
+        row, rest = axes[at], axes[at + 1 :]
+        t, r = Axis(row.name, ceildiv(row.extent, self.tile)), Axis(f"{row.name}r", self.tile)
+        return [*axes[:at], t, rest[-1], r, *rest[:-1]] if block else [*axes[:at], t, r, *rest]
+
+    def _read(self, n: Expr, *, tiled: bool) -> Expr | None:
+        """A load of one of the stages, or of a parameter that is packed, as one of its tiles."""
+        if not isinstance(n, Load) or n.source not in self.names:
+            return None
+        parts, at, index = self.parts, self.depth, n.index
+        if self.tile > 1 and n.source in (parts.left, parts.steps, parts.total.name, parts.dot.name, parts.acc.name):
+            row, rest = index[at], index[at + 1 :]
+            t, r = (
+                (row, Index(f"{row.name}r"))
+                if tiled and isinstance(row, Index)
+                else (row // self.tile, row % self.tile)
+            )
+            if n.source == parts.left:
+                *digit, b, k = rest
+                rest = (b, r, *digit, k)
+            elif n.source in (parts.steps, parts.total.name):
+                *digit, b = rest
+                rest = (b, r, *digit)
+            else:
+                rest = (r, *rest)
+            index = (*index[:at], t, *rest)
+        return Load(self.names[n.source], index, n.dtype)
+
+    # the schedule
+
+    def directives(self) -> list[Directive]:
+        made = self._root()
+        for s in self.packs:
+            made += self._pack(s)
+        total = self.copies[self.parts.total.name]
+        (k,) = reduce_axes(total.expr)
+        made += Scheduler(total.name).compute_root().directives
+        made += Scheduler(total.name, update=True).atomic().vectorize(k.name).directives
+        return [*made, *self._acc(), *self._dot(), *self._codes()]
+
+    def _root(self) -> list[Directive]:
+        root, parts = self.parts.root, self.parts
+        n = root.axes[-1]
+        out, outer = Scheduler(root.name), [a.name for a in root.axes[:-1]]
+        no, ni = f"{n.name}o{self.mark}", f"{n.name}i{self.mark}"
+        whole = is_multiple(n.extent, self.lanes)
+        out.split(n.name, no, ni, self.lanes, "Auto" if whole else "GuardWithIf")
+        inner = [ni]
+        if self.tile > 1:
+            row = outer.pop()
+            extent = root.axes[-2].extent
+            tail = (
+                "GuardWithIf"
+                if not is_multiple(extent, self.tile)
+                else "Auto"
+                if isinstance(extent, int)
+                else "RoundUp"
+            )
+            out.split(row, f"{row}o{self.mark}", f"{row}i{self.mark}", self.tile, tail)
+            inner.append(f"{row}i{self.mark}")
+            outer.append(f"{row}o{self.mark}")
+        out.reorder(*inner, *reversed(outer), no).vectorize(ni)
+        for name in inner[1:]:
+            out.unroll(name)
+        depth = parts.dot.axes[self.depth + 2].extent
+        work = (
+            nominal(n.extent)
+            * nominal(depth)
+            * prod(map(fixed, reduce_axes(parts.dot.expr)))
+            * (1 if self.tile == 1 else self.tile)
+        )
+        if work >= _SERIAL:
+            out.parallel(no)
+        self.level = outer[-1] if outer else no
+        return out.directives
+
+    def _pack(self, s: Stage) -> list[Directive]:
+        p = Scheduler(s.name).compute_root()
+        last = s.axes[-1]
+        width = min(self.machine.vector_bits // s.dtype.bits, fixed(last))
+        p.vectorize(last.name, width)
+        t = s.axes[self.depth]
+        if not isinstance(t.extent, int) or (t.extent > 1 and nominal(t.extent) * self.tile * 64 >= _COPIED):
+            p.parallel(t.name)
+        return p.directives
+
+    def _acc(self) -> list[Directive]:
+        acc = self.copies[self.parts.acc.name]
+        *rows, p, c = (a.name for a in acc.axes)
+        (b,) = (a.name for a in reduce_axes(acc.expr))
+        start = Scheduler(acc.name).compute_at(self.parts.root.name, self.level)
+        update = Scheduler(acc.name, update=True)
+        start.bound(c, 0, self.lanes).bound_extent(p, 1)
+        tile = rows[-1:] if self.tile > 1 else []
+        for r in tile:
+            start.bound(r, 0, self.tile)
+        for r in rows[: len(rows) - len(tile)]:
+            start.bound_extent(r, 1)
+        start.vectorize(c)
+        update.reorder(c, *tile, b, p, *reversed(rows[: len(rows) - len(tile)])).vectorize(c)
+        for r in tile:
+            start.unroll(r)
+            update.unroll(r)
+        self.block, self.row = b, tile[0] if tile else b
+        return [*start.directives, *update.directives]
+
+    def _dot(self) -> list[Directive]:
+        acc, dot = (self.copies[s.name] for s in (self.parts.acc, self.parts.dot))
+        c, *taps = dot.axes[-1].name, *reduce_axes(dot.expr)
+        start = Scheduler(dot.name).compute_at(acc.name, self.row).bound(c, 0, self.lanes).vectorize(c)
+        update = Scheduler(dot.name, update=True)
+        *words, four = (a.name for a in taps)
+        others = [a.name for a in dot.axes[:-1]]
+        update.reorder(four, c, *reversed(words), *reversed(others)).vectorize(c).atomic().vectorize(four)
+        for w in words:
+            update.unroll(w)
+        digit = next((a for a in dot.axes[:-1] if a.extent in (2, 3) and a is dot.axes[-2]), None)
+        if digit is not None:
+            start.bound(digit.name, 0, fixed(digit)).unroll(digit.name)
+            update.unroll(digit.name)
+        return [*start.directives, *update.directives]
+
+    def _codes(self) -> list[Directive]:
+        if self.parts.codes is None:
+            return []
+        codes, acc = self.copies[self.parts.codes.name], self.copies[self.parts.acc.name]
+        *outer, c, four = codes.axes
+        made = Scheduler(codes.name).compute_at(acc.name, self.block)
+        for a in (c, four, *outer[2:]):
+            made.bound(a.name, 0, fixed(a))
+        made.fuse(four.name, c.name, f"{c.name}f").vectorize(f"{c.name}f")
+        for a in outer[2:]:
+            made.unroll(a.name)
+        return made.directives
+
+
+def fixed(axis: Axis) -> int:
+    """The extent of an axis that weights alone decide."""
+    assert isinstance(axis.extent, int)
+    return axis.extent

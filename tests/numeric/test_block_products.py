@@ -1,0 +1,150 @@
+"""Products of block-quantised weights as codes: every number of rows, what stands around them, and what is no number."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from test_contrib_blocks import error, onnxruntime_gives, packed, tensor
+
+import occ
+from occ.compiler.ir.dtype import BY_NAME
+
+RNG = np.random.default_rng(4)
+K, N, SIZE = 160, 72, 32
+BLOCKS = K // SIZE
+
+
+def weights(prefix: str, *, zeros: bool) -> tuple[list[TensorProto], np.ndarray]:
+    """Operands of a product of 4 bits, and the matrix `[K, N]` that they stand for."""
+    codes, points = RNG.integers(0, 16, (N, BLOCKS, SIZE)), RNG.integers(0, 16, (N, BLOCKS))
+    scales = RNG.uniform(0.01, 0.02, (N, BLOCKS)).astype(np.float32)
+    held = [tensor(f"{prefix}b", packed(codes, 4)), tensor(f"{prefix}s", scales)]
+    held += [tensor(f"{prefix}z", packed(points, 4))] if zeros else []
+    away = codes - (points[..., None] if zeros else 8)
+    return held, (away * scales[..., None].astype(np.float64)).reshape(N, K).T
+
+
+def product(prefix: str, held: list[TensorProto], out: str, level: int) -> onnx.NodeProto:
+    return helper.make_node(
+        "MatMulNBits", ["x", *(t.name for t in held)], [out], domain="com.microsoft", K=K, N=N, bits=4, block_size=SIZE,
+        accuracy_level=level, name=prefix,
+    )  # fmt: skip
+
+
+def model(nodes: list[onnx.NodeProto], rows: list[int | str], held: list[TensorProto]) -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [*rows, K])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [*rows, N])
+    graph = helper.make_graph(nodes, "products", [x], [y], held)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("level", [0, 4])
+def test_any_number_of_rows_runs_in_tiles(level: int, zeros: bool) -> None:
+    held, w = weights("", zeros=zeros)
+    made = model([product("p", held, "y", level)], ["batch", "rows"], held)
+    session = occ.compile(made, "cpu")
+    for rows in ((1, 1), (1, 2), (3, 1), (1, 5), (2, 4), (1, 16), (5, 9), (1, 0)):
+        x = RNG.normal(size=(*rows, K)).astype(np.float32)
+        got = session.run({"x": x})["y"]
+        assert got.shape == (*rows, N)
+        if rows[1]:
+            assert error(got, x.astype(np.float64) @ w) < (2e-7 if level == 0 else 1e-2)
+
+
+def test_products_of_the_same_activations_share_their_codes() -> None:
+    """Gate and up of a gated unit, with what is done with their results in the same kernels."""
+    (held, w), (more, v) = weights("g", zeros=False), weights("u", zeros=True)
+    bias = RNG.normal(size=N).astype(np.float32)
+    nodes = [
+        product("gate", held, "g", 4),
+        product("up", more, "u", 4),
+        helper.make_node("Sigmoid", ["g"], ["s"]),
+        helper.make_node("Mul", ["g", "s"], ["silu"]),
+        helper.make_node("Mul", ["silu", "u"], ["gated"]),
+        helper.make_node("Add", ["gated", "bias"], ["y"]),
+    ]
+    made = model(nodes, [1, "rows"], [*held, *more, tensor("bias", bias)])
+    session = occ.compile(made, "cpu")
+    names = [s.name for s in session.artifact.manifest.plan.steps if s.kind == "kernel"]
+    assert sum("steps" in n for n in names) == sum("codes" in n for n in names) == 1
+    for rows in (1, 6, 33):
+        x = RNG.normal(size=(1, rows, K)).astype(np.float32)
+        g, u = x.astype(np.float64) @ w, x.astype(np.float64) @ v
+        exact = g / (1 + np.exp(-g)) * u + bias
+        got = session.run({"x": x})["y"]
+        assert error(got, exact) < 1.2 * error(onnxruntime_gives(made, {"x": x}), exact)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_what_is_no_number_stays_in_its_row(level: int) -> None:
+    held, w = weights("", zeros=False)
+    session = occ.compile(model([product("p", held, "y", level)], ["rows"], held), "cpu")
+    x = RNG.normal(size=(4, K)).astype(np.float32)
+    x[0, 7], x[1, 40], x[2, 41] = np.nan, np.inf, -np.inf
+    got = session.run({"x": x})["y"]
+    assert np.isnan(got[0]).all()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got[1:3], x[1:3].astype(np.float64) @ w)
+    assert error(got[3], x[3].astype(np.float64) @ w) < 1e-2
+
+
+def test_small_and_large_activations_keep_their_digits() -> None:
+    """Blocks have steps of their own: one of tiny elements loses nothing beside one of huge ones."""
+    held, w = weights("", zeros=True)
+    session = occ.compile(model([product("p", held, "y", 0)], ["rows"], held), "cpu")
+    for factor in (0.0, 1e-28, 1e-6, 1e30):
+        x = (RNG.normal(size=(3, K)) * factor).astype(np.float32)
+        exact = x.astype(np.float64) @ w
+        got = session.run({"x": x})["y"]
+        assert np.sqrt(np.mean((got - exact) ** 2)) <= 2e-7 * np.sqrt(np.mean(exact**2))
+    x = RNG.normal(size=(1, K)).astype(np.float32)
+    x[:, :SIZE] *= 1e12
+    x[:, SIZE:] = 0
+    assert error(session.run({"x": x})["y"], x.astype(np.float64) @ w) < 2e-7
+
+
+# element type, axis of the blocks (1 with the constant turned), zero points, whether a Gemm reads it
+DEQUANTISED = {
+    "i4": ("i4", 0, False, False),
+    "i4, zero points": ("i4", 0, True, False),
+    "u4": ("u4", 0, False, False),
+    "u4, turned, zero points": ("u4", 1, True, False),
+    "i8, Gemm": ("i8", 1, False, True),
+    "u8, zero points": ("u8", 0, True, False),
+}
+
+
+@pytest.mark.parametrize("case", DEQUANTISED)
+def test_dequantised_blocks_of_a_constant_stay_codes(case: str) -> None:
+    """DequantizeLinear-21 with blocks, as quantisers write it: what the reference gives, and no matrix of floats."""
+    name, axis, zeros, gemm = DEQUANTISED[case]
+    dtype = BY_NAME[name]
+    codes = RNG.integers(int(dtype.lowest), int(dtype.highest) + 1, (K, N) if axis == 0 else (N, K))
+    shape = tuple(n // SIZE if k == axis else n for k, n in enumerate(codes.shape))
+    scales = RNG.uniform(0.01, 0.02, shape).astype(np.float32)
+    points = RNG.integers(int(dtype.lowest), int(dtype.highest) + 1, shape)
+    held = [
+        tensor("q", codes.astype(dtype.numpy)),
+        tensor("s", scales),
+        tensor("c", RNG.normal(size=N).astype(np.float32)),
+    ]
+    held += [tensor("z", points.astype(dtype.numpy))] if zeros else []
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", *(["z"] if zeros else [])], ["w"], axis=axis, block_size=SIZE)
+    ]
+    if gemm:
+        nodes.append(helper.make_node("Gemm", ["x", "w", "c"], ["y"], transB=axis))
+    else:
+        nodes += [helper.make_node("Transpose", ["w"], ["v"])] if axis else []
+        nodes.append(helper.make_node("MatMul", ["x", "v" if axis else "w"], ["y"]))
+    made = model(nodes, ["rows"], held)
+    x = RNG.normal(size=(3, K)).astype(np.float32)
+    session = occ.compile(made, "cpu")
+    (expected,) = ReferenceEvaluator(made).run(None, {"x": x})
+    np.testing.assert_allclose(session.run({"x": x})["y"], expected, rtol=0, atol=3e-6 * np.abs(expected).max())
+    assert any("block_matmul" in s.name for s in session.artifact.manifest.plan.steps)
