@@ -1,7 +1,7 @@
 """Artifacts: a zip of stored members, or the same tree in a folder.
 
-`manifest.json`, `weights.bin` (each weight aligned to 64 bytes; mapped, not read), `kernels/model.so`, and what is only
-for people: `src/` (the generated sources) and `ir/<stage>.occ`. Equal builds give equal bytes.
+`manifest.json`, `weights.bin` (each weight aligned to 64 bytes; mapped, not read), `kernels/model.so`, and for people
+`src/` (the generated sources) and `ir/<stage>.occ`. Equal builds give equal bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Artifact:
 
     Attributes:
         manifest: signature, plan and facts.
-        weights: constants in the order of the manifest.
+        weights: constants in its order.
         code: the shared library with the kernels, or nothing.
         files: further members, by path.
     """
@@ -57,11 +57,11 @@ class Artifact:
 
     def members(self) -> dict[str, bytes]:
         """All members, by path: what `save` writes."""
-        data = b"".join(bytes(p) for p in self._weight_pieces())
+        data = b"".join(bytes(p) for p in self.weight_pieces())
         return {
             **dict(self._small_members()),
             WEIGHTS: data,
-            MANIFEST: self._manifest_text(_sha256(self._weight_pieces())).encode(),
+            MANIFEST: self._manifest_text(_sha256(self.weight_pieces())).encode(),
         }
 
     def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
@@ -103,8 +103,8 @@ class Artifact:
                 (made / member).parent.mkdir(parents=True, exist_ok=True)
                 (made / member).write_bytes(data)
             with open(made / WEIGHTS, "wb") as f:
-                f.writelines(self._weight_pieces())
-            (made / MANIFEST).write_text(self._manifest_text(_sha256(self._weight_pieces())))
+                f.writelines(self.weight_pieces())
+            (made / MANIFEST).write_text(self._manifest_text(_sha256(self.weight_pieces())))
             made.chmod(0o755)
             _replace_folder(made, target)
         except BaseException:
@@ -117,16 +117,17 @@ class Artifact:
         yield from sorted(self.files.items())
 
     def _write_weights(self, z: zipfile.ZipFile) -> str:
-        size = sum(map(len, self._weight_pieces()))
+        size = sum(map(len, self.weight_pieces()))
         assert z.fp is not None
         with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the interpreter
-            digest = other.submit(lambda: _sha256(self._weight_pieces()))
+            digest = other.submit(lambda: _sha256(self.weight_pieces()))
             with z.open(_info(WEIGHTS, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
-                for piece in self._weight_pieces():
+                for piece in self.weight_pieces():
                     f.write(piece)
             return digest.result()
 
-    def _weight_pieces(self) -> Iterator[memoryview]:
+    def weight_pieces(self) -> Iterator[memoryview]:
+        """The weights file, part by part."""
         end = 0
         for info, w in zip(self.manifest.weights, self.weights, strict=True):
             if info.offset > end:
@@ -176,7 +177,7 @@ class Artifact:
         Raises:
             RunError: OCC0502 they have changed.
         """
-        self._compare(WEIGHTS, self._weight_pieces())
+        self._compare(WEIGHTS, self.weight_pieces())
 
     def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         if self.manifest.digests.get(name) != _sha256(pieces):

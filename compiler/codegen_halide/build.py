@@ -36,7 +36,6 @@ class Built:
         sources: the generated sources, by file name; with their Makefile they rebuild the library.
         compiled: kernels that were compiled in this build.
         cached: kernels that came from the cache.
-        target: the Halide target.
         objects: the kernels and the native runtime before linking, by file name.
         cache: where the objects lie; kept, because a disabled one goes away with its owner.
     """
@@ -45,7 +44,6 @@ class Built:
     sources: dict[str, bytes]
     compiled: int
     cached: int
-    target: str
     objects: dict[str, Path]
     cache: Cache
 
@@ -92,7 +90,7 @@ def build(
     files = sources(kernels, setup)
     if entry is not None:
         files["entry.ll"] = entry.text.read_bytes()
-    return Built(code, files, len(missing), len(kernels) - len(missing), setup.target, objects, cache)
+    return Built(code, files, len(missing), len(kernels) - len(missing), objects, cache)
 
 
 def setup_for(target: str, cache: Cache) -> tuple[Setup, bool]:
@@ -105,6 +103,15 @@ def setup_for(target: str, cache: Cache) -> tuple[Setup, bool]:
     host = _host_target(tools, cache)
     full = halide_target(target if target != "host" else host)
     return Setup.of(tools, full), full.split("-")[:3] == host.split("-")[:3]
+
+
+def machine(target: str, cache: Cache) -> str:
+    """The Halide target that an option such as `host` names, in full.
+
+    Raises:
+        CompileError: OCC0401, OCC0402, a part of the toolchain is missing.
+    """
+    return setup_for(target, cache)[0].target
 
 
 def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None = None) -> bytes:

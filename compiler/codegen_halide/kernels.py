@@ -9,7 +9,7 @@ from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.emit import front_end, generator, source
-from occ.compiler.codegen_halide.programs import FLAGS, emitter, native
+from occ.compiler.codegen_halide.programs import FLAGS, emitter, native, runtime_source
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.ir.te.function import TeFunc
@@ -198,7 +198,8 @@ def sources(kernels: Sequence[Kernel], setup: Setup) -> dict[str, bytes]:
     names = " ".join(k.name for k in kernels)
     texts = {
         **front_end(),
-        **{name: native(name) for name in ("emit.cpp", "runtime.cpp")},
+        "emit.cpp": native("emit.cpp"),
+        "runtime.cpp": runtime_source(),
         **{f"{name}.cpp": text for name, text in units(kernels).items()},
         "Makefile": native("Makefile.in").replace("@TARGET@", setup.target).replace("@KERNELS@", names),
     }

@@ -26,6 +26,11 @@ def native(name: str) -> str:
     return files("occ.compiler.codegen_halide").joinpath(f"native/{name}").read_text("utf-8")
 
 
+def runtime_source() -> str:
+    """The source of the native runtime, which is part of libocc."""
+    return files("occ.runtime").joinpath("c/pool.cpp").read_text("utf-8")
+
+
 def emitter(tools: Toolchain, cache: Cache) -> Path:
     """The program that compiles kernels with Halide, native/emit.cpp.
 
@@ -46,12 +51,12 @@ def emitter(tools: Toolchain, cache: Cache) -> Path:
 
 
 def runtime_object(tools: Toolchain, cache: Cache) -> Path:
-    """The native runtime, native/runtime.cpp.
+    """The native runtime, runtime/c/pool.cpp.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
-    texts = {"runtime.cpp": native("runtime.cpp")}
+    texts = {"runtime.cpp": runtime_source()}
     flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions"]
     key = digest(["runtime", tools.cxx_version, *flags, *texts.values()])
 

@@ -63,6 +63,32 @@ def find_halide() -> Path | None:
     return root if root is not None and (root / "include" / "Halide.h").is_file() else None
 
 
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: its path, and the first line of what `--version` prints."""
+
+    path: str
+    version: str
+
+
+def compiler(instead: str = "") -> Compiler:
+    """The C++ compiler of this machine.
+
+    Args:
+        instead: what to do without one, for the error.
+
+    Raises:
+        CompileError: OCC0401 there is none.
+    """
+    found = find_cxx()
+    if found is None:
+        named = os.environ.get("OCC_CXX")
+        what = f"the C++ compiler `{named}` of OCC_CXX was not found" if named else "no C++ compiler was found"
+        raise error("OCC0401", what, help=f"install one (`apt install g++`), name one in OCC_CXX{instead}")
+    lines = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    return Compiler(found, lines[0] if lines else "unknown")
+
+
 @cache
 def toolchain() -> Toolchain:
     """The toolchain of this machine.
@@ -73,18 +99,12 @@ def toolchain() -> Toolchain:
     halide = find_halide()
     if halide is None:
         raise error("OCC0402", "Halide is not installed", help="`pip install halide`, or build with `-t cpu-jit`")
-    cxx = find_cxx()
-    if cxx is None:
-        named = os.environ.get("OCC_CXX")
-        what = f"the C++ compiler `{named}` of OCC_CXX was not found" if named else "no C++ compiler was found"
-        help_ = "install one (`apt install g++`), name one in OCC_CXX, or build with `-t cpu-jit`, which needs none"
-        raise error("OCC0401", what, help=help_)
-    lines = subprocess.run([cxx, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    cxx = compiler(", or build with `-t cpu-jit`, which needs none")
     try:
         found = version("halide")
     except PackageNotFoundError:
         found = "unknown"
-    return Toolchain(cxx, lines[0] if lines else "unknown", halide, found)
+    return Toolchain(cxx.path, cxx.version, halide, found)
 
 
 def run_all(commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12) -> None:

@@ -317,9 +317,7 @@ class Compilation:
         if self.target.name == "cpu-jit":
             from occ.compiler.codegen_llvm import build as llvm
 
-            made = manifest(m, library=LIBRARY if m.te else "", machine=llvm.machine_name(), tasks=llvm.tasks_of)
-            if not m.te:
-                return Artifact(made, weights)
+            made = manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of)
             compiled, code = llvm.build(m.te.values(), made)
             self.native = NativeCode({"kernels.o": compiled}, header(m.te.values(), ranged=True))
             return Artifact(made, weights, code)
@@ -327,10 +325,9 @@ class Compilation:
         from occ.compiler.codegen_llvm.entry.build import entry_code
 
         cache, target = self.cache, self.options.halide_target
-        made = cpu_manifest(m, target)
+        made = cpu_manifest(m, halide.machine(target, cache))
         entry, functions, jobs = entry_code(made, cache), list(m.te.values()), self.settings.jobs
         built = halide.build(functions, nodes_of(m), cache, target=target, jobs=jobs, entry=entry)
-        made = replace(made, machine=built.target)
         self.compiled, self.cached = built.compiled, built.cached
         objects = {n: p.read_bytes() for n, p in built.objects.items()}
         self.native = NativeCode(objects, header(m.te.values(), ranged=False))

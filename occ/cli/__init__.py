@@ -24,6 +24,7 @@ COMMANDS = {
     "ops": "list the operators",
     "explain": "explain a diagnostic code",
     "doctor": "report on this machine's toolchain",
+    "config": "print the flags for C programs that run artifacts without Python",
     "warm": "compile the kernels of many models into the build cache at once",
     "cache": "show or clear the build cache",
 }

@@ -37,7 +37,7 @@ class Call:
 
 @dataclass
 class Segment:
-    """Kernels in a row, as the C arrays that `occ_run` takes."""
+    """Kernels in a row, as the C arrays that `occ_run_kernels` takes."""
 
     calls: list[Call]
     addresses: ctypes.Array[ctypes.c_void_p]

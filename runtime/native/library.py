@@ -83,7 +83,7 @@ class Library:
         self.dll, fd = load_code(code, name)
         unload = weakref.finalize(self, _unload, self.dll._handle, fd)
         unload.atexit = False
-        self.run = getattr(self.dll, "occ_run", None)
+        self.run = getattr(self.dll, "occ_run_kernels", None)
         if self.run is not None:
             self.run.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
             self.dll.occ_message.restype = ctypes.c_char_p

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
-from occ.compiler.codegen_llvm.entry.plan import routines
 from occ.runtime.manifest import Manifest
 
 _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
@@ -23,7 +22,8 @@ class EntryCode:
 
 
 def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
-    """`occ_model_run` of a model, for the machine that this runs on; None if only the Python runner can run its plan.
+    """`occ_model_facts` of a model, and `occ_model_run` if it can have one, for the machine that this runs on; None for
+    machines of other kinds.
 
     Args:
         m: the manifest; its kernels are symbols that are found when the object is linked.
@@ -32,13 +32,11 @@ def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
     triple = _TRIPLES.get(platform.machine())
     if triple is None or platform.system() != "Linux":
         return None
-    facts = repr((m.inputs, m.outputs, m.dims, m.constraints, m.plan, m.functions))
+    facts = repr((m.name, m.machine, m.weights, m.inputs, m.outputs, m.dims, m.constraints, m.plan, m.functions))
     key = digest(["entry", _identity(), triple, facts])
     made = EntryCode(store.path("tool", key, ".o"), store.path("tool", key, ".ll"))
     if made.object.is_file() and made.text.is_file():
         return made
-    if routines(m) is None:
-        return None
     text, compiled = _compile(m, triple)
     store.put("tool", key, text.encode(), ".ll")
     store.put("tool", key, compiled, ".o")

@@ -13,34 +13,40 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.entry.plan import Routine, routines
+from occ.compiler.codegen_llvm.entry.conditions import bound_symbols, conditions
+from occ.compiler.codegen_llvm.entry.facts import model_facts
+from occ.compiler.codegen_llvm.entry.plan import Routine, Unsuitable, routines
 from occ.compiler.codegen_llvm.entry.routine import RoutineEmitter
 from occ.compiler.codegen_llvm.entry.sizes import Sizes, i64
 from occ.compiler.codegen_llvm.entry.support import Support
 from occ.compiler.codegen_llvm.values import I32, I64, PTR
-from occ.runtime.dims import DimExpr, symbols
+from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.entry import ABI, INPUTS, MEMORY, VERSION, Call
 
+_COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
 
-def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool) -> bool:
-    """Emit the entry of a model, if it can have one.
+
+def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool) -> None:
+    """Emit the facts of a model, and its entry if it can have one.
 
     Args:
         module: where to; kernels that it does not have are declared.
         m: the manifest.
         ranged: kernels leave their parallel loop to their caller.
     """
-    found = routines(m)
-    if found is None:
-        return False
     support = Support(module, ranged=ranged)
+    try:
+        found = routines(m)
+    except Unsuitable as why:
+        support.exported("occ_model_facts", model_facts(m, refusal=str(why), ranged=ranged))
+        return
+    support.exported("occ_model_facts", model_facts(m, refusal="", ranged=ranged))
     numbers = {name: k for k, name in enumerate(["", *sorted(m.functions)])}
     made: dict[str, RoutineEmitter] = {}
     for r in found:
         made[r.name] = RoutineEmitter(support, r, numbers[r.name], m.dims, made)
     _Entry(support, m, found[-1], made[""]).emit()
-    return True
 
 
 class _Entry:
@@ -53,7 +59,7 @@ class _Entry:
         self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
         self.symbols: dict[str, Any] = {}
         self.sizes = Sizes(self.b, self.symbols)
-        self._checks = 0
+        self._extents: dict[tuple[int, int], Any] = {}
 
     def emit(self) -> None:
         b, load = self.b, self.support.load
@@ -77,47 +83,29 @@ class _Entry:
         b.ret(code)
 
     def _bind(self) -> None:
-        """Symbols are extents of inputs; whatever else an extent has to be is checked."""
+        """Symbols are extents of inputs."""
         extents = self.support.load(self.b, self.call, Call.extents.offset)
-        late: list[tuple[Any, DimExpr]] = []
-        at = 0
-        for info in self.m.inputs:
-            for e in info.shape:
-                n = self.support.load(self.b, extents, 8 * at, I64)
-                at += 1
-                if isinstance(e, str) and e not in self.symbols:
-                    self.symbols[e] = n
-                else:
-                    late.append((n, e))
-        for n, e in late:
-            self._require(n, self.sizes.of(e))
+        places = [(k, axis) for k, info in enumerate(self.m.inputs) for axis in range(len(info.shape))]
+        self._extents = {p: self.support.load(self.b, extents, 8 * at, I64) for at, p in enumerate(places)}
+        self.symbols.update((name, self._extents[p]) for name, p in bound_symbols(self.m).items())
 
     def _check(self) -> None:
+        """Refuse extents that the model does not take; `detail` is the number of the condition, from 1 on."""
         b = self.b
-        for d in (d for d in self.m.dims if d.name in self.symbols):
-            n = self.symbols[d.name]
-            self._reject(b.icmp_signed("<", n, I64(d.lo)))
-            if d.hi is not None:
-                self._reject(b.icmp_signed(">", n, I64(d.hi)))
-            if d.divisible_by > 1:
-                self._reject(b.icmp_signed("!=", b.srem(n, I64(d.divisible_by)), I64(0)))
-        for c in self.m.constraints:
-            if symbols(c.lhs) | symbols(c.rhs) <= set(self.symbols):
-                self._require(self.sizes.of(c.lhs), self.sizes.of(c.rhs))
+        for number, c in enumerate(conditions(self.m), 1):
+            left = i64(self._extents[c.input, c.axis] if c.left is None else self.sizes.of(c.left))
+            right = i64(self.sizes.of(c.right))
+            if c.kind == "%":
+                fails = b.icmp_signed("!=", b.srem(left, right), I64(0))
+            else:
+                fails = b.icmp_signed(_COMPARED[c.kind], left, right)
+            self._return_if(fails, INPUTS, number)
 
     def _tell_results(self) -> None:
         results = self.support.load(self.b, self.call, Call.results.offset)
         shapes: Sequence[Sequence[DimExpr]] = [self.main.plan.buffers[k].shape for k in self.main.plan.outputs]
         for k, e in enumerate(e for shape in shapes for e in shape):
             self.support.store(self.b, i64(self.sizes.of(e)), results, 8 * k)
-
-    def _require(self, a: Any, b: Any) -> None:
-        self._reject(self.b.icmp_signed("!=", i64(a), i64(b)))
-
-    def _reject(self, cond: Any) -> None:
-        """Refuse the inputs if a condition holds; `detail` tells which one it was."""
-        self._checks += 1
-        self._return_if(cond, INPUTS, self._checks)
 
     def _return_if(self, cond: Any, code: int, detail: int = 0) -> None:
         with self.b.if_then(cond, likely=False):

@@ -15,9 +15,12 @@ from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Step, TensorInfo
 from occ.runtime.signature import numpy_dtype
 
+_NAMED = 5  # problems that an error lists
+_KINDS = ("kernel", "copy", "if", "scan")
+
 
 class Unsuitable(Exception):
-    """A plan has something that only the Python runner does."""
+    """A plan has something that only the Python runner does; the text says what, with the nodes."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +89,25 @@ def put(e: DimExpr, env: Mapping[str, DimExpr]) -> DimExpr:
     return e if isinstance(e, int) else [e[0], *(put(a, env) for a in e[1:])]
 
 
-def routines(m: Manifest) -> list[Routine] | None:
-    """The routines of a model, what is called before its callers, the main plan last; None if it cannot have an entry."""
+def routines(m: Manifest) -> list[Routine]:
+    """The routines of a model, what is called before its callers, the main plan last.
+
+    Raises:
+        Unsuitable: it cannot have an entry.
+    """
     reader = _Reader(m)
-    try:
-        reader.routine("", Function(m.inputs, m.outputs, m.plan))
-    except Unsuitable:
-        return None
+    reader.routine("", Function(m.inputs, m.outputs, m.plan))
+    if reader.problems:
+        first = "; ".join(reader.problems[:_NAMED])
+        more = len(reader.problems) - _NAMED
+        raise Unsuitable(f"only Python can run this model: {first}{f'; and {more} more' if more > 0 else ''}")
     main = reader.done[""]
     bound = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
-    return list(reader.done.values()) if set(main.symbols) <= bound else None
+    if inner := set(main.symbols) - bound:
+        labels = {d.name: d.label for d in m.dims}
+        named = ", ".join(f"`{labels.get(s, s)}`" for s in sorted(inner))
+        raise Unsuitable(f"only Python can run this model: no extent of an input shows the size {named}")
+    return list(reader.done.values())
 
 
 class _Reader:
@@ -104,19 +116,28 @@ class _Reader:
     def __init__(self, m: Manifest) -> None:
         self.m = m
         self.done: dict[str, Routine] = {}
+        self.problems: list[str] = []
 
     def routine(self, name: str, f: Function) -> Routine:
         if name in self.done:
             return self.done[name]
-        if any(i.kind != "tensor" or i.dtype == "str" for i in (*f.inputs, *f.outputs)):
-            raise Unsuitable
+        for i in (*f.inputs, *f.outputs):
+            if i.kind != "tensor" or i.dtype == "str":
+                what = "of texts" if i.kind == "tensor" else f"of kind {i.kind}"
+                self.problems.append(f"`{i.name}` is {what}")
         r = Routine(name, f)
         self._outputs(r)
         for k, step in enumerate(f.plan.steps):
-            self._step(r, k, step)
+            try:
+                self._step(r, k, step)
+            except Unsuitable as why:
+                nodes = ", ".join(step.nodes[:3]) or step.name
+                self.problems.append(f"node `{nodes}` {why}")
+        self.done[name] = r
+        if self.problems:
+            return r
         self._place(r)
         r.symbols = tuple(sorted(_needed(r)))
-        self.done[name] = r
         return r
 
     def _outputs(self, r: Routine) -> None:
@@ -129,26 +150,26 @@ class _Reader:
     def _step(self, r: Routine, k: int, step: Step) -> None:
         used = [*step.reads, *step.writes]
         buffers = r.plan.buffers
+        if step.kind not in _KINDS:
+            raise Unsuitable(f"is a step of kind `{step.kind}`{f': {step.name}' if step.name else ''}")
         if -1 in used or step.binds or any(buffers[b].opaque or buffers[b].dtype == "str" for b in used):
-            raise Unsuitable
+            raise Unsuitable("has operands or results that are not plain tensors")
         match step.kind:
             case "kernel":
                 pass
             case "copy":
                 source, target = buffers[step.reads[0]], buffers[step.writes[0]]
                 if (source.shape, source.dtype) != (target.shape, target.dtype):
-                    raise Unsuitable
+                    raise Unsuitable("copies to another shape or element type")
             case "if":
                 self._if(r, k, step)
-            case "scan":
-                self._scan(r, k, step)
             case _:
-                raise Unsuitable
+                self._scan(r, k, step)
 
     def _if(self, r: Routine, k: int, step: Step) -> None:
         cond, *captures = (r.plan.buffers[b] for b in step.reads)
         if cond.dtype != "bool":
-            raise Unsuitable
+            raise Unsuitable("has a condition that is not bool")
         writes = [r.plan.buffers[b] for b in step.writes]
         shapes = [b.shape for b in captures]
         r.inner[k] = [self._inner(step.attrs[branch], shapes, writes) for branch in ("then_branch", "else_branch")]
@@ -158,10 +179,10 @@ class _Reader:
         states, rest = reads[: a.n_states], reads[a.n_states :]
         sequences, captures = rest[: a.num_scan_inputs], rest[a.num_scan_inputs :]
         if any((*(a.scan_input_axes or ()), *(a.scan_output_axes or ()))) or not sequences:
-            raise Unsuitable  # slices of other axes than the first are no contiguous bytes
+            raise Unsuitable("scans along other axes than the first")  # whose slices are no contiguous bytes
         writes = [r.plan.buffers[b] for b in step.writes]
         if any(s.shape != w.shape or s.dtype != w.dtype for s, w in zip(states, writes, strict=False)):
-            raise Unsuitable
+            raise Unsuitable("has states that change their shape")
         shapes = [*(b.shape for b in states), *(b.shape[1:] for b in sequences), *(b.shape for b in captures)]
         slices = [Buffer(b.dtype, b.shape[1:], b.storage) for b in writes[a.n_states :]]
         r.inner[k] = [self._inner(a.body, shapes, [*writes[: a.n_states], *slices])]
@@ -181,7 +202,7 @@ class _Reader:
         )
         made = [f.plan.buffers[b] for b in f.plan.outputs]
         if not fits or [(b.dtype, len(b.shape)) for b in made] != [(b.dtype, len(b.shape)) for b in writes]:
-            raise Unsuitable
+            raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
         return Inner(name, _bound(f.inputs, shapes))
 
     def _place(self, r: Routine) -> None:

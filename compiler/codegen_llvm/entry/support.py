@@ -57,12 +57,18 @@ class Support:
 
     def constant(self, name: str, data: bytes) -> Any:
         """Address of bytes."""
+        made = self.exported(f"occ_{name}", data)
+        made.linkage = "internal"
+        return made.bitcast(PTR)
+
+    def exported(self, name: str, data: bytes) -> ir.GlobalVariable:
+        """Bytes that other libraries see."""
         kind = ir.ArrayType(I8, len(data))
-        made = ir.GlobalVariable(self.module, kind, f"occ_{name}")
-        made.linkage, made.global_constant = "internal", True
+        made = ir.GlobalVariable(self.module, kind, name)
+        made.global_constant = True
         setattr(made, "align", 8)  # noqa: B010 - its type is declared as None
         made.initializer = ir.Constant(kind, bytearray(data))  # pyright: ignore[reportAttributeAccessIssue]
-        return made.bitcast(PTR)
+        return made
 
     # memory
 

@@ -1,6 +1,6 @@
 // What kernels need at run time: a thread pool behind halide_do_par_for, scratch memory, and the loop over kernels.
-// Built into every model library; the first library of a process lends its pool to the others (occ_share_pool), so
-// that several models and several threads of a host share one set of workers.
+// Built into every model library and into libocc; the first of them in a process lends its pool to the others
+// (occ_share_pool), so that several models and several threads of a host share one set of workers.
 
 #include <atomic>
 #include <cstdint>
@@ -18,7 +18,14 @@
 extern "C" {
 typedef int (*halide_task_t)(void *user_context, int task, uint8_t *closure);
 typedef int (*occ_kernel_t)(void **args);
+typedef int (*occ_ranged_kernel_t)(void *args, int begin, int end);
 typedef int (*occ_par_for_t)(halide_task_t, int min, int size, uint8_t *closure, int threads);
+// A parallel loop of the host, see occ.h.
+typedef int (*occ_loop_t)(void *context, int (*task)(void *closure, int k), void *closure, int count);
+struct occ_lent {
+    occ_loop_t loop;
+    void *context;
+};
 }
 
 namespace {
@@ -32,6 +39,7 @@ thread_local int tls_threads = 1;   // threads that the current run may use
 thread_local int tls_depth = 0;     // a loop inside a task runs on its own thread
 thread_local int tls_worker = 0;    // number of a worker, from 1 on
 thread_local char tls_message[256];
+thread_local occ_lent tls_lent = {};  // the loop that the current run takes in the place of the pool
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -136,7 +144,7 @@ void *worker(void *number) {
 // With OCC_PIN_WORKERS=1 every worker stays on one processor of those that the process may use, the first of which is left to
 // the caller, which is never pinned.
 void pin(pthread_t thread, int number) {
-    static const char *asked = getenv("OCC_PIN_WORKERS");
+    const char *asked = getenv("OCC_PIN_WORKERS");
     cpu_set_t allowed, one;
     if (!asked || strcmp(asked, "1") || sched_getaffinity(0, sizeof(allowed), &allowed)) return;
     const int usable = CPU_COUNT(&allowed);
@@ -169,7 +177,25 @@ void start_workers(int wanted) {
     pthread_mutex_unlock(&start_lock);
 }
 
+struct Lending {
+    halide_task_t task;
+    int min;
+    uint8_t *closure;
+};
+
+int lent_task(void *lending, int k) {
+    const Lending *l = static_cast<Lending *>(lending);
+    const int depth = tls_depth++;
+    const int code = l->task(nullptr, l->min + k, l->closure);
+    tls_depth = depth;
+    return code;
+}
+
 int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads) {
+    if (tls_lent.loop && tls_depth == 0 && threads > 1 && size > 1) {
+        Lending lending{task, min, closure};
+        return tls_lent.loop(tls_lent.context, lent_task, &lending, size);
+    }
     if (threads > size) threads = size;
     if (threads > kMaxWorkers + 1) threads = kMaxWorkers + 1;
     Slot *slot = nullptr;
@@ -211,7 +237,17 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
     return job.error;
 }
 
-occ_par_for_t shared_par_for = par_for;
+// Some tasks of a kernel that leaves its parallel loop to its caller.
+struct Ranges {
+    occ_ranged_kernel_t kernel;
+    void *args;
+    int tasks, parts;
+};
+
+int run_range(void *, int part, uint8_t *ranges) {
+    const Ranges *r = reinterpret_cast<Ranges *>(ranges);
+    return r->kernel(r->args, int(int64_t(r->tasks) * part / r->parts), int(int64_t(r->tasks) * (part + 1) / r->parts));
+}
 
 // A forked child has none of its parent's workers; it starts its own when it needs them.
 void after_fork() {
@@ -242,6 +278,12 @@ Shelf &shelf() {
 }
 constexpr size_t kHeader = 64;
 
+__attribute__((destructor)) void free_shelves() {  // the library may be unloaded long before the process ends
+    for (Shelf &s : shelves) {
+        for (std::atomic<void *> &kept : s.blocks) free(kept.exchange(nullptr));
+    }
+}
+
 #if defined(__x86_64__)
 // Independent multiply-adds in as many registers as hide their latency; gives operations.
 #define OCC_FMA_LOOP(V, LANES)                                                                                  \
@@ -265,6 +307,13 @@ __attribute__((target("avx512f"), optimize("O3", "unroll-loops", "fp-contract=fa
 }  // namespace
 
 extern "C" {
+
+// The pool. Visible, so that of several libraries that a program is linked with all take that of the first.
+__attribute__((visibility("default"))) int occ_pool_1(halide_task_t task, int min, int size, uint8_t *closure, int threads) {
+    return par_for(task, min, size, closure, threads);
+}
+
+static occ_par_for_t shared_par_for = occ_pool_1;
 
 // f32 operations per second that multiply-adds reach on one core, measured for about a millisecond; 0 if not known.
 double occ_fma_rate() {
@@ -337,8 +386,22 @@ int occ_enter(int threads) {
 
 void occ_leave(int before) { tls_threads = before; }
 
+// The loop that the runs of this thread take in the place of the pool, from now on; gives the one before.
+occ_lent occ_lend(occ_lent lent) {
+    const occ_lent before = tls_lent;
+    tls_lent = lent;
+    return before;
+}
+
+// Runs a kernel that leaves its parallel loop to its caller: `occ_call.parallel`.
+int32_t occ_pool_tasks(void *, void *kernel, void *args, int32_t tasks) {
+    const int parts = tls_threads < tasks ? tls_threads : tasks;
+    Ranges ranges{reinterpret_cast<occ_ranged_kernel_t>(kernel), args, tasks, parts};
+    return shared_par_for(run_range, 0, parts, reinterpret_cast<uint8_t *>(&ranges), parts);
+}
+
 // Runs kernels in order; 0, or 1 + the index of the one that failed.
-int occ_run(int count, const occ_kernel_t *kernels, void **const *args, int threads) {
+int occ_run_kernels(int count, const occ_kernel_t *kernels, void **const *args, int threads) {
     int before = occ_enter(threads);
     int failed = 0;
     for (int i = 0; i < count && !failed; i++) {

@@ -1,0 +1,68 @@
+"""What the extents of inputs must be: the conditions that a native entry checks, in the order of their numbers.
+
+The texts are for people without Python; `runtime.signature` says the same of a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from occ.runtime.dims import DimExpr, symbols, text
+from occ.runtime.manifest import DimInfo, Manifest
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that must hold.
+
+    Attributes:
+        kind: `==`, `>=`, `<=`, or `%` for the left side being a multiple of the right one.
+        left, right: sizes; `left` is None for the extent that it is about.
+        input, axis: that extent; -1 where it is about several.
+        text: what the model takes; after "axis 1 of the input `x` is 7, " where there is an extent.
+    """
+
+    kind: str
+    left: DimExpr | None
+    right: DimExpr
+    input: int
+    axis: int
+    text: str
+
+
+def bound_symbols(m: Manifest) -> dict[str, tuple[int, int]]:
+    """The symbols that are extents of inputs, with the first input and axis that shows each."""
+    found: dict[str, tuple[int, int]] = {}
+    for k, info in enumerate(m.inputs):
+        for axis, e in enumerate(info.shape):
+            if isinstance(e, str):
+                found.setdefault(e, (k, axis))
+    return found
+
+
+def conditions(m: Manifest) -> Iterator[Condition]:
+    """The conditions of a model; symbols stand for the extents that show them first."""
+    bound = bound_symbols(m)
+    labels = {d.name: d.label for d in m.dims}
+    for k, info in enumerate(m.inputs):
+        for axis, e in enumerate(info.shape):
+            if bound.get(e if isinstance(e, str) else "") != (k, axis):
+                yield Condition("==", None, e, k, axis, f"the model takes {text(e, labels)}")
+    for d in (d for d in m.dims if d.name in bound):
+        yield from _of_dim(d, *bound[d.name])
+    for c in m.constraints:
+        if symbols(c.lhs) | symbols(c.rhs) <= set(bound):
+            sides = f"{text(c.lhs, labels)} and {text(c.rhs, labels)}"
+            what = f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}"
+            yield Condition("==", c.lhs, c.rhs, -1, -1, what)
+
+
+def _of_dim(d: DimInfo, k: int, axis: int) -> Iterator[Condition]:
+    yield Condition(">=", d.name, d.lo, k, axis, f"the model takes `{d.label}` from {d.lo} on")
+    if d.hi is not None:
+        yield Condition("<=", d.name, d.hi, k, axis, f"the model takes `{d.label}` up to {d.hi}")
+    if d.divisible_by > 1:
+        yield Condition(
+            "%", d.name, d.divisible_by, k, axis, f"the model takes multiples of {d.divisible_by} as `{d.label}`"
+        )

@@ -1,0 +1,87 @@
+"""What the library of a model tells programs without Python: `occ_model_facts`, which runtime/c/facts.h reads.
+
+A block of bytes beside the native entry, made from the same manifest: names, element types and extents of inputs and
+outputs, where weights lie, what a failed condition means, and the nodes of each step.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from occ.compiler.codegen_llvm.entry.conditions import conditions
+from occ.runtime.dims import DimExpr, text
+from occ.runtime.manifest import Manifest, Plan, TensorInfo
+
+MAGIC, VERSION = 0x4643434F, 1
+_HEAD = struct.Struct("<8I10I")
+
+# The order of occ_dtype in runtime/c/occ.h, from 1 on.
+DTYPES = (
+    "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "c64", "c128", "f8e4m3fn",
+    "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f6e2m3fn", "f6e3m2fn", "f4e2m1", "i4", "u4", "i2", "u2",
+)  # fmt: skip
+
+
+class _Block:
+    """Bytes under construction; what refers to others is written after them."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(_HEAD.size)
+        self._texts: dict[str, int] = {"": 0}
+
+    def text(self, value: str) -> int:
+        """Position of a text; 0 for none."""
+        if value not in self._texts:
+            self._texts[value] = len(self.data)
+            self.data += value.encode("utf-8", "replace").replace(b"\0", b"?") + b"\0"
+        return self._texts[value]
+
+    def rows(self, layout: str, rows: Iterable[Sequence[int]]) -> tuple[int, int]:
+        """Position and count of rows of a table."""
+        packed = [struct.pack(layout, *row) for row in rows]
+        self.data += bytes(-len(self.data) % 8)
+        at = len(self.data)
+        self.data += b"".join(packed)
+        return at, len(packed)
+
+
+def model_facts(m: Manifest, *, refusal: str, ranged: bool) -> bytes:
+    """The facts of a model.
+
+    Args:
+        m: the manifest.
+        refusal: why the model has no native entry; empty if it has one.
+        ranged: kernels leave their parallel loop to their caller.
+    """
+    b = _Block()
+    labels = {d.name: d.label for d in m.dims}
+    tables: list[tuple[int, int]] = []
+    if not refusal:
+        functions = [m.functions[n].plan for n in sorted(m.functions)]
+        tables = [
+            b.rows("<4I", [_port(b, i, labels) for i in m.inputs]),
+            b.rows("<4I", [_port(b, o, labels) for o in m.outputs]),
+            b.rows("<2Q", [(w.offset, w.nbytes) for w in m.weights]),
+            b.rows("<2iI", [(c.input, c.axis, b.text(c.text)) for c in conditions(m)]),
+            b.rows("<2I", [_plan(b, p) for p in (m.plan, *functions)]),
+        ]
+    words = [b.text(m.name), b.text(m.machine), b.text(refusal), int(ranged), 0]
+    tables += [(0, 0)] * (5 - len(tables))
+    _HEAD.pack_into(b.data, 0, MAGIC, VERSION, len(b.data), *words, *(n for rows in tables for n in rows))
+    return bytes(b.data)
+
+
+def _port(b: _Block, info: TensorInfo, labels: dict[str, str]) -> tuple[int, int, int, int]:
+    def extent(e: DimExpr) -> tuple[int, int, int]:
+        return (e, 0, 0) if isinstance(e, int) else (-1, b.text(text(e, labels)), 0)
+
+    return b.text(info.name), 1 + DTYPES.index(info.dtype), *b.rows("<qII", [extent(e) for e in info.shape])
+
+
+def _plan(b: _Block, plan: Plan) -> tuple[int, int]:
+    rows: list[tuple[int, int, int]] = []
+    for s in plan.steps:
+        checks = b.rows("<I", [(b.text(c),) for c in s.checks])
+        rows.append((b.text(", ".join(s.nodes[:3]) or s.name), *checks))
+    return b.rows("<3I", rows)

@@ -1,0 +1,1 @@
+"""Models for programs without Python: libocc, and models as libraries and object files that C programs link with."""

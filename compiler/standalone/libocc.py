@@ -1,0 +1,80 @@
+"""libocc (runtime/c) as an installed library: built by the C++ compiler of this machine, once, into the build cache."""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.codegen_halide.toolchain import Compiler, compiler, run_all
+from occ.compiler.objects.archive import archive
+
+PUBLIC = ("occ.h", "occ.hpp")  # headers for programs
+# What kernels call of Halide's runtime. Programs may have pipelines of their own, with Halide's runtime, so it gets other names.
+HALIDE = ("halide_do_par_for", "halide_malloc", "halide_free", "halide_error", "halide_error_out_of_memory")
+# No exceptions, type information or guarded statics: nothing of the C++ library is needed.
+FLAGS = (
+    "-std=c++17", "-O2", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-asynchronous-unwind-tables",
+    "-fvisibility=hidden", "-Wall",
+)  # fmt: skip
+SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,-z,nodelete", "-Wl,--as-needed")
+SYSTEM = ("-ldl", "-lpthread", "-lm")  # parts of libc, by name for C libraries older than glibc 2.34
+_TEMPLATES = {"occ.pc.in": "pkgconfig/occ.pc", "occ-config.cmake.in": "cmake/occ/occ-config.cmake"}
+
+
+def sources() -> dict[str, str]:
+    """The files of runtime/c, by name."""
+    folder = files("occ.runtime").joinpath("c")
+    return {p.name: p.read_text("utf-8") for p in sorted(folder.iterdir(), key=lambda p: p.name)}
+
+
+def libocc(cache: Cache) -> Path:
+    """The folder that libocc is installed in: include/occ.h, lib/libocc.a and the objects in it, lib/libocc.so,
+    and files for pkg-config and CMake. It can be moved.
+
+    Raises:
+        CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.
+    """
+    texts, cxx = sources(), compiler()
+    key = digest(["libocc", cxx.version, *FLAGS, *SHARED, *HALIDE, *texts, *texts.values()])
+    made = cache.path("tool", key, ".libocc")
+    if not made.is_dir():
+        with cache.workspace() as folder:
+            _install(Path(folder), texts, cxx)
+            made.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.replace(Path(folder) / "installed", made)
+            except OSError:
+                if not made.is_dir():  # else another process has just made it
+                    raise
+    return made
+
+
+def _install(work: Path, texts: dict[str, str], cxx: Compiler) -> None:
+    for name, text in texts.items():
+        (work / name).write_text(text)
+    units = [n for n in texts if n.endswith(".cpp")]
+    renamed = [f"-D{name}=occ_{name}" for name in HALIDE]
+    run_all([[cxx.path, *FLAGS, *renamed, "-c", *units[k::2]] for k in range(2)], work)
+    include, lib = work / "installed/include", work / "installed/lib"
+    include.mkdir(parents=True)
+    (lib / "objects").mkdir(parents=True)
+    objects = [(work / n).with_suffix(".o").rename(lib / f"objects/occ_{Path(n).stem}.o") for n in units]
+    for name in PUBLIC:
+        (include / name).write_text(texts[name])
+    (lib / "libocc.a").write_bytes(archive({p.name: p.read_bytes() for p in objects}))
+    command = [
+        cxx.path,
+        *SHARED,
+        "-Wl,-z,defs",
+        "-Wl,-soname,libocc.so",
+        *map(str, objects),
+        *SYSTEM,
+        "-o",
+        str(lib / "libocc.so"),
+    ]
+    run_all([command], work)
+    for name, place in _TEMPLATES.items():
+        (lib / place).parent.mkdir(parents=True)
+        (lib / place).write_text(texts[name])

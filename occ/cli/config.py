@@ -1,0 +1,35 @@
+"""`occ config`: how programs in C and C++ find libocc."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+
+@click.command("config")
+@click.option("--cflags", is_flag=True, help="Flags for compiling a program that includes occ.h.")
+@click.option("--libs", is_flag=True, help="Flags for linking it with libocc.a.")
+@click.option(
+    "--shared", is_flag=True, help="With --libs: flags for linking with libocc.so, which has to stay where it is."
+)
+@click.option("--cmake", is_flag=True, help="The folder for CMAKE_PREFIX_PATH; then `find_package(occ)`.")
+@click.option("--pkg-config", "pkg_config", is_flag=True, help="The folder for PKG_CONFIG_PATH; then `pkg-config occ`.")
+@click.option("--prefix", is_flag=True, help="The folder with all of it, which can be copied elsewhere.")
+def command(cflags: bool, libs: bool, shared: bool, cmake: bool, pkg_config: bool, prefix: bool) -> None:
+    """Print where libocc is, the library that runs artifacts without Python. It is built first if need be."""
+    from occ.compiler.cache.cache import Cache
+    from occ.compiler.standalone.libocc import SYSTEM, libocc
+
+    if not (cflags or libs or cmake or pkg_config or prefix):
+        raise click.UsageError("say what to print: --cflags, --libs, --cmake, --pkg-config or --prefix")
+    place = libocc(Cache())
+    flags = [f"-I{place / 'include'}"] if cflags else []
+    if libs and shared:
+        flags += [f"-L{place / 'lib'}", f"-Wl,-rpath,{place / 'lib'}", "-locc"]
+    elif libs:
+        flags += [str(place / "lib/libocc.a"), *SYSTEM]
+    lines = [shlex.join(flags)] if flags else []
+    lines += [str(place)] * (cmake + prefix)
+    lines += [str(place / "lib/pkgconfig")] * pkg_config
+    click.echo("\n".join(lines))

@@ -1,0 +1,35 @@
+#include <stdint.h>
+
+#define OCC_ABI 1
+
+enum {
+    OCC_DONE = 0,
+    OCC_MEMORY = 1,   // `capacity` is less than `needed`; both `needed` and `results` are filled in
+    OCC_INPUTS = 2,   // the extents do not fit the model; `detail` numbers the condition
+    OCC_KERNEL = 3,   // the kernel of `step` failed with the code `detail`
+    OCC_CHECK = 4,    // `step` met data that it cannot work on, such as an index out of range; `detail` counts from 1
+    OCC_MISFIT = 5,   // a function of control flow gave other sizes than the plan has room for
+    OCC_VERSION = 6   // `abi` is not the one that the library was built for
+};
+
+struct occ_call {
+    int32_t abi;                  // OCC_ABI
+    int32_t threads;              // that kernels may use
+    const void *const *weights;   // each constant, in the order of the manifest
+    const int64_t *extents;       // extents of all inputs in a row, outermost first
+    const void *const *inputs;    // each input, dense and row-major
+    void *const *outputs;         // room for each output, aligned to 64 bytes
+    int64_t *results;             // is given the extents of all outputs in a row
+    void *memory;                 // scratch, aligned to 64 bytes
+    int64_t capacity;             // bytes of it
+    int64_t needed;               // is given the bytes of scratch that these extents need
+    int32_t plan, step, detail;   // is given what failed: 0 for the main plan, else 1 + the function among the sorted names
+    int32_t reserved;
+    int32_t (*parallel)(void *context, void *kernel, void *args, int32_t tasks);
+    void *context;
+};
+
+#ifdef __cplusplus
+extern "C"
+#endif
+int32_t occ_model_run(struct occ_call *call);

@@ -1,0 +1,39 @@
+// The last error of each thread, and memory.
+#include "model.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+
+namespace occ::runtime {
+
+namespace {
+thread_local char last_text[1024];
+thread_local const occ_model *last_model = nullptr;
+}  // namespace
+
+int fail(const occ_model *model, int status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(last_text, sizeof last_text, format, arguments);
+    va_end(arguments);
+    last_model = model;
+    return status;
+}
+
+void *aligned_memory(size_t size) {
+    void *made = nullptr;
+    return posix_memalign(&made, kAlignment, size ? size : 1) ? nullptr : made;
+}
+
+const char *last_error(const occ_model *model) { return !model || model == last_model ? last_text : ""; }
+
+}  // namespace occ::runtime
+
+extern "C" const char *occ_error_text(const occ_model *model) { return occ::runtime::last_error(model); }
+
+extern "C" void occ_free(occ_tensor *tensor) {
+    if (!tensor || !tensor->owned) return;
+    free(tensor->data);
+    *tensor = occ_tensor{};
+}

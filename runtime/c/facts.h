@@ -1,0 +1,55 @@
+// What the library of a model tells of it: `occ_model_facts`, which compiler/codegen_llvm writes beside the native entry.
+// Positions are bytes from the start of the facts; texts end with 0. It is part of the code, so it is trusted like it.
+#pragma once
+#include <cstdint>
+
+namespace occ::runtime {
+
+constexpr uint32_t kFactsMagic = 0x4643434f;  // "OCCF"
+constexpr uint32_t kFactsVersion = 1;
+
+struct Rows {
+    uint32_t at, count;
+};
+
+struct ExtentFacts {
+    int64_t value;    // -1 where `symbol` is a text
+    uint32_t symbol;  // 0 for none
+    uint32_t reserved;
+};
+
+struct PortFacts {
+    uint32_t name, dtype;  // an occ_dtype
+    Rows extents;          // of ExtentFacts
+};
+
+struct WeightFacts {
+    uint64_t offset, bytes;
+};
+
+// A condition of the extents, by the number that the entry gives.
+struct ConditionFacts {
+    int32_t input, axis;  // of an extent; -1 where it is about several
+    uint32_t text;
+};
+
+struct StepFacts {
+    uint32_t nodes;  // text
+    Rows checks;     // of texts
+};
+
+struct Facts {
+    uint32_t magic, version, bytes;
+    uint32_t name, machine;
+    uint32_t refusal;  // why there is no native entry; 0 if there is one
+    uint32_t ranged;   // kernels leave their parallel loop to their caller
+    uint32_t reserved;
+    Rows inputs, outputs, weights, conditions, plans;  // a plan is Rows of StepFacts
+
+    const char *text(uint32_t at) const { return reinterpret_cast<const char *>(this) + at; }
+    template<typename T> const T *rows(Rows r) const {
+        return reinterpret_cast<const T *>(reinterpret_cast<const char *>(this) + r.at);
+    }
+};
+
+}  // namespace occ::runtime

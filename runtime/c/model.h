@@ -1,0 +1,114 @@
+// A model that is open. Nothing here throws, and nothing needs the C++ library.
+#pragma once
+#include "call.h"
+#include "facts.h"
+#include "occ.h"
+
+#include <pthread.h>
+
+namespace occ::runtime {
+
+// Bytes of a file, mapped, or of the caller.
+struct Bytes {
+    const unsigned char *data = nullptr;
+    size_t size = 0;
+};
+
+struct Mapping : Bytes {
+    void *base = nullptr;  // what munmap takes, or null
+    size_t length = 0;
+
+    int map(int fd, size_t offset, size_t count);
+    void release();
+};
+
+// A run's arguments and scratch memory, kept for the next one.
+struct Block {
+    Block *next;
+    occ_call call;
+    int64_t *extents, *results;
+    const void **inputs;
+    void **outputs;
+    bool known;          // `results` and `call.needed` are those of `extents`
+    void *scratch;       // holds `call.memory`, then room for outputs at other addresses than kernels want
+    size_t capacity;     // of scratch
+};
+
+using EntryFunction = int32_t (*)(occ_call *);
+
+}  // namespace occ::runtime
+
+struct occ_model {
+    const occ::runtime::Facts *facts;
+    occ::runtime::EntryFunction entry;
+    const char *(*message)();  // of the last kernel that failed, or null
+    int threads;
+    occ_parallel_for parallel;
+    void *context;
+
+    occ_port *ports;  // inputs, then outputs
+    const void **weights;
+    size_t input_extents, output_extents;
+
+    pthread_mutex_t lock;
+    occ::runtime::Block *idle;
+
+    void *library;  // of dlopen, or null
+    int library_file;
+    void (*unload)(occ_model *);  // closes both, or null
+    occ::runtime::Mapping file, weights_file;  // the artifact; and its weights, where they are a file of their own
+    occ::runtime::Bytes weights_bytes;
+    void *weights_copy;
+    char weights_digest[65];
+};
+
+namespace occ::runtime {
+
+constexpr size_t kAlignment = 64;
+
+// Notes an error of this thread and returns its status.
+__attribute__((format(printf, 3, 4))) int fail(const occ_model *model, int status, const char *format, ...);
+
+void *aligned_memory(size_t size);
+int default_threads();
+void sha256_hex(const unsigned char *data, size_t size, char hex[65]);
+
+// Builds the model around what its library tells; takes over nothing on failure.
+int prepare_model(occ_model *model);
+occ_model *empty_model();
+int use_weights(occ_model *model, Bytes bytes);
+
+// What all functions that open do: a model that `fill` makes, or none.
+template<typename F> int open_model(occ_model **model, F fill) {
+    if (!model) return fail(nullptr, OCC_ERROR_ARGUMENT, "there is no place for the model");
+    *model = nullptr;
+    occ_model *m = empty_model();
+    if (!m) return fail(nullptr, OCC_ERROR_MEMORY, "there is no memory for a model");
+    const int status = fill(m);
+    if (status) {
+        occ_close(m);
+    } else {
+        *model = m;
+    }
+    return status;
+}
+
+}  // namespace occ::runtime
+
+// pool.cpp
+
+extern "C" {
+typedef int (*halide_task_t)(void *user_context, int task, uint8_t *closure);
+typedef int (*occ_par_for_t)(halide_task_t, int min, int size, uint8_t *closure, int threads);
+
+occ_par_for_t occ_pool();
+int occ_enter(int threads);
+void occ_leave(int before);
+const char *occ_message();
+struct occ_lent {
+    occ_parallel_for loop;
+    void *context;
+};
+occ_lent occ_lend(occ_lent loop);
+int32_t occ_pool_tasks(void *context, void *kernel, void *args, int32_t tasks);
+}

@@ -1,0 +1,82 @@
+// Models and tensors for C++17 that free themselves. Errors are exceptions.
+#pragma once
+#include "occ.h"
+
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace occ {
+
+template<typename T> constexpr occ_dtype dtype_of = OCC_ANY;
+template<> inline constexpr occ_dtype dtype_of<float> = OCC_F32;
+template<> inline constexpr occ_dtype dtype_of<double> = OCC_F64;
+template<> inline constexpr occ_dtype dtype_of<bool> = OCC_BOOL;
+template<> inline constexpr occ_dtype dtype_of<int8_t> = OCC_I8;
+template<> inline constexpr occ_dtype dtype_of<int16_t> = OCC_I16;
+template<> inline constexpr occ_dtype dtype_of<int32_t> = OCC_I32;
+template<> inline constexpr occ_dtype dtype_of<int64_t> = OCC_I64;
+template<> inline constexpr occ_dtype dtype_of<uint8_t> = OCC_U8;
+template<> inline constexpr occ_dtype dtype_of<uint16_t> = OCC_U16;
+template<> inline constexpr occ_dtype dtype_of<uint32_t> = OCC_U32;
+template<> inline constexpr occ_dtype dtype_of<uint64_t> = OCC_U64;
+
+// A tensor; its memory is the caller's, or the library's and freed with it.
+struct Tensor : occ_tensor {
+    Tensor() : occ_tensor{} {}
+    template<typename T> Tensor(T *given, std::initializer_list<int64_t> shape) : Tensor() {
+        if (shape.size() > OCC_MAX_RANK) throw std::invalid_argument("a tensor has too many axes");
+        data = const_cast<std::remove_const_t<T> *>(given);
+        dtype = dtype_of<std::remove_const_t<T>>;
+        for (int64_t n : shape) extents[rank++] = n;
+        bytes = size() * sizeof(T);
+    }
+    Tensor(Tensor &&other) noexcept : occ_tensor(std::exchange(static_cast<occ_tensor &>(other), occ_tensor{})) {}
+    Tensor &operator=(Tensor other) noexcept {
+        std::swap(static_cast<occ_tensor &>(*this), static_cast<occ_tensor &>(other));
+        return *this;
+    }
+    ~Tensor() { occ_free(this); }
+
+    size_t size() const {
+        size_t n = 1;
+        for (int32_t a = 0; a < rank; a++) n *= size_t(extents[a]);
+        return n;
+    }
+    template<typename T> const T *begin() const { return static_cast<const T *>(data); }
+};
+
+class Model {
+    occ_model *model = nullptr;
+    void check(int status) const {
+        if (status) throw std::runtime_error(occ_error_text(nullptr));
+    }
+
+public:
+    explicit Model(const std::string &path) { check(occ_open(path.c_str(), &model)); }
+    explicit Model(occ_model *opened) : model(opened) {}  // such as by NAME_open
+    Model(Model &&other) noexcept : model(std::exchange(other.model, nullptr)) {}
+    Model &operator=(Model other) noexcept { return std::swap(model, other.model), *this; }
+    ~Model() { occ_close(model); }
+    operator occ_model *() const { return model; }
+
+    // Runs; tensors of `outputs` are used again if they are given.
+    void run(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs) {
+        outputs.resize(occ_outputs(model));
+        std::vector<occ_tensor> in(inputs.begin(), inputs.end()), out(outputs.size());
+        for (size_t k = 0; k < out.size(); k++) out[k] = std::exchange(static_cast<occ_tensor &>(outputs[k]), occ_tensor{});
+        const int status = occ_run(model, in.data(), in.size(), out.data(), out.size());
+        for (size_t k = 0; k < out.size(); k++) static_cast<occ_tensor &>(outputs[k]) = out[k];
+        check(status);
+    }
+    template<typename... T> std::vector<Tensor> operator()(T &&...inputs) {
+        std::vector<Tensor> in, out;
+        (in.push_back(std::forward<T>(inputs)), ...);
+        run(in, out);
+        return out;
+    }
+};
+
+}  // namespace occ

@@ -1,0 +1,171 @@
+// Opening artifacts: finding the members, checking their digests, loading the code.
+#include "machine.h"
+#include "members.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace occ::runtime;
+
+namespace {
+
+constexpr char kManifest[] = "manifest.json", kLibrary[] = "kernels/model.so", kWeights[] = "weights.bin";
+
+// A member that the caller releases; what it is of is `label`.
+int find(const Members &members, const char *label, const char *name, Mapping &member) {
+    switch (members.find(name, member)) {
+        case Found::yes: return OCC_OK;
+        case Found::missing: return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` is no artifact: `%s` is missing", label, name);
+        case Found::damaged: return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` is no artifact, or damaged: build it again", label);
+        default: return fail(nullptr, OCC_ERROR_FILE, "`%s` in `%s` cannot be read: %s", name, label, strerror(errno));
+    }
+}
+
+bool write_all(int fd, Bytes code) {
+    while (code.size) {
+        const ssize_t n = write(fd, code.data, code.size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        code.data += n;
+        code.size -= size_t(n);
+    }
+    return true;
+}
+
+void unload(occ_model *m) {
+    if (m->library) dlclose(m->library);
+    if (m->library_file >= 0) close(m->library_file);
+}
+
+// Load code from memory: through a nameless file, or a temporary one where /proc does not show it. The file stays open
+// with the library: the loader takes two files of one name for the same library, and a number in use is not given again.
+int load_code(occ_model *m, Bytes code, const char *label) {
+    char path[512];
+    m->unload = unload;
+    m->library_file = memfd_create("occ-model", MFD_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->library_file);
+    const bool temporary = m->library_file < 0 || access(path, R_OK);
+    if (temporary) {
+        if (m->library_file >= 0) close(m->library_file);
+        const char *folder = getenv("TMPDIR");
+        snprintf(path, sizeof path, "%.400s/occ-model-XXXXXX", folder && *folder ? folder : "/tmp");
+        m->library_file = mkostemp(path, O_CLOEXEC);
+        if (m->library_file < 0) return fail(nullptr, OCC_ERROR_FILE, "`%s` cannot be made: %s", path, strerror(errno));
+    }
+    const bool written = write_all(m->library_file, code);
+    if (written) m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const int code_of_error = errno;
+    if (temporary) unlink(path);
+    if (!written) return fail(nullptr, OCC_ERROR_FILE, "the code of `%s` cannot be copied: %s", label, strerror(code_of_error));
+    if (m->library) return OCC_OK;
+    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "the code of `%s` does not load on this machine: %s", label, dlerror());
+}
+
+template<typename F> F symbol(const occ_model *m, const char *name) { return reinterpret_cast<F>(dlsym(m->library, name)); }
+
+int load_library(occ_model *m, const Members &members, Bytes manifest, const char *label) {
+    if (!contains(manifest, kLibrary)) {
+        return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` has no native code: build it for `cpu` or `cpu-jit`", label);
+    }
+    Mapping code;
+    if (int status = find(members, label, kLibrary, code)) return status;
+    char found[65], given[65];
+    sha256_hex(code.data, code.size, found);
+    int status = OCC_OK;
+    if (!digest_in(manifest, kLibrary, given) || strcmp(found, given) != 0) {
+        status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not have its digest: build it again", kLibrary, label);
+    } else {
+        status = load_code(m, code, label);
+    }
+    code.release();
+    if (status) return status;
+    m->facts = symbol<const Facts *>(m, "occ_model_facts");
+    m->entry = symbol<EntryFunction>(m, "occ_model_run");
+    if (!m->facts || (!m->entry && !m->facts->refusal)) {
+        return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built by an older occ, without what libocc reads: build it again", label);
+    }
+    if (const char *name = missing_feature(m->facts->text(m->facts->machine))) {
+        return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for a processor with %s, which this one lacks", label, name);
+    }
+    m->message = symbol<const char *(*)()>(m, "occ_message");
+    if (auto share = symbol<void (*)(occ_par_for_t)>(m, "occ_share_pool")) share(occ_pool());
+    return prepare_model(m);
+}
+
+int open_members(occ_model *m, const Members &members, const char *label) {
+    Mapping manifest;
+    if (int status = find(members, label, kManifest, manifest)) return status;
+    int status = is_whole(manifest) ? load_library(m, members, manifest, label)
+                                    : fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` is damaged: build it again", kManifest, label);
+    if (!status && m->facts->weights.count) {
+        status = find(members, label, kWeights, m->weights_file);
+        if (!status && !digest_in(manifest, kWeights, m->weights_digest)) {
+            status = fail(nullptr, OCC_ERROR_DAMAGED, "the manifest of `%s` has no digest of the weights", label);
+        }
+        if (!status) status = use_weights(m, m->weights_file);
+    }
+    manifest.release();
+    return status;
+}
+
+int map_file(occ_model *m, int fd, const char *label) {
+    struct stat facts;
+    if (fstat(fd, &facts)) return fail(nullptr, OCC_ERROR_FILE, "`%s` cannot be read: %s", label, strerror(errno));
+    if (!S_ISREG(facts.st_mode)) return fail(nullptr, OCC_ERROR_FILE, "`%s` is no file", label);
+    if (int code = m->file.map(fd, 0, size_t(facts.st_size))) {
+        return fail(nullptr, OCC_ERROR_FILE, "`%s` cannot be mapped: %s", label, strerror(code));
+    }
+    return OCC_OK;
+}
+
+int open_fd(occ_model *m, int fd, const char *label) {
+    if (int status = map_file(m, fd, label)) return status;
+    Members members;
+    members.zip = m->file;
+    return open_members(m, members, label);
+}
+
+int open_path(occ_model *m, const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(nullptr, OCC_ERROR_FILE, "`%s` cannot be opened: %s", path, strerror(errno));
+    struct stat facts;
+    int status;
+    if (!fstat(fd, &facts) && S_ISDIR(facts.st_mode)) {
+        Members members;
+        members.folder = path;
+        status = open_members(m, members, path);
+    } else {
+        status = open_fd(m, fd, path);
+    }
+    close(fd);
+    return status;
+}
+
+}  // namespace
+
+extern "C" int occ_open(const char *path, occ_model **model) {
+    return open_model(model, [&](occ_model *m) {
+        return path ? open_path(m, path) : fail(nullptr, OCC_ERROR_ARGUMENT, "the path is null");
+    });
+}
+
+extern "C" int occ_open_memory(const void *bytes, size_t size, occ_model **model) {
+    return open_model(model, [&](occ_model *m) {
+        if (!bytes) return fail(nullptr, OCC_ERROR_ARGUMENT, "the bytes are null");
+        Members members;
+        members.zip.data = static_cast<const unsigned char *>(bytes);
+        members.zip.size = size;
+        return open_members(m, members, "memory");
+    });
+}
+
+extern "C" int occ_open_fd(int fd, occ_model **model) {
+    return open_model(model, [&](occ_model *m) { return open_fd(m, fd, "the file"); });
+}
