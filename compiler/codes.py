@@ -88,6 +88,11 @@ CODES: dict[str, Code] = {
         "Ascend models are compiled for fixed extents, or for a few sets of them (gears). Fix symbolic dims with --shape"
         " or --dim, or list gears with `-C dynamic_batch_size`, `dynamic_image_size` or `dynamic_dims`.",
     ),
+    "OCC0306": Code(
+        "the model needs Python at run time",
+        "Programs in C run what is compiled to kernels, copies, If and Scan on tensors whose extents follow from those of the"
+        " inputs. The message names the nodes that are something else. Artifacts of such models run in Python.",
+    ),
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 # What --emit can write: the end of the default path, and what it is.
 EMITS = {
     "artifact": (".occ", "the artifact"),
-    "shared": (".so", "the shared library alone"),
-    "static": (".a", "a static library, and a header beside it"),
-    "object": ("-objects", "a folder of object files and a header"),
+    "static": (".a", "a static library with all that a C program needs to run the model, NAME.h, and the weights"),
+    "shared": (".so", "the same as a shared library"),
+    "object": ("-objects", "the same as an object file; of another machine, the kernels alone"),
     "generator": ("-src", "a folder of the generated sources with their Makefile"),
     "air": (".air", "the GE graph of an Ascend target; a folder where there are several parts"),
     "om": (".om", "the same, compiled by the CANN toolkit; with -o NAME.occ, an artifact that has it inside"),
 }
+
+_LINKED = ("static", "shared", "object")  # what programs in C are linked with
 
 
 @click.command("build")
@@ -47,6 +49,13 @@ EMITS = {
     help="; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) + ".",
 )
 @click.option(
+    "--weights",
+    type=click.Choice(["file", "embed"]),
+    default="file",
+    show_default=True,
+    help="Where --emit static, shared and object put the weights: in a file of their own, or in the library.",
+)
+@click.option(
     "--tune",
     type=click.FloatRange(0),
     metavar="SECONDS",
@@ -56,7 +65,7 @@ EMITS = {
 @pass_options
 @options.as_json
 def command(
-    model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, tune: float | None,
+    model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, weights: str, tune: float | None,
     as_json: bool, **how: object,
 ) -> None:  # fmt: skip
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
@@ -68,7 +77,7 @@ def command(
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
         how |= {"target": target, "save_stages": save_stages}
-        facts, files = _build(model, target, place, emit, folder, looking, tune, as_json, how)
+        facts, files = _build(model, target, place, emit, weights, folder, looking, tune, as_json, how)
         if earlier is not None:
             earlier.keep(place, files, facts)
     facts["seconds"] = round(time.perf_counter() - start, 3)
@@ -83,6 +92,7 @@ def _build(
     target: str,
     place: Path,
     emit: str,
+    weights: str,
     folder: bool,
     looking: Looking,
     tune: float | None,
@@ -104,7 +114,12 @@ def _build(
         if emit == "om":
             artifact = _compile_parts(compilation, artifact)
         tell("writing")
-        written = _write(compilation, artifact, place, emit, folder)
+        link = ""
+        if emit in _LINKED and artifact.code:
+            stem = Path("model" if model == "-" else model).stem
+            written, link = _write_program(compilation, artifact, place, stem, emit, weights)
+        else:
+            written = _write(compilation, artifact, place, emit, folder)
     looking.report(compilation.manager.ran, compilation.phases)
     validated = compilation.validated
     if validated is not None and not as_json:
@@ -112,7 +127,20 @@ def _build(
     if tuner is not None and not as_json:
         say(tuner.table())
     tuned = {"tuned": [asdict(t) for t in tuner.done]} if tuner is not None else {}
-    return {**_facts(compilation, artifact, written), **tuned}, compilation.module.files
+    linked = {"link": link} if link else {}
+    return {**_facts(compilation, artifact, written), **tuned, **linked}, compilation.module.files
+
+
+def _write_program(
+    compilation: Compilation, artifact: Artifact, place: Path, stem: str, emit: str, weights: str
+) -> tuple[Path, str]:
+    from occ.compiler.standalone.program import write_program
+
+    assert compilation.native is not None
+    made = write_program(
+        artifact, compilation.native.objects, place, stem, emit, embed=weights == "embed", cache=compilation.cache
+    )
+    return made.files[0], made.link
 
 
 def _tuner(compilation: Compilation, seconds: float) -> Tuner:
@@ -165,8 +193,6 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
     if native is None:
         return {}
     match emit:
-        case "shared":
-            return {out: artifact.code}
         case "static":
             return {out: native.archive, out.with_suffix(".h"): native.header.encode()}
         case _:
@@ -208,6 +234,8 @@ def _summary(f: dict[str, Any]) -> None:
     say(f"weights  {_bytes(f['weights'])}")
     say(f"arena    {arena}")
     say(f"time     {f['seconds']:.2f} s ({phases})")
+    if "link" in f:
+        say(f"link     {f['link']}")
     if str(f["out"]).endswith(EMITS["artifact"][0]):
         say(f"next     occ run {f['out']}")
 

@@ -182,6 +182,12 @@ def _(s: Scene):
     return ["build", s.model(RELU), "-t", "ascend310"]
 
 
+@case("OCC0306")
+def _(s: Scene):
+    text = "g (float[n] x) => (int64[1, k] y) { r = Relu(x) [culprit] y = NonZero(r) }"
+    return ["build", s.model(text), "-t", "cpu-jit", "--emit", "static"]
+
+
 @case("OCC0401")
 def _(s: Scene):
     from occ.compiler.codegen_halide.toolchain import toolchain

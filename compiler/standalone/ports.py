@@ -1,0 +1,227 @@
+"""NAME.h and NAME.cpp of a model that C programs link with: a structure with a typed field for each size, input and output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from occ.runtime.dims import DimExpr, symbols, text
+from occ.runtime.manifest import Manifest, TensorInfo
+
+# Element type -> C type. The others take a byte each, complex numbers two floats.
+C_TYPES = {
+    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "bool": "bool", "c64": "float", "c128": "double",
+    **{f"{k}{n}": f"{'u' * (k == 'u')}int{n}_t" for k in "iu" for n in (8, 16, 32, 64)}, "i4": "int8_t", "i2": "int8_t",
+}  # fmt: skip
+_WORDS = """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast consteval
+    constexpr constinit continue co_await co_return co_yield decltype default delete do double dynamic_cast else enum explicit
+    export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or
+    or_eq private protected public register reinterpret_cast requires restrict return short signed sizeof static static_assert
+    static_cast struct switch template this thread_local throw true try typedef typeid typename typeof union unsigned using
+    virtual void volatile wchar_t while xor xor_eq"""
+_KEYWORDS = frozenset(_WORDS.split())  # of C and C++
+
+
+def identifier(name: str, taken: Iterable[str] = ()) -> str:
+    """A C identifier like a name, other than those that are taken."""
+    made = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+    if made[0].isdigit() or made.startswith("_"):
+        made = f"t{made}" if made[0] == "_" else f"t_{made}"
+    taken = {*taken, *_KEYWORDS}
+    found, k = made, 2
+    while found in taken:
+        found, k = f"{made}_{k}", k + 1
+    return found
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: what it is, and the field that stands for it."""
+
+    info: TensorInfo
+    field: str
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The fields of a model.
+
+    Attributes:
+        name: of the model, an identifier.
+        sizes: fields for the symbolic extents of inputs, by symbol.
+        labels: what the model calls its symbols.
+        inputs, outputs: in order.
+    """
+
+    name: str
+    sizes: dict[str, str]
+    labels: dict[str, str]
+    inputs: Sequence[Port]
+    outputs: Sequence[Port]
+
+    @classmethod
+    def of(cls, m: Manifest, name: str) -> Ports:
+        labels = {d.name: d.label for d in m.dims}
+        used: list[str] = []
+
+        def field(wanted: str) -> str:
+            used.append(identifier(wanted, used))
+            return used[-1]
+
+        shown = dict.fromkeys(s for i in m.inputs for e in i.shape for s in sorted(symbols(e)))
+        inputs = [Port(i, field(i.name)) for i in m.inputs]
+        outputs = [Port(o, field(o.name)) for o in m.outputs]
+        return cls(name, {s: field(labels.get(s, s)) for s in shown}, labels, inputs, outputs)
+
+    def size(self, e: DimExpr) -> str:
+        """A size as an expression of C over the fields of `p`."""
+        if isinstance(e, int):
+            return str(e)
+        if isinstance(e, str):
+            return f"p->{self.sizes[e]}"
+        op, first, *rest = e
+        made = self.size(first)
+        for other in map(self.size, rest):
+            made = f"({made} {op} {other})" if op in "+*" else f"{_FUNCTIONS[op]}({made}, {other})"
+        return made
+
+    def shown(self, info: TensorInfo) -> str:
+        """A type as text: `f32[n,8]`."""
+        return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
+
+
+_FUNCTIONS = {"//": "quotient", "min": "least", "max": "most"}
+
+
+def c_type(info: TensorInfo) -> str:
+    return C_TYPES.get(info.dtype, "uint8_t")
+
+
+def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
+    """NAME.h.
+
+    Args:
+        ports: of the model.
+        link: the command that links a program with it.
+        weights: file name of the weights; empty if they are linked in.
+        producer: what made it.
+    """
+    n = ports.name
+    sizes = [f"    int64_t {field}; /* size {ports.labels.get(s, s)} */" for s, field in ports.sizes.items()]
+    inputs = [f"    const {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.inputs]
+    outputs = [f"    {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.outputs]
+    fields = [*sizes, *inputs, *outputs] or ["    char unused;"]
+    where = f"`weights` is the path of {weights}, which is mapped" if weights else "`weights` is not looked at"
+    return f"""/* {n}: a model compiled by {_plain(producer)}. A program is linked with
+
+       {link}
+
+   and needs nothing but libc. All functions of occ.h take the model that {n}_open opens. */
+#ifndef OCC_MODEL_{n}
+#define OCC_MODEL_{n}
+#include "occ.h"
+#include <stdbool.h>
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* Sizes, inputs and outputs of a run, dense and row-major. Outputs that are aligned to 64 bytes are not copied. */
+typedef struct {n}_ports {{
+{chr(10).join(fields)}
+}} {n}_ports;
+
+/* Opens the model; {where}. Returns an occ_status. */
+OCC_API int {n}_open(const char *weights, occ_model **model);
+
+/* Runs it; outputs must have as many elements as below. Returns an occ_status; occ_error_text(model) says what is wrong. */
+OCC_API int {n}_run(occ_model *model, const {n}_ports *p);
+
+/* Elements of the outputs. */
+{chr(10).join(_count(p, ports) for p in ports.outputs)}
+
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+
+def _said(p: Port, ports: Ports) -> str:
+    other = "" if p.info.name == p.field else f"{p.info.name}: "
+    return _plain(f"{other}{ports.shown(p.info)}")
+
+
+def _plain(words: str) -> str:
+    """Words that do not end a comment, in one line."""
+    return re.sub(r"[^ -~]", "?", words).replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
+
+
+def _count(p: Port, ports: Ports) -> str:
+    e = _elements(p.info)
+    name = f"{ports.name}_{p.field}_count"
+    return f"#define {name} {e}" if isinstance(e, int) else f"OCC_API int64_t {name}(const {ports.name}_ports *p);"
+
+
+def _elements(info: TensorInfo) -> DimExpr:
+    known = 1
+    open_: list[DimExpr] = []
+    for e in info.shape:
+        if isinstance(e, int):
+            known *= e
+        else:
+            open_.append(e)
+    return ["*", known, *open_] if open_ and known else known
+
+
+def glue(ports: Ports, *, digest: str, size: int, embedded: str) -> str:
+    """NAME.cpp.
+
+    Args:
+        ports: of the model.
+        digest: SHA-256 of the weights.
+        size: bytes of them.
+        embedded: path of a file with the weights to link in; empty if they stay in a file.
+    """
+    n = ports.name
+    counts = [
+        f"int64_t {n}_{p.field}_count(const {n}_ports *p) {{ return {ports.size(e)}; }}"
+        for p in ports.outputs
+        if not isinstance(e := _elements(p.info), int)
+    ]
+    inputs = ", ".join(_tensor(p, ports, "p->{}", "0") for p in ports.inputs)
+    outputs = ", ".join(_tensor(p, ports, "p->{}", "SIZE_MAX") for p in ports.outputs)
+    taken = (
+        f'asm(".section .rodata\\n.balign 64\\nocc_weights:\\n.incbin \\"{embedded}\\"\\n.previous");'
+        if embedded
+        else ""
+    )
+    return f"""#include "{n}.h"
+#include "linked.h"
+
+{taken}
+extern "C" {{
+{"extern const unsigned char occ_weights[];" if embedded else ""}
+extern const unsigned char occ_model_facts[];
+int32_t occ_model_run(struct occ_call *call);
+
+int {n}_open(const char *weights, occ_model **model) {{
+    static const occ_linked linked = {{occ_model_facts, occ_model_run, {"occ_weights" if embedded else "nullptr"}, {size}u, "{digest}"}};
+    return occ_open_linked(&linked, weights, model);
+}}
+
+int {n}_run(occ_model *model, const {n}_ports *p) {{
+    if (!p) return occ_run(model, nullptr, {len(ports.inputs)}, nullptr, {len(ports.outputs)});
+    const occ_tensor inputs[] = {{{inputs or "{}"}}};
+    occ_tensor outputs[] = {{{outputs or "{}"}}};
+    return occ_run(model, inputs, {len(ports.inputs)}, outputs, {len(ports.outputs)});
+}}
+
+{chr(10).join(counts)}
+}}
+"""
+
+
+def _tensor(p: Port, ports: Ports, value: str, size: str) -> str:
+    extents = "".join(f", int64_t({ports.size(e)})" for e in p.info.shape) if size == "0" else ""
+    return f"described({value.format(p.field)}, {size}, OCC_{p.info.dtype.upper()}{extents})"

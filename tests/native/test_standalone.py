@@ -1,0 +1,334 @@
+"""Models as libraries for C programs, and the programs of docs/c.md, in C and in C++."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp, model_of, reference
+from c_library import ROOT, block, compile_c, prefix
+
+import occ
+
+pytestmark = pytest.mark.toolchain
+RNG = np.random.default_rng(0)
+THREE = """g (float[n, 8] x) => (float[n, 8] probabilities, float[n] largest, float[n, 8] exp) {
+    probabilities = Softmax(x)
+    one = Constant <value = int64[1] {1}> ()
+    largest = ReduceMax <keepdims = 0> (x, one)
+    exp = Exp(x)
+}"""
+NO_PYTHON = {"PATH": "/nowhere", "OCC_NUM_THREADS": "2"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def said_by(program: str | Path, *args: str, env: dict[str, str] | None = None) -> str:
+    ran = subprocess.run([str(program), *args], capture_output=True, text=True, env=env or NO_PYTHON, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def needs(*tools: str) -> None:
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+
+
+# the programs of the page
+
+
+@pytest.mark.parametrize(("language", "suffix"), [("c", ".c"), ("cpp", ".cpp")])
+def test_the_program_of_the_page(language: str, suffix: str):
+    model = model_of(THREE)
+    occ.build(model, "cpu", out="model.occ")
+    text = block("c.md", language, 0)
+    assert text.strip().count("\n") < 15, "at most 15 lines"
+    Path(f"main{suffix}").write_text(text)
+    compile_c(Path(f"main{suffix}"), Path("main"), (), "-Wno-missing-field-initializers")
+    x = np.zeros((3, 8), np.float32)
+    x[0, :3] = 1, 2, 3
+    want = zip((o.name for o in model.graph.output), reference(model, {"x": x}), strict=True)
+    for line, (name, y) in zip(said_by("./main").splitlines(), want, strict=True):
+        said, first = line.split()
+        assert said == name
+        assert float(first) == pytest.approx(float(y.flat[0]), rel=1e-5)
+    Path("model.occ").unlink()
+    ran = subprocess.run(["./main"], capture_output=True, text=True)
+    assert ran.returncode
+    assert "`model.occ` cannot be opened: No such file" in ran.stdout + ran.stderr
+
+
+def test_the_program_of_a_linked_model_on_the_page(occ_cli: Any):
+    onnx.save(mlp(), "mlp.onnx")
+    assert occ_cli("build", "mlp.onnx", "--emit", "static", "-o", "build/").code == 0
+    assert block("c.md", "c", 1).strip() in Path("build/mlp.h").read_text()
+    Path("main.c").write_text(block("c.md", "c", 2))
+    build = next(line for line in block("c.md", "sh", 1).splitlines() if line.startswith("cc"))
+    subprocess.run(shlex.split(build), check=True)
+    x = np.zeros((3, 8), np.float32)
+    x[0, :3] = 1, 2, 3
+    assert float(said_by("./main")) == pytest.approx(float(reference(mlp(), {"x": x})[0][0, 0]), rel=1e-5)
+
+
+# valgrind knows no AVX-512
+_VALGRIND = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]
+_FOR_VALGRIND = ["-C", "halide.target=x86-64-linux-avx-avx2-fma-f16c"]
+LOOP = """
+#include <occ.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    float x[3][8] = {{1, 2, 3}};
+    occ_model *model;
+    if (argc < 3 || occ_open(argv[1], &model)) return 1;
+    occ_tensor in = {.data = x, .rank = 2, .extents = {3, 8}}, out[3] = {0}, bad[3] = {0};
+    for (int i = 0; i < atoi(argv[2]); i++) {
+        in.extents[0] = 1 + i % 3;
+        if (occ_run(model, &in, 1, out, 3)) return 2;
+    }
+    in.extents[1] = 7;
+    if (occ_run(model, &in, 1, bad, 3) != OCC_ERROR_INPUT) return 3;
+    for (int k = 0; k < 3; k++) occ_free(&out[k]);
+    occ_close(model);
+    return 0;
+}
+"""
+
+
+def test_valgrind_finds_nothing_and_repeated_runs_allocate_nothing(occ_cli: Any):
+    needs("valgrind")
+    onnx.save(model_of(THREE), "three.onnx")
+    assert occ_cli("build", "three.onnx", *_FOR_VALGRIND).code == 0
+    Path("loop.c").write_text(LOOP)
+    compile_c(Path("loop.c"), Path("loop"), (), "-Wno-missing-field-initializers")
+    counts = []
+    for runs in ("4", "40"):
+        command = [*_VALGRIND, "-v", "--log-file=log", "./loop", "three.occ", runs]
+        assert subprocess.run(command, timeout=300).returncode == 0, Path("log").read_text()
+        counts.append(re.search(r"total heap usage: ([\d,]+) allocs", Path("log").read_text()))
+    assert counts[0] is not None
+    assert counts[0][1] == counts[1][1]
+
+
+# linked models
+
+TWO = """
+#include "one.h"
+#include "two.h"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    static float x[256 * 8], y[256 * 4], z[256 * 4];
+    occ_model *a, *b;
+    for (int k = 0; k < 256 * 8; k++) x[k] = (float)(k % 13) - 6;
+    if (one_open("d/one.weights", &a) || two_open("d/two.weights", &b)) return puts(occ_error_text(NULL)), 1;
+    one_ports p = {.n = 256, .x = x, .y = y};
+    two_ports q = {.n = 256, .x = x, .y = z};
+    if (one_y_count(&p) != 1024 || occ_verify(a) || occ_verify(b)) return 2;
+    for (int k = 0; k < 20; k++)
+        if (one_run(a, &p) || two_run(b, &q)) return puts(occ_error_text(NULL)), 3;
+    printf("%.9g %.9g %.9g %.9g\\n", y[0], y[1023], z[0], z[1023]);
+    q.y = NULL;
+    if (two_run(b, &q) != OCC_ERROR_ARGUMENT || two_run(b, NULL) != OCC_ERROR_ARGUMENT) return 4;
+    occ_close(a);
+    occ_close(b);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("weights", ["file", "embed"])
+@pytest.mark.parametrize("kind", ["static", "shared", "object", "whole program static"])
+def test_two_models_in_one_program(kind: str, weights: str, occ_cli: Any):
+    """They have the same kernels, and one is for each target; the program needs neither Python nor the C++ library."""
+    models = {"one": mlp(1), "two": mlp(2)}
+    emit = kind.split()[-1]
+    for (name, model), target in zip(models.items(), ("cpu", "cpu-jit" if emit == "object" else "cpu"), strict=True):
+        onnx.save(model, f"{name}.onnx")
+        how = ("-t", target, "--emit", emit, "--weights", weights, "-o", "d/")
+        assert occ_cli("build", f"{name}.onnx", *how).code == 0
+        assert Path(f"d/{name}.weights").exists() == (weights == "file")
+    Path("main.c").write_text(TWO)
+    suffix = {"static": ".a", "shared": ".so", "object": ".o"}[emit]
+    parts = [f"d/{n}{suffix}" for n in models]
+    extra = {"object": ["d/libocc.a"], "shared": [f"-Wl,-rpath,{Path.cwd()}/d"]}.get(kind, [])
+    alone = ["-static"] if " " in kind else []
+    command = [
+        "cc",
+        *alone,
+        "-Wall",
+        "-Werror",
+        "-Id",
+        "main.c",
+        *parts,
+        *extra,
+        "-lpthread",
+        "-lm",
+        "-ldl",
+        "-o",
+        "main",
+    ]
+    subprocess.run(command, check=True)
+    x = (np.arange(256 * 8) % 13 - 6).astype(np.float32).reshape(256, 8)
+    found = np.array(said_by("./main").split(), float)
+    results = [reference(m, {"x": x})[0] for m in models.values()]
+    np.testing.assert_allclose(found, [y[at] for y in results for at in ((0, 0), (255, 3))], rtol=1e-4)
+    needed = subprocess.run(["readelf", "-d", "main"], capture_output=True, text=True, check=True).stdout
+    assert "libstdc++" not in needed
+    if emit == "shared":
+        listed = subprocess.run(["nm", "-D", "--defined-only", "d/one.so"], capture_output=True, text=True, check=True)
+        assert {n.split()[-1].split("_")[0] for n in listed.stdout.splitlines()} == {"occ", "one"}
+
+
+def test_names_that_are_none_in_c(occ_cli: Any):
+    model = model_of(
+        "g (float[a, 2] x, float[a, 2] v) => (float[a, 2] y, bool[2] z) { y = Add(x, v) z = Constant <value = bool[2] {1, 0}> () }"
+    )
+    for info, name in zip([*model.graph.input, *model.graph.output], ("int", "x.1", "x/1", "*/ \\"), strict=True):
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [name if n == info.name else n for n in names]
+        info.name = name
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch size"
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "batch size"
+    onnx.save(model, "7 models.onnx")
+    assert occ_cli("build", "7 models.onnx", "-t", "cpu-jit", "--emit", "static", "-o", "d").code == 0
+    Path("main.c").write_text("""
+#include "t_7_models.h"
+#include <stdio.h>
+int main(void) {
+    float a[2] = {1, 2}, b[2] = {10, 20}, y[2];
+    bool z[t_7_models_t_____count];
+    occ_model *model;
+    t_7_models_ports p = {.batch_size = 1, .int_2 = a, .x_1 = b, .x_1_2 = y, .t____ = z};
+    if (t_7_models_open("d/t_7_models.weights", &model) || t_7_models_run(model, &p)) return 1;
+    printf("%g %g %d %d\\n", y[0], y[1], z[0], z[1]);
+    occ_close(model);
+    return 0;
+}
+""")
+    subprocess.run(
+        ["cc", "-Wall", "-Werror", "-Id", "main.c", "d/t_7_models.a", "-lm", "-ldl", "-o", "main"], check=True
+    )
+    assert said_by("./main") == "11 22 1 0\n"
+
+
+def test_models_that_need_python_are_not_linked(occ_cli: Any):
+    onnx.save(model_of("g (float[n] x) => (int64[1, k] y) { [culprit] y = NonZero(x) }"), "m.onnx")
+    for emit in ("static", "shared", "object"):
+        ran = occ_cli("build", "m.onnx", "--emit", emit, "-o", "d/")
+        assert ran.code == 3
+        assert "OCC0306" in ran.err
+        assert "node `culprit`" in ran.err
+    assert not Path("d").exists()
+
+
+def test_weights_of_another_size_are_refused(occ_cli: Any):
+    for name in ("one", "two"):
+        onnx.save(mlp(), f"{name}.onnx")
+        assert occ_cli("build", f"{name}.onnx", "--emit", "static", "-o", "d/").code == 0
+    for path, said in (("d/one.weights", "have 832"), ("missing", "cannot be read: No such file")):
+        with open("d/one.weights", "wb") as f:
+            f.write(bytes(831))
+        text = TWO.replace("d/one.weights", path)
+        Path("main.c").write_text(text)
+        subprocess.run(["cc", "-Id", "main.c", "d/one.a", "d/two.a", "-lm", "-ldl", "-o", "main"], check=True)
+        ran = subprocess.run(["./main"], capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 1
+        assert said in ran.stdout
+
+
+# the installed library
+
+
+def test_config_for_make(occ_cli: Any):
+    said = occ_cli("config", "--cflags", "--libs").out
+    assert said.startswith(f"-I{prefix()}/include ")
+    shared = occ_cli("config", "--cflags", "--libs", "--shared").out
+    occ.build(model_of(THREE), "cpu", out="model.occ")
+    Path("main.c").write_text(block("c.md", "c", 0))
+    for flags, library in ((said, False), (shared, True)):
+        subprocess.run(["cc", "main.c", "-o", "main", *shlex.split(flags)], check=True)
+        assert said_by("./main").startswith("probabilities ")
+        needed = subprocess.run(["readelf", "-d", "main"], capture_output=True, text=True, check=True).stdout
+        assert ("libocc.so" in needed) == library
+    assert occ_cli("config").code == 2
+
+
+def test_config_for_pkg_config_and_a_folder_that_moved(occ_cli: Any):
+    needs("pkg-config")
+    occ.build(model_of(THREE), "cpu", out="model.occ")
+    Path("main.c").write_text(block("c.md", "c", 0))
+    shutil.copytree(occ_cli("config", "--prefix").out.strip(), "moved")
+    for folder in (occ_cli("config", "--pkg-config").out.strip(), str(Path("moved/lib/pkgconfig").resolve())):
+        env = {**os.environ, "PKG_CONFIG_PATH": folder}
+        flags = subprocess.run(
+            ["pkg-config", "--cflags", "--libs", "occ"], env=env, capture_output=True, text=True, check=True
+        )
+        subprocess.run(["cc", "main.c", "-o", "main", *shlex.split(flags.stdout)], check=True)
+        assert said_by("./main").startswith("probabilities ")
+
+
+@pytest.mark.parametrize("target", ["occ::occ", "occ::shared"])
+def test_config_for_cmake(target: str, occ_cli: Any):
+    needs("cmake", "make")
+    occ.build(model_of(THREE), "cpu", out="model.occ")
+    Path("main.c").write_text(block("c.md", "c", 0))
+    Path("CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.10)\nproject(p C)\nfind_package(occ REQUIRED)\nadd_executable(main main.c)\n"
+        f"target_link_libraries(main {target})\n"
+    )
+    place = occ_cli("config", "--cmake").out.strip()
+    subprocess.run(["cmake", "-B", "b", f"-DCMAKE_PREFIX_PATH={place}"], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", "b"], check=True, capture_output=True)
+    assert said_by("b/main").startswith("probabilities ")
+
+
+def test_the_library_needs_libc_alone():
+    needed = subprocess.run(
+        ["readelf", "-d", str(prefix() / "lib/libocc.so")], capture_output=True, text=True, check=True
+    )
+    libraries = re.findall(r"NEEDED.*\[(.*)\]", needed.stdout)
+    assert libraries
+    assert all(re.match(r"(libc|libm|libdl|libpthread|ld-linux.*)\.so", n) for n in libraries), libraries
+
+
+HARNESS = r"""
+#include "model.h"
+#include <cstdio>
+#include <cstdlib>
+int main(int argc, char **argv) {
+    char hex[65];
+    static unsigned char data[300];
+    for (int k = 0; k < 300; k++) data[k] = (unsigned char)(7 * k);
+    for (int n = 0; n < 300; n++) occ::runtime::sha256_hex(data, size_t(n), hex), puts(hex);
+    printf("%d\n", occ::runtime::default_threads());
+    return argc == 0 || !argv;
+}
+"""
+
+
+@pytest.mark.parametrize("threads", ["", "3"])
+def test_digests_and_threads_are_those_of_python(threads: str, monkeypatch: pytest.MonkeyPatch):
+    import hashlib
+
+    from occ.runtime.threads import default_threads
+
+    Path("main.cpp").write_text(HARNESS)
+    compile_c(Path("main.cpp"), Path("main"), (), f"-I{ROOT / 'runtime/c'}")
+    monkeypatch.setenv("OCC_NUM_THREADS", threads)
+    *digests, count = said_by("./main", env={"OCC_NUM_THREADS": threads}).split()
+    data = bytes(7 * k % 256 for k in range(300))
+    assert digests == [hashlib.sha256(data[:n]).hexdigest() for n in range(300)]
+    assert int(count) == default_threads()
