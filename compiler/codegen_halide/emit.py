@@ -9,7 +9,7 @@ from math import isfinite
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dtype import BOOL, F32, DType
-from occ.compiler.ir.te.approx import erf, tanh
+from occ.compiler.ir.te.approx import erf, log1p, tanh
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
@@ -17,9 +17,9 @@ from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.walks import walk
 
 _TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
-# Functions of f32 that come from te, because Halide's own are library calls or less exact. Its `exp` is good, and the one
-# of te relies on rounding that Halide's fast arithmetic would optimise away.
-_HELPERS = {"tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
+# Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
+# them: it relies on rounding that Halide's fast arithmetic would optimise away.
+_HELPERS = {"log1p": log1p, "tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
 
 
 def front_end() -> dict[str, str]:
@@ -36,7 +36,7 @@ def _helper(name: str) -> str:
     body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32)))
     return (
         f"Expr te_{name}(const Expr &value) {{\n"
-        f'    if (value.type() == Float(64)) return te_libm("{name}", value);\n'
+        f'    if (value.type() == Float(64)) return te_libm("{name}", {{value}});\n'
         f"    Expr wide = cast<float>(value);\n"
         f"    auto x = [&] {{ return wide; }};\n"
         f"    return cast(value.type(), {body});\n}}"
@@ -239,7 +239,7 @@ class _Generator:
         sign = ">" if r.kind == "argmax" else "<"
         beats = f"{name}_v {sign} {at}[0]"
         if dtype.is_float:
-            beats = f"(strict_float({beats}) || is_nan({name}_v)) && !is_nan({at}[0])"
+            beats = f"(strict_float({beats}) || te_isnan({name}_v)) && !te_isnan({at}[0])"
         self._line(f"Expr {name}_better = {at}[1] < 0 || ({beats});")
         position = f"cast<int64_t>({r.axes[0].name})"
         self._line(

@@ -24,9 +24,9 @@ _CPP_TYPES = {
 }  # fmt: skip
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _PLAIN_CALLS = {
-    "abs": "abs", "sqrt": "sqrt", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
+    "abs": "abs", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
     "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
-    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round", "isinf": "is_inf",
+    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round",
     "atan2": "atan2", "popcount": "popcount",
 }  # fmt: skip
 
@@ -209,9 +209,11 @@ class Printer:
         if e.fn == "abs" and e.dtype.kind == "i":  # Halide's is unsigned
             return f"cast<{cpp_type(e.dtype)}>(abs({args[0]}))"
         if e.fn in _PLAIN_CALLS:
-            text = f"{_PLAIN_CALLS[e.fn]}({', '.join(args)})"
-            # Halide gives some functions of narrow floats in f32
-            return f"cast<{cpp_type(e.dtype)}>({text})" if e.dtype.is_float and e.dtype.bits == 16 else text
+            if e.args[0].dtype.bits > 16 or not e.args[0].dtype.is_float:
+                return f"{_PLAIN_CALLS[e.fn]}({', '.join(args)})"
+            # Halide's own functions of narrow floats are emulated, without NaN and infinity, and round to 16-bit integers
+            text = f"{_PLAIN_CALLS[e.fn]}({', '.join(f'cast<float>({a})' for a in args)})"
+            return f"cast<{cpp_type(e.dtype)}>({text})" if e.dtype.is_float else text
         return f"te_{e.fn}({', '.join(args)})"
 
     def _cast(self, e: Cast, *, guarded: bool) -> str:

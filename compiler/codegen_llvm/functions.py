@@ -14,7 +14,7 @@ _INTRINSICS = {
 }  # fmt: skip
 _LIBM = frozenset({
     "exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
-    "pow", "atan2",
+    "pow", "atan2", "log1p",
 })  # fmt: skip
 
 

@@ -344,6 +344,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round_even": np.rint, "isnan": np.isnan, "isinf": np.isinf,
     "popcount": np.bitwise_count, "pow": np.power, "atan2": np.arctan2, "nearest": np.rint, "decay": np.exp,
+    "log1p": np.log1p,
     "fma": lambda a, b, c: np.float64(a) * b + c,  # exact for f32, but that the sum is rounded to f64 first
 }  # fmt: skip
 

@@ -27,14 +27,14 @@ using namespace Halide;
 Expr te_inf(Type t) { return cast(t, Expr(std::numeric_limits<float>::infinity())); }
 Expr te_nan(Type t) { return cast(t, Expr(std::numeric_limits<float>::quiet_NaN())); }
 
-// Whether a value is NaN, by its bits where LLVM could conclude otherwise: it takes it that f16 widened is a number.
-Expr te_isnan(const Expr &x) {
-    int bits = x.type().bits();
-    if (bits < 32) return is_nan(x);
-    Type whole = UInt(bits);
-    Expr magnitude = reinterpret(whole, x) & (whole.max() >> 1);
-    return magnitude > reinterpret(whole, cast(x.type(), Expr(std::numeric_limits<float>::infinity())));
+// Whether a value is NaN or infinite, by its bits: fast-math lets LLVM take it that nothing that was computed is.
+Expr magnitude(const Expr &x) {
+    Type whole = UInt(x.type().bits());
+    return reinterpret(whole, x) & (whole.max() >> 1);
 }
+Expr infinity_of(Type t) { return reinterpret(UInt(t.bits()), te_inf(t)); }
+Expr te_isnan(const Expr &x) { return magnitude(x) > infinity_of(x.type()); }
+Expr te_isinf(const Expr &x) { return magnitude(x) == infinity_of(x.type()); }
 
 // The greater and the lesser; NaN where either is NaN.
 //
@@ -46,11 +46,11 @@ Expr te_joined(const Expr &x, const Expr &y) {
     return reinterpret(x.type(), reinterpret(bits, x) | reinterpret(bits, y));
 }
 Expr te_max(const Expr &a, const Expr &b) {
-    if (a.type().bits() < 32) return select(is_nan(a) || strict_float(a > b), a, b);
+    if (a.type().bits() < 32) return select(te_isnan(a) || strict_float(a > b), a, b);
     return te_joined(strict_float(select(a > b, a, b)), strict_float(select(b > a, b, a)));
 }
 Expr te_min(const Expr &a, const Expr &b) {
-    if (a.type().bits() < 32) return select(is_nan(a) || strict_float(a < b), a, b);
+    if (a.type().bits() < 32) return select(te_isnan(a) || strict_float(a < b), a, b);
     return te_joined(strict_float(select(a < b, a, b)), strict_float(select(b < a, b, a)));
 }
 // The same against a constant that is not NaN: the comparison is false for NaN, which is kept.
@@ -63,6 +63,11 @@ Expr te_divisor(const Expr &b) {
     return b.type().is_uint() ? select(b == 0, one, b) : select(b == 0 || b == -1, one, b);
 }
 
+// A function of the C library, of the type of its arguments.
+Expr te_libm(const char *name, const std::vector<Expr> &x) {
+    return Internal::Call::make(x[0].type(), name, x, Internal::Call::PureExtern);
+}
+
 // Integers truncate toward zero; Halide's own `/` and `%` round down.
 Expr te_div(const Expr &a, const Expr &b) {
     if (a.type().is_float()) return a / b;
@@ -71,7 +76,9 @@ Expr te_div(const Expr &a, const Expr &b) {
 }
 Expr te_rem(const Expr &a, const Expr &b) {
     if (!a.type().is_float()) return mod_round_to_zero(a, te_divisor(b));
-    return select(is_inf(b) && !is_inf(a), a, a - b * trunc(a / b));
+    // A quotient that is rounded says nothing about the remainder where it is large.
+    if (a.type() == Float(64)) return te_libm("fmod", {a, b});
+    return cast(a.type(), te_libm("fmodf", {cast<float>(a), cast<float>(b)}));
 }
 Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(a / b) : a / b; }
 Expr te_mod(const Expr &a, const Expr &b) {
@@ -120,10 +127,10 @@ Expr te_to_int(Type to, const Expr &x) {
     const int bits = to.bits();
     Expr low = cast(x.type(), Expr(to.is_int() ? -std::ldexp(1.0, bits - 1) : 0.0));
     Expr high = cast(x.type(), Expr(std::ldexp(1.0, to.is_int() ? bits - 1 : bits) - 1));  // 2**63 in f64
-    Expr inside = select(te_isnan(x) || strict_float(x <= low) || strict_float(x >= high), cast(x.type(), 0), x);
-    Expr value = cast(to, trunc(inside));
-    value = select(strict_float(x >= high), to.max(), value);
-    return select(strict_float(x <= low), to.min(), value);
+    Expr under = strict_float(x < low), over = !strict_float(x < high);  // Halide takes <= to be the contrary of >
+    Expr value = cast(to, trunc(select(under || over, cast(x.type(), 0), x)));
+    value = select(under, to.min(), over, to.max(), value);
+    return select(te_isnan(x), cast(to, 0), value);
 }
 
 // Rounds to nearest even by integer arithmetic, as Halide's own cast does, which makes numbers of some NaNs.
@@ -140,26 +147,80 @@ Expr te_sign(const Expr &x) {
     return select(x > 0, one, x < 0, -one, x);
 }
 
-Expr te_pow(const Expr &a, const Expr &b) {
-    if (a.type().is_float()) return cast(a.type(), pow(a, b));
-    return cast(a.type(), te_to_int(Int(64), pow(cast<double>(a), cast<double>(b))));
+// What is done where f32 is not finite goes by its bits: fast-math lets LLVM take it that there is no such value, and
+// strict comparisons would compute their operand again, without fused multiply-add.
+constexpr uint32_t kInfinity = 0x7f800000, kNaN = 0x7fc00000, kSign = 0x80000000;
+uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+Expr bits_of(const Expr &x) { return reinterpret<uint32_t>(x); }
+Expr float_of(const Expr &bits) { return reinterpret<float>(bits); }
+
+// Whether x lies beyond a number, seen from zero; NaN does not.
+Expr is_beyond(const Expr &x, float number) {
+    uint32_t limit = bits_of(number), infinity = std::signbit(number) ? kSign | kInfinity : kInfinity;
+    return bits_of(x) - Expr(limit + 1) < Expr(infinity - limit);
 }
 
-// e**x for x <= 0: `x = n ln 2 + r` with |r| <= ln 2 / 2, a polynomial, and n added to the exponent; 1e-7 of the result
-// down to -10, and 3e-7 below. Zero below the normal numbers; NaN stays, since no step compares it away.
-Expr te_decay(const Expr &x) {
-    if (x.type() != Float(32)) return exp(x);
-    Expr low = -87.33f;
-    Expr y = te_max_const(x, low);
-    Expr n = cast<int32_t>(y * 1.44269504f - 0.5f);  // truncates, so this rounds what is not positive
-    Expr r = y - cast<float>(n) * 0.693147181f;
+// 2**n of the polynomial of e**r with |r| <= ln 2 / 2: n is added to the exponent, so that NaN, whose n is anything, stays.
+Expr scaled_power(const Expr &r, const Expr &n) {
     Expr p = ((((0.00138368358f * r + 0.00837482419f) * r + 0.0416682251f) * r + 0.166664198f) * r + 0.49999991f) * r * r + r + 1.0f;
-    return select(strict_float(x < low), 0.0f, reinterpret<float>(reinterpret<int32_t>(p) + (n << 23)));
+    return reinterpret<float>(reinterpret<int32_t>(p) + (n << 23));
 }
 
-// A function of f64 of the C library.
-Expr te_libm(const char *name, const Expr &x) {
-    return Internal::Call::make(Float(64), name, {x}, Internal::Call::PureExtern);
+// e**x: `x = n ln 2 + r`; 1e-7 of the result near 0, and 3e-7 at the ends. Zero below the normal numbers. What is beyond
+// the ends comes to nothing that holds, and is replaced; Halide's own makes a number of NaN, and zero of infinity.
+Expr te_exp(const Expr &x) {
+    if (x.type() == Float(64)) return exp(x);
+    Expr y = cast<float>(x);
+    Expr n = round(y * 1.44269504f);
+    Expr value = bits_of(scaled_power(y - n * 0.693147181f, cast<int32_t>(n)));
+    value = select(is_beyond(y, 88.7228317f), Expr(kInfinity), is_beyond(y, -87.33f), Expr(0u), value);
+    return cast(x.type(), float_of(value));
+}
+
+// The same for x <= 0.
+Expr te_decay(const Expr &x) {
+    if (x.type() != Float(32)) return te_exp(x);
+    Expr n = cast<int32_t>(x * 1.44269504f - 0.5f);  // truncates, so this rounds what is not positive
+    Expr value = scaled_power(x - cast<float>(n) * 0.693147181f, n);
+    return float_of(select(is_beyond(x, -87.33f), Expr(0u), bits_of(value)));
+}
+
+// ln x: `x = m 2**e` with m in [sqrt(1/2), sqrt(2)), then a polynomial in m - 1; 1e-7. Halide's own makes numbers of NaN and
+// infinity.
+Expr te_log(const Expr &x) {
+    if (x.type() == Float(64)) return log(x);
+    Expr y = cast<float>(x), bits = bits_of(y);
+    Expr is_tiny = bits < Expr(bits_of(1.17549435e-38f));  // subnormal numbers are scaled; those below zero are dealt with below
+    Expr scaled = reinterpret<int32_t>(select(is_tiny, bits_of(y * 8388608.0f), bits));
+    Expr e = (scaled - 0x3f3504f3) >> 23;
+    Expr m = reinterpret<float>(scaled - (e << 23)) - 1.0f;
+    Expr exponent = cast<float>(select(is_tiny, e - 23, e));
+    Expr p = ((((((-0.0797411054f * m + 0.1265565157f) * m - 0.1298929155f) * m + 0.1420995146f) * m - 0.1664158106f) * m + 0.2000120133f) * m - 0.2500030398f) * m + 0.3333333135f;
+    Expr value = bits_of(m * m * m * p - m * m * 0.5f + m + exponent * 0.693147181f);
+    value = select(bits - 1 < Expr(kInfinity - 1), value, (bits << 1) == 0, Expr(kSign | kInfinity),
+                   bits == Expr(kInfinity), bits, Expr(kNaN));
+    return cast(x.type(), float_of(value));
+}
+
+// a**b as C has it, of f32: e**(b ln |a|), which loses as many digits as b ln |a| has before the point, and its exceptions.
+Expr te_power(const Expr &a, const Expr &b) {
+    Expr size = magnitude(a), sign = bits_of(a) & Expr(kSign), one = Expr(bits_of(1.0f));
+    auto is_whole = [](const Expr &x) { return bits_of(floor(x)) == bits_of(x); };
+    Expr value = bits_of(te_exp(te_log(float_of(size)) * b));
+    value = select(size == one && !te_isnan(b), one, value);  // where b is infinite
+    value = select(is_whole(b * 0.5f), value, is_whole(b), value | sign,  // even, odd
+                   sign != 0 && size - 1 < Expr(kInfinity - 1), Expr(kNaN), value);
+    return float_of(select((bits_of(b) << 1) == 0 || bits_of(a) == one, one, value));
+}
+
+Expr te_pow(const Expr &a, const Expr &b) {
+    if (a.type() == Float(64)) return pow(a, b);
+    if (a.type().is_float()) return cast(a.type(), te_power(cast<float>(a), cast<float>(b)));
+    return cast(a.type(), te_to_int(Int(64), pow(cast<double>(a), cast<double>(b))));
 }
 
 @FUNCTIONS@
@@ -267,18 +328,19 @@ OPERATOR(+) OPERATOR(-) OPERATOR(*) OPERATOR(/) OPERATOR(%) OPERATOR(<) OPERATOR
 OPERATOR(!=) OPERATOR(&) OPERATOR(|) OPERATOR(^)
 BINARY(operator&&, Halide::operator&&) BINARY(operator||, Halide::operator||)
 UNARY(operator-, Halide::operator-) UNARY(operator!, Halide::operator!) UNARY(operator~, Halide::operator~)
-UNARY(strict_float, Halide::strict_float) UNARY(abs, Halide::abs) UNARY(sqrt, Halide::sqrt) UNARY(exp, Halide::exp)
-UNARY(log, Halide::log) UNARY(sin, Halide::sin) UNARY(cos, Halide::cos) UNARY(tan, Halide::tan) UNARY(asin, Halide::asin)
+UNARY(strict_float, Halide::strict_float) UNARY(abs, Halide::abs) UNARY(sqrt, Halide::sqrt) UNARY(te_exp, whole::te_exp)
+UNARY(te_log, whole::te_log) UNARY(sin, Halide::sin) UNARY(cos, Halide::cos) UNARY(tan, Halide::tan) UNARY(asin, Halide::asin)
 UNARY(acos, Halide::acos) UNARY(atan, Halide::atan) UNARY(sinh, Halide::sinh) UNARY(cosh, Halide::cosh)
 UNARY(asinh, Halide::asinh) UNARY(acosh, Halide::acosh) UNARY(atanh, Halide::atanh) UNARY(floor, Halide::floor)
-UNARY(ceil, Halide::ceil) UNARY(trunc, Halide::trunc) UNARY(round, Halide::round) UNARY(is_inf, Halide::is_inf)
-UNARY(is_nan, Halide::is_nan) BINARY(atan2, Halide::atan2) UNARY(popcount, Halide::popcount)
-UNARY(te_isnan, whole::te_isnan) BINARY(te_max, whole::te_max) BINARY(te_min, whole::te_min)
+UNARY(ceil, Halide::ceil) UNARY(trunc, Halide::trunc) UNARY(round, Halide::round)
+BINARY(atan2, Halide::atan2) UNARY(popcount, Halide::popcount) UNARY(te_isnan, whole::te_isnan) UNARY(te_isinf, whole::te_isinf)
+BINARY(te_max, whole::te_max) BINARY(te_min, whole::te_min)
 BINARY(te_max_const, whole::te_max_const) BINARY(te_min_const, whole::te_min_const) BINARY(te_div, whole::te_div)
 BINARY(te_rem, whole::te_rem) BINARY(te_floordiv, whole::te_floordiv) BINARY(te_mod, whole::te_mod)
 UNARY(te_nearest, whole::te_nearest) UNARY(te_opaque, whole::te_opaque) BINARY(te_shl, whole::te_shl)
 BINARY(te_shr, whole::te_shr) UNARY(te_sign, whole::te_sign) BINARY(te_pow, whole::te_pow) UNARY(te_decay, whole::te_decay)
 UNARY(te_to_bf16, whole::te_to_bf16) UNARY(te_tanh, whole::te_tanh) UNARY(te_erf, whole::te_erf)
+UNARY(te_log1p, whole::te_log1p)
 
 Expr min(Expr a, Expr b) {
     if (b.node->number) return made(Halide::min(whole_of(a), *b.node->number));

@@ -58,9 +58,9 @@ Expr operator<(Expr, Expr), operator<=(Expr, Expr), operator>(Expr, Expr), opera
 Expr operator!=(Expr, Expr), operator&&(Expr, Expr), operator||(Expr, Expr), operator&(Expr, Expr), operator|(Expr, Expr);
 Expr operator^(Expr, Expr), operator-(Expr), operator!(Expr), operator~(Expr);
 Expr select(Expr, Expr, Expr), clamp(Expr, Expr, Expr), min(Expr, Expr), max(Expr, Expr), strict_float(Expr);
-Expr abs(Expr), sqrt(Expr), exp(Expr), log(Expr), sin(Expr), cos(Expr), tan(Expr), asin(Expr), acos(Expr), atan(Expr);
+Expr abs(Expr), sqrt(Expr), te_exp(Expr), te_log(Expr), sin(Expr), cos(Expr), tan(Expr), asin(Expr), acos(Expr), atan(Expr);
 Expr sinh(Expr), cosh(Expr), asinh(Expr), acosh(Expr), atanh(Expr), floor(Expr), ceil(Expr), trunc(Expr), round(Expr);
-Expr is_inf(Expr), is_nan(Expr), atan2(Expr, Expr), popcount(Expr);
+Expr te_isinf(Expr), atan2(Expr, Expr), popcount(Expr);
 Expr cast(Type, Expr), reinterpret(Type, Expr), const_true(), const_false();
 template<typename T> Expr cast(Expr x) { return cast(type_of<T>, x); }
 template<typename T> Expr reinterpret(Expr x) { return reinterpret(type_of<T>, x); }
@@ -70,7 +70,7 @@ template<typename T> Expr reinterpret(Expr x) { return reinterpret(type_of<T>, x
 Expr te_inf(Type), te_nan(Type), te_to_int(Type, Expr), te_isnan(Expr), te_max(Expr, Expr), te_min(Expr, Expr);
 Expr te_max_const(Expr, Expr), te_min_const(Expr, Expr), te_div(Expr, Expr), te_rem(Expr, Expr), te_floordiv(Expr, Expr);
 Expr te_mod(Expr, Expr), te_nearest(Expr), te_fma(Expr, Expr, Expr), te_opaque(Expr), te_shl(Expr, Expr);
-Expr te_shr(Expr, Expr), te_sign(Expr), te_pow(Expr, Expr), te_decay(Expr), te_tanh(Expr), te_erf(Expr);
+Expr te_shr(Expr, Expr), te_sign(Expr), te_pow(Expr, Expr), te_decay(Expr), te_tanh(Expr), te_erf(Expr), te_log1p(Expr);
 Expr te_to_bf16(Expr);
 template<typename T> Expr te_inf() { return te_inf(type_of<T>); }
 template<typename T> Expr te_nan() { return te_nan(type_of<T>); }

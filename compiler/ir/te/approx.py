@@ -27,6 +27,7 @@ _LOG = (
     0.1265565157,
     -0.0797411054,
 )
+_LOG1P = (0.0833330229, 0.0125067271, 0.0021876404, 0.0005471098)
 _TANH = (-0.3333332837, 0.1333274990, -0.0538478047, 0.0209824834, -0.0060753995)
 _ERF = (1.1283791065, 0.1915506124, 0.0528754890, 0.0038081759, 0.0002846883, 0.0000020259)
 _ERF_BELOW = (1.0, 0.5030899644, 0.1145597547, 0.0150551181, 0.0011707298, 0.0000378318)
@@ -71,6 +72,13 @@ def log(x: Expr) -> Expr:
     return where((x > 0.0) & (x < inf), value, other)
 
 
+def log1p(x: Expr) -> Expr:
+    """Ln (1 + x) of an x within 0 and 1: `2 artanh(t / 2) = t + t**3 P(t*t)` with `t = 2x / (2 + x)`; 1.2e-7."""
+    t = (x + x) / (x + 2.0)
+    z = t * t
+    return t * z * _polynomial(z, _LOG1P) + t
+
+
 def tanh(x: Expr, exp: Function = exp) -> Expr:
     """`x + x**3 P(x*x)` below 0.625, else `1 - 2 / (exp(2|x|) + 1)`; 1.4e-7."""
     size = call("abs", x)
@@ -87,4 +95,4 @@ def erf(x: Expr) -> Expr:
     return clamp(bounded * _polynomial(z, _ERF) / _polynomial(z, _ERF_BELOW), -1.0, 1.0)
 
 
-APPROXIMATIONS: dict[str, Function] = {"exp": exp, "decay": exp, "log": log, "tanh": tanh, "erf": erf}
+APPROXIMATIONS: dict[str, Function] = {"exp": exp, "decay": exp, "log": log, "log1p": log1p, "tanh": tanh, "erf": erf}

@@ -209,6 +209,7 @@ CALLS = {
     "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "floor": 1,
     "ceil": 1, "trunc": 1, "round_even": 1, "isnan": 1, "isinf": 1, "pow": 2, "atan2": 2, "popcount": 1,
     "nearest": 1, "fma": 3, "decay": 1,  # e**x of an x that is never above 0
+    "log1p": 1,  # ln(1 + x) of an x within 0 and 1
 }  # fmt: skip
 PREDICATES = ("isnan", "isinf")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import pi, sqrt
 
 from occ.compiler.ir.dtype import F32, F64, DType
-from occ.compiler.ir.te.expr import Const, Expr, binary, call, cast, literal, maximum, where
+from occ.compiler.ir.te.expr import Const, Expr, binary, call, cast, clamp, literal, maximum, minimum, where
 
 
 def exp(x: Expr) -> Expr:
@@ -30,15 +32,36 @@ def absolute(x: Expr) -> Expr:
     return x if x.dtype.kind in "ub" else call("abs", x)
 
 
+def rounded_once(fn: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    """`fn` computed in the type in which sums accumulate, for formulas of several steps."""
+    return wraps(fn)(lambda x: cast(x.dtype, fn(in_acc(x))))
+
+
+@rounded_once
 def sigmoid(x: Expr) -> Expr:
     """`1 / (1 + exp(-x))`, from an exponential that cannot overflow."""
-    e = exp(-call("abs", x))
+    e = decay(-call("abs", x))
     return where(x < 0, e, literal(1, x.dtype)) / (e + 1)
 
 
+@rounded_once
 def softplus(x: Expr) -> Expr:
-    """`log(1 + exp(x))` without overflow."""
-    return maximum(x, 0) + log(exp(-call("abs", x)) + 1)
+    """`log(1 + exp(x))` without overflow, and exact where it is small."""
+    return maximum(x, 0) + call("log1p", decay(-call("abs", x)))
+
+
+@rounded_once
+def mish(x: Expr) -> Expr:
+    """`x * tanh(softplus(x))`, which is `x * n / (n + 2)` with `n = e**x (e**x + 2)`, and `x` in f64 as well from 20 on."""
+    e = exp(minimum(x, 20))
+    n = e * (e + 2)
+    return where(x < 20, x * (n / (n + 2)), x)
+
+
+@rounded_once
+def hard_swish(x: Expr) -> Expr:
+    """`x` times a line from 0 to 1 between -3 and 3."""
+    return x * clamp(x * (1 / 6) + 0.5, 0, 1)
 
 
 def erf(x: Expr) -> Expr:
@@ -49,11 +72,13 @@ def tanh(x: Expr) -> Expr:
     return call("tanh", x)
 
 
+@rounded_once
 def gelu(x: Expr) -> Expr:
     """`x * Phi(x)`, the exact form."""
     return x * 0.5 * (erf(x * (1 / sqrt(2))) + 1)
 
 
+@rounded_once
 def gelu_tanh(x: Expr) -> Expr:
     """The tanh approximation of Gelu (ONNX Gelu, approximate=tanh)."""
     return x * 0.5 * (tanh((x + x * x * x * 0.044715) * sqrt(2 / pi)) + 1)
