@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from occ.compiler.diagnostics import CompileError, Diagnostic, error
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
+from occ.compiler.ir.lowered import plan_problems
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.ir.stages import BY_NAME, ORDER, STAGES
+from occ.compiler.ir.verify import problems
 from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
@@ -113,7 +116,18 @@ def parsed(text: str, **how: Any) -> Module:
     """The module of a text, as `frontend.text.parse`."""
     from occ.compiler.frontend.text import parse  # models come as ONNX: the parser is loaded where there is text
 
-    return parse(text, **how)
+    m = parse(text, **how)
+    stage = BY_NAME.get(m.stage)
+    if stage is None:
+        raise error("OCC0602", f"`{m.stage}` is no stage", help=f"stages: {', '.join(BY_NAME)}")
+    # Not all that holds at a stage: what comes out in the middle of the passes to the next one is read again as well.
+    wrong = chain(problems(m, types=stage.typed), plan_problems(m) if m.stage == "lowered" else ())
+    if found := list(islice(wrong, 8)):
+        raise error(
+            "OCC0601", f"the text is no module of stage `{m.stage}`", where=str(how.get("path") or "<text>"), notes=found,
+            help="what a stage has computed follows the edit: edit an earlier stage, or mend what the notes say",
+        )  # fmt: skip
+    return m
 
 
 class Compilation:

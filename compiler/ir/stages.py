@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from occ.compiler.ir.lowered import plan_problems
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
@@ -99,6 +100,7 @@ def _lowered(m: Module) -> Iterator[str]:
             yield f"{op_text(op)} is not a step of a plan"
         if op.name == "kernel" and op.attrs.get("te") not in m.te:
             yield f"{op_text(op)} calls a te function that does not exist"
+    yield from plan_problems(m)
 
 
 STAGES: tuple[Stage, ...] = (

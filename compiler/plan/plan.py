@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
+from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.printer import module_text
@@ -17,7 +18,6 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.fuse.use_kernels import member
-from occ.compiler.passes.lower.plan_memory import STEPS
 from occ.runtime.artifact import weight_infos
 from occ.runtime.attributes import encode_attrs
 from occ.runtime.dims import DimExpr

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.location import UNKNOWN
+from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
@@ -16,8 +17,6 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.use_joins import axis_of
 from occ.runtime.buffers import assign_offsets
-
-STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""Texts whose types or plan do not hold are refused when they are read: native code believes what they say."""
+
+from __future__ import annotations
+
+import pytest
+
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import load_module
+
+PLAN = """module @m {stage="lowered", target="cpu-jit"} {
+  dim N "batch" [1, 8]
+  weight @w : f32[4] = dense<1.0, 2.0, 3.0, 4.0>
+  func @main(%x: f32[N,4]) -> f32[N,4] as "y" {
+    %a = alloc() {first=0, last=1} : f32[N,4]
+    kernel(%x, @w, %a) {dims=[dim<N>], te="k", writes=1}
+    %v = view(%a) : f32[4*N]
+    %b = view(%v) : f32[N,4]
+    %y = alloc() {output=0} : f32[N,4]
+    kernel(%b, @w, %y) {dims=[dim<N>], te="k", writes=1}
+    return %y
+  }
+  te @k[D](%p: f32[D,4], %q: f32[4]) -> (r: f32[D,4]) {
+    r[i<D, j<4] = %p[i, j] + %q[j]
+  }
+}
+"""
+FIXED = """module @m {stage="lowered", target="cpu-jit"} {
+  func @main(%x: f32[4]) -> f32[4] as "y" {
+    %a = alloc() {first=0, last=1, offset=0} : f32[4]
+    kernel(%x, %a) {te="k", writes=1}
+    %b = alloc() {first=1, last=2, offset=64} : f32[4]
+    kernel(%a, %b) {te="k", writes=1}
+    %y = alloc() {output=0} : f32[4]
+    kernel(%b, %y) {te="k", writes=1}
+    return %y
+  }
+  te @k[](%p: f32[4]) -> (r: f32[4]) {
+    r[i<4] = %p[i] + 1.0
+  }
+}
+"""
+BROKEN = [
+    (PLAN, "f32[N,4]\n    kernel(%x", "f32[N,3]\n    kernel(%x", "reaches past the end of %a"),
+    (PLAN, "f32[N,4]\n    kernel(%x", "f32[M,4]\n    kernel(%x", "has the size M, which is not declared"),
+    (PLAN, "f32[N,4]\n    kernel(%x", "f64[N,4]\n    kernel(%x", "which is f64"),
+    (PLAN, "dims=[dim<N>], te=\"k\", writes=1}\n    %v", "dims=[dim<N + 1>], te=\"k\", writes=1}\n    %v", "past the end of"),
+    (PLAN, "dims=[dim<N>], te=\"k\", writes=1}\n    %v", "te=\"k\", writes=1}\n    %v", "does not fit te @k"),
+    (PLAN, ": f32[4*N]", ": f32[5*N]", "reaches past the end of %a"),
+    (PLAN, "view(%v) :", "view(%v) {start=1} :", "reaches past the end of %a"),
+    (PLAN, "view(%v) :", "view(%v) {start=-4} :", "starts before what it shows"),
+    (PLAN, "kernel(%b, @w, %y)", "kernel(%y, %b, @w)", "@w, which is not its own"),
+    (PLAN, "kernel(%b, @w, %y)", "kernel(%b, @w, %x)", "%x, which is not its own"),
+    (PLAN, "writes=1}\n    return", "writes=9}\n    return", "does not fit te @k"),
+    (PLAN, "output=0", "output=3", "is output 3 of 1"),
+    (PLAN, "last=1", "last=0", "is used from step 0 to step 1"),
+    (PLAN, "first=0, last=1", "first=0", "does not say from which step to which"),
+    (FIXED, "offset=64", "offset=-64", "lies at -64"),
+    (FIXED, "offset=64", "offset=8", "have the same bytes at the same time"),
+    (FIXED, ", offset=64", "", "has no offset, and others have one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [PLAN, FIXED], ids=["sizes", "offsets"])
+def test_a_plan_is_read(text):
+    assert load_module(text).stage == "lowered"
+
+
+@pytest.mark.parametrize(("text", "old", "new", "message"), BROKEN, ids=[b[3] for b in BROKEN])
+def test_a_plan_that_leaves_its_memory_is_refused(text, old, new, message):
+    assert old in text
+    with pytest.raises(CompileError, match="OCC0601") as e:
+        load_module(text.replace(old, new))
+    assert message in str(e.value)
+
+
+def test_types_are_inferred_again():
+    text = """module @m {stage="inferred"} {
+      func @main(%x: f32[1,2,8,8], %w: f32[2,2,3,3]) -> f32[1,2,8,8] as "y" {
+        %y = Conv(%x, %w) {pads=[1, 1, PAD, 1]} : f32[1,2,8,8]
+        return %y
+      }
+    }"""
+    load_module(text.replace("PAD", "1"))
+    with pytest.raises(CompileError, match=r"%y is inferred as f32\[1,2,9,8\]"):
+        load_module(text.replace("PAD", "2"))
+
+
+def test_a_stage_that_does_not_exist_is_an_error():
+    with pytest.raises(CompileError, match="`lowred` is no stage"):
+        load_module(PLAN.replace('"lowered"', '"lowred"'))
