@@ -194,14 +194,18 @@ def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileE
 
 
 def sources(kernels: Sequence[Kernel], setup: Setup) -> dict[str, bytes]:
-    """The files of `src/`, which rebuild the library with their Makefile."""
+    """The files of `src/`, which rebuild the library by make or CMake."""
     names = " ".join(k.name for k in kernels)
+    build = {
+        name: native(f"{stem}.in").replace("@TARGET@", setup.target).replace("@KERNELS@", names)
+        for name, stem in (("Makefile", "Makefile"), ("CMakeLists.txt", "CMakeLists"))
+    }
     texts = {
         **front_end(),
-        "emit.cpp": native("emit.cpp"),
+        **{name: native(name) for name in ("emit.cpp", "entry.py")},
         "runtime.cpp": runtime_source(),
         **{f"{name}.cpp": text for name, text in units(kernels).items()},
-        "Makefile": native("Makefile.in").replace("@TARGET@", setup.target).replace("@KERNELS@", names),
+        **build,
     }
     if any(k.of_user for k in kernels):
         texts["whole.h"] = native("whole.h")

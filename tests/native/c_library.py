@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -137,6 +138,11 @@ class Model:
             self.dll.occ_free(ctypes.byref(t))
         self.check(code)
         return made
+
+
+def two_tensors(x: np.ndarray) -> tuple[Any, Any]:
+    """Arrays of one input, and of one output without memory."""
+    return (Tensor * 1)(Tensor.of(x)), (Tensor * 1)()
 
 
 def compile_c(source: Path, out: Path, libraries: Sequence[str | Path] = (), *flags: str) -> Path:
