@@ -1,7 +1,7 @@
 """Random instances of patterns: a module with the ops of a pattern on operands that fit them.
 
-Operands that are ops themselves are made first; those that are free then take types that fit. What the tables do not
-know is tried and, where inference refuses it, tried again with another seed.
+Operands that are ops themselves are made first; those that are free then take types that fit. What operators do not
+say of themselves (`sample`) is tried and, where inference refuses it, tried again with another seed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from occ.compiler.ir.dtype import BOOL, BY_NAME, F32, I64, DType
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops.samples import Shape
 from occ.compiler.ir.ops.spec import AttrSpec, OpSpec, onnx_type_name
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -36,12 +37,7 @@ from occ.compiler.passes.rules.pattern import (
 )
 from occ.compiler.passes.rules.rule import Rule
 
-Shape = tuple[int, ...]
 DTYPES = tuple(BY_NAME[n] for n in ("f32", "f32", "f32", "f64", "f16", "i32", "i64", "bool"))
-_WINDOWS = (
-    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "LRN",
-    "BatchNormalization", "InstanceNormalization", "DepthToSpace", "SpaceToDepth",
-)  # fmt: skip
 
 
 class Instance:
@@ -216,58 +212,17 @@ def operand_type(made: Instance, spec: OpSpec, k: int, known: Sequence[Value | N
         assert formal is not None
         dtype = next((t for t in (I64, BOOL, F32) if onnx_type_name(t) in formal.types), made.dtype)
     shapes = [v.tensor.static if v is not None else None for v in known]
-    rule = SHAPES.get(spec.name)
-    shape = rule(made, k, shapes) if rule else None
-    return TensorType(dtype, shape if shape is not None else _broadcastable(made, spec, shapes))
+    shape = spec.sample(made, k, shapes) if spec.sample is not None else None
+    return TensorType(dtype, shape if shape is not None else _broadcastable(made, shapes))
 
 
-def _broadcastable(made: Instance, spec: OpSpec, shapes: Sequence[Shape | None]) -> Shape:
+def _broadcastable(made: Instance, shapes: Sequence[Shape | None]) -> Shape:
     present = [s for s in shapes if s is not None]
-    if spec.name in _WINDOWS:
-        return made.shape(int(made.rng.integers(3, 5)), least=2)
     if not present:
         return made.shape()
     longest = max(present, key=len)
     kept = tuple(n if made.rng.random() < 0.7 else 1 for n in longest)
     return kept[int(made.rng.integers(0, len(kept) + 1)) if made.rng.random() < 0.4 else 0 :]
-
-
-def _conv(made: Instance, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    x, w = shapes[0], shapes[1] if len(shapes) > 1 else None
-    if k == 0:
-        return made.shape(int(made.rng.integers(3, 5)), least=2)
-    if k == 1 and x is not None:
-        return (int(made.rng.integers(1, 4)), x[1], *(int(made.rng.integers(1, 3)) for _ in x[2:]))
-    return (w[0],) if w is not None else None
-
-
-def _matmul(made: Instance, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    other = shapes[1 - k] if len(shapes) > 1 else None
-    if other is None or len(other) < 2:
-        return made.shape(2)
-    n = int(made.rng.integers(1, 4))
-    return (other[-1], n) if k == 1 else (n, other[-2])
-
-
-def _per_channel(made: Instance, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    return (
-        made.shape(4, least=2) if k == 0 else (shapes[0][1],) if shapes[0] is not None and len(shapes[0]) > 1 else None
-    )
-
-
-def _scalar_behind_first(made: Instance, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    return () if k else None
-
-
-def _same_as_first(made: Instance, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    return next((s for s in shapes if s is not None), None) or made.shape(2)
-
-
-SHAPES: dict[str, Callable[[Instance, int, Sequence[Shape | None]], Shape | None]] = {
-    "Conv": _conv, "MatMul": _matmul, "Gemm": _matmul, "BatchNormalization": _per_channel, "Clip": _scalar_behind_first,
-    "InstanceNormalization": _per_channel, "Concat": _same_as_first, "Where": _same_as_first,
-    "Softmax": lambda made, k, shapes: made.shape(2), "Transpose": lambda made, k, shapes: made.shape(3),
-}  # fmt: skip
 
 
 def random_attribute(made: Instance, spec: OpSpec, formal: AttrSpec, known: Sequence[Value | None]) -> Any:

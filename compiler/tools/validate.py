@@ -21,8 +21,6 @@ from occ.runtime.errors import RunError
 
 TOLERANCE = 1e-3  # of the largest value: passes may round differently, and errors add up
 _SIZES = (2, 3, 1, 4, 8, 16, 32, 48, 64, 96, 128, 224, 256, 512)  # tried for symbolic dims, in this order
-_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
-LAST = "scheduled"  # the plan of `lowered` is not interpreted
 
 
 class Recorder(Interpreter):
@@ -175,7 +173,7 @@ class Validate:
     def _start(self, m: Module) -> None:
         if any(r.type is None for op in m.walk() for r in op.results):
             return
-        if any(op.name in _RANDOM for op in m.walk()):
+        if not all(op.spec.pure for op in m.walk()):
             self.skipped = "the model draws random numbers"
             return
         try:

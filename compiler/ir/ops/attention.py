@@ -127,7 +127,7 @@ def _masked(value: Expr, allowed: Expr, mask: Tensor, i: Sequence[Expr], low: Ex
     return where(equal(bias, low), low, value + bias), allowed
 
 
-@op("attention_softmax", tags=("reduction", "rows"))
+@op("attention_softmax")
 class AttentionSoftmax:
     """Softmax along the last axis; a row that is all -inf, which attends to nothing, gives zeros."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.ops.samples import matrices
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
@@ -37,7 +38,7 @@ def matmul(t: Builder, name: str, a_: Tensor, b_: Tensor) -> Tensor:
     return t.sum(shape, [k], product, name="matmul")
 
 
-@op("MatMul", tags=("contraction",))
+@op("MatMul", tags=("contraction",), sample=matrices)
 class MatMul:
     """numpy.matmul: 1-D operands are a row on the left and a column on the right, batch axes broadcast."""
 
@@ -46,7 +47,7 @@ class MatMul:
         return acc if acc.dtype == a_.dtype else t.map(acc.shape, lambda *i: cast(a_.dtype, acc[i]), name="round")
 
 
-@op("Gemm", tags=("contraction",))
+@op("Gemm", tags=("contraction",), sample=matrices)
 class Gemm:
     """`alpha * A' @ B' + beta * C`."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import BOOL, U8
+from occ.compiler.ir.ops.samples import alike, scalars_after_first
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te import functions as f
@@ -49,10 +50,16 @@ def elementwise(name: str, fn: Fn, *, with_attributes: bool = False) -> OpSpec:
 
         return t.map(shape, element, name=name.lower())
 
-    return OpSpec(name, {"body": body, "tags": ("elementwise",)})
+    return OpSpec(
+        name, {"body": body, "tags": ("elementwise",), "commutes": name in COMMUTATIVE, "sample": SAMPLES.get(name)}
+    )
 
 
 DIVISIONS = ("Div", "Mod")
+COMMUTATIVE = (
+    "Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor",
+)  # fmt: skip
+SAMPLES = {"Clip": scalars_after_first, "Where": alike}
 
 
 def _check_divisor(t: Builder, name: str, y: Tensor) -> None:

@@ -41,7 +41,7 @@ def positions(t: Builder, indices: Tensor, extent: Dim | Callable[..., Expr], na
     return position
 
 
-@op("Gather", static=("indices",))
+@op("Gather", static=("indices",), moves=True)
 class Gather:
     def body(t, data, indices, *, a):
         axis, q = normalize_axis(a.axis, data.rank, "Gather"), indices.rank
@@ -105,7 +105,7 @@ class GatherND:
 _COMBINE = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
-@op("ScatterElements", static=("indices",), tags=("scatter",))
+@op("ScatterElements", static=("indices",))
 class ScatterElements:
     def body(t, data, indices, updates, *, a):
         axis = normalize_axis(a.axis, data.rank, "ScatterElements")
@@ -122,7 +122,7 @@ class ScatterElements:
         )
 
 
-@op("ScatterND", static=("indices",), tags=("scatter",))
+@op("ScatterND", static=("indices",))
 class ScatterND:
     def body(t, data, indices, updates, *, a):
         depth = _index_depth("ScatterND", indices)

@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, exact_quotient, floordiv, product
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.ops.samples import alike, of_rank, picture
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, normalize_axes, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, literal, maximum, minimum, where, wrap
@@ -104,14 +105,14 @@ def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -
     return tuple(result)
 
 
-@op("Reshape", static=("shape",), tags=("view",))
+@op("Reshape", static=("shape",), tags=("view",), moves=True)
 class Reshape:
     def body(t, data, shape, *, a):
         asked = static_dims("Reshape", "shape", shape)
         return reshaped(t, data, reshape_target(data.shape, asked, allowzero=bool(a.allowzero)), "reshape")
 
 
-@op("Flatten", tags=("view",))
+@op("Flatten", tags=("view",), moves=True)
 class Flatten:
     def body(t, x, *, a):
         axis = a.axis + x.rank if a.axis < 0 else a.axis
@@ -120,7 +121,7 @@ class Flatten:
         return reshaped(t, x, (product(x.shape[:axis]), product(x.shape[axis:])), "flatten")
 
 
-@op("Squeeze", static=("axes",), tags=("view",))
+@op("Squeeze", static=("axes",), tags=("view",), moves=True)
 class Squeeze:
     def body(t, data, axes=None, *, a):
         if axes is None:
@@ -147,7 +148,7 @@ def _with_axes(t: Builder, x: Tensor, shape: Sequence[Dim], ones: Sequence[int],
     return t.map(shape, element, name=name)
 
 
-@op("Unsqueeze", static=("axes",), tags=("view",))
+@op("Unsqueeze", static=("axes",), tags=("view",), moves=True)
 class Unsqueeze:
     def body(t, data, axes, *, a):
         listed = static_ints("Unsqueeze", "axes", axes)
@@ -158,7 +159,7 @@ class Unsqueeze:
         return t.map(shape, lambda *i: data[tuple(e for k, e in enumerate(i) if k not in new)], name="unsqueeze")
 
 
-@op("Identity", tags=("view", "elementwise"))
+@op("Identity", tags=("view", "elementwise"), moves=True)
 class Identity:
     def infer(x, *, a):
         return x.type
@@ -167,7 +168,7 @@ class Identity:
         return t.map(x.shape, lambda *i: x[i], name="identity")
 
 
-@op("Transpose")
+@op("Transpose", moves=True, sample=of_rank(3))
 class Transpose:
     def body(t, x, *, a):
         perm = tuple(range(x.rank))[::-1] if a.perm is None else normalize_axes(a.perm, x.rank, "Transpose")
@@ -177,7 +178,7 @@ class Transpose:
         return t.map([x.shape[k] for k in perm], lambda *i: x[tuple(i[k] for k in inverse)], name="transpose")
 
 
-@op("Expand", static=("shape",))
+@op("Expand", static=("shape",), moves=True)
 class Expand:
     def body(t, x, shape, *, a):
         asked = static_dims("Expand", "shape", shape)
@@ -203,7 +204,7 @@ class Tile:
         )
 
 
-@op("Concat")
+@op("Concat", sample=alike)
 class Concat:
     def body(t, *xs, a):
         axis = normalize_axis(a.axis, xs[0].rank, "Concat")
@@ -276,7 +277,7 @@ def slice_axis(size: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
     return first, dim.maximum(ceildiv(first - last, -step), 0)
 
 
-@op("Slice", static=("starts", "ends", "axes", "steps"))
+@op("Slice", static=("starts", "ends", "axes", "steps"), moves=True)
 class Slice:
     def body(t, data, starts, ends, axes=None, steps=None, *, a):
         begin, end = static_dims("Slice", "starts", starts), static_dims("Slice", "ends", ends)
@@ -361,7 +362,7 @@ def _blocks(name: str) -> OpSpec:
 
         return t.map((n, c * (b * b), floordiv(h, b), floordiv(w, b)), element, name="space_to_depth")
 
-    return OpSpec(name, {"body": depth_to_space if name == "DepthToSpace" else space_to_depth})
+    return OpSpec(name, {"body": depth_to_space if name == "DepthToSpace" else space_to_depth, "sample": picture})
 
 
 ALL = (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
+from occ.compiler.ir.ops.samples import per_channel, picture
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import normalize_axis
 from occ.compiler.ir.te import functions as f
@@ -14,7 +15,7 @@ from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, where, 
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
-@op("BatchNormalization")
+@op("BatchNormalization", sample=per_channel)
 class BatchNormalization:
     """`scale * (x - mean) / sqrt(var + epsilon) + bias` per channel.
 
@@ -67,7 +68,7 @@ def _kept(axes: Sequence[int]) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
     return index
 
 
-@op("LayerNormalization", tags=("rows",))
+@op("LayerNormalization")
 class LayerNormalization:
     """`(x - mean) / sqrt(var + epsilon) * scale + bias` over the axes from `axis` on; also mean and inverse deviation."""
 
@@ -84,7 +85,7 @@ class LayerNormalization:
         return t.map(x.shape, element, name="layer_norm"), mean, inverse
 
 
-@op("RMSNormalization", tags=("rows",))
+@op("RMSNormalization")
 class RMSNormalization:
     """`x / sqrt(mean(x * x) + epsilon) * scale` over the axes from `axis` on."""
 
@@ -101,7 +102,7 @@ class RMSNormalization:
         )
 
 
-@op("InstanceNormalization", tags=("rows",))
+@op("InstanceNormalization", sample=per_channel)
 class InstanceNormalization:
     def body(t, x, scale, bias, *, a):
         axes = tuple(range(2, x.rank))
@@ -116,7 +117,7 @@ class InstanceNormalization:
         return t.map(x.shape, element, name="instance_norm")
 
 
-@op("LRN", tags=("window",))
+@op("LRN", sample=picture)
 class LRN:
     """`x / (bias + alpha/size * sum of squares over a window of channels) ** beta`."""
 
@@ -138,7 +139,7 @@ class LRN:
         return t.map(x.shape, element, name="lrn")
 
 
-@op("LpNormalization", tags=("rows",))
+@op("LpNormalization")
 class LpNormalization:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "LpNormalization")
@@ -156,7 +157,7 @@ class LpNormalization:
         return t.map(x.shape, element, name="lp_norm")
 
 
-@op("GroupNormalization", tags=("rows",))
+@op("GroupNormalization")
 class GroupNormalization:
     """`(x - mean) / sqrt(var + epsilon)` per group of channels, then scale and bias per channel."""
 
@@ -181,7 +182,7 @@ class GroupNormalization:
         return t.map(x.shape, element, name="group_norm")
 
 
-@op("MeanVarianceNormalization", tags=("rows",))
+@op("MeanVarianceNormalization")
 class MeanVarianceNormalization:
     def body(t, x, *, a):
         axes = tuple(k % x.rank for k in (a.axes or (0, 2, 3)))

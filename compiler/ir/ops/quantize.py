@@ -188,7 +188,7 @@ def _of_filters(value: Tensor | None) -> Reader | None:
     return None if value is None or value.type.size == 1 else (lambda i: value[i[0]])
 
 
-@op("ConvInteger", tags=("contraction", "window"))
+@op("ConvInteger", tags=("contraction",))
 class ConvInteger:
     """Convolution of `x - x_zero_point` and `w - w_zero_point` in i32; padding is the zero point."""
 
@@ -198,7 +198,7 @@ class ConvInteger:
         )
 
 
-@op("QLinearConv", tags=("contraction", "window"))
+@op("QLinearConv", tags=("contraction",))
 class QLinearConv:
     """Quantised convolution; scale and zero point of the weight per tensor or per output channel, bias in i32."""
 

@@ -18,14 +18,14 @@ class _Like:
         return TensorType(a.dtype or x.dtype, x.type.shape)
 
 
-RandomNormal = op("RandomNormal", host="RandomNormal")(_Shaped)
-RandomUniform = op("RandomUniform", host="RandomUniform")(_Shaped)
-RandomNormalLike = op("RandomNormalLike", host="RandomNormalLike")(_Like)
-RandomUniformLike = op("RandomUniformLike", host="RandomUniformLike")(_Like)
-Bernoulli = op("Bernoulli", host="Bernoulli")(_Like)
+RandomNormal = op("RandomNormal", host="RandomNormal", pure=False)(_Shaped)
+RandomUniform = op("RandomUniform", host="RandomUniform", pure=False)(_Shaped)
+RandomNormalLike = op("RandomNormalLike", host="RandomNormalLike", pure=False)(_Like)
+RandomUniformLike = op("RandomUniformLike", host="RandomUniformLike", pure=False)(_Like)
+Bernoulli = op("Bernoulli", host="Bernoulli", pure=False)(_Like)
 
 
-@op("Multinomial", host="Multinomial")
+@op("Multinomial", host="Multinomial", pure=False)
 class Multinomial:
     """Class numbers drawn by unnormalised log-probabilities."""
 

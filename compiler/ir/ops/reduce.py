@@ -10,6 +10,7 @@ from typing import Any
 from occ.compiler.diagnostics import Unresolved
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import BOOL
+from occ.compiler.ir.ops.samples import of_rank, picture
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import normalize_axes, normalize_axis
 from occ.compiler.ir.te import functions as f
@@ -88,10 +89,10 @@ def _reduction(name: str) -> OpSpec:
         done = _map(t, acc, lambda s: cast(data.dtype, after(s)), "done")
         return done
 
-    return OpSpec(name, {"body": body, "static": ("axes",), "tags": ("reduction",)})
+    return OpSpec(name, {"body": body, "static": ("axes",)})
 
 
-@op("ReduceMean", static=("axes",), tags=("reduction",))
+@op("ReduceMean", static=("axes",))
 class ReduceMean:
     def body(t, data, axes=None, *, a):
         over = static_axes("ReduceMean", data, axes, noop_if_empty=bool(a.noop_with_empty_axes))
@@ -100,7 +101,7 @@ class ReduceMean:
         return _map(t, acc, lambda s: cast(data.dtype, s / n), "mean")
 
 
-@op("ReduceLogSumExp", static=("axes",), tags=("reduction",))
+@op("ReduceLogSumExp", static=("axes",))
 class ReduceLogSumExp:
     def body(t, data, axes=None, *, a):
         over = static_axes("ReduceLogSumExp", data, axes, noop_if_empty=bool(a.noop_with_empty_axes))
@@ -148,7 +149,7 @@ def _arg_reduction(name: str) -> OpSpec:
         found = t.reduce(kind, shape, [n], element, name=kind)
         return _map(t, found, lambda k: n - 1 - k, "last") if a.select_last_index else found
 
-    return OpSpec(name, {"body": body, "tags": ("reduction",)})
+    return OpSpec(name, {"body": body})
 
 
 def softmax_parts(t: Builder, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,7 +161,7 @@ def softmax_parts(t: Builder, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Ten
     return shifted, e, over_axes(t, "sum", e, [axis], lambda v: v)
 
 
-@op("Softmax", tags=("reduction", "rows"))
+@op("Softmax", sample=of_rank(2))
 class Softmax:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "Softmax")
@@ -168,7 +169,7 @@ class Softmax:
         return t.map(x.shape, lambda *i: cast(x.dtype, e[i] / total[_drop(i, [axis])]), name="softmax")
 
 
-@op("LogSoftmax", tags=("reduction", "rows"))
+@op("LogSoftmax")
 class LogSoftmax:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "LogSoftmax")
@@ -176,7 +177,7 @@ class LogSoftmax:
         return t.map(x.shape, lambda *i: cast(x.dtype, shifted[i] - f.log(total[_drop(i, [axis])])), name="log_softmax")
 
 
-@op("Hardmax", tags=("reduction", "rows"))
+@op("Hardmax")
 class Hardmax:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "Hardmax")
@@ -192,7 +193,7 @@ def _global_axes(x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, x.rank))
 
 
-@op("GlobalAveragePool", tags=("reduction",))
+@op("GlobalAveragePool", sample=picture)
 class GlobalAveragePool:
     def body(t, x, *, a):
         acc = over_axes(t, "sum", x, _global_axes(x), f.in_acc)
@@ -200,13 +201,13 @@ class GlobalAveragePool:
         return _map(t, acc, lambda s: cast(x.dtype, s / n), "mean")
 
 
-@op("GlobalMaxPool", tags=("reduction",))
+@op("GlobalMaxPool", sample=picture)
 class GlobalMaxPool:
     def body(t, x, *, a):
         return over_axes(t, "max", x, _global_axes(x), lambda e: e)
 
 
-@op("GlobalLpPool", tags=("reduction",))
+@op("GlobalLpPool", sample=picture)
 class GlobalLpPool:
     def body(t, x, *, a):
         acc = over_axes(

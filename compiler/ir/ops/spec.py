@@ -21,6 +21,7 @@ from onnx.defs import OpSchema
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import Kernel
+from occ.compiler.ir.ops.samples import Sample
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
@@ -68,35 +69,51 @@ def formals(text: str) -> tuple[Operand, ...]:
 
 
 class OpSpec:
-    """An operator.
+    """An operator: its meaning, and the facts that passes ask for. What the body says is not said again here.
 
     Attributes:
-        name: as in `Op.name`: the ONNX name, behind its domain if that is not ai.onnx.
-        infer: `infer(*operands, a=attributes)` gives the result type or types; None to read them off the body.
-        body: `body(t, *operands, a=attributes)` builds te stages with a `Builder` and gives the result tensor(s).
-        composite: `composite(b, *operands, a=attributes)` builds named ops and gives the result value(s).
+        name: as in `Op.name`: the ONNX name, after its domain if that is not ai.onnx.
+        infer: `infer(*operands, a=attributes)` returns the result type or types; None to read them off the body.
+        body: `body(t, *operands, a=attributes)` builds te stages with a `Builder` and returns the result tensor(s).
+        composite: `composite(b, *operands, a=attributes)` builds named ops and returns the result value(s).
         host: name of a routine in `runtime/hostops.py`.
         region: the meaning is in the regions of the op (If, Loop, ...).
-        static: operands whose value, not only type, the definition looks at, where it is known at compile time.
         kernel: how a user computes it; its meaning too if there is no other.
-        tags: facts that passes ask for: `contraction`, `window`, `view`, `elementwise`, `shape`.
+        static: operands whose value, not only type, the definition looks at, where it is known at compile time.
+        pure: whether the same operands give the same results; False for what draws random numbers.
+        commutes: whether the order of the operands does not matter; patterns try each.
+        moves: whether the elements of the result are elements of the first operand, moved or chosen among.
+        sample: shapes of random operands that fit, see `samples`; None where any that broadcast do.
+        limits: what it needs, for the reference.
+        operands, signature: operands of operators that `onnx.defs` does not know.
+        tags: `contraction`: sums of products, worth a kernel of their own; `view`: the elements of the first operand in
+            row-major order, under another shape; `shape`: the operands are looked at for their shapes alone; `declared`:
+            whoever makes the op states its result types; `control`: it runs functions of the module.
     """
 
+    infer: Callable[..., Any] | None = None
+    body: Callable[..., Any] | None = None
+    composite: Callable[..., Any] | None = None
+    host: str | None = None
+    region: bool = False
+    kernel: Kernel | None = None
+    pure: bool = True
+    commutes: bool = False
+    moves: bool = False
+    sample: Sample | None = None
+    limits: str = ""
+    signature: FormalSignature | None = None
+
     def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
+        assert fields.keys() <= FIELDS, f"`{name}` has unknown fields: {', '.join(fields.keys() - FIELDS)}"
         self.name = name
         self.domain, _, self.operator = name.rpartition(".")
-        self.infer: Callable[..., Any] | None = fields.get("infer")
-        self.body: Callable[..., Any] | None = fields.get("body")
-        self.composite: Callable[..., Any] | None = fields.get("composite")
-        self.host: str | None = fields.get("host")
-        self.region: bool = fields.get("region", False)
-        self.kernel: Kernel | None = fields.get("kernel")
         self.static = frozenset(fields.get("static", ()))
         self.tags = frozenset(fields.get("tags", ()))
         self.doc: str = fields.get("__doc__") or ""
         self._operand_names: tuple[str, ...] = fields.get("operands", ())
-        self.limits: str = fields.get("limits", "")
-        self.signature: FormalSignature | None = fields.get("signature")
+        for key in _PLAIN & fields.keys():
+            setattr(self, key, fields[key])
 
     @property
     def is_internal(self) -> bool:
@@ -162,25 +179,13 @@ class OpSpec:
         return f"<operator {self.name}: {self.meaning}>"
 
 
+_PLAIN = frozenset(OpSpec.__annotations__)
+FIELDS = _PLAIN | {"static", "tags", "operands", "__doc__"}
+
+
 def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:
     """Class decorator: the functions and fields of the class become the `OpSpec` of that operator."""
-    return lambda cls: OpSpec(name, {**{k: v for k, v in vars(cls).items() if k in _FIELDS}, **fields})
-
-
-_FIELDS = (
-    "infer",
-    "body",
-    "composite",
-    "host",
-    "region",
-    "static",
-    "tags",
-    "operands",
-    "limits",
-    "signature",
-    "kernel",
-    "__doc__",
-)
+    return lambda cls: OpSpec(name, {**{k: v for k, v in vars(cls).items() if k in FIELDS}, **fields})
 
 
 def _operand(formal: OpSchema.FormalParameter) -> Operand:

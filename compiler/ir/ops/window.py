@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv
 from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.ops.samples import convolved, picture
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
@@ -133,7 +134,7 @@ def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace)
     return t.sum(shape, (per_group, *win.kernel), product, role=CONV)
 
 
-@op("Conv", tags=("contraction", "window"))
+@op("Conv", tags=("contraction",), sample=convolved)
 class Conv:
     """ONNX Conv: `out[n, o, y...] = b[o] + sum over c, k of x[n, c, y*s + k*d - pad] * w[o, c, k...]`, in groups."""
 
@@ -171,7 +172,7 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     return Window(taps, strides, dilations, tuple(before), tuple(after), tuple(out))
 
 
-@op("ConvTranspose", tags=("contraction",))
+@op("ConvTranspose", tags=("contraction",), sample=picture)
 class ConvTranspose:
     """The transpose of Conv, in gather form: output `p` takes the inputs `q` with `q*stride + tap*dilation = p + pad`."""
 
@@ -231,7 +232,7 @@ def _reachable_end(x: Tensor, win: Window) -> tuple[Dim, ...]:
     return tuple(ends)
 
 
-@op("MaxPool", tags=("window",))
+@op("MaxPool", moves=True, sample=picture)
 class MaxPool:
     """ONNX MaxPool; `Indices` are flat positions in the input, row-major (or column-major) over all axes."""
 
@@ -287,7 +288,7 @@ def _max_positions(
     return t.map(shape, flat, name="indices")
 
 
-@op("AveragePool", tags=("window",))
+@op("AveragePool", sample=picture)
 class AveragePool:
     """ONNX AveragePool; without `count_include_pad` the divisor is the number of taps inside the input."""
 
@@ -325,7 +326,7 @@ def _taps_inside(x: Tensor, win: Window, pos: Sequence[Expr], *, include_pad: in
     return count
 
 
-@op("LpPool", tags=("window",))
+@op("LpPool", sample=picture)
 class LpPool:
     def body(t, x, *, a):
         win = _pool_kernel(x, a, "LpPool")

@@ -14,9 +14,6 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
-_IMPURE = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 _SMALL = 1024  # bytes of a constant that is worth comparing
 
 
@@ -58,7 +55,7 @@ def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
     for op in region:
         for inner in op.regions:
             merged += _merge(inner, seen, rw)
-        if op.regions or not op.results or op.name in _IMPURE:
+        if op.regions or not op.results or not op.spec.pure:
             continue
         key = (op.name, op.operands, tuple(sorted((k, frozen(v)) for k, v in op.attrs.items())), len(op.results))
         kept = seen.setdefault(key, op)

@@ -15,11 +15,6 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.quantised import Codes, alone, bias_codes, codes_of, same_scale, without_cut
 
-# Operators that move elements or choose among them: codes of one scale may take the place of what they stand for.
-_MOVES = (
-    "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Identity",
-)  # fmt: skip
-
 
 def product(op: Op, rw: Rewriter) -> bool:
     """`QuantizeLinear(Relu(Conv(DequantizeLinear(x), DequantizeLinear(w), b)))` --> `QLinearConv`, and the like."""
@@ -82,7 +77,8 @@ def _binary(op: Op, to: Codes, rw: Rewriter) -> Value | None:
 
 
 def _moved(op: Op, to: Codes, rw: Rewriter) -> Value | None:
-    if op.name not in _MOVES or len(op.results) != 1:
+    """Codes of one scale move as the elements do that they stand for."""
+    if not op.spec.moves or len(op.results) != 1:
         return None
     x = codes_of(op.operands[0])
     if x is None or not same_scale(x, to):

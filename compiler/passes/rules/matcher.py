@@ -187,7 +187,7 @@ class Matcher:
         if bound is None:
             return
         bound = replace(bound, ops=bound.ops | {wanted: op})
-        orders = list(_orders(wanted, op.operands))
+        orders = list(_orders(wanted, op))
         if not orders:
             self.fail(bound, lambda: f"`{op.name}` has {len(op.operands)} operands, the pattern {len(wanted.operands)}")
         for order in orders:
@@ -236,8 +236,9 @@ class Matcher:
 _Order = Sequence[tuple[Pattern, Any]]
 
 
-def _orders(pattern: OpPattern, given: tuple[Value | None, ...]) -> Iterator[_Order]:
+def _orders(pattern: OpPattern, op: Op) -> Iterator[_Order]:
     """The ways to pair the patterns of operands with operands; the operands left over go to `Many`."""
+    given = op.operands
     fixed = [p for p in pattern.operands if not isinstance(p, Many)]
     rest = next((p for p in pattern.operands if isinstance(p, Many)), None)
     if len(given) < len(fixed):
@@ -246,7 +247,7 @@ def _orders(pattern: OpPattern, given: tuple[Value | None, ...]) -> Iterator[_Or
         return
     if rest is None:
         given = given[: len(fixed)]
-    if not pattern.commutes or len(given) > _MOST_PERMUTED:
+    if not op.spec.commutes or len(given) > _MOST_PERMUTED:
         at = next((k for k, p in enumerate(pattern.operands) if isinstance(p, Many)), len(fixed))
         behind = len(fixed) - at
         last = given[len(given) - behind :] if behind else ()

@@ -17,9 +17,6 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.ops import registry
 
 Predicate = Callable[[Any], Any]
-COMMUTATIVE = frozenset(
-    {"Add", "Mul", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
-)
 
 
 class Pattern:
@@ -168,11 +165,6 @@ class OpPattern:
     operands: tuple[Pattern, ...]
     attrs: dict[str, Attribute] = field(default_factory=dict)
     n_results: int = 1
-
-    @property
-    def commutes(self) -> bool:
-        """Whether the order of the operands does not matter."""
-        return all(name in COMMUTATIVE for name in self.operators)
 
 
 @dataclass(frozen=True, eq=False)

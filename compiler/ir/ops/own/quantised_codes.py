@@ -58,7 +58,7 @@ def _sums_in(w: Tensor) -> DType:
     return F32 if w.dtype == BF16 else I32
 
 
-@op("conv_dot", tags=("contraction", "window"))
+@op("conv_dot", tags=("contraction",))
 class ConvDot:
     """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
 

@@ -101,7 +101,7 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
-@op("winograd", tags=("contraction", "window"))
+@op("winograd", tags=("contraction",))
 class Winograd:
     """A 3x3 convolution of stride 1 whose weight is `transformed_weight`; `pads` as in Conv."""
 
