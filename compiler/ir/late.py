@@ -7,17 +7,15 @@ an input of the model), when the rank of an operand is unknown, or when its elem
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.access import access
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import DType
-from occ.compiler.ir.meaning import build_te, infer_results, static_elements
+from occ.compiler.ir.meaning import build_te, infer_results, static_elements, typed_operands
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.spec import DTYPE_ATTRS, onnx_type_name
 from occ.compiler.ir.shape import data_dim, depends_on_data
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 _FOREIGN = frozenset("sc")  # kinds of elements that native code does not have: strings and complex numbers
 
@@ -61,16 +59,16 @@ def is_late(op: Op) -> bool:
 
 
 def late_types(op: Op) -> tuple[TensorType, ...]:
-    """Result types of a late op: element types from the schema, ranks from `RANKS`, extents decided by the data, but for
-    those of elementwise ops that broadcasting gives whatever the others are.
+    """Result types of a late op: element types from the schema, the rank from the operator (`rank`), extents decided by
+    the data, but for those of elementwise ops that broadcasting gives whatever the others are.
     """
-    ranks: list[int | None] = [None] * len(op.results)
-    if op.name in RANKS and not has_unknown_rank(op):
-        ranks = [RANKS[op.name](op)] * len(op.results)
-    elif "elementwise" in op.spec.tags and not has_unknown_rank(op):
+    rank = None
+    if op.spec.rank is not None and not has_unknown_rank(op):
+        rank = op.spec.rank(*typed_operands(op), a=op.a)
+    elif access(op).elementwise:
         return (TensorType(_result_dtype(op, 0), _broadcast(op)),)
     made: list[TensorType] = []
-    for k, rank in enumerate(ranks):
+    for k in range(len(op.results)):
         shape = None if rank is None else tuple(data_dim(16 * k + axis) for axis in range(rank))
         made.append(TensorType(_result_dtype(op, k), shape))
     return tuple(made)
@@ -117,79 +115,3 @@ def _every_dtype() -> list[DType]:
     from occ.compiler.ir.dtype import BY_NAME
 
     return list(BY_NAME.values())
-
-
-def _rank(v: Value | None) -> int | None:
-    return v.tensor.rank if v is not None and isinstance(v.type, TensorType) and v.type.shape is not None else None
-
-
-def _length(v: Value | None) -> int | None:
-    """Elements of a vector, where that is a constant."""
-    if v is None or _rank(v) not in (0, 1):
-        return None
-    return v.tensor.size if isinstance(v.tensor.size, int) else None
-
-
-def _same(op: Op) -> int | None:
-    return _rank(op.operands[0])
-
-
-def _as_long_as(k: int) -> Callable[[Op], int | None]:
-    return lambda op: _length(op.operands[k]) if len(op.operands) > k else None
-
-
-def _plus(rank: int | None, more: int | None) -> int | None:
-    return None if rank is None or more is None else rank + more
-
-
-def _expand(op: Op) -> int | None:
-    given, asked = _rank(op.operands[0]), _length(op.operands[1])
-    return None if given is None or asked is None else max(given, asked)
-
-
-def _reduced(op: Op) -> int | None:
-    if op.a.keepdims:
-        return _same(op)
-    axes = _length(op.operands[1]) if len(op.operands) > 1 else None
-    return _plus(_same(op), None if axes is None else -axes)
-
-
-def _squeezed(op: Op) -> int | None:
-    axes = _length(op.operands[1]) if len(op.operands) > 1 else None
-    return _plus(_same(op), None if axes is None else -axes)
-
-
-def _fixed(rank: int) -> Callable[[Op], int | None]:
-    return lambda op: rank
-
-
-RANKS: dict[str, Callable[[Op], int | None]] = {
-    **dict.fromkeys(
-        (
-            "Slice", "Pad", "Tile", "Resize", "Upsample", "Trilu", "CumSum", "CumProd", "Dropout", "CenterCropPad", "Split",
-            "TopK", "DFT", "MaxUnpool", "GroupNormalization", "Compress",
-        ),
-        _same,
-    ),
-    **dict.fromkeys(
-        (
-            "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
-            "ReduceLogSumExp", "ReduceSumSquare",
-        ),
-        _reduced,
-    ),
-    "Reshape": _as_long_as(1),
-    "Expand": _expand,
-    "ConstantOfShape": _as_long_as(0),
-    "Squeeze": _squeezed,
-    "Unsqueeze": lambda op: _plus(_same(op), _length(op.operands[1])),
-    "OneHot": lambda op: _plus(_same(op), 1),
-    "Range": _fixed(1),
-    "HannWindow": _fixed(1),
-    "HammingWindow": _fixed(1),
-    "BlackmanWindow": _fixed(1),
-    "MelWeightMatrix": _fixed(2),
-    "STFT": _fixed(4),
-    "Col2Im": lambda op: _plus(2, _length(op.operands[1])),
-    "AffineGrid": _as_long_as(1),
-}  # fmt: skip

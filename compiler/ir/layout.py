@@ -121,6 +121,40 @@ def panels(rank: int, axis: int, width: int) -> Layout:
     return Layout((axis, *others), ((axis, width),))
 
 
+def in_panels(
+    shape: Sequence[Dim],
+    axis: int,
+    order: Sequence[int],
+    lanes: int,
+    least: int,
+    inner: tuple[tuple[int, int], ...] = (),
+) -> Layout | None:
+    """A constant operand as a kernel streams it: `order` of its axes, in panels of `panel_width` along `axis`.
+
+    Args:
+        shape: of the operand; the extent of `axis` is constant.
+        axis: the one that only this operand has: vectors run along it.
+        order: of the axes, outermost first, before the panels.
+        lanes: elements of a vector.
+        least: extent of `axis` below which there are no panels, and the result is None.
+        inner: tiles inside of a panel, as in `Layout.tiles`.
+    """
+    extent = shape[axis]
+    assert isinstance(extent, int), "constants have constant extents"
+    width = panel_width(extent, lanes, least)
+    return Layout(tuple(order), ((axis, width), *inner)) if width else None
+
+
+def panel_width(extent: int, lanes: int, least: int) -> int:
+    """Two vectors, or three or one where the number of vectors is odd; 0 where panels would be mostly padding."""
+    if extent < least:
+        return 0
+    while lanes >= 2 * max(extent, 4):
+        lanes //= 2
+    count = -(-extent // lanes)
+    return lanes * next((k for k in (2, 3) if count % k == 0), 1)
+
+
 def blocked(rank: int, axis: int, width: int) -> Layout:
     """Axes in order with one of them in blocks of `width`, the block innermost (`NCHW16c`)."""
     return Layout(tuple(range(rank)), ((axis, width),))

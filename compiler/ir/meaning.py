@@ -60,6 +60,11 @@ def _tensor(value: Value | None, name: str, known: Known, *, static: bool) -> An
     return Tensor(name, value.type, known(value) if static else None)
 
 
+def typed_operands(op: Op) -> list[Any]:
+    """The operands as the functions of an operator see them where values do not matter; None for those left out."""
+    return [_tensor(v, op.spec.operand_name(k), static_elements, static=False) for k, v in enumerate(op.operands)]
+
+
 def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
     """Result types of an op whose operands all have types.
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from occ.compiler.ir.location import UNKNOWN, Location
 from occ.compiler.ir.types import Type
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.value import Value
 
 if TYPE_CHECKING:
     from occ.compiler.ir.ops.spec import OpSpec
 
 # Plain Python: int, float, str, bool, DType, dims, tuples of these, an ndarray for tensors, or None.
 Attr = Any
+
+
+def frozen(value: Any) -> Hashable:
+    """An attribute as something that can be hashed and compared; unlike types stay unlike."""
+    if isinstance(value, np.ndarray):
+        return (str(value.dtype), value.shape, value.tobytes())
+    if isinstance(value, tuple):
+        return tuple(frozen(v) for v in value)
+    return (type(value).__name__, repr(value))
 
 
 class FuncRef(str):
@@ -223,8 +234,3 @@ def outer_values(region: Region) -> list[Value]:
             if value not in inside:
                 found[value] = None
     return list(found)
-
-
-def is_weight(value: Value | None) -> bool:
-    """Whether the value is a constant of the module."""
-    return isinstance(value, Weight)

@@ -8,6 +8,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, floordiv, product
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.ops.movement import static_dims, static_ints, unflatten
+from occ.compiler.ir.ops.ranks import length, plus, same
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, normalize_axes, show_shape
 from occ.compiler.ir.te import functions as f
@@ -15,7 +16,7 @@ from occ.compiler.ir.te.expr import cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Tensor
 
 
-@op("Col2Im", static=("image_shape", "block_shape"))
+@op("Col2Im", static=("image_shape", "block_shape"), rank=lambda x, size, *_, a: plus(2, length(size)))
 class Col2Im:
     """Overlapping blocks summed into an image: each pixel takes the blocks that cover it (ONNX Col2Im)."""
 
@@ -51,7 +52,7 @@ class Col2Im:
         return acc if acc.dtype == x.dtype else t.map(shape, lambda *i: cast(x.dtype, acc[i]), name="narrow")
 
 
-@op("MaxUnpool", static=("output_shape",))
+@op("MaxUnpool", static=("output_shape",), rank=same)
 class MaxUnpool:
     """Each element at the flat position that MaxPool recorded for it; zeros elsewhere (ONNX MaxUnpool)."""
 
@@ -87,7 +88,7 @@ def _rest(x: Tensor, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(n - m for n, m in zip(shape, x.shape, strict=True))
 
 
-@op("CenterCropPad", static=("shape",))
+@op("CenterCropPad", static=("shape",), rank=same)
 class CenterCropPad:
     """The centre of each axis cut to, or padded with zeros to, a size (ONNX CenterCropPad)."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.layout import in_panels
 from occ.compiler.ir.ops.samples import matrices
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, show_shape
@@ -38,18 +39,25 @@ def matmul(t: Builder, name: str, a_: Tensor, b_: Tensor) -> Tensor:
     return t.sum(shape, [k], product, name="matmul")
 
 
-@op("MatMul", tags=("contraction",), sample=matrices)
+@op("MatMul", tags=("contraction",), sample=matrices, reads="last", writes="last")
 class MatMul:
     """numpy.matmul: 1-D operands are a row on the left and a column on the right, batch axes broadcast."""
+
+    def weight(a_, b_, *, a, lanes):
+        return in_panels(b_.shape, 1, (1, 0), lanes, lanes // 2) if b_.rank == 2 and b_.dtype.is_float else None
 
     def body(t, a_, b_, *, a):
         acc = matmul(t, "MatMul", a_, b_)
         return acc if acc.dtype == a_.dtype else t.map(acc.shape, lambda *i: cast(a_.dtype, acc[i]), name="round")
 
 
-@op("Gemm", tags=("contraction",), sample=matrices)
+@op("Gemm", tags=("contraction",), sample=matrices, reads="rows")
 class Gemm:
     """`alpha * A' @ B' + beta * C`."""
+
+    def weight(a_, b_, c=None, *, a, lanes):
+        axis = 0 if a.transB else 1
+        return in_panels(b_.shape, axis, (axis, 1 - axis), lanes, lanes // 2) if b_.dtype.is_float else None
 
     def body(t, a_, b_, c=None, *, a):
         if a_.rank != 2 or b_.rank != 2:

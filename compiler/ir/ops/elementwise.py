@@ -50,9 +50,7 @@ def elementwise(name: str, fn: Fn, *, with_attributes: bool = False) -> OpSpec:
 
         return t.map(shape, element, name=name.lower())
 
-    return OpSpec(
-        name, {"body": body, "tags": ("elementwise",), "commutes": name in COMMUTATIVE, "sample": SAMPLES.get(name)}
-    )
+    return OpSpec(name, {"body": body, "commutes": name in COMMUTATIVE, "sample": SAMPLES.get(name)})
 
 
 DIVISIONS = ("Div", "Mod")

@@ -9,6 +9,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, is_positive, lower
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
@@ -139,7 +140,7 @@ class ScatterND:
         )
 
 
-@op("Trilu", static=("k",))
+@op("Trilu", static=("k",), rank=same)
 class Trilu:
     def body(t, x, k=None, *, a):
         shift = wrap(0) if k is None else cast(I64, k[(0,) * k.rank])
@@ -153,7 +154,7 @@ class Trilu:
         return t.map(x.shape, element, name="trilu")
 
 
-@op("OneHot", static=("depth",))
+@op("OneHot", static=("depth",), rank=lambda indices, *_, a: indices.rank + 1)
 class OneHot:
     def body(t, indices, depth, values, *, a):
         (n, *_) = static_dims("OneHot", "depth", depth)

@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, exact_quotient, floordiv, product
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.ops.ranks import length, length_of, plus, same, without
 from occ.compiler.ir.ops.samples import alike, of_rank, picture
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes, equal_dims, normalize_axes, normalize_axis, show_shape
@@ -105,7 +106,7 @@ def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -
     return tuple(result)
 
 
-@op("Reshape", static=("shape",), tags=("view",), moves=True)
+@op("Reshape", static=("shape",), tags=("view",), moves=True, rank=length_of(1))
 class Reshape:
     def body(t, data, shape, *, a):
         asked = static_dims("Reshape", "shape", shape)
@@ -121,7 +122,7 @@ class Flatten:
         return reshaped(t, x, (product(x.shape[:axis]), product(x.shape[axis:])), "flatten")
 
 
-@op("Squeeze", static=("axes",), tags=("view",), moves=True)
+@op("Squeeze", static=("axes",), tags=("view",), moves=True, rank=lambda x, axes=None, *, a: without(x, axes))
 class Squeeze:
     def body(t, data, axes=None, *, a):
         if axes is None:
@@ -148,7 +149,7 @@ def _with_axes(t: Builder, x: Tensor, shape: Sequence[Dim], ones: Sequence[int],
     return t.map(shape, element, name=name)
 
 
-@op("Unsqueeze", static=("axes",), tags=("view",), moves=True)
+@op("Unsqueeze", static=("axes",), tags=("view",), moves=True, rank=lambda x, axes, *, a: plus(x.rank, length(axes)))
 class Unsqueeze:
     def body(t, data, axes, *, a):
         listed = static_ints("Unsqueeze", "axes", axes)
@@ -159,7 +160,7 @@ class Unsqueeze:
         return t.map(shape, lambda *i: data[tuple(e for k, e in enumerate(i) if k not in new)], name="unsqueeze")
 
 
-@op("Identity", tags=("view", "elementwise"), moves=True)
+@op("Identity", tags=("view",), moves=True)
 class Identity:
     def infer(x, *, a):
         return x.type
@@ -180,6 +181,10 @@ class Transpose:
 
 @op("Expand", static=("shape",), moves=True)
 class Expand:
+    def rank(x, shape, *, a):
+        asked = length(shape)
+        return None if asked is None else max(x.rank, asked)
+
     def body(t, x, shape, *, a):
         asked = static_dims("Expand", "shape", shape)
         return t.map(broadcast_shapes(x.shape, asked, op="Expand"), x_at(x), name="expand")
@@ -190,7 +195,7 @@ def x_at(x: Tensor) -> Any:
     return lambda *i: x.at(i)
 
 
-@op("Tile", static=("repeats",))
+@op("Tile", static=("repeats",), rank=same, writes="any")
 class Tile:
     def body(t, x, repeats, *, a):
         times = static_dims("Tile", "repeats", repeats)
@@ -204,7 +209,7 @@ class Tile:
         )
 
 
-@op("Concat", sample=alike)
+@op("Concat", sample=alike, writes="any", joins=True)
 class Concat:
     def body(t, *xs, a):
         axis = normalize_axis(a.axis, xs[0].rank, "Concat")
@@ -242,7 +247,7 @@ def split_sizes(total: Dim, sizes: Tensor | None, a: SimpleNamespace) -> tuple[D
     return (*(each,) * (count - 1), total - each * (count - 1))
 
 
-@op("Split", static=("split",))
+@op("Split", static=("split",), rank=same, writes="any")
 class Split:
     def body(t, x, split=None, *, a):
         axis = normalize_axis(a.axis, x.rank, "Split")
@@ -277,7 +282,7 @@ def slice_axis(size: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
     return first, dim.maximum(ceildiv(first - last, -step), 0)
 
 
-@op("Slice", static=("starts", "ends", "axes", "steps"), moves=True)
+@op("Slice", static=("starts", "ends", "axes", "steps"), moves=True, rank=same, writes="any")
 class Slice:
     def body(t, data, starts, ends, axes=None, steps=None, *, a):
         begin, end = static_dims("Slice", "starts", starts), static_dims("Slice", "ends", ends)
@@ -300,7 +305,7 @@ class Slice:
         )
 
 
-@op("Pad", static=("pads", "axes"))
+@op("Pad", static=("pads", "axes"), rank=same, writes="any")
 class Pad:
     def body(t, data, pads, constant_value=None, axes=None, *, a):
         listed = static_dims("Pad", "pads", pads)

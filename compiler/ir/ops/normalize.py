@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from occ.compiler.ir.dim import floordiv
+from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
 from occ.compiler.ir.ops.samples import per_channel, picture
 from occ.compiler.ir.ops.spec import op
@@ -15,7 +16,7 @@ from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, where, 
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
-@op("BatchNormalization", sample=per_channel)
+@op("BatchNormalization", sample=per_channel, writes="any")
 class BatchNormalization:
     """`scale * (x - mean) / sqrt(var + epsilon) + bias` per channel.
 
@@ -68,7 +69,7 @@ def _kept(axes: Sequence[int]) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
     return index
 
 
-@op("LayerNormalization")
+@op("LayerNormalization", reads="last")
 class LayerNormalization:
     """`(x - mean) / sqrt(var + epsilon) * scale + bias` over the axes from `axis` on; also mean and inverse deviation."""
 
@@ -85,7 +86,7 @@ class LayerNormalization:
         return t.map(x.shape, element, name="layer_norm"), mean, inverse
 
 
-@op("RMSNormalization")
+@op("RMSNormalization", reads="last")
 class RMSNormalization:
     """`x / sqrt(mean(x * x) + epsilon) * scale` over the axes from `axis` on."""
 
@@ -102,7 +103,7 @@ class RMSNormalization:
         )
 
 
-@op("InstanceNormalization", sample=per_channel)
+@op("InstanceNormalization", sample=per_channel, reads="rows")
 class InstanceNormalization:
     def body(t, x, scale, bias, *, a):
         axes = tuple(range(2, x.rank))
@@ -117,7 +118,7 @@ class InstanceNormalization:
         return t.map(x.shape, element, name="instance_norm")
 
 
-@op("LRN", sample=picture)
+@op("LRN", sample=picture, writes="any")
 class LRN:
     """`x / (bias + alpha/size * sum of squares over a window of channels) ** beta`."""
 
@@ -139,7 +140,7 @@ class LRN:
         return t.map(x.shape, element, name="lrn")
 
 
-@op("LpNormalization")
+@op("LpNormalization", reads="last")
 class LpNormalization:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "LpNormalization")
@@ -157,7 +158,7 @@ class LpNormalization:
         return t.map(x.shape, element, name="lp_norm")
 
 
-@op("GroupNormalization")
+@op("GroupNormalization", rank=same, reads="rows")
 class GroupNormalization:
     """`(x - mean) / sqrt(var + epsilon)` per group of channels, then scale and bias per channel."""
 
@@ -182,7 +183,7 @@ class GroupNormalization:
         return t.map(x.shape, element, name="group_norm")
 
 
-@op("MeanVarianceNormalization")
+@op("MeanVarianceNormalization", reads="rows")
 class MeanVarianceNormalization:
     def body(t, x, *, a):
         axes = tuple(k % x.rank for k in (a.axes or (0, 2, 3)))

@@ -9,6 +9,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Sym, lower, upper
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import static_dims, static_ints
+from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import normalize_axis
 from occ.compiler.ir.te import functions as f
@@ -47,7 +48,7 @@ def _cumulative(name: str, combine: str, neutral: int) -> OpSpec:
                 step *= 2
         return value if dtype == x.dtype else t.map(x.shape, lambda *i: cast(x.dtype, value[i]), name="narrow")
 
-    return OpSpec(name, {"body": body, "static": ("axis",)})
+    return OpSpec(name, {"body": body, "static": ("axis",), "rank": same})
 
 
 def _doubled(t: Builder, x: Tensor, k: int, step: int, combine: str, *, reverse: bool) -> Tensor:
@@ -71,7 +72,7 @@ def _by_reduction(t: Builder, x: Tensor, k: int, combine: str, neutral: Expr, *,
     return t.reduce("sum" if combine == "add" else "prod", x.shape, [x.shape[k]], element, name="running")
 
 
-@op("TopK", static=("K",))
+@op("TopK", static=("K",), rank=same)
 class TopK:
     """The k extreme elements: each element's rank is how many come before it, ties in order of position; NaN is greatest."""
 
@@ -141,7 +142,7 @@ class ReverseSequence:
         return t.map(x.shape, element, name="reversed")
 
 
-@op("TensorScatter")
+@op("TensorScatter", rank=same)
 class TensorScatter:
     """A cache with `update` written from position `write_indices[b]` on along `axis`, around the end if circular."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from occ.compiler.diagnostics import Unresolved
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import BOOL
+from occ.compiler.ir.ops.ranks import without
 from occ.compiler.ir.ops.samples import of_rank, picture
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import normalize_axes, normalize_axis
@@ -77,6 +78,10 @@ def _float(x: Expr, fn: Step) -> Expr:
     return fn(x) if x.dtype.is_float else cast(x.dtype, fn(cast(f.compute_type(x.dtype), x)))
 
 
+def _rank(data: Tensor, axes: Tensor | None = None, *, a: SimpleNamespace) -> int | None:
+    return data.rank if a.keepdims else without(data, axes)
+
+
 def _reduction(name: str) -> OpSpec:
     kind, before, after = REDUCTIONS[name]
 
@@ -89,10 +94,10 @@ def _reduction(name: str) -> OpSpec:
         done = _map(t, acc, lambda s: cast(data.dtype, after(s)), "done")
         return done
 
-    return OpSpec(name, {"body": body, "static": ("axes",)})
+    return OpSpec(name, {"body": body, "static": ("axes",), "rank": _rank, "writes": "any"})
 
 
-@op("ReduceMean", static=("axes",))
+@op("ReduceMean", static=("axes",), rank=_rank, writes="any")
 class ReduceMean:
     def body(t, data, axes=None, *, a):
         over = static_axes("ReduceMean", data, axes, noop_if_empty=bool(a.noop_with_empty_axes))
@@ -101,7 +106,7 @@ class ReduceMean:
         return _map(t, acc, lambda s: cast(data.dtype, s / n), "mean")
 
 
-@op("ReduceLogSumExp", static=("axes",))
+@op("ReduceLogSumExp", static=("axes",), rank=_rank, writes="any")
 class ReduceLogSumExp:
     def body(t, data, axes=None, *, a):
         over = static_axes("ReduceLogSumExp", data, axes, noop_if_empty=bool(a.noop_with_empty_axes))
@@ -161,7 +166,7 @@ def softmax_parts(t: Builder, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Ten
     return shifted, e, over_axes(t, "sum", e, [axis], lambda v: v)
 
 
-@op("Softmax", sample=of_rank(2))
+@op("Softmax", sample=of_rank(2), reads="last")
 class Softmax:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "Softmax")
@@ -169,7 +174,7 @@ class Softmax:
         return t.map(x.shape, lambda *i: cast(x.dtype, e[i] / total[_drop(i, [axis])]), name="softmax")
 
 
-@op("LogSoftmax")
+@op("LogSoftmax", reads="last")
 class LogSoftmax:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "LogSoftmax")
@@ -193,7 +198,7 @@ def _global_axes(x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, x.rank))
 
 
-@op("GlobalAveragePool", sample=picture)
+@op("GlobalAveragePool", sample=picture, writes="any")
 class GlobalAveragePool:
     def body(t, x, *, a):
         acc = over_axes(t, "sum", x, _global_axes(x), f.in_acc)
@@ -201,13 +206,13 @@ class GlobalAveragePool:
         return _map(t, acc, lambda s: cast(x.dtype, s / n), "mean")
 
 
-@op("GlobalMaxPool", sample=picture)
+@op("GlobalMaxPool", sample=picture, writes="any")
 class GlobalMaxPool:
     def body(t, x, *, a):
         return over_axes(t, "max", x, _global_axes(x), lambda e: e)
 
 
-@op("GlobalLpPool", sample=picture)
+@op("GlobalLpPool", sample=picture, writes="any")
 class GlobalLpPool:
     def body(t, x, *, a):
         acc = over_axes(

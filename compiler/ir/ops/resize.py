@@ -14,6 +14,7 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, floordiv
 from occ.compiler.ir.dtype import F64, I32, I64
 from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import normalize_axes
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
@@ -239,7 +240,7 @@ def along_axis(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tens
     return _nearest(t, x, r, a) if a.mode == "nearest" else _interpolated(t, x, r, a)
 
 
-@op("Resize", static=("roi", "scales", "sizes"))
+@op("Resize", static=("roi", "scales", "sizes"), rank=same, writes="any")
 class Resize:
     def body(t, x, roi=None, scales=None, sizes=None, *, a):
         if a.mode not in ("nearest", "linear", "cubic"):

@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
+from occ.compiler.ir.ops.ranks import length_of
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import equal_dims, show_shape
@@ -151,7 +152,7 @@ def _nearest(
     return t.map(shape, element, name="grid_sample")
 
 
-@op("AffineGrid", static=("size",))
+@op("AffineGrid", static=("size",), rank=length_of(1))
 class AffineGrid:
     """Positions of a regular grid under an affine map, x first (ONNX AffineGrid)."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim, normalize_axis
 from occ.compiler.ir.types import TensorType
@@ -37,7 +38,7 @@ class Unique:
         return TensorType(x.dtype, shape), rows, TensorType(I64, (x.shape[axis],)), rows
 
 
-@op("Compress", host="Compress")
+@op("Compress", host="Compress", rank=same)
 class Compress:
     """The elements, or slices along an axis, where a condition holds."""
 
@@ -58,7 +59,7 @@ class NonMaxSuppression:
         return TensorType(I64, (data_dim(0), 3))
 
 
-@op("Dropout", host="Dropout")
+@op("Dropout", host="Dropout", rank=same)
 class Dropout:
     """In training, zeroes elements at random and scales the others; else nothing, and then it is removed."""
 

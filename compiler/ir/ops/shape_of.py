@@ -13,6 +13,7 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum
 from occ.compiler.ir.dtype import I64, from_numpy
 from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.ranks import fixed, length_of
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 
@@ -39,7 +40,7 @@ class Size:
         return t.map([], lambda: wrap(data.type.size), name="size")
 
 
-@op("ConstantOfShape", static=("input",))
+@op("ConstantOfShape", static=("input",), rank=length_of(0))
 class ConstantOfShape:
     def body(t, shape, *, a):
         value = np.zeros(1, np.float32) if a.value is None else a.value
@@ -65,7 +66,7 @@ def range_size(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Di
     return maximum(ceildiv(span, abs(delta)), 0)
 
 
-@op("Range", static=("start", "limit", "delta"))
+@op("Range", static=("start", "limit", "delta"), rank=fixed(1))
 class Range:
     def body(t, start, limit, delta, *, a):
         ends = []

@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F64, I64
 from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.ranks import fixed, same
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, call, cast, equal, literal, maximum, where, wrap
@@ -40,7 +41,7 @@ def _window(name: str, coefficients: tuple[float, ...]) -> OpSpec:
 
         return t.map([n], element, name="window")
 
-    return OpSpec(name, {"body": body, "static": ("size",)})
+    return OpSpec(name, {"body": body, "static": ("size",), "rank": fixed(1)})
 
 
 def _turns(t: Builder, n: Dim) -> tuple[Tensor, Tensor]:
@@ -86,7 +87,7 @@ def fourier(
     return element
 
 
-@op("DFT", static=("dft_length", "axis"))
+@op("DFT", static=("dft_length", "axis"), rank=same)
 class DFT:
     """Discrete Fourier transform along an axis; real and imaginary parts lie on the last axis (ONNX DFT 20)."""
 
@@ -126,7 +127,7 @@ class DFT:
         return t.map(shape, element, name="dft")
 
 
-@op("STFT", static=("frame_step", "frame_length"))
+@op("STFT", static=("frame_step", "frame_length"), rank=fixed(4))
 class STFT:
     """Fourier transforms of overlapping frames of `[batch, length, 1 or 2]`, each times a window."""
 
@@ -155,7 +156,7 @@ class STFT:
         )
 
 
-@op("MelWeightMatrix", static=("num_mel_bins", "dft_length"))
+@op("MelWeightMatrix", static=("num_mel_bins", "dft_length"), rank=fixed(2))
 class MelWeightMatrix:
     """Triangular filters at equal steps of the mel scale (ONNX MelWeightMatrix)."""
 

@@ -9,11 +9,11 @@ checks that trip over it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx.defs import OpSchema
@@ -21,8 +21,13 @@ from onnx.defs import OpSchema
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import Kernel
+from occ.compiler.ir.layout import Layout
+from occ.compiler.ir.ops.ranks import Rank
 from occ.compiler.ir.ops.samples import Sample
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+
+if TYPE_CHECKING:
+    from occ.compiler.ir.access import Access
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
 MEANINGS = ("body", "composite", "host", "region", "kernel")
@@ -83,6 +88,16 @@ class OpSpec:
         pure: whether the same operands give the same results; False for what draws random numbers.
         commutes: whether the order of the operands does not matter; patterns try each.
         moves: whether the elements of the result are elements of the first operand, moved or chosen among.
+        rank: `rank(*operands, a=attributes)` returns the rank of the results, or None, where only the data decide the shape.
+        reads: the order of axes in memory in which it reads fastest. `any` (what nothing is stated of): all are alike;
+            `channels`: the first operand has axis 1 last; `last`: the last axis of each operand is innermost; `rows`: the
+            first operand is row-major. Or a function of `(*operands, a=attributes)` that returns one of these.
+        writes: the order in which it writes, likewise. `any` (what nothing is stated of, if the body is elementwise): that
+            of its operands, or what its reader wants; `channels`: axis 1 last; `last`: rows, or what its reader wants with
+            the last axis innermost; `rows` (what nothing is stated of).
+        weight: `weight(*operands, a=attributes, lanes=elements of a vector)` returns the layout that the second operand
+            shall have if it is a constant, or None.
+        joins: whether the result is the operands side by side along `axis`, so that they may be computed where it lies.
         sample: shapes of random operands that fit, see `samples`; None where any that broadcast do.
         limits: what it needs, for the reference.
         operands, signature: operands of operators that `onnx.defs` does not know.
@@ -100,6 +115,11 @@ class OpSpec:
     pure: bool = True
     commutes: bool = False
     moves: bool = False
+    rank: Rank | None = None
+    reads: str | Callable[..., str] = ""
+    writes: str | Callable[..., str] = ""
+    weight: Callable[..., Layout | None] | None = None
+    joins: bool = False
     sample: Sample | None = None
     limits: str = ""
     signature: FormalSignature | None = None
@@ -111,6 +131,7 @@ class OpSpec:
         self.static = frozenset(fields.get("static", ()))
         self.tags = frozenset(fields.get("tags", ()))
         self.doc: str = fields.get("__doc__") or ""
+        self.accesses: dict[Hashable, Access] = {}  # what `access` has found
         self._operand_names: tuple[str, ...] = fields.get("operands", ())
         for key in _PLAIN & fields.keys():
             setattr(self, key, fields[key])

@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv
 from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.samples import convolved, picture
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, show_shape
@@ -138,6 +139,27 @@ def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace)
 class Conv:
     """ONNX Conv: `out[n, o, y...] = b[o] + sum over c, k of x[n, c, y*s + k*d - pad] * w[o, c, k...]`, in groups."""
 
+    def reads(x, w, *_, a):
+        """Vectors run along the channels, or along rows where there are groups, or few channels to fill one."""
+        if a.group > 1:
+            return "channels" if w.shape[:2] == (a.group, 1) else "rows"
+        few = isinstance(w.shape[0], int) and w.shape[0] < 8
+        return "rows" if few and any(k != 1 for k in w.shape[2:]) else "channels"
+
+    writes = reads
+
+    def weight(x, w, *_, a, lanes):
+        if not w.dtype.is_float:
+            return None
+        taps = tuple(range(2, w.rank))
+        if a.group > 1:
+            return Layout((*range(1, w.rank), 0)) if w.shape[1] == 1 else None
+        # Channels innermost for channels-last inputs; taps innermost where channels are few and lie apart.
+        wide = x.type.layout.is_permuted or not isinstance(x.shape[1], int) or x.shape[1] >= 8
+        # Fewer than 8 channels do not fill a vector: those kernels run along rows.
+        least = 8 if any(w.shape[k] != 1 for k in taps) else 2
+        return in_panels(w.shape, 0, (0, *taps, 1) if wide else (0, 1, *taps), lanes, least)
+
     def body(t, x, w, b=None, *, a):
         acc = convolution(t, "Conv", x, w, a)
         if b is None and acc.dtype == x.dtype:
@@ -232,7 +254,7 @@ def _reachable_end(x: Tensor, win: Window) -> tuple[Dim, ...]:
     return tuple(ends)
 
 
-@op("MaxPool", moves=True, sample=picture)
+@op("MaxPool", moves=True, sample=picture, writes="channels")
 class MaxPool:
     """ONNX MaxPool; `Indices` are flat positions in the input, row-major (or column-major) over all axes."""
 
@@ -288,7 +310,7 @@ def _max_positions(
     return t.map(shape, flat, name="indices")
 
 
-@op("AveragePool", sample=picture)
+@op("AveragePool", sample=picture, writes="channels")
 class AveragePool:
     """ONNX AveragePool; without `count_include_pad` the divisor is the number of taps inside the input."""
 
@@ -326,7 +348,7 @@ def _taps_inside(x: Tensor, win: Window, pos: Sequence[Expr], *, include_pad: in
     return count
 
 
-@op("LpPool", sample=picture)
+@op("LpPool", sample=picture, writes="channels")
 class LpPool:
     def body(t, x, *, a):
         win = _pool_kernel(x, a, "LpPool")

@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.layout import panel_width
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.own.strassen import combined_weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
-from occ.compiler.passes.layout.layout_weights import panel_width
 
 # Measured on Zen 5, whole networks on one thread against plain products: 1.10 with 128 rows, 1.11 with 197, weights of 768 x 768
 # and more. Before panels were fetched ahead: 0.98 with 64 rows; 1.03 with 1500 rows and weights of 384 x 384 and more.

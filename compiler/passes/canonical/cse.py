@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import Op, Region, frozen
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -66,12 +64,3 @@ def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
                 value.name = name
             merged += 1
     return merged
-
-
-def frozen(value: Any) -> Hashable:
-    """An attribute as something that can be hashed and compared; unlike types stay unlike."""
-    if isinstance(value, np.ndarray):
-        return (str(value.dtype), value.shape, value.tobytes())
-    if isinstance(value, tuple):
-        return tuple(frozen(v) for v in value)
-    return (type(value).__name__, repr(value))

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from occ.compiler.interp.graph import Interpreter
+from occ.compiler.ir.access import access
 from occ.compiler.ir.late import is_late
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
@@ -48,7 +49,7 @@ class Fold(Pass):
     def _is_worth_folding(self, op: Op) -> bool:
         if not op.results or not op.inputs or op.regions:
             return False
-        if op.spec.is_internal and "elementwise" not in op.spec.tags:
+        if op.spec.is_internal and not access(op).elementwise:
             return False
         if op.spec.body is None or not all(isinstance(v, Weight) for v in op.inputs):
             return False

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from occ.compiler.ir.access import access
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
@@ -33,7 +34,7 @@ class Fuse(Pass):
     """
 
     max_ops: int = 32
-    lazy_transpose: bool = False  # leave Transpose alone: a later pass makes it a view
+    lazy_transpose: bool = False  # leave Transpose and its like alone: a later pass makes them views
 
     name: ClassVar[str] = "fuse"
 
@@ -63,7 +64,7 @@ class Fuse(Pass):
 
     def _facts(self, op: Op, known: dict[Hashable, Facts]) -> Facts:
         """The facts of an op; networks repeat themselves, so those of its like are kept."""
-        if self.lazy_transpose and op.name == "Transpose":
+        if self.lazy_transpose and access(op).permutation is not None:
             return Facts(OPAQUE)
         inputs = list(dict.fromkeys(op.inputs))
         key = likeness([op], inputs, op.results)

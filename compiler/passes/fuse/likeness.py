@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from occ.compiler.ir.meaning import static_elements
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, frozen
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.passes.canonical.cse import frozen
 
 
 def likeness(ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> Hashable:

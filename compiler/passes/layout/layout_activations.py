@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from occ.compiler.ir.access import ANY, CHANNELS, LAST, ROWS, access, reads, writes
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.layout import ROW, Layout, channels_last
 from occ.compiler.ir.module import Module
@@ -16,26 +17,6 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 
 Order = tuple[int, ...]
-
-# vectors along the channels, which lie last
-_WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool", "phases", "winograd", "conv_dot"}
-_FOLLOW = {
-    "Concat",
-    "join",
-    "Slice",
-    "Split",
-    "Pad",
-    "Resize",
-    "Upsample",
-    "BatchNormalization",
-    "LRN",
-    "Tile",
-}  # any order will do
-_ROWS = {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}  # sums over whole planes
-_LAST = {
-    "MatMul", "strassen", "matmul_dot", "row_range", "row_codes", "Softmax", "LogSoftmax", "LayerNormalization",
-    "RMSNormalization", "LpNormalization",
-}  # read along the last axis  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,9 +69,8 @@ class _Chooser:
     def op(self, op: Op) -> None:
         """Choose the layout of what an op gives, and bring its operands into the layouts that it takes."""
         inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
-        names = {o.name for o in inner}
         takes_any = op.name == "fuse" or (op.spec.body is not None and not op.regions and "view" not in op.spec.tags)
-        if op.name == "Transpose" and self._transpose(op):
+        if takes_any and op.name != "fuse" and self._transpose(op):
             return
         if "view" in op.spec.tags and op.operands and op.operands[0] is not None:
             self._view(op)
@@ -100,14 +80,17 @@ class _Chooser:
                 self.need_rows(op, k)
             return
         for o in inner:
-            if o.name in _LAST:
-                for k in range(2 if o.name == "MatMul" else 1):
-                    self._need_last(op, o, k)
-            elif (o.name in _ROWS or _runs_along_rows(o)) and (j := self._outer(op, o, 0)) is not None:
-                self.need_rows(op, j)
-            elif o.name in ("Conv", "winograd", "conv_dot", "Gemm"):
-                self._need_channels(op, o)
-        self._follow(op, inner, names)
+            match reads(o):
+                case "last":
+                    for k in range(len(o.operands)):
+                        self._need_last(op, o, k)
+                case "channels":
+                    self._need_channels(op, o)
+                case "rows" if (j := self._outer(op, o, 0)) is not None:
+                    self.need_rows(op, j)
+                case _:
+                    pass
+        self._follow(op, {writes(o) for o in inner})
 
     # operands
 
@@ -159,15 +142,14 @@ class _Chooser:
         value = None if j is None else op.operands[j]
         if j is None or value is None:
             return
-        if inner.name == "Gemm":
-            self.need_rows(op, j)
-        elif (wide := value.tensor.dims[1]) and (not isinstance(wide, int) or wide >= 8):
+        wide = value.tensor.dims[1]
+        if not isinstance(wide, int) or wide >= 8:
             self._need(op, j, channels_last(value.tensor.rank))
 
     # results
 
-    def _follow(self, op: Op, inner: Sequence[Op], names: set[str]) -> None:
-        layout = self._result_layout(op, inner, names)
+    def _follow(self, op: Op, written: set[str]) -> None:
+        layout = self._result_layout(op, written)
         for k, r in enumerate(op.results):
             if not _ranked(r) or r in self.captured or r.tensor.rank != len(layout.order):
                 continue
@@ -181,19 +163,14 @@ class _Chooser:
                 assert given is not None
                 arg.type = given.type
 
-    def _result_layout(self, op: Op, inner: Sequence[Op], names: set[str]) -> Layout:
+    def _result_layout(self, op: Op, written: set[str]) -> Layout:
         result = op.results[0] if op.results else None
         if result is None or not _ranked(result) or result.tensor.rank < 3:
             return ROW
         rank = result.tensor.rank
-        if names & _WINDOWS:
-            return ROW if any(_runs_along_rows(o) for o in inner) else channels_last(rank)
-        if not all(
-            "elementwise" in o.spec.tags
-            or o.name in _FOLLOW
-            or o.name.startswith(("Reduce", "Global", "yield", "dims"))
-            for o in inner
-        ):
+        if CHANNELS in written:
+            return channels_last(rank)
+        if written != {ANY}:
             return ROW
         sizes = [v for v in op.operands if v is not None and _ranked(v) and v.tensor.rank == rank]
         moved = [v for v in sizes if v.tensor.layout.is_permuted]
@@ -207,16 +184,17 @@ class _Chooser:
 
     def _transpose(self, op: Op) -> bool:
         """A Transpose moves no bytes: its result is the operand under permuted axes."""
-        value = op.operands[0]
+        perm = access(op).permutation
+        value = next(iter(op.inputs), None)
         if (
-            value is None
+            perm is None
+            or value is None
             or isinstance(value, Weight)
             or not isinstance(value.type, TensorType)
             or op.result in self.captured
         ):
             return False
         rank = value.tensor.rank
-        perm = [p % rank for p in op.a.perm] if op.a.perm is not None else list(range(rank))[::-1]
         order = value.tensor.layout.order or tuple(range(rank))
         self._show(op, value, _order(tuple(perm.index(k) for k in order)), {"transposed": 1})
         return True
@@ -243,17 +221,6 @@ class _Chooser:
         )
         self.rw.exchange(op, made)
         self.views += 1
-
-
-def _runs_along_rows(op: Op) -> bool:
-    """Whether vectors of a convolution run along rows of the picture: it has groups, or few channels to fill a vector."""
-    w = op.operands[1] if op.name == "Conv" else None
-    if w is None:
-        return False
-    if op.a.group > 1:
-        return w.tensor.dims[:2] != (op.a.group, 1)
-    few = isinstance(w.tensor.dims[0], int) and w.tensor.dims[0] < 8
-    return few and any(k != 1 for k in w.tensor.dims[2:])
 
 
 def _order(order: Order) -> Layout:
@@ -328,17 +295,13 @@ def _absorb(body: Region, rw: Rewriter) -> int:
             views.append(maker)
             value = maker.operands[0]
             assert value is not None
-        if maker is None or len(value.uses) != 1 or not _can_write_any(maker) or len(maker.results) != 1:
+        if maker is None or len(value.uses) != 1 or not _written(value) <= {ANY, LAST} or len(maker.results) != 1:
             continue
         source = op.operands[0]
         assert source is not None
         for view in views:  # from the reader back to the producer
             layout = None if layout is None else _before(view, layout)
-        if layout is None or (
-            _has(maker, {"MatMul", "matmul_dot", "attend"})
-            and layout.order
-            and layout.order[-1] != value.tensor.rank - 1
-        ):
+        if layout is None or (LAST in _written(value) and layout.order and layout.order[-1] != value.tensor.rank - 1):
             continue
         value.type = value.tensor.with_layout(layout)
         if maker.name == "fuse":
@@ -373,16 +336,17 @@ def _before(view: Op, layout: Layout) -> Layout | None:
     return None if order is None else _order(order)
 
 
-def _can_write_any(op: Op) -> bool:
-    """Whether an op may write its result in another order: elementwise ops, and products, which run along the last axis."""
-    inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
-    following = _FOLLOW | {"MatMul", "matmul_dot", "yield", "dims"}
-    return _has(op, {"attend"}) or all("elementwise" in o.spec.tags or o.name in following for o in inner)
-
-
-def _has(op: Op, names: set[str]) -> bool:
-    inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
-    return any(o.name in names for o in inner)
+def _written(value: Value) -> set[str]:
+    """The orders in which what computes a value writes: in a region, those of the ops that decide its result."""
+    maker = value.defining_op
+    if maker is None or (maker.regions and maker.name != "fuse"):
+        return {ROWS}
+    if maker.name == "fuse":
+        return _written(maker.regions[0].yields[maker.results.index(value)])
+    order = writes(maker)
+    inside = [v for v in maker.inputs if v.defining_op is not None and v.defining_op.parent is maker.parent]
+    follows = order == ANY and maker.parent is not None and maker.parent.owner is not None
+    return {order}.union(*(_written(v) for v in inside)) if follows else {order}
 
 
 def _ranked(value: Value) -> bool:

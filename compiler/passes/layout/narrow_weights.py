@@ -52,11 +52,10 @@ def _is_streamed(w: Weight) -> bool:
 
 
 def _rows(op: Op) -> int:
-    """Rows of the first operand of a product; 0 if they are not known, or the op is no product."""
-    x = op.operands[0] if op.operands else None
-    if op.name not in ("MatMul", "Gemm") or x is None or not x.tensor.rank:
+    """Rows of the product of some rows by a matrix; 0 if they are not known, or the op is no product of weights."""
+    if op.spec.weight is None or "contraction" not in op.spec.tags:
         return 0
-    rows = x.tensor.dims[1] if op.name == "Gemm" and op.a.transA else product(x.tensor.dims[:-1])
+    rows = product(op.result.tensor.dims[:-1])
     return rows if isinstance(rows, int) else 0
 
 

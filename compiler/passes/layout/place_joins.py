@@ -10,6 +10,7 @@ from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.ops.movement import Concat
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Scatter
 from occ.compiler.ir.value import Value, Weight
@@ -117,7 +118,7 @@ def _updates_in_place(maker: Op) -> bool:
 
 def _copy_all(join: Op, rw: Rewriter) -> int:
     """Make a Concat of a join."""
-    made = Op("Concat", join.operands, join.attrs, [join.result.type], result_names=[join.result.name], loc=join.loc)
+    made = Op(Concat.name, join.operands, join.attrs, [join.result.type], result_names=[join.result.name], loc=join.loc)
     rw.exchange(join, made)
     return 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from occ.compiler.ir.access import access
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, outer_values
 from occ.compiler.ir.rewriter import Rewriter
@@ -62,7 +63,7 @@ def is_kernel(op: Op) -> bool:
     """Whether an op is computed by kernels that know of strides, or is a join."""
     if op.name in ("fuse", "pack"):
         return True
-    apart = op.regions or op.name == "Transpose" or op.spec.tags & {"view", "shape"}
+    apart = op.regions or op.spec.tags & {"view", "shape"} or access(op).permutation is not None
     return op.spec.body is not None and not apart
 
 
@@ -87,7 +88,7 @@ class _Joins:
         self.done: list[Op] = []
 
     def run(self) -> int:
-        return sum(self._try(op) for op in list(self.claims.body) if op.name == "Concat")
+        return sum(self._try(op) for op in list(self.claims.body) if op.spec.joins)
 
     def _try(self, op: Op) -> bool:
         if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":

@@ -32,7 +32,7 @@ class AttendScores:
         return t.sum([*q.shape[:-1], k.shape[-1]], [q.shape[-1]], product, role=ATTENTION["scores"])
 
 
-@op("attend", tags=("contraction",))
+@op("attend", tags=("contraction",), writes="last")
 class Attend:
     """`Softmax(scores) @ v` along the last axis, for `scores : f32[.., S, K]` and `v : f32[.., K, D]`.
 

@@ -40,7 +40,7 @@ class Yield:
         return ()
 
 
-@op("dims", tags=("shape",))
+@op("dims", tags=("shape",), writes="any")
 class Dims:
     """A tensor of sizes that follow from the shapes of the inputs: what is left of Shape -> Gather -> Concat."""
 
@@ -53,7 +53,7 @@ class Dims:
         )
 
 
-@op("phases")
+@op("phases", writes="channels")
 class Phases:
     """`out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f` on each axis, `f` row-major over the axes."""
 
@@ -77,7 +77,7 @@ class Pack:
         return t.map(x.shape, lambda *i: x[i], name="pack")
 
 
-@op("join")
+@op("join", writes="any", joins=True)
 class Join:
     """Concat of operands that lie in the memory of the result."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dtype import BF16, F32, I8, I32, U8, DType
+from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import broadcast_shapes
@@ -15,7 +16,7 @@ from occ.compiler.ir.te.roles import CONV
 _LEAST_RANGE = 1e-30  # of a row: smaller ones, of equal elements as a rule, are in fewer steps
 
 
-@op("fma", tags=("elementwise",))
+@op("fma")
 class Fma:
     """`x * y + z`, rounded once."""
 
@@ -24,7 +25,7 @@ class Fma:
         return t.map(shape, lambda *i: call("fma", x.at(i), y.at(i), z.at(i)), name="fma")
 
 
-@op("saturate", tags=("elementwise",))
+@op("saturate")
 class Saturate:
     """The integers of type `to` nearest to `x`, halves to even, plus `zero`; finite values beyond its range saturate.
 
@@ -58,7 +59,7 @@ def _sums_in(w: Tensor) -> DType:
     return F32 if w.dtype == BF16 else I32
 
 
-@op("conv_dot", tags=("contraction",))
+@op("conv_dot", tags=("contraction",), reads="channels", writes="channels")
 class ConvDot:
     """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
 
@@ -66,6 +67,11 @@ class ConvDot:
     others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
     `[O, C/2, 2, k...]`, the sums are f32, and there is no `total`.
     """
+
+    def weight(x, w, *_, a, lanes):
+        if a.group != 1:
+            return Layout((*range(1, w.rank), 0))
+        return in_panels(w.shape, 0, (0, *range(3, w.rank), 1, 2), lanes, 1, ((2, w.shape[2]),))
 
     def body(t, x, w, total=None, *, a):
         grouped = a.group == 1
@@ -92,12 +98,15 @@ class ConvDot:
         return acc if total is None else t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
 
 
-@op("matmul_dot", tags=("contraction",))
+@op("matmul_dot", tags=("contraction",), reads="last", writes="last")
 class MatmulDot:
     """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`; `total` has the sums of its columns.
 
     Of bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
     """
+
+    def weight(x, w, *_, a, lanes):
+        return in_panels(w.shape, 2, (2, 0, 1), lanes, 1, ((1, w.shape[1]),))
 
     def body(t, x, w, total=None, zero=None, *, a):
         shift = 128 if x.dtype == I8 else 0
@@ -122,7 +131,7 @@ class MatmulDot:
         return t.map(acc.shape, element, name="sums")
 
 
-@op("row_range")
+@op("row_range", reads="last")
 class RowRange:
     """The least and the greatest element of each row, `[.., K]` --> `[.., 2]`; NaN where a row has one."""
 
@@ -132,7 +141,7 @@ class RowRange:
         return t.map((*rows, 2), lambda *i: where(i[-1] < 1, low[i[:-1]], high[i[:-1]]), name="range")
 
 
-@op("row_codes")
+@op("row_codes", reads="last")
 class RowCodes:
     """The elements of each row in 255 steps from its least one to its greatest, as u8; `between` is their `row_range`."""
 

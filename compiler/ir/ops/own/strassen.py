@@ -13,6 +13,7 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import ceildiv
+from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, minimum, where, wrap
@@ -58,7 +59,7 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
-@op("strassen", tags=("contraction",))
+@op("strassen", tags=("contraction",), reads="last")
 class Strassen:
     """`x @ w` for `x : f32[.., M, K]` and `u`, the `combined_weight` of `w : f32[K, N]` for `width`.
 
@@ -67,6 +68,9 @@ class Strassen:
     """
 
     operands = ("x", "u")
+
+    def weight(x, u, *, a, lanes):
+        return Layout((2, 0, 1), ((2, a.width),))
 
     def body(t, x, u, *, a):
         *batch, m, k = x.shape

@@ -14,6 +14,7 @@ from math import prod, sqrt
 import numpy as np
 
 from occ.compiler.ir.dim import ceildiv
+from occ.compiler.ir.layout import in_panels
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, literal, where
@@ -101,9 +102,12 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
-@op("winograd", tags=("contraction",))
+@op("winograd", tags=("contraction",), reads="channels", writes="channels")
 class Winograd:
     """A 3x3 convolution of stride 1 whose weight is `transformed_weight`; `pads` as in Conv."""
+
+    def weight(x, u, *_, a, lanes):
+        return in_panels(u.shape, 2, (2, 0, 1), lanes, lanes)
 
     def body(t, x, u, b=None, *, a):
         top, left, bottom, right = a.pads

@@ -1,0 +1,110 @@
+"""How an operator reads and writes memory: what its te body says of it, and what its definition states besides.
+
+The body is built for operands of the same types and ranks whose extents are symbols, so that what is found holds of all
+extents, and asks for no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from occ.compiler.ir.dim import symbol
+from occ.compiler.ir.meaning import attributes, typed_operands
+from occ.compiler.ir.op import Op, frozen
+from occ.compiler.ir.te.expr import Index, Load, Reduce
+from occ.compiler.ir.te.function import Builder, Stage, Tensor, position
+from occ.compiler.ir.te.index import simplify_stage
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.types import TensorType
+
+ANY, CHANNELS, LAST, ROWS = "any", "channels", "last", "rows"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the body of an operator reads.
+
+    Attributes:
+        elementwise: an element of the result needs the elements of the operands at its own position, broadcast.
+        permutation: the result is the only operand under these axes of it, as in Transpose; None if it is not.
+    """
+
+    elementwise: bool = False
+    permutation: tuple[int, ...] | None = None
+
+
+def access(op: Op) -> Access:
+    """What the body of an operator reads; every operand has a type."""
+    spec = op.spec
+    types = [None if v is None else v.type for v in op.operands]
+    if spec.body is None or op.regions or len(op.results) != 1 or spec.tags & {"contraction", "declared"}:
+        return Access()
+    given = [k for k, t in enumerate(types) if t is not None]
+    if not given or any(spec.operand_name(k) in spec.static for k in given):
+        return Access()
+    if any(not isinstance(types[k], TensorType) or types[k].shape is None for k in given):  # pyright: ignore[reportOptionalMemberAccess]
+        return Access()
+    shapes = tuple(None if t is None else (t.dtype, t.rank) for t in types)  # pyright: ignore[reportAttributeAccessIssue]
+    key: Hashable = (shapes, tuple(sorted((k, frozen(v)) for k, v in op.attrs.items())))
+    if key not in spec.accesses:
+        spec.accesses[key] = _read_off(op)
+    return spec.accesses[key]
+
+
+def _read_off(op: Op) -> Access:
+    operands = [None if x is None else _generic(x) for x in typed_operands(op)]
+    shape = max((x.shape for x in operands if x is not None), key=len)
+    t = Builder()
+    assert op.spec.body is not None
+    try:
+        result = op.spec.body(t, *operands, a=attributes(op))
+    except Exception:
+        return Access()  # the body asks for more than types: for constant extents, or some that fit each other
+    stages = [simplify_stage(s) for s in t.stages]
+    if not isinstance(result, Tensor) or not stages or result.name != stages[-1].name:
+        return Access()
+    elementwise = result.shape == shape and all(isinstance(s, Stage) and _reads_here(s) for s in stages)
+    (x, *more) = [x for x in operands if x is not None]
+    return Access(elementwise, None if more or len(stages) != 1 else _permutation(stages[0], x))
+
+
+def _generic(x: Tensor) -> Tensor:
+    """The tensor with symbols for extents, the same for axes that broadcasting pairs."""
+    dims = tuple(symbol(f"_from_end{x.rank - k}") for k in range(x.rank))
+    return Tensor(x.name, TensorType(x.dtype, dims))
+
+
+def _reads_here(stage: Stage) -> bool:
+    here = position(stage.axes)
+    nodes = list(walk(stage.expr))
+    if any(isinstance(n, Reduce) for n in nodes):
+        return False
+    return all(n.index == here[len(here) - len(n.index) :] for n in nodes if isinstance(n, Load))
+
+
+def _permutation(stage: Any, x: Tensor) -> tuple[int, ...] | None:
+    if not isinstance(stage, Stage) or not isinstance(stage.expr, Load) or len(stage.axes) != x.rank:
+        return None
+    names = [a.name for a in stage.axes]
+    read = [i.name for i in stage.expr.index if isinstance(i, Index)]
+    if sorted(read) != sorted(names):
+        return None
+    axes = tuple(read.index(name) for name in names)
+    return axes if stage.shape == tuple(x.shape[k] for k in axes) else None
+
+
+def reads(op: Op) -> str:
+    """The order of axes in which an operator reads fastest: `any`, `channels`, `last` or `rows`, see `OpSpec`."""
+    return _stated(op, op.spec.reads) or ANY
+
+
+def writes(op: Op) -> str:
+    """The order of axes in which an operator writes: `any`, `channels`, `last` or `rows`, see `OpSpec`."""
+    follows = access(op).elementwise and "view" not in op.spec.tags
+    return _stated(op, op.spec.writes) or (ANY if follows else ROWS)
+
+
+def _stated(op: Op, given: str | Callable[..., str]) -> str:
+    return given(*typed_operands(op), a=attributes(op)) if callable(given) else given

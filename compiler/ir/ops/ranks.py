@@ -1,0 +1,43 @@
+"""Ranks of results whose shapes the data decide: functions for the field `rank` of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from occ.compiler.ir.te.function import Tensor
+
+Rank = Callable[..., int | None]
+
+
+def same(x: Tensor, *_: Tensor | None, a: SimpleNamespace) -> int:
+    """That of the first operand."""
+    return x.rank
+
+
+def fixed(rank: int) -> Rank:
+    """Always the same."""
+    return lambda *_, a: rank
+
+
+def length_of(k: int) -> Rank:
+    """As many axes as the k-th operand, a vector, has elements."""
+    return lambda *operands, a: length(operands[k]) if len(operands) > k else None
+
+
+def length(x: Tensor | None) -> int | None:
+    """Elements of a vector, where that is a constant."""
+    if x is None or x.rank > 1:
+        return None
+    return 1 if x.rank == 0 else x.shape[0] if isinstance(x.shape[0], int) else None
+
+
+def plus(rank: int, more: int | None) -> int | None:
+    """Their sum, where both are known."""
+    return None if more is None else rank + more
+
+
+def without(x: Tensor, axes: Tensor | None) -> int | None:
+    """The rank of a tensor without the axes that an operand lists."""
+    removed = length(axes)
+    return None if removed is None else x.rank - removed
