@@ -3,7 +3,8 @@
 A package that adds to occ imports from here and from `occ`. Everything else in `occ.compiler` may move between releases.
 
 - rules: `fusion`, `rewrite`
-- operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...
+- operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...; `Layout`
+  and `in_panels` for the layouts of weights
 - passes: `Pass`, `Context`, `Module`, `Op`, `Value`, `Rewriter`
 - targets: `Target`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`
 - generators: the nodes of tensor expressions (`Binary`, `Load`, ...), `TeFunc` and its stages, sizes (`Sym`, `rebuild`)
@@ -17,6 +18,7 @@ from occ.compiler.driver.plugins import extensions
 from occ.compiler.frontend.kernels import te_kernel
 from occ.compiler.ir.dim import Dim, Sym, rebuild
 from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
@@ -72,6 +74,7 @@ __all__ = [
     "Dim",
     "Expr",
     "Index",
+    "Layout",
     "Load",
     "LowerTe",
     "Module",
@@ -98,6 +101,7 @@ __all__ = [
     "extensions",
     "fusion",
     "halide_kernel",
+    "in_panels",
     "literal",
     "manifest",
     "maximum",
