@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from occ.compiler.codes import CODES
-from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.pipeline import PASSES, pipeline_for
 from occ.compiler.target.target import TARGETS
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "reference"
 def operators() -> Iterator[str]:
     """Operators by domain: what defines each, and its limits."""
     kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region"}
-    public = [s for s in registry().values() if not s.is_internal]
+    public = [s for s in builtin().values() if not s.is_internal]
     yield "# Operators\n"
     yield "`occ ops` prints this list. *te*: a tensor expression, compiled; *composite*: other operators; *host*: a numpy"
     yield "routine; *region*: control flow. *Since* is the newest version of the schema; older forms are upgraded.\n"

@@ -21,6 +21,7 @@ from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.lowered import plan_problems
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.ir.stages import BY_NAME, ORDER, STAGES
 from occ.compiler.ir.verify import problems
@@ -77,8 +78,13 @@ class Settings:
     progress: Progress = lambda _: None
 
 
-def load_module(source: Source, overrides: Overrides | None = None) -> Module:
+def load_module(source: Source, overrides: Overrides | None = None, registry: Registry | None = None) -> Module:
     """The module of a model: an `.onnx` or `.occ` file, bytes or text of either, or a message.
+
+    Args:
+        source: the model; a module is returned as it is.
+        overrides: extents fixed by the user.
+        registry: the operators that it may use; the built-in ones if None.
 
     Raises:
         CompileError: it cannot be read, with every problem found.
@@ -86,18 +92,18 @@ def load_module(source: Source, overrides: Overrides | None = None) -> Module:
     if isinstance(source, Module):
         return source
     if isinstance(source, ModelProto):
-        return import_model(source, overrides)
+        return import_model(source, overrides, registry)
     if isinstance(source, bytes):
-        return import_model(source, overrides)
+        return import_model(source, overrides, registry)
     if isinstance(source, str) and (source.lstrip().startswith(("module", "#")) or "\n" in source):
-        return parsed(source)
+        return parsed(source, registry)
     path = Path(os.fspath(source))
     if path.suffix == ".occ":
-        return _read_text(path)
-    return import_model(path, overrides)
+        return _read_text(path, registry)
+    return import_model(path, overrides, registry)
 
 
-def _read_text(path: Path) -> Module:
+def _read_text(path: Path, registry: Registry | None) -> Module:
     try:
         data = path.read_bytes()
     except OSError as e:
@@ -107,16 +113,16 @@ def _read_text(path: Path) -> Module:
             "OCC0601", f"`{path}` is an artifact, not a model", help="`occ run` and `occ inspect` take artifacts"
         )
     try:
-        return parsed(data.decode("utf-8"), path=path)
+        return parsed(data.decode("utf-8"), registry, path=path)
     except UnicodeDecodeError:
         raise error("OCC0601", f"`{path}` is not text", help="only .onnx files and .occ texts are models") from None
 
 
-def parsed(text: str, **how: Any) -> Module:
+def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
     """The module of a text, as `frontend.text.parse`."""
     from occ.compiler.frontend.text import parse  # models come as ONNX: the parser is loaded where there is text
 
-    m = parse(text, **how)
+    m = parse(text, registry, **how)
     stage = BY_NAME.get(m.stage)
     if stage is None:
         raise error("OCC0602", f"`{m.stage}` is no stage", help=f"stages: {', '.join(BY_NAME)}")
@@ -152,7 +158,8 @@ class Compilation:
         self.native: NativeCode | None = None
         start = time.perf_counter()
         settings.progress("reading the model")
-        self.module = load_module(source, settings.overrides)
+        self.module = load_module(source, settings.overrides, self.extensions.registry)
+        self.module.registry = self.extensions.registry
         self._source = _recipe(source)
         self._files = mapped_files(w.data for w in self.module.weights.values())
         self.seconds["import"] = time.perf_counter() - start
@@ -353,7 +360,7 @@ def _recipe(source: Source) -> Callable[[], Source]:
     if not isinstance(source, Module):
         return lambda: source
     text, data = module_text(source), [source.weights[n].data for n in weight_offsets(source)]
-    return lambda: parsed(text, weights=data)
+    return lambda: parsed(text, source.registry, weights=data)
 
 
 def nodes_of(m: Module) -> dict[str, list[str]]:

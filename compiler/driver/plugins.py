@@ -15,27 +15,30 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from occ.compiler.diagnostics import CompileError, error
-from occ.compiler.ir.ops import register
+from occ.compiler.diagnostics import CompileError, Invalid, error
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.passes.base import Pass
+from occ.compiler.passes.rules.pattern import OpPattern, Result, check_names
 from occ.compiler.passes.rules.rule import Rule
 from occ.compiler.target.entry_points import installed, load_point
 
 
 @dataclass
 class Extensions:
-    """Rules and passes of one compilation, beside the compiler's own.
+    """Rules, passes and operators of one compilation, besides the compiler's own.
 
     Attributes:
         rules: fusion and rewrite rules.
         passes: passes with the stage on the way to which they run, after the compiler's own ones.
         files: the rule files, for the command line of a reproducer.
+        registry: the operators, the built-in ones included.
     """
 
     rules: list[Rule] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    registry: Registry = field(default_factory=Registry)
 
     def add(self, item: Any, origin: str) -> None:
         """Add a rule, a pass, an operator, a module or list of them, or the path of a rule file.
@@ -51,7 +54,10 @@ class Extensions:
             case type() if issubclass(item, Pass):
                 self._add_pass(item(), origin)
             case OpSpec():
-                add_operator(item, origin)
+                self._add_operator(item, origin)
+            case Registry():
+                for spec in item.added:
+                    self._add_operator(spec, item.origin(spec.name))
             case str() | os.PathLike():
                 path = Path(os.fspath(item))
                 self.files.append(str(path.resolve()))
@@ -68,6 +74,12 @@ class Extensions:
                     "OCC0610", f"{type(item).__name__} is not a rule, pass or operator", where=origin, help=help_
                 )
 
+    def _add_operator(self, spec: OpSpec, origin: str) -> None:
+        try:
+            self.registry.add(spec, origin)
+        except ValueError as e:
+            raise error("OCC0610", str(e), where=origin) from None
+
     def _add_rule(self, rule: Rule, origin: str) -> None:
         clash = next((r for r in self.rules if r.name == rule.name and r is not rule), None)
         if clash is not None:
@@ -75,23 +87,29 @@ class Extensions:
         if rule not in self.rules:
             self.rules.append(rule)
 
+    def check_rules(self) -> None:
+        """Check that there are the operators that rules speak of; they may be defined after them.
+
+        Raises:
+            CompileError: OCC0610 there is no such operator or attribute.
+        """
+        for rule in self.rules:
+            for part in (p for pattern in rule.patterns for p in pattern.walk()):
+                if isinstance(part, Result):
+                    self._check_operators(rule, part.op)
+
+    def _check_operators(self, rule: Rule, pattern: OpPattern) -> None:
+        for name in pattern.operators:
+            try:
+                check_names(name, pattern.attrs, self.registry)
+            except Invalid as e:
+                raise error("OCC0610", f"rule `{rule.name}`: {e}", where=rule.origin, help=e.help) from None
+
     def _add_pass(self, p: Pass, origin: str) -> None:
         if not p.name or not p.stage:
             raise error("OCC0610", f"the pass `{type(p).__name__}` needs a `name` and a `stage`", where=origin)
         if p not in self.passes:
             self.passes.append(p)
-
-
-def add_operator(spec: OpSpec, origin: str) -> None:
-    """Make an operator known.
-
-    Raises:
-        CompileError: OCC0610 another one has its name.
-    """
-    try:
-        register(spec, origin)
-    except ValueError as e:
-        raise error("OCC0610", str(e), where=origin) from None
 
 
 def contents(module: ModuleType) -> list[Any]:
@@ -141,7 +159,7 @@ def _load(path: Path, _changed: int) -> ModuleType:
 
 
 def extensions(given: Iterable[Any] = ()) -> Extensions:
-    """The rules and passes of installed packages, and those given.
+    """The rules, passes and operators of installed packages, and those given.
 
     Raises:
         CompileError: OCC0610 something cannot be loaded.
@@ -153,4 +171,5 @@ def extensions(given: Iterable[Any] = ()) -> Extensions:
     for item in given:
         made.add(item, "rules")
     made.files = list(dict.fromkeys(made.files))
+    made.check_rules()
     return made

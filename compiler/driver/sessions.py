@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.driver.compilation import Compilation, Settings, Source, parsed
+from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.ops import Registry
 from occ.compiler.plan.plan import defer_text
 from occ.runtime.artifact import Artifact
 from occ.runtime.native.engine import Specialise
@@ -18,8 +20,9 @@ from occ.runtime.threads import thread_count
 
 
 def open_session(
-    artifact: Artifact, threads: int | None = None, *, simulate: bool = False, options: Mapping[str, Any] | None = None
-) -> Session:
+    artifact: Artifact, threads: int | None = None, *, simulate: bool = False, options: Mapping[str, Any] | None = None,
+    rules: Sequence[Any] = (),
+) -> Session:  # fmt: skip
     """A session that runs an artifact of any engine.
 
     Args:
@@ -27,39 +30,42 @@ def open_session(
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         simulate: run device parts on the simulator instead of on a device.
         options: of the session on a device, such as `device_id` and `npu_mem_limit`.
+        rules: of the compilation, for operators of users in what is compiled or interpreted during a run.
 
     Raises:
         RunError: the artifact cannot be used.
     """
+    registry = extensions(rules).registry
     if simulate and artifact.manifest.engine == "ascend":
         from occ.compiler.ge_simulator.device import SimulatedDevice
 
-        return open_artifact(artifact, threads, specialise=late_compiler(), device=SimulatedDevice())
+        return open_artifact(artifact, threads, specialise=late_compiler([registry]), device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
-        return open_artifact(artifact, threads, specialise=late_compiler(), options=options)
-    m = parsed(artifact.files["ir/canonical.occ"].decode(), weights=artifact.weights)
+        return open_artifact(artifact, threads, specialise=late_compiler([registry]), options=options)
+    m = parsed(artifact.files["ir/canonical.occ"].decode(), registry, weights=artifact.weights)
     from occ.compiler.interp.engine import InterpEngine
 
-    specialise = Specialiser(_interpret_late)
+    specialise = Specialiser(lambda m: _interpret_late(m, registry), registry)
     engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
     return Session(artifact, engine, thread_count(threads))
 
 
-def late_compiler() -> Specialise:
-    """What compiles ops that wait for their operands, for one session."""
-    return Specialiser(_compile_late)
+def late_compiler(rules: Sequence[Any] = ()) -> Specialise:
+    """What compiles ops that wait for their operands, for one session; `rules` as those of `open_session`."""
+    registry = extensions(rules).registry
+    return Specialiser(lambda m: _compile_late(m, registry), registry)
 
 
-def _compile_late(m: Module) -> Compiled:
+def _compile_late(m: Module, registry: Registry) -> Compiled:
     """A late op with known operands as native code; what native code has no types for is interpreted."""
-    compilation = Compilation(m, Settings("cpu-jit"))
+    compilation = Compilation(m, Settings("cpu-jit", rules=[registry]))
     if has_foreign_types(compilation.advance("canonical").main.body.body):
         return _interpreted(m)
-    return _runnable(open_session(compilation.artifact(), 1))
+    return _runnable(open_session(compilation.artifact(), 1, rules=[registry]))
 
 
-def _interpret_late(m: Module) -> Compiled:
-    Compilation(m, Settings("interp")).advance("inferred")
+def _interpret_late(m: Module, registry: Registry) -> Compiled:
+    Compilation(m, Settings("interp", rules=[registry])).advance("inferred")
     return _interpreted(m)
 
 
@@ -85,4 +91,4 @@ def compile_model(source: Source, settings: Settings, threads: int | None = None
         from occ.compiler.codegen_cann.output.toolkit import compile_parts
 
         artifact = compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
-    return open_session(artifact, threads, simulate=simulate)
+    return open_session(artifact, threads, simulate=simulate, rules=settings.rules)

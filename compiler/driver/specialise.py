@@ -14,6 +14,7 @@ from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.late import foreign_types
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.runtime.errors import RunError
@@ -30,10 +31,11 @@ class Specialiser:
 
     Args:
         compile: makes a module, whose inputs have constant extents, ready to run.
+        registry: the operators that there may be.
     """
 
-    def __init__(self, compile: Compile) -> None:  # noqa: A002
-        self._compile = compile
+    def __init__(self, compile: Compile, registry: Registry) -> None:  # noqa: A002
+        self._compile, self._registry = compile, registry
         self._known: OrderedDict[Hashable, Compiled] = OrderedDict()
         self._decided: dict[str, tuple[bool, ...]] = {}  # for each text: which operands are constants
         self._lock = threading.Lock()
@@ -50,7 +52,7 @@ class Specialiser:
         m: Module | None = None
         decided = self._decided.get(text)
         if decided is None:
-            m = parse(text)
+            m = parse(text, self._registry)
             decided = self._decided[text] = _decided_by_value(m)
         constant = [d and _is_small(x) for d, x in zip(decided, operands, strict=True)]
         key = (text, *(_key(x, value=c) for x, c in zip(operands, constant, strict=True)))
@@ -58,7 +60,7 @@ class Specialiser:
             compiled = self._known.get(key)
         if compiled is None:
             try:
-                compiled = self._compile(_concrete(m or parse(text), operands, constant))
+                compiled = self._compile(_concrete(m or parse(text, self._registry), operands, constant))
             except CompileError as e:
                 raise _misfit(e) from e
             with self._lock:

@@ -18,7 +18,7 @@ from occ.compiler.frontend.upgrade import Node, upgrade
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.ops.spec import FormalSignature, attr_kind, attr_value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
@@ -35,10 +35,11 @@ class GraphImporter:
         overrides: Overrides,
         sink: Sink,
         name: str,
+        registry: Registry,
     ) -> None:
         self.proto, self.mapped, self.folder, self.sink = proto, mapped, folder, sink
         self.opsets = {("" if e.domain == "ai.onnx" else e.domain): e.version for e in proto.opset_import}
-        self.m = Module(name)
+        self.m = Module(name, registry=registry)
         constants = {t.name for t in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
         self.inputs = [i for i in proto.graph.input if i.name not in constants]
         self.signature = Signature(self.m, overrides, self.inputs, sink)
@@ -166,13 +167,14 @@ class GraphImporter:
         if schema is not None:
             self._check_form(proto, schema, made, where)
             self._upgrade(made, schema)
-        elif name in registry() and (signature := registry()[name].signature) is not None:
+        elif name in self.m.registry and (signature := self.m.registry[name].signature) is not None:
             self._check_operands(proto, signature, operands, where)
         self._check_known(made, where)
         outputs = list(proto.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
-        op = Op(made.name, made.operands, made.attrs, (None,) * len(outputs), result_names=outputs, loc=loc)
+        operator = self.m.registry.get(made.name, made.name)  # unknown ones are reported together
+        op = Op(operator, made.operands, made.attrs, (None,) * len(outputs), result_names=outputs, loc=loc)
         if name == "Scan" and schema is not None and schema.since_version == 8 and "body" in regions:
             if op.operands and op.operands[0] is not None:
                 self.sink.error("OCC0301", "`Scan` of opset 8 with `sequence_lens` is not supported", where=where)
@@ -226,7 +228,7 @@ class GraphImporter:
             return None
 
     def _check_known(self, node: Node, where: str) -> None:
-        if node.name in registry():
+        if node.name in self.m.registry:
             return
         domain, _, operator = node.name.rpartition(".")
         known = onnx.defs.has(operator, domain=domain) if operator else False
@@ -278,7 +280,7 @@ class GraphImporter:
             self.sink.error("OCC0107", f"`{proto.op_type}` {what}", where=where)
 
     def _upgrade(self, node: Node, schema: OpSchema) -> None:
-        latest = registry()[node.name].attrs if node.name in registry() else {}
+        latest = self.m.registry[node.name].attrs if node.name in self.m.registry else {}
         old = {a.name: attr_value(a.default_value) for a in schema.attributes.values() if a.default_value.type}
         upgrade(node, schema.since_version, old, {n: s.default for n, s in latest.items()})
 

@@ -15,6 +15,7 @@ from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, 
 from occ.compiler.frontend.graph import GraphImporter
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.ops import Registry
 
 
 def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
@@ -52,12 +53,16 @@ def _not_a_model(where: str, why: str) -> CompileError:
     return error("OCC0102", f"`{shorten(where)}` is not an ONNX model", notes=[why], help=help_)
 
 
-def import_model(source: Path | bytes | ModelProto, overrides: Overrides | None = None, *, name: str = "") -> Module:
+def import_model(
+    source: Path | bytes | ModelProto, overrides: Overrides | None = None, registry: Registry | None = None, *,
+    name: str = "",
+) -> Module:  # fmt: skip
     """Import a model.
 
     Args:
         source: a model file, its bytes, or a message.
         overrides: extents fixed by the user.
+        registry: the operators that the model may use; the built-in ones if None.
         name: of the module; from the file or the graph if empty.
 
     Raises:
@@ -80,7 +85,13 @@ def import_model(source: Path | bytes | ModelProto, overrides: Overrides | None 
     if proto.functions:
         proto = _inline(proto)
     made = GraphImporter(
-        proto, mapped, folder, overrides or Overrides(), sink, name or proto.graph.name or "model"
+        proto,
+        mapped,
+        folder,
+        overrides or Overrides(),
+        sink,
+        name or proto.graph.name or "model",
+        registry or Registry(),
     ).run()
     made.files = tuple(sorted(folder.read)) if folder is not None else ()
     return made

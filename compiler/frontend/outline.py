@@ -48,7 +48,7 @@ def outline_batches(m: Module, op: Op, body: Region) -> None:
     args = [batch.add_arg(None, f"of_batch_{k}") for k in range(len(op.operands))]
     directions = op.attrs.pop("directions", None)
     attrs = {**op.attrs, **({"scan_input_directions": directions} if directions else {})}
-    inner = Op(op.name, args, attrs, (None,) * len(op.results), loc=op.loc)
+    inner = Op(op.operator, args, attrs, (None,) * len(op.results), loc=op.loc)
     outline(m, inner, {"body": body})
     batch.insert(inner)
     batch.insert(Op("yield", inner.results, {}, ()))

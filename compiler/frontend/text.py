@@ -26,7 +26,7 @@ from occ.compiler.ir.layout import ROW, Layout
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import FuncRef, Op, Region
-from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.te import expr as ex
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.schedule import Directive
@@ -285,11 +285,15 @@ def _parser() -> lark.Lark:
     return lark.Lark(text, start="module", parser="lalr", maybe_placeholders=True)
 
 
-def parse(text: str, *, path: Path | None = None, weights: Sequence[np.ndarray] | None = None) -> Module:
+def parse(
+    text: str, registry: Registry | None = None, *, path: Path | None = None,
+    weights: Sequence[np.ndarray] | None = None,
+) -> Module:  # fmt: skip
     """The module that a `.occ` text describes.
 
     Args:
         text: the text.
+        registry: the operators that it may use; the built-in ones if None.
         path: where it lies; the weights file is found relative to it.
         weights: the data of the weights that are not printed in place, in order, instead of a weights file.
 
@@ -301,17 +305,16 @@ def parse(text: str, *, path: Path | None = None, weights: Sequence[np.ndarray] 
         name, attrs, items = _Reader().transform(_parser().parse(text))
     except lark.UnexpectedInput as e:
         context = e.get_context(text, 40).strip().splitlines()[0] if e.pos_in_stream is not None else ""
-        raise error(
-            "OCC0601", f"unexpected text at line {e.line}, column {e.column}", where=where, notes=[context]
-        ) from None
+        message = f"unexpected text at line {e.line}, column {e.column}"
+        raise error("OCC0601", message, where=where, notes=[context]) from None
     except lark.exceptions.VisitError as e:
         raise error("OCC0601", f"{e.orig_exc}", where=where) from None
-    m = Module(name, attrs.get("stage", "imported"), target=attrs.get("target", ""))
+    m = Module(name, attrs.get("stage", "imported"), target=attrs.get("target", ""), registry=registry or Registry())
     try:
         file = _WeightsFile(attrs.get("weights", ""), path)
-        given = iter(weights) if weights is not None else None
-        _fill(m, items, file.read if given is None else lambda w: _shaped(next(given), w.type))
-        if (unknown := next((op.name for op in m.walk() if op.name not in registry()), None)) is not None:
+        given = iter(weights or ())
+        _fill(m, items, file.read if weights is None else lambda w: _shaped(next(given), w.type))
+        if (unknown := next((op.name for op in m.walk() if op.name not in m.registry), None)) is not None:
             raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
     except KeyError as e:
         raise error("OCC0601", str(e.args[0]), where=where) from None
@@ -338,9 +341,7 @@ class _WeightsFile:
 
 
 def _data(type_: TensorType, values: list[Any] | bytes) -> np.ndarray:
-    if isinstance(values, bytes):
-        return _shaped(np.frombuffer(values, np.uint8), type_)
-    return _array(type_, values)
+    return _shaped(np.frombuffer(values, np.uint8), type_) if isinstance(values, bytes) else _array(type_, values)
 
 
 def _extents(type_: TensorType) -> tuple[int, ...]:
@@ -389,7 +390,9 @@ def _region(text: _RegionText, outer: dict[str, Value], m: Module) -> Region:
         operands = [look_up(kind, name) for kind, name in t.operands]
         if len(types) != len(t.results):
             raise KeyError(f"`{t.name}` has {len(t.results)} results and {len(types)} types")
-        op = Op(t.name, operands, t.attrs, types, result_names=t.results, regions=inner, loc=t.loc)
+        op = Op(
+            m.registry.get(t.name, t.name), operands, t.attrs, types, result_names=t.results, regions=inner, loc=t.loc
+        )
         region.insert(op)
         scope.update({v.name: v for v in op.results})
     return region

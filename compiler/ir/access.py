@@ -37,20 +37,25 @@ class Access:
 
 def access(op: Op) -> Access:
     """What the body of an operator reads; every operand has a type."""
-    spec = op.spec
-    types = [None if v is None else v.type for v in op.operands]
+    spec, operands = op.spec, _ranks(op)
     if spec.body is None or op.regions or len(op.results) != 1 or spec.tags & {"contraction", "declared"}:
         return Access()
-    given = [k for k, t in enumerate(types) if t is not None]
-    if not given or any(spec.operand_name(k) in spec.static for k in given):
+    if not op.inputs or operands is None:
         return Access()
-    if any(not isinstance(types[k], TensorType) or types[k].shape is None for k in given):  # pyright: ignore[reportOptionalMemberAccess]
+    if any(spec.operand_name(k) in spec.static for k, v in enumerate(op.operands) if v is not None):
         return Access()
-    shapes = tuple(None if t is None else (t.dtype, t.rank) for t in types)  # pyright: ignore[reportAttributeAccessIssue]
-    key: Hashable = (shapes, tuple(sorted((k, frozen(v)) for k, v in op.attrs.items())))
+    key = (operands, tuple(sorted((k, frozen(v)) for k, v in op.attrs.items())))
     if key not in spec.accesses:
         spec.accesses[key] = _read_off(op)
     return spec.accesses[key]
+
+
+def _ranks(op: Op) -> Hashable:
+    """Element types and ranks of the operands; None where one is no tensor of known rank."""
+    types = [None if v is None else v.type for v in op.operands]
+    if any(t is not None and (not isinstance(t, TensorType) or t.shape is None) for t in types):
+        return None
+    return tuple((t.dtype, t.rank) if isinstance(t, TensorType) else None for t in types)
 
 
 def _read_off(op: Op) -> Access:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.location import UNKNOWN, Location
 from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.ir.types import Type
 from occ.compiler.ir.value import Value, Weight
 
@@ -25,9 +27,13 @@ class GraphBuilder:
     """
 
     def __init__(
-        self, region: Region, before: Op | None = None, loc: Location = UNKNOWN, module: Module | None = None
-    ) -> None:
+        self, region: Region, before: Op | None = None, loc: Location = UNKNOWN, module: Module | None = None,
+        registry: Mapping[str, OpSpec] | None = None,
+    ) -> None:  # fmt: skip
         self._region, self._before, self._loc, self._module = region, before, loc, module
+        if registry is None:
+            registry = builtin() if module is None else module.registry
+        self._registry = registry
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -42,7 +48,7 @@ class GraphBuilder:
         while given and given[-1] is None:
             given.pop()
         attrs = {k: v for k, v in attrs.items() if v is not None}
-        op = Op(name, given, attrs, (None,) * n_results, loc=self._loc)
+        op = Op(self._registry[name], given, attrs, (None,) * n_results, loc=self._loc)
         for value, type_ in zip(op.results, infer_results(op), strict=True):
             value.type = type_
         self._region.insert(op, self._before)

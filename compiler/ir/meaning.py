@@ -94,7 +94,7 @@ def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
 
 def _infer_composite(op: Op) -> tuple[Type, ...]:
     scratch = Region()
-    results = expand_composite(op, GraphBuilder(scratch), op.operands)
+    results = expand_composite(op, GraphBuilder(scratch, registry=op.spec.registry), op.operands)
     types = tuple(r.type for r in results if r.type is not None)
     for inner in scratch:
         inner.set_operands(())

@@ -10,6 +10,7 @@ import numpy as np
 
 from occ.compiler.ir.dim import Dim, Sym, Symbol
 from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.spill import Spill
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
@@ -72,6 +73,7 @@ class Module:
         constraints: equalities of dims that the runtime checks.
         target: the target it is being compiled for, from the `fused` stage on.
         files: external data files of the model that it was imported from.
+        registry: the operators that it may use.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Module:
     constraints: list[Constraint] = field(default_factory=list)
     target: str = ""
     files: tuple[Path, ...] = ()
+    registry: Registry = field(default_factory=Registry, repr=False)
     _spill: Spill = field(default_factory=Spill, repr=False)
 
     @property

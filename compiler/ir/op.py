@@ -37,6 +37,8 @@ class FuncRef(str):
 class Op:
     """An operation.
 
+    It is made of the definition of its operator, which is in the registry of its module, or of the name of a built-in one.
+
     Attributes:
         name: the ONNX operator, with its domain if that is not ai.onnx (`Conv`, `com.microsoft.Gelu`), or an op of
             the compiler's own in lower case (`fuse`, `call`).
@@ -48,11 +50,11 @@ class Op:
         parent: the region that holds the op.
     """
 
-    __slots__ = ("_operands", "attrs", "loc", "name", "next", "parent", "prev", "regions", "results")
+    __slots__ = ("_operands", "_spec", "attrs", "loc", "name", "next", "parent", "prev", "regions", "results")
 
     def __init__(
         self,
-        name: str,
+        operator: str | OpSpec,
         operands: Iterable[Value | None] = (),
         attrs: Mapping[str, Attr] | None = None,
         result_types: Sequence[Type | None] = (None,),
@@ -61,7 +63,8 @@ class Op:
         regions: Sequence[Region] = (),
         loc: Location = UNKNOWN,
     ) -> None:
-        self.name, self.loc = name, loc
+        self._spec = None if isinstance(operator, str) else operator
+        self.name, self.loc = operator if isinstance(operator, str) else operator.name, loc
         self.attrs: dict[str, Attr] = dict(attrs or {})
         self.regions = tuple(regions)
         for region in self.regions:
@@ -115,9 +118,16 @@ class Op:
         Raises:
             KeyError: no such operator.
         """
-        from occ.compiler.ir.ops import registry
+        if self._spec is None:
+            from occ.compiler.ir.ops import builtin
 
-        return registry()[self.name]
+            self._spec = builtin()[self.name]
+        return self._spec
+
+    @property
+    def operator(self) -> OpSpec | str:
+        """What a copy of the op is made of: its definition, or its name if nothing has asked for that yet."""
+        return self._spec or self.name
 
     @property
     def a(self) -> SimpleNamespace:

@@ -271,7 +271,7 @@ def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
     body = Region([v.type for v in outer], [v.name for v in outer])
     inside = dict(zip(outer, body.args, strict=True))
     copy = Op(
-        op.name, [v if v is None else inside[v] for v in op.operands], op.attrs, [None] * len(op.results),
+        op.operator, [v if v is None else inside[v] for v in op.operands], op.attrs, [None] * len(op.results),
         result_names=[r.name for r in op.results], loc=op.loc,
     )  # fmt: skip
     body.insert(copy)

@@ -21,6 +21,7 @@ from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.fuse.fuse_patterns import fit, obstacle, to_foreign
@@ -71,8 +72,14 @@ class Report:
         return self.difference is None and bool(self.instances)
 
 
-def check_rule(rule: Rule, instances: int = INSTANCES, seed: int = 0) -> Report:
+def check_rule(rule: Rule, instances: int = INSTANCES, seed: int = 0, registry: Registry | None = None) -> Report:
     """Check one rule on random instances of growing size.
+
+    Args:
+        rule: the rule.
+        instances: their number.
+        seed: of the random numbers.
+        registry: the operators that it may speak of; the built-in ones if None.
 
     Raises:
         CompileError: OCC0612 the code of the rule failed.
@@ -81,7 +88,7 @@ def check_rule(rule: Rule, instances: int = INSTANCES, seed: int = 0) -> Report:
     base = zlib.crc32(rule.name.encode()) + seed
     for k in range(instances):
         size = 1 + min(k // 8, 4)
-        made = _instance(rule, base + k, size, report)
+        made = _instance(rule, base + k, size, report, registry or Registry())
         if made is None:
             continue
         module, inputs, rng = made
@@ -93,12 +100,14 @@ def check_rule(rule: Rule, instances: int = INSTANCES, seed: int = 0) -> Report:
     return report
 
 
-def _instance(rule: Rule, seed: int, size: int, report: Report) -> tuple[Module, list[Value], Generator] | None:
+def _instance(
+    rule: Rule, seed: int, size: int, report: Report, registry: Registry
+) -> tuple[Module, list[Value], Generator] | None:
     """A module of both sides, before and after, and its inputs; None where none was found."""
     for attempt in range(_ATTEMPTS):
         rng = default_rng([seed, attempt])
         try:
-            made = Instance(rule, rng, size)
+            made = Instance(rule, rng, size, registry)
         except (Invalid, AssertionError, AttributeError, IndexError, ValueError, TypeError) as e:
             report.reason = report.reason or f"no operands were found: {e}"
             continue
@@ -174,7 +183,7 @@ def _copy(ops: Sequence[Op], outputs: Sequence[Value]) -> list[Value]:
     for op in ops:
         operands = [v if v is None else copies.get(v, v) for v in op.operands]
         types, names = [r.type for r in op.results], [f"{r.name}" for r in op.results]
-        made = Op(op.name, operands, op.attrs, types, result_names=names)
+        made = Op(op.operator, operands, op.attrs, types, result_names=names)
         assert first.parent is not None
         first.parent.insert(made, first)
         copies |= dict(zip(op.results, made.results, strict=True))

@@ -17,7 +17,7 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import BOOL, BY_NAME, F32, I64, DType
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.ops.samples import Shape
 from occ.compiler.ir.ops.spec import AttrSpec, OpSpec, onnx_type_name
 from occ.compiler.ir.types import TensorType
@@ -48,9 +48,9 @@ class Instance:
         fixed: arrays that a sampler of the rule gave, by name.
     """
 
-    def __init__(self, rule: Rule, rng: Generator, size: int) -> None:
+    def __init__(self, rule: Rule, rng: Generator, size: int, registry: Registry) -> None:
         self.rng, self.size = rng, size
-        self.module = Module(rule.name, stage="canonical")
+        self.module = Module(rule.name, stage="canonical", registry=registry)
         self.region = Region()
         self.module.funcs["main"] = Func("main", self.region)
         self.b = GraphBuilder(self.region, module=self.module)
@@ -127,7 +127,7 @@ class Instance:
         if pattern in self.made:
             return self.made[pattern]
         name = pattern.operators[self.rng.integers(len(pattern.operators))]
-        spec = registry()[name]
+        spec = self.module.registry[name]
         parts = list(pattern.operands)
         at = next((k for k, p in enumerate(parts) if isinstance(p, Many)), None)
         if at is not None:
@@ -154,7 +154,7 @@ class Instance:
 
     def _append(self, name: str, operands: Sequence[Value | None], attrs: dict[str, Any], n_results: int) -> Op:
         for k, v in enumerate(operands):
-            formal = registry()[name].operands
+            formal = self.module.registry[name].operands
             allowed = formal[min(k, len(formal) - 1)].types if formal else frozenset[str]()
             if v is not None and allowed and onnx_type_name(v.tensor.dtype) not in allowed:
                 raise Invalid(f"`{name}` does not take {v.tensor.dtype}")

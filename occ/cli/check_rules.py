@@ -42,7 +42,7 @@ def command(
     loaded = extensions([f for f in files if f not in texts] or ([] if texts or builtin else options.project_rules()))
     checked = 0
     for rule in [*loaded.rules, *(ALL if builtin else ())]:
-        report = check_rule(rule, instances, seed)
+        report = check_rule(rule, instances, seed, loaded.registry)
         where = _write(report, out)
         checked += 1
         click.echo(json.dumps(_facts(report, where)) if as_json else _line(report, where))

@@ -1,4 +1,4 @@
-"""`occ ops`: the operators, from the registry itself."""
+"""`occ ops`: the operators, those of installed packages included."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from occ.cli import options
 @options.as_json
 def command(target: str | None, as_json: bool) -> None:
     """List the operators: name, newest schema version, kind of definition, known limits."""
-    from occ.compiler.ir.ops import registry
+    from occ.compiler.driver.plugins import extensions
     from occ.compiler.target.target import get_target
 
     on_device = _device_operators() if target is not None and get_target(target).family == "ascend" else None
-    kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region"}
-    for spec in sorted(registry().values(), key=lambda s: (s.domain, s.operator)):
+    kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region", "kernel": "kernel"}
+    for spec in sorted(extensions().registry.values(), key=lambda s: (s.domain, s.operator)):
         if spec.is_internal or (on_device is not None and spec.name not in on_device and not spec.composite):
             continue
         row = {

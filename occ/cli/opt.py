@@ -47,12 +47,12 @@ def command(
         return
     pipeline = parse_pipeline(passes, loaded.passes)
     source = options.source_of(model)
-    m = load_module(source)
+    m = load_module(source, registry=loaded.registry)
     context = Context(found, read.machine, source=model, rules=tuple(loaded.rules))
     manager = Manager(verify, looking.listeners, looking.bisect_limit, looking.stop_after, files=loaded.files)
 
     def restore(number: int) -> Module:
-        again, first = load_module(source), Manager(limit=number)
+        again, first = load_module(source, registry=loaded.registry), Manager(limit=number)
         with suppress(Stopped):
             first.run(
                 again, pipeline, Context(found, read.machine, source=model, rules=tuple(loaded.rules)), typed=False

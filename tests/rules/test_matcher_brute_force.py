@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.rules.pattern import Alternatives, Optional, Pattern, Result, Shared, Variable, node
 from occ.compiler.passes.rules.rule import Fusion
@@ -74,7 +75,8 @@ def variants(pattern, chosen):
             yield from variants(pattern.inner, chosen)
         case Result():
             operands = pattern.op.operands
-            orders = permutations(range(len(operands))) if pattern.op.commutes else [tuple(range(len(operands)))]
+            some = any(builtin()[name].commutes for name in pattern.op.operators)
+            orders = permutations(range(len(operands))) if some else [tuple(range(len(operands)))]
             for order in orders:
                 yield from all_of(operands, chosen | {pattern.op: order})
         case _:
@@ -115,7 +117,7 @@ def holds(pattern, value, chosen, ops, names, held, shared):
                 return False
             if any(op.attrs.get(k) != a.value for k, a in pattern.op.attrs.items()):
                 return False
-            if len(op.operands) != len(order):
+            if len(op.operands) != len(order) or (not op.spec.commutes and order != tuple(range(len(order)))):
                 return False
             pairs = zip(pattern.op.operands, order, strict=True)
             return all(holds(p, op.operands[k], chosen, ops, names, held, shared) for p, k in pairs)

@@ -12,7 +12,7 @@ from building import model_of
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.types import TensorType
 from occ.plugin import Layout, in_panels, maximum
 
@@ -44,7 +44,7 @@ class Cat:
     attributes = {"axis": 1}
     joins = True
     writes = "any"
-    body = registry()["Concat"].body
+    body = builtin()["Concat"].body
 
 
 @occ.operator("com.example.Dense")
@@ -85,6 +85,15 @@ class Fill:
         from occ.compiler.ir.ops.movement import static_dims
 
         return t.map(static_dims("Fill", "shape", shape), lambda *i: 1.0)
+
+
+@occ.operator("com.example.Both")
+class Both:
+    operands = ("x", "y")
+    commutes = True
+
+    def body(t, x, y, *, a):
+        return t.map(x.shape, lambda *i: x[i] * y[i] + 1.0)
 
 
 def at(stage: str, model: onnx.ModelProto, *rules: object, target: str = "cpu") -> Module:
@@ -145,9 +154,22 @@ def test_the_rank_is_known_where_the_shape_is_not() -> None:
     assert made.rank == 3
 
 
+def test_patterns_try_the_operands_of_an_operator_that_commutes_in_each_order() -> None:
+    @occ.rewrite
+    def with_a_relu_first(p, x, y):
+        return p.op("com.example.Both", p.Relu(x), y)
+
+    @with_a_relu_first.into
+    def _(b, x, y):
+        return b.Add(x, y)
+
+    text = "g (float[3] x, float[3] z) => (float[3] y) { r = Relu(x) y = com.example.Both(z, r) }"
+    assert [op.name for op in at("canonical", model_of(USER + text), Both, with_a_relu_first).main.body.body] == ["Add"]
+
+
 def test_no_pass_to_the_stage_layout_names_an_operator() -> None:
     own = {"fuse", "pack", "view", "join", "call", "late", "yield"}  # what these passes and the plan consist of
-    names = {name for name in registry() if name not in own}
+    names = {name for name in builtin() if name not in own}
     found: list[str] = []
     for path in Path(str(occ.compiler.__path__[0]), "passes", "layout").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

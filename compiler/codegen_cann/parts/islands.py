@@ -58,7 +58,7 @@ def clone(op: Op, copies: dict[Value, Value]) -> Op:
     operands = [None if v is None else copies.get(v, v) for v in op.operands]
     names = [r.name for r in op.results]
     made = Op(
-        op.name, operands, op.attrs, [r.type for r in op.results], result_names=names, regions=regions, loc=op.loc
+        op.operator, operands, op.attrs, [r.type for r in op.results], result_names=names, regions=regions, loc=op.loc
     )
     copies.update(zip(op.results, made.results, strict=True))
     return made

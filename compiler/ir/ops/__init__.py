@@ -1,9 +1,12 @@
-"""The operators: each is defined once, in the module of its family."""
+"""The operators: each is defined once, in the module of its family. A `Registry` holds those of one compilation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from copy import copy
 from functools import cache
 from importlib import import_module
+from types import MappingProxyType
 
 from occ.compiler.ir.ops.spec import OpSpec
 
@@ -17,8 +20,8 @@ FAMILIES = (
 
 
 @cache
-def registry() -> dict[str, OpSpec]:
-    """Every operator by name.
+def builtin() -> Mapping[str, OpSpec]:
+    """The operators that occ itself defines, by name.
 
     Raises:
         ValueError: two families define the same operator.
@@ -29,19 +32,43 @@ def registry() -> dict[str, OpSpec]:
             if spec.name in table:
                 raise ValueError(f"operator {spec.name} is defined twice")
             table[spec.name] = spec
-    return table
+    return MappingProxyType(table)
 
 
-_ADDED: dict[str, str] = {}  # operators that were added -> where they come from
+class Registry(Mapping[str, OpSpec]):
+    """The operators of one compilation by name: the built-in ones, and those of installed packages and rule files."""
 
+    def __init__(self) -> None:
+        self._added: dict[str, OpSpec] = {}
+        self._origins: dict[str, str] = {}
 
-def register(spec: OpSpec, origin: str) -> None:
-    """Add an operator; one from the same origin is replaced.
+    def __getitem__(self, name: str) -> OpSpec:
+        return self._added[name] if name in self._added else builtin()[name]
 
-    Raises:
-        ValueError: another operator has its name.
-    """
-    if spec.name in registry() and _ADDED.get(spec.name) != origin:
-        raise ValueError(f"operator `{spec.name}` is defined by {_ADDED.get(spec.name, 'occ')} already")
-    registry()[spec.name] = spec
-    _ADDED[spec.name] = origin
+    def __iter__(self) -> Iterator[str]:
+        yield from builtin()
+        yield from self._added
+
+    def __len__(self) -> int:
+        return len(builtin()) + len(self._added)
+
+    def add(self, spec: OpSpec, origin: str) -> None:
+        """Add an operator; one from the same origin is replaced.
+
+        Raises:
+            ValueError: another operator has its name.
+        """
+        if spec.name in self and self._origins.get(spec.name) != origin:
+            raise ValueError(f"operator `{spec.name}` is defined by {self._origins.get(spec.name, 'occ')} already")
+        bound = copy(spec)
+        bound.accesses, bound.registry = {}, self
+        self._added[spec.name], self._origins[spec.name] = bound, origin
+
+    def origin(self, name: str) -> str:
+        """Where an operator that is not built in comes from: a rule file, or the entry point of a package."""
+        return self._origins[name]
+
+    @property
+    def added(self) -> tuple[OpSpec, ...]:
+        """The operators that are not built in."""
+        return tuple(self._added.values())

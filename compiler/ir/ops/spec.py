@@ -131,6 +131,7 @@ class OpSpec:
         self.static = frozenset(fields.get("static", ()))
         self.tags = frozenset(fields.get("tags", ()))
         self.doc: str = fields.get("__doc__") or ""
+        self.registry: Mapping[str, OpSpec] | None = None  # of the compilation that has added the operator
         self.accesses: dict[Hashable, Access] = {}  # what `access` has found
         self._operand_names: tuple[str, ...] = fields.get("operands", ())
         for key in _PLAIN & fields.keys():

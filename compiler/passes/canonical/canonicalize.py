@@ -11,7 +11,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.meaning import expand_composite, static_elements
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.rewriter import Rewriter, Rule
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
@@ -118,7 +118,7 @@ FUNCTIONS: dict[str, tuple[Rule, ...]] = {
 def table() -> dict[str, list[Rule]]:
     """All rules by the name of the op at which they start: the functions, then the patterns of canonical_rules."""
     made: dict[str, list[Rule]] = {name: list(rules) for name, rules in FUNCTIONS.items()}
-    for name, spec in registry().items():
+    for name, spec in builtin().items():
         if spec.domain == "legacy" and spec.composite:
             made[name] = [expand_legacy]
     for rule in ALL:

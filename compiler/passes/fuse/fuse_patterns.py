@@ -147,7 +147,7 @@ def _with_copies(ops: list[Op], shared: frozenset[Op], rw: Rewriter) -> list[Op]
             continue
         operands = [v if v is None else copies.get(v, v) for v in op.operands]
         types, names = [r.type for r in op.results], [r.name for r in op.results]
-        made = Op(op.name, operands, op.attrs, types, result_names=names, loc=op.loc)
+        made = Op(op.operator, operands, op.attrs, types, result_names=names, loc=op.loc)
         assert op.parent is not None
         op.parent.insert(made, op)
         copies |= dict(zip(op.results, made.results, strict=True))

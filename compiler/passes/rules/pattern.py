@@ -6,7 +6,7 @@ A pattern describes one value. `Patterns`, the `p` of a rule, makes them: `p.Rel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.ops import registry
+from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.ops.spec import OpSpec
 
 Predicate = Callable[[Any], Any]
 
@@ -188,13 +189,24 @@ def as_pattern(value: Any) -> Pattern:
     raise Invalid(f"{value!r} is not a pattern")
 
 
-def _attribute(operators: Sequence[str], key: str, value: Any) -> Attribute:
-    for name in operators:
-        known = registry()[name].attrs
-        if known and key not in known:
+def check_names(name: str, keys: Iterable[str], registry: Mapping[str, OpSpec]) -> None:
+    """Check that an operator and its attributes exist.
+
+    Raises:
+        Invalid: they do not.
+    """
+    if name not in registry:
+        near = get_close_matches(name, registry, 3)
+        raise Invalid(f"there is no operator `{name}`", help=f"did you mean {' or '.join(near)}?" if near else "")
+    known = registry[name].attrs
+    for key in keys if known else ():
+        if key not in known:
             near = get_close_matches(key, known, 1)
             hint = f"did you mean `{near[0]}`?" if near else f"attributes: {', '.join(known)}"
             raise Invalid(f"`{name}` has no attribute `{key}`", help=hint)
+
+
+def _attribute(value: Any) -> Attribute:
     if isinstance(value, Attribute):
         return value
     return Attribute(test=value) if callable(value) else Attribute(value=value)
@@ -203,16 +215,17 @@ def _attribute(operators: Sequence[str], key: str, value: Any) -> Attribute:
 def node(operators: str | Sequence[str], *operands: Any, n_results: int = 1, **attrs: Any) -> Any:
     """The pattern of an op's result, or a tuple of them when there are several.
 
+    Operators of another domain may be a user's; the compilation that takes the rule knows them (`check_names`).
+
     Raises:
         Invalid: there is no such operator or attribute.
     """
     names = (operators,) if isinstance(operators, str) else tuple(operators)
     for name in names:
-        if name not in registry():
-            near = get_close_matches(name, registry(), 3)
-            raise Invalid(f"there is no operator `{name}`", help=f"did you mean {' or '.join(near)}?" if near else "")
+        if "." not in name or name in builtin():
+            check_names(name, attrs, builtin())
     given = [Variable(optional=True) if x is None else as_pattern(x) for x in operands]
-    made = OpPattern(names, tuple(given), {k: _attribute(names, k, v) for k, v in attrs.items()}, n_results)
+    made = OpPattern(names, tuple(given), {k: _attribute(v) for k, v in attrs.items()}, n_results)
     return Result(made) if n_results == 1 else tuple(Result(made, k) for k in range(n_results))
 
 
