@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from occ.compiler.driver.compilation import Compilation, Settings, Source
+from occ.compiler.driver.outputs import check_out
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.target.target import Target, all_targets
@@ -68,11 +70,14 @@ def build(
     """Build an artifact, and write it if `out` says where; other arguments as `compile`.
 
     Raises:
-        CompileError: the model cannot be compiled. OSError: `out` cannot be written.
+        CompileError: the model cannot be compiled; OCC0605 `out` is the model itself, or nothing to be replaced.
+        OSError: `out` cannot be written.
     """
-    artifact = Compilation(model, _settings(target, shapes, dims, options, rules=rules)).artifact()
-    if out is not None:
-        artifact.save(out, folder=folder)
+    place = None if out is None else check_out(Path(out), [model], folder=folder)
+    compilation = Compilation(model, _settings(target, shapes, dims, options, rules=rules))
+    artifact = compilation.artifact()
+    if place is not None:
+        artifact.save(check_out(place, compilation.module.files, folder=folder), folder=folder)
     return artifact
 
 

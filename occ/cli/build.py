@@ -71,7 +71,7 @@ def command(
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
     start = time.perf_counter()
     looking = Looking.take(how)
-    place = out or _default_out(model, emit)
+    place = _place(out or _default_out(model, emit), [model], emit, folder)
     plain = emit == "artifact" and not folder and not looking.asked and tune is None
     earlier = Earlier.of(model, target, save_stages, how) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
@@ -85,6 +85,14 @@ def command(
         click.echo(json.dumps(facts))
     else:
         _summary(facts)
+
+
+def _place(out: Path, sources: Sequence[object], emit: str, folder: bool) -> Path:
+    """Where to write: one file or a folder, as what is there says, where `emit` takes both."""
+    from occ.compiler.driver.outputs import check_out
+
+    several = folder or emit == "generator" or (emit in (*_LINKED, "air", "om") and out.is_dir())
+    return check_out(out, sources, folder=several)
 
 
 def _build(
@@ -114,6 +122,7 @@ def _build(
         if emit == "om":
             artifact = _compile_parts(compilation, artifact)
         tell("writing")
+        _place(place, compilation.module.files, emit, folder)
         link = ""
         if emit in _LINKED and artifact.code:
             stem = Path("model" if model == "-" else model).stem

@@ -44,7 +44,10 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
     On standard output the text refers to its large weights in the build cache; with -o they lie beside the file.
     """
     from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.outputs import check_not_read
 
+    if out is not None:
+        check_not_read(out, [model])
     looking = Looking.take(how)
     with progress() as tell:
         settings = options.settings(target, progress=tell, **looking.settings, **how)  # pyright: ignore[reportArgumentType]

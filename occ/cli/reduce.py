@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 def command(model: str, target: str, test: str | None, out: Path, **how: Any) -> None:
     """Shrink MODEL while it keeps failing; write what is left, and how to run it."""
     from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.outputs import check_not_read
     from occ.compiler.passes.manager import text_alone
     from occ.compiler.tools.shrink import reduce
 
+    check_not_read(out, [model])
     settings = options.settings(target, **how)
     whole = Compilation(options.source_of(model), settings)
     m = whole.module

@@ -1,0 +1,51 @@
+"""Where results may be written: never over a model, a device or a folder that is none of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from occ.compiler.diagnostics import error
+
+
+def check_out(out: Path, sources: Iterable[object], *, folder: bool = False) -> Path:
+    """The place to write to: that which a symbolic link leads to, if it is one.
+
+    Args:
+        out: where somebody wants a file.
+        sources: what the model is read from; what is no path of a file is passed over.
+        folder: a folder is to be written.
+
+    Raises:
+        CompileError: OCC0605 something is there that is not to be replaced.
+    """
+    place = out.resolve() if out.is_symlink() else out
+    if not place.exists():
+        return place
+    check_not_read(out, sources)
+    if place.is_dir() and not folder:
+        raise error("OCC0605", f"`{out}` is a folder", help=f"name a file, such as `{out / 'model.occ'}`")
+    if folder and not place.is_dir():
+        raise error("OCC0605", f"`{out}` is not a folder", help="name a folder that is empty or not there yet")
+    if not (place.is_file() or place.is_dir()):
+        raise error("OCC0605", f"`{out}` is a device, a pipe or a socket", help="name a file")
+    return place
+
+
+def check_not_read(out: Path, sources: Iterable[object]) -> None:
+    """Raise an error if a file that is to be written is one that the model is read from.
+
+    Raises:
+        CompileError: OCC0605.
+    """
+    for source in sources:
+        if isinstance(source, (str, os.PathLike)) and _is_same(out, source):
+            raise error("OCC0605", f"`{out}` is what the model is read from", help="write to another file with -o")
+
+
+def _is_same(out: Path, source: str | os.PathLike[str]) -> bool:
+    try:
+        return out.samefile(source)
+    except (OSError, ValueError):
+        return False  # the text of a model is no path
