@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from building import mlp
 
 import occ
-from tests.building import mlp
-from tests.conftest import ROOT
 
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 ROOTS = {"occ": "occ", "compiler": "occ.compiler", "runtime": "occ.runtime"}  # folder -> name of the package

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from building import mlp
 
-from tests.building import mlp
-from tests.conftest import ROOT
-
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 RUN = """
