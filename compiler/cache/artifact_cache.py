@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.file_stamps import Stamps
+from occ.compiler.cache.sources import files_of
 from occ.compiler.diagnostics import error
 from occ.compiler.target.entry_points import GROUPS, installed
 
@@ -122,7 +122,9 @@ class ArtifactCache:
                 if any(stamps.digest_of(folder / name) != seen for name, seen in note["files"].items()):
                     return None
                 path = self.cache.path("artifact", request.key, ".occ")
-                os.utime(path)  # used: see `_shrink`
+                if stamps.digest_of(path) != self.cache.checksum("artifact", request.key, ".occ"):
+                    return None  # damaged: built and kept again
+                os.utime(path.with_suffix(".json"))  # used: see `_shrink`
                 return Found(path, note["facts"], request)
         except (OSError, ValueError, KeyError):
             pass  # a cache that cannot be read is an empty one
@@ -147,7 +149,8 @@ class ArtifactCache:
             with self.cache.workspace() as work:
                 copied = Path(work) / "artifact"
                 shutil.copyfile(artifact, copied)
-                self.cache.adopt("artifact", request.key, copied, ".occ")
+                made = self.cache.adopt("artifact", request.key, copied, ".occ")
+            request.stamps.note(made, self.cache.checksum("artifact", request.key, ".occ"))
             note = json.dumps({"files": seen, "facts": dict(facts)})
             self.cache.put("artifact", request.key, note.encode(), ".json")
             request.stamps.note(artifact, request.key)
@@ -156,14 +159,20 @@ class ArtifactCache:
             return  # the build is done: that it is not kept is no error of it
 
     def _shrink(self) -> None:
-        kept = [(p, p.stat()) for p in (self.cache.root / "artifact").glob("*/*.occ")]
-        total = sum(s.st_size for _, s in kept)
-        for path, stat in sorted(kept, key=lambda e: e[1].st_mtime):
+        kept = {p: p.stat().st_size for p in (self.cache.root / "artifact").glob("*/*.occ")}
+        total = sum(kept.values())
+        for path in sorted(kept, key=_last_use):
             if total <= self.limit:
                 return
             path.with_suffix(".json").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-            total -= stat.st_size
+            self.cache.drop("artifact", path.stem, ".occ")
+            total -= kept[path]
+
+
+def _last_use(artifact: Path) -> float:
+    """When an artifact was last found: its note is touched then, not itself, whose stamp is known."""
+    note = artifact.with_suffix(".json")
+    return (note if note.is_file() else artifact).stat().st_mtime
 
 
 def _surroundings() -> Iterator[str]:
@@ -173,8 +182,7 @@ def _surroundings() -> Iterator[str]:
         if folder.is_dir():
             yield from sorted(n for n in os.listdir(folder) if n.endswith((".dist-info", ".egg-info")))
     for package in ("occ", "occ.compiler", "occ.runtime"):
-        for root in import_module(package).__path__:
-            yield from _sources(root)
+        yield from (f"{f.name}: {_stamp(f)}" for f in files_of(package))
     for name in (os.environ.get("OCC_CXX"), "g++", "c++", "clang++"):
         found = shutil.which(name) if name else None
         yield f"{name}: {_stamp(os.path.realpath(found)) if found else None}"
@@ -182,13 +190,7 @@ def _surroundings() -> Iterator[str]:
     yield _processor()
 
 
-def _sources(root: str) -> Iterator[str]:
-    for folder, folders, names in os.walk(root, followlinks=True):
-        folders.sort()
-        yield from (f"{n}: {_stamp(os.path.join(folder, n))}" for n in sorted(names) if not n.endswith(".pyc"))
-
-
-def _stamp(path: str) -> str:
+def _stamp(path: str | Path) -> str:
     stat = os.stat(path)
     return f"{stat.st_size} bytes of {stat.st_mtime_ns}"
 

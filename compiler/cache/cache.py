@@ -2,6 +2,10 @@
 
 Entries are written under a temporary name and renamed, so two builds at once, or one that is killed, leave either a
 whole entry or none. Nothing is ever changed in place, so no locks are needed.
+
+Disks fill up, machines lose power, people edit: beside each entry lies its SHA-256, and an entry that does not have it is
+none. What made it makes it again and puts it in its place. Notes (.json) have none; their readers take what does not parse
+as missing.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 KINDS = ("kernel", "library", "tool", "weights", "device", "artifact", "tuned", "stat")
+_SUM = ".sha256"
 _STALE = 24 * 3600  # seconds after which a temporary folder belongs to a build that was killed
 
 
@@ -37,6 +42,32 @@ def digest(parts: Iterable[str | bytes]) -> str:
         h.update(len(data).to_bytes(8, "little"))
         h.update(data)
     return h.hexdigest()
+
+
+def file_checksum(path: Path) -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()  # processors have instructions for this one
+
+
+def _beside(entry: Path) -> Path:
+    """Where the checksum of an entry lies."""
+    return entry.with_name(entry.name + _SUM)
+
+
+def _write(target: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".new.")
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 class Cache:
@@ -60,27 +91,40 @@ class Cache:
         return self.root / kind / key[:2] / f"{key}{suffix}"
 
     def has(self, kind: str, key: str, suffix: str = "") -> bool:
-        return self.path(kind, key, suffix).is_file()
+        """Whether there is an entry, whole: one that is damaged counts as none."""
+        try:
+            return file_checksum(self.path(kind, key, suffix)) == self.checksum(kind, key, suffix)
+        except OSError:
+            return False
+
+    def checksum(self, kind: str, key: str, suffix: str = "") -> str:
+        """The SHA-256 that an entry had when it was written; empty if it is not known."""
+        with suppress(OSError, UnicodeDecodeError):
+            return _beside(self.path(kind, key, suffix)).read_text("ascii")
+        return ""
+
+    def drop(self, kind: str, key: str, suffix: str = "") -> None:
+        """Remove an entry."""
+        path = self.path(kind, key, suffix)
+        path.unlink(missing_ok=True)
+        _beside(path).unlink(missing_ok=True)
 
     def put(self, kind: str, key: str, data: bytes, suffix: str = "") -> Path:
         """Write an entry."""
         target = self.path(kind, key, suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".new.")
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(data)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        _write(target, data)
+        if suffix != ".json":
+            _write(_beside(target), hashlib.sha256(data).hexdigest().encode())
         return target
 
     def adopt(self, kind: str, key: str, made: Path, suffix: str = "") -> Path:
         """Move a finished file of the same file system in as an entry."""
         target = self.path(kind, key, suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
+        known = file_checksum(made)
         os.replace(made, target)
+        _write(_beside(target), known.encode())
         return target
 
     def workspace(self) -> tempfile.TemporaryDirectory[str]:
@@ -97,7 +141,7 @@ class Cache:
 
     def size(self) -> tuple[int, int]:
         """(number of entries, bytes)."""
-        files = [p for kind in KINDS for p in (self.root / kind).rglob("*") if p.is_file()]
+        files = [p for kind in KINDS for p in (self.root / kind).rglob("*") if p.is_file() and p.suffix != _SUM]
         return len(files), sum(p.stat().st_size for p in files)
 
     def clear(self) -> None:

@@ -5,14 +5,13 @@ A file is known by what `stat` gives of it, as in git's index: device, inode, si
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.cache.cache import Cache, digest, file_checksum
 
 _SETTLED = 2_000_000_000  # nanoseconds: a younger file may change again without a change of its times
 
@@ -33,8 +32,7 @@ class Stamps:
         known = self._of(path, before)
         if known is not None:
             return known
-        with open(path, "rb") as f:
-            found = hashlib.file_digest(f, "sha256").hexdigest()  # processors have instructions for this one
+        found = file_checksum(path)
         if max(before[-2:]) + _SETTLED < now and _stat(path) == before:
             self._put(path, before, found)
         return found

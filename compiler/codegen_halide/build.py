@@ -14,6 +14,7 @@ from occ.compiler.codegen_halide.programs import runtime_object
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.ir.te.function import TeFunc
 
+_LINK = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack", "-lm", "-lpthread")
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
 
 
@@ -122,15 +123,14 @@ def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None
     """
     runtime = runtime_object(tools, cache)
     objects = [*(cache.path("kernel", k, ".o") for k in keys), runtime, *([entry] if entry is not None else [])]
-    key = digest(["link", tools.cxx_version, runtime.name, entry.name if entry is not None else "", *keys])
+    key = digest(["link", tools.cxx_version, *_LINK, runtime.name, entry.name if entry is not None else "", *keys])
     known = cache.path("library", key, ".so")
-    if not known.is_file():
+    if not cache.has("library", key, ".so"):
         with cache.workspace() as folder:
             work = Path(folder)
-            flags = ["-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack"]
             listing = work / "objects.txt"
             listing.write_text("\n".join(f'"{p}"' for p in objects))
-            run_all([[tools.cxx, *flags, f"@{listing}", "-o", "model.so", "-lm", "-lpthread"]], work)
+            run_all([[tools.cxx, f"@{listing}", *_LINK, "-o", "model.so"]], work)
             cache.adopt("library", key, work / "model.so", ".so")
     return known.read_bytes()
 
@@ -139,9 +139,8 @@ def _host_target(tools: Toolchain, cache: Cache) -> str:
     """The Halide target of this machine, spelled out, so that the cache tells machines apart."""
     probe = tools.halide / "bin" / "get_host_target"
     known = digest(["host", tools.identity, cpu_identity()])
-    path = cache.path("tool", known, ".txt")
-    if path.is_file():
-        return path.read_text()
+    if cache.has("tool", known, ".txt"):
+        return cache.path("tool", known, ".txt").read_text()
     try:
         found = subprocess.run([str(probe)], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

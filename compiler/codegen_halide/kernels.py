@@ -49,13 +49,13 @@ class Setup:
 
     @classmethod
     def of(cls, tools: Toolchain, target: str) -> Setup:
-        texts = (*front_end().values(), native("whole.h"), native("emit.cpp"))
+        texts = (*front_end().values(), native("whole.h"), native("emit.cpp"), source([]), source([], whole=True))
         return cls(tools, target, digest([tools.identity, target, *_UNIT, *texts]))
 
     def kernel(self, f: TeFunc, nodes: Sequence[str] = ()) -> Kernel:
         """The kernel of a te function; `nodes` are the ONNX nodes that it computes, for the comments."""
         text = generator(f, nodes)
-        key = digest(["kernel", self.identity, _without_comments(text)])
+        key = digest(["kernel", self.identity, text if f.source else _without_comments(text)])
         return Kernel(f.name, text, key, bool(f.source))
 
 
@@ -81,6 +81,9 @@ def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:
 
 
 def _without_comments(text: str) -> str:
+    """The text of a generator of ours: models that differ in the names of their nodes share kernels. In a body that a user
+    wrote, two slashes may lie within a string.
+    """
     return re.sub(r"\s*//[^\n]*", "", text)
 
 

@@ -4,7 +4,7 @@ compiled once and kept in the build cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -38,16 +38,11 @@ def emitter(tools: Toolchain, cache: Cache) -> Path:
         CompileError: OCC0403 the toolchain fails.
     """
     texts = {**front_end(), "emit.cpp": native("emit.cpp")}
-    key = digest(["emit", tools.identity, str(tools.library), *FLAGS, *texts.values()])
+    flags = [*FLAGS, f"-I{tools.include}"]
     rpath = f"-Wl,-rpath,{tools.library.parent}"  # generators find what te.h declares in the program itself
-
-    def make(work: Path) -> Path:
-        flags = [*FLAGS, f"-I{tools.include}"]
-        run_all([[tools.cxx, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")], work)
-        run_all([[tools.cxx, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit"]], work)
-        return work / "emit"
-
-    return _once(cache.path("tool", key, ".bin"), texts, make, cache)
+    objects = [[tools.cxx, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
+    linked = [tools.cxx, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit.bin"]
+    return _once("emit.bin", [objects, [linked]], texts, tools, cache)
 
 
 def runtime_object(tools: Toolchain, cache: Cache) -> Path:
@@ -57,28 +52,35 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
         CompileError: OCC0403 the toolchain fails.
     """
     texts = {"runtime.cpp": runtime_source()}
-    flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions"]
-    key = digest(["runtime", tools.cxx_version, *flags, *texts.values()])
-
-    def make(work: Path) -> Path:
-        run_all([[tools.cxx, *flags, "-c", "runtime.cpp", "-o", "runtime.o"]], work)
-        return work / "runtime.o"
-
-    return _once(cache.path("tool", key, ".o"), texts, make, cache)
+    command = [tools.cxx, "-std=c++17", "-O2", "-fPIC", "-fno-exceptions", "-c", "runtime.cpp", "-o", "runtime.o"]
+    return _once("runtime.o", [[command]], texts, tools, cache)
 
 
-def _once(known: Path, texts: Mapping[str, str], make: Callable[[Path], Path], cache: Cache) -> Path:
-    """An entry of the cache, which the first thread to ask for it makes from texts while the others wait."""
+def _once(
+    made: str, steps: Sequence[Sequence[Sequence[str]]], texts: Mapping[str, str], tools: Toolchain, cache: Cache
+) -> Path:
+    """An entry of the cache, which the first thread to ask for it makes while the others wait.
+
+    Args:
+        made: the file that becomes the entry.
+        steps: commands that make it, those of one step at once.
+        texts: the files that they read.
+        tools: what the commands belong to.
+        cache: the build cache.
+    """
+    words = (word for step in steps for command in step for word in (*command, ";"))
+    key, suffix = digest([tools.identity, *words, *texts.values()]), Path(made).suffix
+    known = cache.path("tool", key, suffix)
     with _asking:
         turn = _turns.setdefault(known, Lock())
     with turn:
-        if not known.is_file():
+        if not cache.has("tool", key, suffix):
             with cache.workspace() as folder:
                 for name, text in texts.items():
                     (Path(folder) / name).write_text(text)
-                made = make(Path(folder))
-                known.parent.mkdir(parents=True, exist_ok=True)
-                made.replace(known)
+                for commands in steps:
+                    run_all(commands, Path(folder))
+                cache.adopt("tool", key, Path(folder) / made, suffix)
     return known
 
 

@@ -18,6 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.cache.sources import source_digest
 from occ.compiler.codegen_halide.build import cpu_identity, link, setup_for
 from occ.compiler.codegen_halide.kernels import Setup, compile_batch
 from occ.compiler.diagnostics import error, shorten
@@ -159,9 +160,9 @@ class Tuner:
         return True
 
     def _key(self, f: TeFunc) -> str:
-        """Names stand for contents, so the name of a kernel will do."""
-        parts = [f.name, self.setup.target, self.setup.tools.identity, cpu_identity(), str(self.threads)]
-        return digest(["tuned", *parts])
+        """Names stand for contents, so the name of a kernel will do; what was best was best among the schedules of the rules."""
+        rules = source_digest("occ.compiler.passes.schedule", "occ.compiler.codegen_halide")
+        return digest(["tuned", f.name, self.setup.identity, rules, cpu_identity(), str(self.threads)])
 
     def _tune(
         self, functions: Sequence[TeFunc], uses: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], end: float

@@ -105,9 +105,11 @@ def test_rules_build_anew(occ_cli, model):
     assert not build(occ_cli, model)
 
 
-def test_a_changed_compiler_builds_anew(occ_cli, model, monkeypatch):
+def test_a_changed_compiler_builds_anew(occ_cli, model, monkeypatch, tmp_path):
     assert not build(occ_cli, model)
-    monkeypatch.setattr(artifact_cache, "_sources", lambda root: iter([f"{root}: edited"]))
+    edited = tmp_path / "edited.py"
+    edited.write_text("x = 1\n")
+    monkeypatch.setattr(artifact_cache, "files_of", lambda package: iter([edited]))
     assert not build(occ_cli, model)
 
 
@@ -116,6 +118,20 @@ def test_a_damaged_note_is_a_miss(occ_cli, model, tmp_path):
     (note,) = (tmp_path / "cache" / "artifact").glob("*/*.json")
     note.write_text("{")
     assert not build(occ_cli, model)
+    assert build(occ_cli, model)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-100], lambda data: b"", lambda data: data[:99] + b"!" + data[100:]]
+)
+def test_a_damaged_artifact_is_built_and_kept_again(occ_cli, model, tmp_path, damage):
+    assert not build(occ_cli, model)
+    Path("m.occ").unlink()
+    (kept,) = (tmp_path / "cache" / "artifact").glob("*/*.occ")
+    whole = kept.read_bytes()
+    kept.write_bytes(damage(whole))
+    assert not build(occ_cli, model)
+    assert kept.read_bytes() == whole
     assert build(occ_cli, model)
 
 

@@ -107,3 +107,39 @@ def test_where_the_cache_is(env, wanted, monkeypatch):
 def test_parts_of_a_digest_do_not_run_together():
     assert digest(["ab", "c"]) != digest(["a", "bc"])
     assert digest(["a"]) == digest([b"a"])
+
+
+DAMAGE = {
+    "cut": lambda d: d[:-3],
+    "empty": lambda d: b"",
+    "changed": lambda d: b"x" + d[1:],
+    "longer": lambda d: d + b"x",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_entry_is_a_miss_until_it_is_written_again(damage, tmp_path):
+    cache = Cache(tmp_path)
+    path = cache.put("kernel", "key", b"an object file", ".o")
+    path.write_bytes(damage(b"an object file"))
+    assert not cache.has("kernel", "key", ".o")
+    cache.put("kernel", "key", b"an object file", ".o")
+    assert cache.has("kernel", "key", ".o")
+
+
+def test_an_entry_without_its_checksum_is_a_miss(tmp_path):
+    cache = Cache(tmp_path)
+    (tmp_path / "made").write_bytes(b"x")
+    cache.adopt("kernel", "key", tmp_path / "made", ".o")
+    assert cache.has("kernel", "key", ".o")
+    cache.path("kernel", "key", ".o.sha256").write_bytes(b"\xff")
+    assert not cache.has("kernel", "key", ".o")
+    cache.path("kernel", "key", ".o.sha256").unlink()
+    assert not cache.has("kernel", "key", ".o")
+
+
+def test_a_dropped_entry_leaves_nothing(tmp_path):
+    cache = Cache(tmp_path)
+    path = cache.put("kernel", "key", b"x", ".o")
+    cache.drop("kernel", "key", ".o")
+    assert list(path.parent.iterdir()) == []

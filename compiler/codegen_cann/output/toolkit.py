@@ -130,9 +130,8 @@ def _run(
     named = [data for data in map(_contents, arguments) if data]
     identity = (toolkit.atc, toolkit.release, *arguments, *named, *(x for item in members.items() for x in item))
     key = digest(["atc", *identity])
-    kept = cache.path("device", key, ".om")
-    if kept.is_file():
-        return [kept.read_bytes()]
+    if cache.has("device", key, ".om"):
+        return [cache.path("device", key, ".om").read_bytes()]
     with cache.workspace() as folder:
         for member, data in members.items():
             (Path(folder) / member).write_bytes(data)

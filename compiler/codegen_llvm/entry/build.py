@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.cache.sources import source_digest, version_of
 from occ.runtime.manifest import Manifest
 
+PACKAGES = ("occ.compiler.codegen_llvm", "occ.compiler.ir", "occ.runtime")  # what this folder imports lies in these
 _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
@@ -32,10 +33,9 @@ def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
     triple = _TRIPLES.get(platform.machine())
     if triple is None or platform.system() != "Linux":
         return None
-    facts = repr((m.name, m.machine, m.weights, m.inputs, m.outputs, m.dims, m.constraints, m.plan, m.functions))
-    key = digest(["entry", _identity(), triple, facts])
+    key = entry_key(m, triple)
     made = EntryCode(store.path("tool", key, ".o"), store.path("tool", key, ".ll"))
-    if made.object.is_file() and made.text.is_file():
+    if store.has("tool", key, ".o") and store.has("tool", key, ".ll"):
         return made
     text, compiled = _compile(m, triple)
     store.put("tool", key, text.encode(), ".ll")
@@ -61,9 +61,7 @@ def _compile(m: Manifest, triple: str) -> tuple[str, bytes]:
     return text, machine.emit_object(parsed)
 
 
-@cache
-def _identity() -> str:
-    """What the object depends on beside the plan: the sources that emit it."""
-    here = Path(__file__).parent
-    files = sorted([*here.glob("*.py"), here.parent / "loops.py", here.parent / "values.py"])
-    return digest(p.read_bytes() for p in files)
+def entry_key(m: Manifest, triple: str) -> str:
+    """What the object depends on: the plan, the machine, the sources that emit it and those that say where things lie, LLVM."""
+    facts = repr((m.name, m.machine, m.weights, m.inputs, m.outputs, m.dims, m.constraints, m.plan, m.functions))
+    return digest(["entry", source_digest(*PACKAGES), version_of("llvmlite"), triple, facts])

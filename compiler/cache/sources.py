@@ -1,0 +1,34 @@
+"""The files of the compiler itself, which what it makes depends on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from occ.compiler.cache.cache import digest
+
+
+def files_of(package: str) -> Iterator[Path]:
+    """The files of a package and of those in it, in order; what Python makes of them left out."""
+    for root in import_module(package).__path__:
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders.sort()
+            yield from (Path(folder, n) for n in sorted(names) if not n.endswith(".pyc"))
+
+
+@cache
+def source_digest(*packages: str) -> str:
+    """A digest of what the files of packages hold, for the keys of what they make."""
+    return digest(part for p in packages for f in files_of(p) for part in (f.name, f.read_bytes()))
+
+
+def version_of(distribution: str) -> str:
+    """The version of a library; empty if its files are just there."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

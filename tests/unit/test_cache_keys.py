@@ -1,0 +1,149 @@
+"""Keys of the build cache cover all that an entry depends on: a changed file or library is another key."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from occ.compiler.cache import sources
+from occ.compiler.cache.cache import Cache
+from occ.compiler.codegen_halide import build as halide
+from occ.compiler.codegen_halide import kernels, programs
+from occ.compiler.codegen_halide.toolchain import Toolchain
+from occ.compiler.codegen_llvm.entry import build as entry
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.tools.tune import Tuner
+from occ.runtime.manifest import Manifest, Plan
+
+EMPTY = Manifest("m", "cpu", "", [], [], [], [], [], Plan([], [], [], [], []))
+TOOLS = Toolchain("/usr/bin/c++", "c++ 1", Path("/halide"), "21")
+BODY = TeFunc("mine", (), (), (), (), source="y() = 1;")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    yield
+    sources.source_digest.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def tools(monkeypatch):
+    monkeypatch.setattr(Toolchain, "library", property(lambda self: Path(__file__)))
+
+
+def changed(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, file: str) -> None:
+    """Let a package be a copy in which one file says something more."""
+    found = importlib.import_module(package)
+    copy = Path(shutil.copytree(found.__path__[0], folder / "copy", ignore=shutil.ignore_patterns("__pycache__")))
+    (copy / file).write_text((copy / file).read_text() + "\n# changed\n")
+    monkeypatch.setattr(found, "__path__", [str(copy)])
+    sources.source_digest.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("package", "file"),
+    [
+        *(("occ.runtime", f) for f in ("buffers.py", "dims.py", "attributes.py", "signature.py", "manifest.py")),
+        *(("occ.runtime", f"native/{f}.py") for f in ("entry", "library", "frame")),
+        *(("occ.compiler.codegen_llvm", f) for f in ("entry/arena.py", "entry/routine.py", "loops.py", "values.py")),
+    ],
+)
+def test_the_entry_depends_on_what_says_where_things_lie(package, file, monkeypatch, tmp_path):
+    before = entry.entry_key(EMPTY, "x")
+    changed(monkeypatch, tmp_path, package, file)
+    assert entry.entry_key(EMPTY, "x") != before
+
+
+def test_the_entry_depends_on_llvm_the_machine_and_the_plan(monkeypatch):
+    keys = [entry.entry_key(EMPTY, "x"), entry.entry_key(EMPTY, "y")]
+    keys.append(entry.entry_key(replace(EMPTY, plan=replace(EMPTY.plan, arena=64)), "x"))
+    monkeypatch.setattr(entry, "version_of", lambda name: f"another {name}")
+    keys.append(entry.entry_key(EMPTY, "x"))
+    assert len(set(keys)) == len(keys)
+
+
+def test_all_that_the_entry_imports_is_in_its_key():
+    code = (
+        "import sys, occ.compiler.codegen_llvm.entry.build, occ.compiler.codegen_llvm.entry.entry;"
+        "print(*(m for m in sys.modules if m.startswith('occ.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    apart = {"occ.compiler", "occ.compiler.diagnostics", "occ.compiler.codes"}  # say what is wrong, and make nothing
+    loaded = [m for m in done.stdout.split() if m not in apart and not m.startswith("occ.compiler.cache")]
+    assert len(loaded) > 20
+    assert [m for m in loaded if not m.startswith(entry.PACKAGES)] == []
+
+
+def test_every_source_of_the_package_is_listed():
+    listed = [f.name for f in sources.files_of("occ.compiler.codegen_halide")]
+    assert {"emit.py", "te.h", "whole.h", "Makefile.in"} <= set(listed)
+    assert not [n for n in listed if n.endswith(".pyc")]
+
+
+@pytest.mark.parametrize("file", ["te.h", "te.cpp", "fetch_ahead.h", "whole.h", "emit.cpp"])
+def test_a_kernel_depends_on_the_texts_that_it_is_compiled_with(file, monkeypatch):
+    before = kernels.Setup.of(TOOLS, "host").kernel(BODY).key
+    front, native = kernels.front_end(), kernels.native
+    if file in front:
+        monkeypatch.setattr(kernels, "front_end", lambda: {**front, file: front[file] + "// changed"})
+    else:
+        monkeypatch.setattr(kernels, "native", lambda name: native(name) + ("// changed" if name == file else ""))
+    assert kernels.Setup.of(TOOLS, "host").kernel(BODY).key != before
+
+
+def test_a_kernel_depends_on_what_stands_above_it(monkeypatch):
+    before = kernels.Setup.of(TOOLS, "host").identity
+    monkeypatch.setattr(kernels, "source", lambda functions, whole=False: '#include "other.h"')
+    assert kernels.Setup.of(TOOLS, "host").identity != before
+
+
+def test_two_slashes_in_the_body_of_a_user_are_no_comment():
+    setup = kernels.Setup.of(TOOLS, "host")
+    one, two = (setup.kernel(replace(BODY, source=f'y() = hash("//{k}");')).key for k in range(2))
+    assert one != two
+
+
+def test_what_was_tuned_depends_on_the_rules(monkeypatch, tmp_path):
+    tuner = Tuner("host", None, 0.0, Cache(tmp_path), 1)
+    tuner.__dict__["setup"] = kernels.Setup.of(TOOLS, "host")
+    before = tuner._key(BODY)
+    changed(monkeypatch, tmp_path, "occ.compiler.passes.schedule", "rules.py")
+    assert tuner._key(BODY) != before
+
+
+def test_programs_depend_on_the_commands_that_make_them(monkeypatch, tmp_path):
+    made: list[Path] = []
+
+    def compiled(commands, where):
+        for command in commands:
+            (where / command[-1]).write_bytes(b"object")
+
+    monkeypatch.setattr(programs, "run_all", compiled)
+    made.append(programs.emitter(TOOLS, Cache(tmp_path)))
+    assert made[0].read_bytes() == b"object"
+    monkeypatch.setattr(programs, "FLAGS", (*programs.FLAGS, "-g"))
+    made.append(programs.emitter(TOOLS, Cache(tmp_path)))
+    made.append(programs.emitter(replace(TOOLS, cxx_version="c++ 2"), Cache(tmp_path)))
+    assert len(set(made)) == 3
+
+
+def test_a_library_depends_on_how_it_is_linked(monkeypatch, tmp_path):
+    cache, linked = Cache(tmp_path), []
+
+    def run(commands, where):
+        linked.append(commands)
+        (where / "model.so").write_bytes(b"library")
+
+    monkeypatch.setattr(halide, "run_all", run)
+    monkeypatch.setattr(halide, "runtime_object", lambda tools, cache: cache.put("tool", "runtime", b"", ".o"))
+    halide.link([], TOOLS, cache)
+    halide.link([], TOOLS, cache)
+    monkeypatch.setattr(halide, "_LINK", (*halide._LINK, "-O"))
+    halide.link([], TOOLS, cache)
+    assert len(linked) == 2
