@@ -101,6 +101,23 @@ class Storage:
     offset: int = -1
 
 
+# What steps do, by kind, and which fields steps of that kind have besides name, reads, writes and nodes.
+STEP_KINDS: dict[str, tuple[str, ...]] = {
+    "kernel": ("dims", "tasks", "flag", "checks", "operations"),
+    "host": ("attrs", "binds"),  # a routine of runtime/hostops
+    "late": ("attrs", "binds"),  # an op that is compiled when its operands are there
+    **dict.fromkeys(("if", "loop", "scan", "map"), ("attrs", "binds")),  # run functions of the manifest
+    "foreign": ("attrs",),  # a function in a library of a user, the member `attrs["library"]`
+    "copy": (),
+    "upload": ("attrs",),  # one host buffer to one device buffer
+    "device": ("attrs",),  # runs a device part on device buffers
+    "download": ("attrs",),  # device to host
+    "wait": ("attrs",),  # stream `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far
+    "sync": ("attrs",),  # the host waits for the stream
+    "island": (),  # runs a part that the CPU takes, on host buffers
+}
+
+
 @dataclass(frozen=True)
 class Step:
     """One thing that a run does.
@@ -109,12 +126,7 @@ class Step:
     run side by side unless a `wait` comes between.
 
     Attributes:
-        kind: `kernel`, `host` (a routine of `runtime/hostops`), `late` (an op that is compiled when its operands are
-            there), `if`, `loop`, `scan`, `map` (run functions of the manifest), `foreign` (a function in
-            a library of a user, `attrs["library"]` of the artifact) or `copy`; with accelerators also `upload` (one host buffer to one device buffer),
-            `device` (runs a device part on device buffers), `download` (device to host), `wait` (stream
-            `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far), `sync` (the host waits for the
-            stream), and `island` (runs a part that the CPU takes, on host buffers).
+        kind: what it does, one of `STEP_KINDS`.
         name: symbol of the kernel or function, name of the host routine, or name of the part.
         reads: buffers read; -1 for an operand that is absent.
         writes: buffers written.
@@ -318,6 +330,9 @@ def _problems(m: Manifest) -> Iterator[str]:
         yield from _plan_problems(f.plan, len(f.inputs), len(f.outputs), len(m.weights))
 
 
+_OPTIONAL = [f.name for f in fields(Step) if f.name not in ("kind", "name", "reads", "writes", "nodes")]
+
+
 def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:
     counts = {"input": inputs, "output": outputs, "weight": weights, "arena": 1, "host": 1, "device": 1}
     if any(not 0 <= s.index < counts.get(s.kind, 0) for s in plan.storages):
@@ -328,6 +343,17 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
     used += [s.flag for s in plan.steps if s.flag != -1]
     if any(not 0 <= b < len(plan.buffers) for b in used):
         yield "a step names a buffer that does not exist"
+    for step in plan.steps:
+        if step.kind not in STEP_KINDS:
+            yield f"there are no steps of kind {step.kind!a}"
+        elif stray := _stray(step):
+            yield f"a step of kind {step.kind!a} has no {stray[0]}"
+
+
+def _stray(step: Step) -> list[str]:
+    """Fields that say something, but that steps of this kind do not have."""
+    own = STEP_KINDS[step.kind]
+    return [f for f in _OPTIONAL if f not in own and getattr(step, f) not in (None, 0, -1, [], {})]
 
 
 @cache

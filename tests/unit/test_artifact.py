@@ -15,6 +15,8 @@ from building import mlp, reference
 import occ
 from occ.runtime.artifact import Artifact
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import Manifest
 from occ.runtime.members import LIBRARY, MANIFEST, WEIGHTS
 
 X = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32)
@@ -232,3 +234,30 @@ def test_a_folder_member_that_is_a_link_to_outside_is_refused(built, tmp_path):
     (path / "src").mkdir(exist_ok=True)
     (path / "src" / "link").symlink_to(secret)
     assert "path" in error_of(path).message
+
+
+STEP = {"kind": "copy", "name": "copy", "reads": [0], "writes": [0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),
+        ({"nodes": ["n"]}, ""),
+        ({"kind": "kernel", "tasks": 4, "dims": [1], "operations": 9}, ""),
+        ({"kind": "teleport"}, "there are no steps of kind 'teleport'"),
+        ({"attrs": {"stream": 1}}, "a step of kind 'copy' has no attrs"),
+        ({"kind": "foreign", "binds": [[0, 0, "n"]]}, "a step of kind 'foreign' has no binds"),
+        ({"kind": "host", "tasks": 4}, "a step of kind 'host' has no tasks"),
+    ],
+)
+def test_steps_have_what_their_kind_has(change, said):
+    record = json.loads(occ.build(mlp(), "interp").manifest.to_json())
+    buffer = {"dtype": "f32", "shape": [1], "storage": 0}
+    record["plan"] |= {"steps": [STEP | change], "storages": [{"kind": "arena"}], "buffers": [buffer]}
+    record["plan"] |= {"inputs": [0], "outputs": [0]}
+    if not said:
+        assert len(Manifest.from_json(json.dumps(record)).plan.steps) == 1
+        return
+    with pytest.raises(RunError, match=said):
+        Manifest.from_json(json.dumps(record))
