@@ -59,7 +59,6 @@ def write_program(
     folder, stem = (place.parent, place.stem) if whole else (place, stem)
     name = identifier(stem)
     main = folder / (place.name if whole else name + SUFFIXES[kind])
-    folder.mkdir(parents=True, exist_ok=True)
     weights = "" if embed or not artifact.manifest.weights else f"{name}.weights"
     runtime = libocc(cache)
     link = shlex.join(["cc", f"-I{folder}", "main.c", str(main), *_beside(kind, folder)])
@@ -73,6 +72,7 @@ def write_program(
         for other, text in texts.items():
             (work / other).write_text(text)
         one = _one_object(name, {n: d for n, d in objects.items() if n != _RUNTIME}, work)
+        folder.mkdir(parents=True, exist_ok=True)
         if kind == "shared":
             _link_shared(one, runtime, main)
         else:

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from building import mlp, model_of, reference
 from c_library import ROOT, block, compile_c, prefix
 
 import occ
-from occ.compiler.codegen_halide.toolchain import find_halide
 
 pytestmark = pytest.mark.toolchain
 RNG = np.random.default_rng(0)
@@ -70,6 +68,21 @@ def test_the_program_of_the_page(language: str, suffix: str):
     ran = subprocess.run(["./main"], capture_output=True, text=True)
     assert ran.returncode
     assert "`model.occ` cannot be opened: No such file" in ran.stdout + ran.stderr
+
+
+def test_the_program_in_another_language():
+    needs("luajit")
+    model = model_of(THREE)
+    occ.build(model, "cpu", out="model.occ")
+    Path("main.lua").write_text(block("c.md", "lua", 0))
+    x = np.zeros((3, 8), np.float32)
+    x[0, :3] = 1, 2, 3
+    command = [str(shutil.which("luajit")), "main.lua", str(prefix() / "lib/libocc.so")]
+    found = [float(n) for n in said_by(command[0], *command[1:]).split()]
+    np.testing.assert_allclose(found, [y.flat[0] for y in reference(model, {"x": x})], rtol=1e-5)
+    Path("model.occ").write_bytes(b"no artifact")
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert "`model.occ` is no artifact" in ran.stderr
 
 
 def test_the_program_of_a_linked_model_on_the_page(occ_cli: Any):
@@ -342,48 +355,3 @@ def test_digests_and_threads_are_those_of_python(threads: str, monkeypatch: pyte
     data = bytes(7 * k % 256 for k in range(300))
     assert digests == [hashlib.sha256(data[:n]).hexdigest() for n in range(300)]
     assert int(count) == default_threads()
-
-
-# generators
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tool", ["cmake", "make"])
-def test_generators_alone_rebuild_the_library(tool: str, occ_cli: Any):
-    """A C++ program calls a kernel that is built from the sources alone."""
-    needs(tool, "make")
-    onnx.save(model_of("g (float[4, 8] x) => (float[4, 8] y) { y = Relu(x) }"), "m.onnx")
-    assert occ_cli("build", "m.onnx", "--emit", "generator", "-o", "src").code == 0
-    found = re.search(r"HALIDE_REGISTER_GENERATOR\((\w+)", Path("src/kernels_0.cpp").read_text())
-    assert found is not None
-    Path("main.cpp").write_text(CALLER.replace("KERNEL", found[1]))
-    if tool == "cmake":
-        Path("CMakeLists.txt").write_text(
-            "cmake_minimum_required(VERSION 3.16)\nproject(user CXX)\nadd_subdirectory(src)\n"
-            "add_executable(main main.cpp)\ntarget_link_libraries(main model)\n"
-        )
-        subprocess.run(["cmake", "-B", ".", f"-DPYTHON={sys.executable}"], check=True, capture_output=True)
-        subprocess.run(["cmake", "--build", "."], check=True, capture_output=True)
-    else:
-        subprocess.run(["make", "-C", "src", f"PYTHON={sys.executable}"], check=True, capture_output=True)
-        include = f"-I{find_halide()}/include"
-        subprocess.run(["g++", include, "main.cpp", "src/model.so", "-Wl,-rpath,src", "-o", "main"], check=True)
-    assert said_by("./main") == "0 0 15\n"
-
-
-CALLER = """
-#include <HalideRuntime.h>
-#include <cstdio>
-extern "C" int KERNEL(halide_buffer_t *x, halide_buffer_t *y);
-int main() {
-    alignas(64) float x[32], y[32];
-    for (int k = 0; k < 32; k++) x[k] = float(k - 16);
-    halide_dimension_t dims[2] = {{0, 8, 1}, {0, 4, 8}};
-    halide_buffer_t buffers[2] = {};
-    for (halide_buffer_t &b : buffers) b.type = halide_type_t(halide_type_float, 32), b.dimensions = 2, b.dim = dims;
-    buffers[0].host = reinterpret_cast<uint8_t *>(x);
-    buffers[1].host = reinterpret_cast<uint8_t *>(y);
-    int code = KERNEL(&buffers[0], &buffers[1]);
-    printf("%d %g %g\\n", code, y[0], y[31]);
-}
-"""
