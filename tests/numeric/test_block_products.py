@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 import onnx
 import pytest
@@ -148,3 +150,13 @@ def test_dequantised_blocks_of_a_constant_stay_codes(case: str) -> None:
     (expected,) = ReferenceEvaluator(made).run(None, {"x": x})
     np.testing.assert_allclose(session.run({"x": x})["y"], expected, rtol=0, atol=3e-6 * np.abs(expected).max())
     assert any("block_matmul" in s.name for s in session.artifact.manifest.plan.steps)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels are for x86")
+@pytest.mark.parametrize("features", ["avx2-fma-f16c", "sse41"])
+def test_processors_without_byte_products_compute_the_same(features: str) -> None:
+    held, w = weights("", zeros=True)
+    options = {"halide.target": f"x86-64-linux-{features}"}
+    session = occ.compile(model([product("p", held, "y", 0)], [5], held), "cpu", options=options)
+    x = RNG.normal(size=(5, K)).astype(np.float32)
+    assert error(session.run({"x": x})["y"], x.astype(np.float64) @ w) < 2e-7

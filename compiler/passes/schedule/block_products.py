@@ -26,7 +26,7 @@ class Parts:
 
     Attributes:
         codes: the codes of a block, one a byte; None where the weight has them so.
-        total: what the centre of the codes adds, of each row and block.
+        total: what the centre of the codes adds, of each row and block; `whole` is the same in f32, where there are zero points.
         dot: products of a block in i32.
         acc: sums of blocks.
         root: the stage in memory that reads those, and `between` the ones without memory through which it does.
@@ -36,6 +36,7 @@ class Parts:
 
     codes: Stage | None
     total: Stage
+    whole: Stage | None
     dot: Stage
     acc: Stage
     root: Stage
@@ -50,7 +51,9 @@ class Parts:
 
     @property
     def made(self) -> tuple[Stage, ...]:
-        return tuple(s for s in (self.codes, self.total, self.dot, self.acc, *self.between) if s is not None)
+        return tuple(
+            s for s in (self.codes, self.total, self.whole, self.dot, self.acc, *self.between) if s is not None
+        )
 
 
 def parts_of(f: TeFunc) -> Parts | None:
@@ -70,11 +73,12 @@ def parts_of(f: TeFunc) -> Parts | None:
     steps = next((n.source for n in loads(acc.expr) if n.source not in stages and panel not in n.index), None)
     if total is None or steps is None:
         return None
-    named = {s.name for s in (total, dot, acc)} | {code.source}
+    whole = next((s for s in stages.values() if s is not acc and total.name in _read(s)), None)
+    named = {s.name for s in (total, whole, dot, acc) if s is not None} | {code.source}
     between = tuple(s for s in stages.values() if s is not root and s.name not in named)
     if len(root.axes) != len(acc.axes) - 1 or any(isinstance(s.expr, Reduce) for s in (*between, root)):
         return None
-    return Parts(stages.get(code.source), total, dot, acc, root, between, left.source, steps)
+    return Parts(stages.get(code.source), total, whole, dot, acc, root, between, left.source, steps)
 
 
 def _read(s: Stage) -> set[str]:
@@ -168,7 +172,8 @@ class _Variant:
 
     def _copy(self, s: Stage) -> Stage:
         """A stage under its other name; where it has rows these are tiles and rows of a tile."""
-        tiled = self.tile > 1 and s in (self.parts.total, self.parts.dot, self.parts.acc)
+        of_blocks = s in (self.parts.total, self.parts.whole)
+        tiled = self.tile > 1 and (of_blocks or s in (self.parts.dot, self.parts.acc))
         renamed = {a.name: Index(f"{a.name}{self.mark}") for a in (*s.axes, *reduce_axes(s.expr))}
 
         def visit(n: Expr) -> Expr | None:
@@ -181,7 +186,7 @@ class _Variant:
 
         axes = [Axis(renamed[a.name].name, a.extent) for a in s.axes]
         if tiled:
-            axes = self._in_tiles(axes, block=s is self.parts.total)
+            axes = self._in_tiles(axes, block=of_blocks)
         return replace(s, name=self.names[s.name], axes=tuple(axes), expr=rewrite(s.expr, visit))
 
     def _in_tiles(self, axes: list[Axis], *, block: bool) -> list[Axis]:
@@ -195,7 +200,8 @@ class _Variant:
         if not isinstance(n, Load) or n.source not in self.names:
             return None
         parts, at, index = self.parts, self.depth, n.index
-        if self.tile > 1 and n.source in (parts.left, parts.steps, parts.total.name, parts.dot.name, parts.acc.name):
+        of_blocks = {parts.steps, *(s.name for s in (parts.total, parts.whole) if s is not None)}
+        if self.tile > 1 and n.source in {*of_blocks, parts.left, parts.dot.name, parts.acc.name}:
             row, rest = index[at], index[at + 1 :]
             t, r = (
                 (row, Index(f"{row.name}r"))
@@ -205,7 +211,7 @@ class _Variant:
             if n.source == parts.left:
                 *digit, b, k = rest
                 rest = (b, r, *digit, k)
-            elif n.source in (parts.steps, parts.total.name):
+            elif n.source in of_blocks:
                 *digit, b = rest
                 rest = (b, r, *digit)
             else:
@@ -223,6 +229,8 @@ class _Variant:
         (k,) = reduce_axes(total.expr)
         made += Scheduler(total.name).compute_root().directives
         made += Scheduler(total.name, update=True).atomic().vectorize(k.name).directives
+        if self.parts.whole is not None:
+            made += Scheduler(self.copies[self.parts.whole.name].name).compute_root().directives
         return [*made, *self._acc(), *self._dot(), *self._codes()]
 
     def _root(self) -> list[Directive]:

@@ -22,6 +22,7 @@ from occ.compiler.passes.schedule.fetch import fetch_ahead
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.resample import resample
 from occ.compiler.passes.te.inline import nominal
+from occ.compiler.passes.te.lanes import COMBINE
 
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
 
@@ -362,6 +363,10 @@ def _inside(r: Stage, root: str, level: str, facts: Facts, depth: int) -> Direct
             first = reduce_axes(r.expr)[-1]
             if nominal(first.extent) >= 4:
                 update.unroll(first.name, 4)
+    elif len(r.axes) == depth and isinstance(r.expr, Reduce) and r.dtype.is_int and r.expr.kind in COMBINE:
+        (*_, last) = r.expr.axes
+        if isinstance(last.extent, int) and last.extent <= lanes and last.extent & (last.extent - 1) == 0:
+            update.atomic().vectorize(last.name)  # integers are combined in any order
     return [*start.directives, *update.directives]
 
 

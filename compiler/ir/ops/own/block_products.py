@@ -11,7 +11,7 @@ from __future__ import annotations
 from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.dtype import F32, I8, I32, U8
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.te.expr import Expr, binary, call, cast, literal, maximum, where
+from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, literal, maximum, where
 from occ.compiler.ir.te.function import Builder, Tensor
 
 _LEAST = 1e-30  # largest element of a block: smaller ones are in fewer steps
@@ -46,8 +46,14 @@ class BlockSteps:
 
     def body(t, x, *, a):
         parts = _blocks(t, x, a.size)
-        top = t.reduce("max", parts.shape[:-1], [a.size], lambda *i: call("abs", parts[i]), name="top")
-        return t.map(top.shape, lambda *i: maximum(top[i], _LEAST) * (1 / FULL[a.digits]), name="steps")
+
+        def magnitude(
+            *i,
+        ):  # as bits, which are in the order of the numbers, NaN last; vectors compare integers in any order
+            return binary("and", Bitcast(parts[i], I32), literal(0x7FFFFFFF, I32))
+
+        top = t.reduce("max", parts.shape[:-1], [a.size], magnitude, name="top")
+        return t.map(top.shape, lambda *i: maximum(Bitcast(top[i], F32), _LEAST) * (1 / FULL[a.digits]), name="steps")
 
 
 @op("block_codes")
@@ -120,13 +126,15 @@ class BlockMatmul:
             value = cast(F32, high)
             return value if digits < 3 else value * 256.0 + cast(F32, digit(0))
 
+        if zeros is not None:
+            whole = t.map((*rows, blocks), lambda *i: joined(lambda d: total[(*i[:-1], d, i[-1])]), name="whole")
+
         def block(*i):
             *row, p, c, b = i
             at = (p, b // ns, c)
             value = joined(lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
             if zeros is not None:  # how far the zero point lies from the centre, in parts of that
-                away = literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)
-                value = value + away * joined(lambda d: total[(*row, d, b)])
+                value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
             return value * (cast(F32, scales[at]) * steps[(*row, b)])
 
         acc = t.sum((*rows, panels, width), [blocks], block, name="product")
