@@ -160,3 +160,11 @@ def test_processors_without_byte_products_compute_the_same(features: str) -> Non
     session = occ.compile(model([product("p", held, "y", 0)], [5], held), "cpu", options=options)
     x = RNG.normal(size=(5, K)).astype(np.float32)
     assert error(session.run({"x": x})["y"], x.astype(np.float64) @ w) < 2e-7
+
+
+def test_option_allows_codes_of_8_bits_everywhere() -> None:
+    held, w = weights("", zeros=False)
+    made = model([product("p", held, "y", 0)], ["rows"], held)
+    x = RNG.normal(size=(4, K)).astype(np.float32)
+    got = occ.compile(made, "cpu", options={"precision": "int8"}).run({"x": x})["y"]
+    assert 1e-3 < error(got, x.astype(np.float64) @ w) < 1e-2

@@ -126,14 +126,16 @@ class BlockMatmul:
             value = cast(F32, high)
             return value if digits < 3 else value * 256.0 + cast(F32, digit(0))
 
-        if zeros is not None:
-            whole = t.map((*rows, blocks), lambda *i: joined(lambda d: total[(*i[:-1], d, i[-1])]), name="whole")
+        def in_f32(*i):
+            return joined(lambda d: total[(*i[:-1], d, i[-1])])
+
+        whole = None if zeros is None else t.map((*rows, blocks), in_f32, name="whole")
 
         def block(*i):
             *row, p, c, b = i
             at = (p, b // ns, c)
             value = joined(lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
-            if zeros is not None:  # how far the zero point lies from the centre, in parts of that
+            if whole is not None and zeros is not None:  # how far the zero point lies from the centre, in parts of that
                 value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
             return value * (cast(F32, scales[at]) * steps[(*row, b)])
 
