@@ -13,6 +13,7 @@ from occ.compiler.codegen_cann.graph.gears import arguments, gears, merged
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
 from occ.compiler.codegen_cann.graph.memory import total, workspace
 from occ.compiler.codegen_cann.graph.validate import graph_problems
+from occ.compiler.codegen_cann.mapping.chip import CHIPS
 from occ.compiler.codegen_cann.mapping.table import build_graph, takes, verdict
 from occ.compiler.codegen_cann.output import atc
 from occ.compiler.codegen_cann.output.air import air
@@ -50,8 +51,8 @@ class DeviceGraph:
 
 def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
     """Why the device cannot take each op of the main function; empty for those that it can."""
-    precision, missing = options.precision, options.missing_types
-    return {op: verdict(op, precision, m, missing) for op in m.main.body.body if not is_free(op)}
+    precision, chip = options.precision, CHIPS[options.target]
+    return {op: verdict(op, precision, m, chip) for op in m.main.body.body if not is_free(op)}
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
@@ -98,7 +99,7 @@ def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op,
     limit = options.npu_mem_limit
     if limit:
         for op, reason in found.items():
-            if not reason and (need := _need(m, [op], options.precision)) > limit:
+            if not reason and (need := _need(m, [op], options)) > limit:
                 found[op] = f"it needs {need} bytes, `npu_mem_limit` is {limit}"
     if options.cpu_fallback == "off" and any(found.values()):
         remedy = ("build without `-C cpu_fallback=off` to run it on the CPU",)
@@ -113,7 +114,7 @@ def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
         CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
     """
     found = _verdicts_within(m, options, source)
-    precision, limit = options.precision, options.npu_mem_limit
+    limit = options.npu_mem_limit
     parts = partition(m, lambda op: not found[op])
     if not limit and options.enable_cann_graph:
         return parts
@@ -124,7 +125,7 @@ def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
         elif not options.enable_cann_graph:
             groups += [(True, [op]) for op in part.ops]
         else:
-            groups += [(True, g) for g in split(part.ops, lambda ops: _need(m, ops, precision) <= limit)]
+            groups += [(True, g) for g in split(part.ops, lambda ops: _need(m, ops, options) <= limit)]
     return make_parts(m, groups)
 
 
@@ -142,9 +143,9 @@ def _check_extents(m: Module, target: str) -> None:
             )
 
 
-def _need(m: Module, ops: Sequence[Op], precision: str) -> int:
+def _need(m: Module, ops: Sequence[Op], options: AscendOptions) -> int:
     (part,) = make_parts(m, [(True, list(ops))])
-    return total(graph_of(m, part, precision))
+    return total(graph_of(m, part, options))
 
 
 def output_names(m: Module, part: Part) -> list[str]:
@@ -153,10 +154,10 @@ def output_names(m: Module, part: Part) -> list[str]:
     return [names.get(v, v.name) for v in part.outputs]
 
 
-def graph_of(m: Module, part: Part, precision: str, names: Sequence[str] | None = None) -> Graph:
+def graph_of(m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None) -> Graph:
     """The GE graph of a device part; `names` are those of its outputs, where values alone do not tell."""
-    given = output_names(m, part) if names is None else names
-    return build_graph(part.name, part.ops, part.inputs, part.outputs, given, precision, m)
+    given, chip = output_names(m, part) if names is None else names, CHIPS[options.target]
+    return build_graph(part.name, part.ops, part.inputs, part.outputs, given, options.precision, m, chip)
 
 
 def geared_graph(m: Module, modules: Sequence[Module], options: AscendOptions, source: str) -> DeviceGraph:
@@ -179,7 +180,7 @@ def geared_graph(m: Module, modules: Sequence[Module], options: AscendOptions, s
             raise CompileError(
                 replace(d, helps=("a model with gears is one device part; fix the extents",)) for d in found
             )
-        graphs.append(graph_of(each, _whole(each, where), options.precision, [m.main.result_names[k] for k in where]))
+        graphs.append(graph_of(each, _whole(each, where), options, [m.main.result_names[k] for k in where]))
     need = max(map(workspace, graphs))
     graph = merged(graphs)
     keep.mark(graph, options)
@@ -206,7 +207,7 @@ def device_graphs(m: Module, parts: Sequence[Part], options: AscendOptions) -> l
     made: list[DeviceGraph] = []
     for part in parts:
         if part.on_device:
-            graph = graph_of(m, part, options.precision)
+            graph = graph_of(m, part, options)
             keep.mark(graph, options)
             problems = list(graph_problems(graph))
             assert not problems, problems[:3]

@@ -46,7 +46,7 @@ class AscendOptions(Options):
     dump_graphs: bool = option(False, "put the GE graph of each part into the artifact as text, ONNX and C++")
     precision_mode: str = option("", "older spelling of `precision_mode_v2`", choices=tuple(PRECISION_MODES))
     precision_mode_v2: str = option(
-        "", "what FLOAT is computed in; `origin`, which occ takes by default, as the model says", choices=PRECISION_MODES_V2
+        "", "what FLOAT is computed in: `origin`, as the model says, by default on the 910B, `cube_fp16in_fp32out` on the others", choices=PRECISION_MODES_V2
     )  # fmt: skip
     keep_dtype: str = option(
         "auto", "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it"
@@ -78,14 +78,15 @@ class AscendOptions(Options):
         return self.target in FP16_ONLY
 
     @property
-    def missing_types(self) -> frozenset[str]:
-        """Element types, by GE's name, that the chips do not compute with."""
-        return frozenset({"STRING", "BF16"}) if self.fp16_only else frozenset({"STRING"})
-
-    @property
     def precision(self) -> str:
-        """What FLOAT is computed in, by the name of today where it has one: `origin` unless the options say otherwise."""
-        return PRECISION_MODES[self.precision_mode] if self.precision_mode else self.precision_mode_v2 or "origin"
+        """What FLOAT is computed in, by the name of today where it has one.
+
+        By default it is `origin` where the matrix unit has fp32. The other chips have no kernel for fp32 there, so that
+        operands in half precision are the closest to the model that they can do.
+        """
+        if self.precision_mode:
+            return PRECISION_MODES[self.precision_mode]
+        return self.precision_mode_v2 or ("cube_fp16in_fp32out" if self.fp16_only else "origin")
 
     @property
     def precision_argument(self) -> str:

@@ -225,7 +225,7 @@ def test_equal_builds_give_equal_bytes(tmp_path: Path):
 )
 def test_bad_options_are_refused_with_the_right_ones(key: str, value: str, listed: str):
     with pytest.raises(CompileError) as e:
-        built(plain(), **{key: value})
+        built(plain(), "ascend310p", **{key: value})
     assert e.value.diagnostics[0].code == "OCC0603"
     assert listed in e.value.diagnostics[0].text()
 

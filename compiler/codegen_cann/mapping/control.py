@@ -9,6 +9,7 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, describe
+from occ.compiler.codegen_cann.mapping.shape import broadcast
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.value import Value
 
@@ -131,7 +132,7 @@ def _buffer(e: Emitter, result: Value, axis: int) -> Ref:
     """Room for what each round gives, the rounds along the first axis."""
     desc = describe(result)
     shape = [desc.shape[axis], *(d for k, d in enumerate(desc.shape) if k != axis)]
-    return e.op("BroadcastTo", e.scalar(0, desc.dtype), e.ints(shape), out=Desc(desc.dtype, tuple(shape)))
+    return broadcast(e, e.scalar(0, desc.dtype), shape)
 
 
 def _slice(e: Emitter, x: Ref, i: Ref) -> Ref:

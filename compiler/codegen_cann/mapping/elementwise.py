@@ -20,7 +20,7 @@ Row = Callable[..., Any]
 SAME_TYPE = {
     "Abs": "Abs", "Acos": "Acos", "Acosh": "Acosh", "Add": "Add", "Asin": "Asin", "Asinh": "Asinh", "Atan": "Atan",
     "Atanh": "Atanh", "BitwiseAnd": "BitwiseAnd", "BitwiseNot": "Invert", "BitwiseOr": "BitwiseOr",
-    "BitwiseXor": "BitwiseXor", "Ceil": "Ceil", "Cos": "Cos", "Cosh": "Cosh", "Erf": "Erf", "Exp": "Exp",
+    "BitwiseXor": "BitwiseXor", "Ceil": "Ceil", "Cos": "Cos", "Cosh": "Cosh", "Erf": "Erf",
     "Floor": "Floor", "HardSwish": "HardSwish", "Log": "Log", "Mish": "Mish", "Mul": "Mul", "Neg": "Neg",
     "Reciprocal": "Reciprocal", "Relu": "Relu", "Round": "Round", "Sigmoid": "Sigmoid", "Sign": "Sign", "Sin": "Sin",
     "Sinh": "Sinh", "Softplus": "Softplus", "Softsign": "Softsign", "Sqrt": "Sqrt", "Sub": "Sub", "Tan": "Tan",
@@ -29,7 +29,7 @@ SAME_TYPE = {
 # Operators whose result is BOOL.
 PREDICATES = {
     "Equal": "Equal", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual", "Less": "Less", "LessOrEqual": "LessEqual",
-    "IsNaN": "IsNan", "And": "LogicalAnd", "Or": "LogicalOr", "Not": "LogicalNot",
+    "And": "LogicalAnd", "Or": "LogicalOr", "Not": "LogicalNot",
 }  # fmt: skip
 # Types to compute in, where the GE operator does not take the operands' own; each holds every value of the first.
 _WIDER = {
@@ -93,12 +93,19 @@ def _mean(e: Emitter, op: Op, *xs: Ref) -> Ref:
     return (
         e.op("Muls", total, value=1 / len(xs))
         if total.dtype in FLOATS
-        else e.op("TruncateDiv", total, e.scalar(len(xs), total))
+        else truncated_quotient(e, total, e.scalar(len(xs), total))
     )
 
 
 def _div(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
-    return widened(e, "RealDiv" if x.dtype in FLOATS else "TruncateDiv", x, y)
+    return widened(e, "RealDiv", x, y) if x.dtype in FLOATS else truncated_quotient(e, x, y)
+
+
+def truncated_quotient(e: Emitter, x: Ref, y: Ref) -> Ref:
+    """Integers divided. INT64 has no kernel for it; as DOUBLE, what is left of the point is exact below 2^53."""
+    if x.dtype in ("INT64", "UINT32", "UINT64"):
+        return e.cast(e.op("RealDiv", e.cast(x, "DOUBLE"), e.cast(y, "DOUBLE")), x.dtype)
+    return widened(e, "TruncateDiv", x, y)
 
 
 def _mod(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
@@ -106,10 +113,30 @@ def _mod(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
 
 
 def _pow(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
+    if _is(y, 2) and x.dtype in _SQUARED and elementwise([x, y]).shape == x.shape:  # Pow goes by exp and log
+        return e.op("Square", x)
     if x.dtype == y.dtype:
         return widened(e, "Pow", x, y)
     inner = "DOUBLE" if "DOUBLE" in (x.dtype, y.dtype) else "FLOAT"
     return e.cast(e.op("Pow", e.cast(x, inner), e.cast(y, inner)), x.dtype)
+
+
+_SQUARED = ("FLOAT", "FLOAT16", "BF16", "DOUBLE", "INT32", "INT64")
+
+
+def _is(x: Ref, value: float) -> bool:
+    """Whether an output is a constant of one value."""
+    return x.node.type == "Const" and x.node.value.size == 1 and bool(x.node.value.reshape(-1)[0] == value)
+
+
+def _is_nan(e: Emitter, op: Op, x: Ref) -> Ref:
+    return e.op("NotEqual", x, x, out=Desc("BOOL", x.shape))  # of all values NaN alone differs from itself
+
+
+def _exp(e: Emitter, op: Op, x: Ref) -> Ref:
+    if x.dtype == "DOUBLE":
+        raise Unsupported("no chip has a kernel of GE `Exp` for DOUBLE")
+    return widened(e, "Exp", x)
 
 
 def _where(e: Emitter, op: Op, c: Ref, x: Ref, y: Ref) -> Ref:
@@ -125,7 +152,7 @@ def _xor(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
 
 
 def _clip(e: Emitter, op: Op, x: Ref, lo: Ref | None = None, hi: Ref | None = None) -> Ref:
-    if lo is not None and hi is not None:
+    if lo is not None and hi is not None and x.dtype != "INT64":  # for which there is no ClipByValue
         # ONNX gives the upper bound where the bounds cross; ClipByValue leaves that open.
         return widened(e, "ClipByValue", x, lo, hi) if _ordered(lo, hi) else _bounded(e, x, lo, hi)
     return _bounded(e, x, lo, hi)
@@ -225,7 +252,7 @@ def like(x: Ref, value: float) -> np.ndarray:
 ROWS: dict[str, Row] = {
     **{name: _same(kind) for name, kind in SAME_TYPE.items()},
     **{name: _predicate(kind) for name, kind in PREDICATES.items()},
-    "BitShift": _shift, "Cast": _cast, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
+    "BitShift": _shift, "Cast": _cast, "Exp": _exp, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
     "Elu": _with("Elu", alpha="alpha"), "Gelu": _gelu, "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
     "Identity": _same("Identity"), "IsInf": _isinf, "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
     "Max": _chain("Maximum"), "Mean": _mean, "Min": _chain("Minimum"), "Mod": _mod, "PRelu": _prelu, "Pow": _pow,

@@ -10,6 +10,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.formats import ge_type, occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref, const_node, data_node, drop_dead
 from occ.compiler.codegen_cann.graph.prototypes import Prototype, prototypes
+from occ.compiler.codegen_cann.mapping.chip import Chip
 from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Func, Module
@@ -33,16 +34,15 @@ class Emitter:
         graph: the graph.
         precision: `precision_mode_v2` that the graph is meant for.
         refs: the outputs that stand for values of the module.
-        missing: element types that the chip does not have.
+        chip: what it is emitted for.
     """
-
-    missing: frozenset[str] = frozenset({"STRING"})
 
     def __init__(
         self, graph: Graph, emit: EmitOp, precision: str = "origin", module: Module | None = None,
-        names: set[str] | None = None,
+        names: set[str] | None = None, chip: Chip | None = None,
     ) -> None:  # fmt: skip
         self.graph, self.precision = graph, precision
+        self.chip = chip or Chip()
         self.refs: dict[Value, Ref] = {}
         self._emit, self._module = emit, module
         self._names: set[str] = set() if names is None else names
@@ -162,8 +162,7 @@ class Emitter:
     def child(self, name: str, inputs: Sequence[Desc], first_parent_input: int = 0) -> Emitter:
         """An emitter of a sub-graph; its Data nodes stand for inputs of the node that has it."""
         graph = Graph(self.unique(f"{self.graph.name}/{name}"))
-        made = Emitter(graph, self._emit, self.precision, self._module, self._names)
-        made.missing = self.missing
+        made = Emitter(graph, self._emit, self.precision, self._module, self._names, self.chip)
         for k, desc in enumerate(inputs):
             parent = {"_parent_node_index": first_parent_input + k}
             node = data_node(self.unique(f"{graph.name}/arg{k}"), desc, k, parent)

@@ -71,7 +71,12 @@ def _softmax(kind: str) -> Row:
 
 
 def _hardmax(e: Emitter, op: Op, x: Ref) -> Ref:
-    return e.op("HardMax", x, axis=op.a.axis % len(x.shape))
+    axis = op.a.axis % len(x.shape)
+    shape = tuple(d for k, d in enumerate(x.shape) if k != axis)
+    first = e.op("ArgMaxV2", x, e.constant(np.array(axis, np.int32)), out=Desc("INT32", shape), dtype="INT32")
+    on, off, depth = e.scalar(1, x), e.scalar(0, x), e.constant(np.array(x.shape[axis], np.int32))
+    at = -1 if axis == len(x.shape) - 1 else axis
+    return e.op("OneHot", first, depth, on, off, out=x.desc, axis=at)
 
 
 def per_channel(e: Emitter, v: Ref, rank: int) -> Ref:
@@ -214,21 +219,12 @@ def _mvn(e: Emitter, op: Op, x: Ref) -> Ref:
     return e.op("RealDiv", centred, e.op("Maximum", deviation, e.scalar(1e-9, x)))
 
 
-def _einsum(e: Emitter, op: Op, *xs: Ref) -> Ref:
-    if xs[0].dtype not in ("FLOAT", "FLOAT16", "INT32"):
-        raise Unsupported(f"GE `Einsum` does not take {xs[0].dtype}")
-    text = op.a.equation.replace(" ", "")
-    if "->" not in text or "..." in text:
-        raise Unsupported("GE `Einsum` takes an explicit result and no ellipsis")
-    return e.op("Einsum", list(xs), out=e.type(op.result), equation=text, N=len(xs))
-
-
 def _det(e: Emitter, op: Op, x: Ref) -> Ref:
     return e.op("MatrixDeterminant", x, out=Desc(x.dtype, x.shape[:-2]))
 
 
 ROWS: dict[str, Row] = {
-    "BatchNormalization": _batch_norm, "Det": _det, "Einsum": _einsum, "Gemm": _gemm, "GroupNormalization": _group_norm,
+    "BatchNormalization": _batch_norm, "Det": _det, "Gemm": _gemm, "GroupNormalization": _group_norm,
     "Hardmax": _hardmax, "InstanceNormalization": _instance_norm, "LRN": _lrn, "LayerNormalization": _layer_norm,
     "LogSoftmax": _softmax("LogSoftmaxV2"), "LpNormalization": _lp_norm, "MatMul": _matmul,
     "MeanVarianceNormalization": _mvn, "RMSNormalization": _rms_norm, "Softmax": _softmax("SoftmaxV2"),

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.convolution import convolve
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.quantize import dequantized, integer_product, rounded, signed, sums, times
-from occ.compiler.codegen_cann.mapping.window import convolve, pad, window_pads
+from occ.compiler.codegen_cann.mapping.window import pad, window_pads
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]

@@ -22,6 +22,10 @@ def reduced(e: Emitter, kind: str, x: Ref, axes: Sequence[int], *, keep: bool) -
         return x
     shape = tuple(1 if k in axes else d for k, d in enumerate(x.shape) if keep or k not in axes)
     inner = computing_type(kind, x.dtype)
+    if kind in ("ReduceSum", "ReduceProd"):
+        inner = dict(e.chip.sums).get(inner, inner)
+        if inner == "DOUBLE":
+            raise Unsupported(f"no chip has a kernel of GE `{kind}` for DOUBLE")
     made = e.op(kind, e.cast(x, inner), e.ints(sorted(axes)), out=Desc(inner, shape), keep_dims=keep)
     return e.cast(made, x.dtype)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.chip import OPERANDS
 from occ.compiler.codegen_cann.mapping.elementwise import computing_type
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.window import pad
@@ -51,8 +52,20 @@ def _transpose(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _expand(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
-    shape = e.type(op.result).shape
-    return through(e, "BroadcastTo", x, lambda v: e.op("BroadcastTo", v, e.ints(shape), out=Desc(v.dtype, shape)))
+    return broadcast(e, x, e.type(op.result).shape)
+
+
+def broadcast(e: Emitter, x: Ref, shape: Sequence[int]) -> Ref:
+    """`x` repeated to a shape. BroadcastTo has kernels for some types only; Tile, on the AI CPU, for all."""
+    out = tuple(shape)
+    if x.dtype in _BROADCAST:
+        return e.op("BroadcastTo", x, e.ints(out), out=Desc(x.dtype, out))
+    full = (1,) * (len(out) - len(x.shape)) + x.shape
+    times = [n // max(d, 1) for n, d in zip(out, full, strict=True)]
+    return through(e, "Tile", e.reshape(x, full), lambda v: e.op("Tile", v, e.ints(times), out=Desc(v.dtype, out)))
+
+
+_BROADCAST = ("FLOAT", "FLOAT16", "INT32", "INT8", "UINT8")
 
 
 def _tile(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
@@ -96,6 +109,8 @@ def joined(e: Emitter, xs: Sequence[Ref], axis: int) -> Ref:
     """A concatenation."""
     if len(xs) == 1:
         return xs[0]
+    if len(xs) > OPERANDS:
+        return joined(e, [joined(e, xs[k : k + OPERANDS], axis) for k in range(0, len(xs), OPERANDS)], axis)
     shape = list(xs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
     inner = computing_type("ConcatD", xs[0].dtype)
@@ -117,11 +132,21 @@ def _split(e: Emitter, op: Op, x: Ref, *_: Any) -> tuple[Ref, ...]:
     if len(sizes) == 1:
         return (e.op("Identity", x),)
     inner = computing_type("SplitV", x.dtype)
-    outs = [Desc(inner, s) for s in shapes]
-    made = e.op(
-        "SplitV", e.cast(x, inner), e.ints(sizes), e.constant(np.array(axis, np.int32)), out=outs, num_split=len(sizes)
-    )
-    return tuple(e.cast(r, x.dtype) for r in made)
+    return tuple(e.cast(r, x.dtype) for r in split(e, e.cast(x, inner), sizes, axis))
+
+
+def split(e: Emitter, x: Ref, sizes: Sequence[int], axis: int) -> list[Ref]:
+    """The parts of a tensor of given sizes along an axis; where there are many, in two steps."""
+    if len(sizes) == 1:
+        return [x]
+    if len(sizes) > OPERANDS:
+        per = -(-len(sizes) // OPERANDS)
+        groups = [sizes[k : k + per] for k in range(0, len(sizes), per)]
+        parts = split(e, x, [sum(g) for g in groups], axis)
+        return [r for part, group in zip(parts, groups, strict=True) for r in split(e, part, group, axis)]
+    outs = [Desc(x.dtype, (*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes]
+    where = e.constant(np.array(axis, np.int32))
+    return list(e.op("SplitV", x, e.ints(sizes), where, out=outs, num_split=len(sizes)))
 
 
 def from_end(e: Emitter, indices: Ref, size: int) -> Ref:
@@ -131,8 +156,14 @@ def from_end(e: Emitter, indices: Ref, size: int) -> Ref:
         if data.size and (data.min() < -size or data.max() >= size):
             raise Unsupported("an index lies outside of the tensor")
         return e.constant(np.where(data < 0, data + size, data).astype(data.dtype)) if np.any(data < 0) else indices
-    negative = e.op("Less", indices, e.scalar(0, indices), out=Desc("BOOL", indices.shape))
-    return e.op("SelectV2", negative, e.op("Add", indices, e.scalar(size, indices)), indices, out=indices.desc)
+    return _wrapped_around(e, indices, e.scalar(size, "INT32"))
+
+
+def _wrapped_around(e: Emitter, indices: Ref, size: Ref) -> Ref:
+    """Indices as INT32, which SelectV2 has kernels for, with a size added to negative ones."""
+    at = e.cast(indices, "INT32")
+    negative = e.op("Less", at, e.scalar(0, at), out=Desc("BOOL", at.shape))
+    return e.op("SelectV2", negative, e.op("Add", at, size), at, out=at.desc)
 
 
 def gathered(e: Emitter, x: Ref, at: np.ndarray, axis: int) -> Ref:
@@ -165,8 +196,7 @@ def _point_indices(e: Emitter, indices: Ref, shape: Sequence[int]) -> Ref:
     if indices.node.type == "Const":
         data = indices.node.value
         return e.constant(np.where(data < 0, data + size, data)) if np.any(data < 0) else indices
-    negative = e.op("Less", indices, e.scalar(0, indices), out=Desc("BOOL", indices.shape))
-    return e.op("SelectV2", negative, e.op("Add", indices, e.constant(size)), indices, out=indices.desc)
+    return _wrapped_around(e, indices, e.constant(size.astype(np.int32)))
 
 
 def _gather_nd(e: Emitter, op: Op, x: Ref, indices: Ref) -> Ref:
@@ -186,34 +216,20 @@ def _scatter_elements(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) ->
     reduction, axis = op.a.reduction, op.a.axis % len(x.shape)
     found = from_end(e, indices, x.shape[axis])
     if reduction in ("max", "min"):
-        return _scatter_points(e, _SCATTER_ND[reduction], x, found, updates, axis)
+        raise Unsupported(f"no chip has a kernel of a scatter with the reduction `{reduction}`")
     inner = computing_type("ScatterElements", x.dtype)
     out = Desc(inner, x.shape)
     given = e.cast(x, inner), found, e.cast(updates, inner)
     return e.cast(e.op("ScatterElements", *given, out=out, axis=axis, reduction=reduction), x.dtype)
 
 
-def _scatter_points(e: Emitter, kind: str, x: Ref, indices: Ref, updates: Ref, axis: int) -> Ref:
-    """Elements as points: their own coordinates, the one on `axis` from the indices."""
-    if not x.shape:
-        raise Unsupported("it scatters into a scalar")
-    own = np.indices(indices.shape)
-    at = e.cast(indices, "INT64")
-    columns = [at if k == axis else e.constant(own[k].astype(np.int64)) for k in range(len(x.shape))]
-    points = joined(e, [e.reshape(c, (*indices.shape, 1)) for c in columns], len(indices.shape))
-    inner = computing_type(kind, x.dtype)
-    return e.cast(e.op(kind, e.cast(x, inner), points, e.cast(updates, inner), out=Desc(inner, x.shape)), x.dtype)
-
-
-_SCATTER_ND = {
-    "none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "TensorScatterMax", "min": "TensorScatterMin",
-}  # fmt: skip
+_SCATTER_ND = {"none": "TensorScatterUpdate", "add": "TensorScatterAdd"}
 
 
 def _scatter_nd(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) -> Ref:
     kind = _SCATTER_ND.get(op.a.reduction)
     if kind is None:
-        raise Unsupported(f"GE has no scatter with the reduction `{op.a.reduction}`")
+        raise Unsupported(f"no chip has a kernel of a scatter with the reduction `{op.a.reduction}`")
     inner = computing_type(kind, x.dtype)
     made = e.op(
         kind, e.cast(x, inner), _point_indices(e, indices, x.shape), e.cast(updates, inner), out=Desc(inner, x.shape)
@@ -290,11 +306,11 @@ def _one_hot(e: Emitter, op: Op, indices: Ref, _: Ref | None, values: Ref) -> Re
     out = e.type(op.result)
     axis = op.a.axis % len(out.shape)
     depth = out.shape[axis]
-    inner = "INT32" if indices.dtype not in ("INT64", "INT32") else indices.dtype
+    inner = "INT32"
     plain = e.op("FloorMod", e.op("Add", e.cast(indices, inner), e.scalar(depth, inner)), e.scalar(depth, inner))
-    outside = e.cast(indices, inner)
-    low = e.op("Less", outside, e.scalar(-depth, inner), out=Desc("BOOL", indices.shape))
-    high = e.op("GreaterEqual", outside, e.scalar(depth, inner), out=Desc("BOOL", indices.shape))
+    wide = indices if indices.dtype == "INT64" else e.cast(indices, inner)
+    low = e.op("Less", wide, e.scalar(-depth, wide), out=Desc("BOOL", indices.shape))
+    high = e.op("GreaterEqual", wide, e.scalar(depth, wide), out=Desc("BOOL", indices.shape))
     wrong = e.op("LogicalOr", low, high, out=Desc("BOOL", indices.shape))
     found = e.op("SelectV2", wrong, e.scalar(-1, inner), plain, out=Desc(inner, indices.shape))
     kind = computing_type("OneHot", values.dtype, 2)

@@ -11,8 +11,11 @@ from occ.compiler.codegen_cann.graph.validate import node_problems
 from occ.compiler.codegen_cann.mapping import (
     attention,
     control,
+    convolution,
+    einsum,
     elementwise,
     linear,
+    pooling,
     qlinear,
     quantize,
     reduce,
@@ -20,8 +23,8 @@ from occ.compiler.codegen_cann.mapping import (
     resize,
     sample,
     shape,
-    window,
 )
+from occ.compiler.codegen_cann.mapping.chip import Chip
 from occ.compiler.codegen_cann.mapping.elementwise import Row
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, describe
 from occ.compiler.ir.module import Module
@@ -30,7 +33,8 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
-    elementwise, window, linear, reduce, shape, resize, quantize, qlinear, attention, control, sample, region,
+    elementwise, convolution, pooling, linear, einsum, reduce, shape, resize, quantize, qlinear, attention, control, sample,
+    region,
 )  # fmt: skip
 
 
@@ -65,7 +69,7 @@ def emit_op(e: Emitter, op: Op) -> None:
         raise Unsupported(f"GE has no operator for `{op.name}`")
     described = [describe(r) for r in op.results if r.uses or r is op.results[0]]
     for desc in (*described, *(describe(v) for v in op.inputs if isinstance(v.type, TensorType) and v.type.is_static)):
-        if desc.dtype in e.missing:
+        if desc.dtype in e.chip.missing:
             raise Unsupported(f"the chip has no {desc.dtype}")
     if any(0 in d.shape for d in described):
         raise Unsupported("its result is empty")
@@ -101,19 +105,16 @@ def _operand(e: Emitter, op: Op, k: int) -> Ref | None:
         raise
 
 
-def verdict(
-    op: Op, precision: str = "origin", module: Module | None = None, missing: frozenset[str] = frozenset()
-) -> str:
+def verdict(op: Op, precision: str = "origin", module: Module | None = None, chip: Chip | None = None) -> str:
     """Why the device cannot take an op; empty if it can.
 
     Args:
         op: the op.
         precision: `precision_mode_v2`.
         module: has the functions that the op runs.
-        missing: element types that the chip does not have.
+        chip: what it is meant for.
     """
-    e = Emitter(Graph("trial"), emit_op, precision, module)
-    e.missing = missing
+    e = Emitter(Graph("trial"), emit_op, precision, module, chip=chip)
     try:
         for k, value in enumerate(dict.fromkeys(op.inputs)):
             if not isinstance(value, Weight) and not _is_size(value):
@@ -132,7 +133,7 @@ def _is_size(value: Value) -> bool:
 
 def build_graph(
     name: str, ops: Iterable[Op], inputs: Sequence[Value], outputs: Sequence[Value], output_names: Sequence[str],
-    precision: str = "origin", module: Module | None = None,
+    precision: str = "origin", module: Module | None = None, chip: Chip | None = None,
 ) -> Graph:  # fmt: skip
     """The GE graph of a part of a module.
 
@@ -144,9 +145,10 @@ def build_graph(
         output_names: names of the outputs.
         precision: `precision_mode_v2`.
         module: has the functions that ops run.
+        chip: what it is meant for.
     """
     graph = Graph(name, output_names=list(output_names))
-    e = Emitter(graph, emit_op, precision, module)
+    e = Emitter(graph, emit_op, precision, module, chip=chip)
     for k, value in enumerate(inputs):
         node = data_node(e.unique(value.name), describe(value), k)
         graph.nodes.append(node)

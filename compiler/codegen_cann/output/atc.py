@@ -44,13 +44,16 @@ def remarks(options: AscendOptions) -> list[str]:
             ]
         case "origin" if options.fp16_only:
             return [
-                f"the matrix unit of {soc} has no fp32: if atc finds no kernel, build with"
-                " `-C precision_mode_v2=cube_fp16in_fp32out` (or fp16, which atc would take silently)"
+                f"the matrix unit of {soc} has no fp32: atc finds no kernel for convolutions and products of FLOAT with"
+                " `origin`; build with `-C precision_mode_v2=cube_fp16in_fp32out`, the default, or fp16"
             ]
         case "origin":
             return [f"FLOAT stays FLOAT on {soc} (precision_mode_v2=origin); atc by itself would take fp16 silently"]
         case "cube_fp16in_fp32out":
-            return [f"the matrix unit of {soc} takes half-precision operands and sums in fp32"]
+            return [
+                f"the matrix unit of {soc} takes half-precision operands (precision_mode_v2=cube_fp16in_fp32out);"
+                " results differ by about 1e-3, as far as the simulator tells"
+            ]
         case "allow_fp32_to_fp16":
             return [f"the matrix unit of {soc} computes in half precision, and so do operators without an fp32 kernel"]
         case _:

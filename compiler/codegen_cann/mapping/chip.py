@@ -1,0 +1,31 @@
+"""What the mapping knows of the chips: what it must not ask of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What a chip lacks.
+
+    Attributes:
+        missing: element types, by GE's name, that it does not compute with.
+        sums: integers that it can sum and multiply as others only, which hold their values.
+    """
+
+    missing: frozenset[str] = frozenset({"STRING"})
+    sums: tuple[tuple[str, str], ...] = ()
+
+
+_OLDER = frozenset({"STRING", "BF16"})
+_SUMS = (("INT32", "INT64"),)
+CHIPS: dict[str, Chip] = {
+    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS), "ascend910": Chip(_OLDER), "ascend910b": Chip(),
+}  # fmt: skip
+# The largest sizes that kernels take: those of a convolution, and operands of a Concat or results of a Split.
+FILTER, STRIDE, PAD, DILATION = 255, 63, 255, 255
+WINDOW = 255  # elements of a pooling window
+OPERANDS = 63
+# Precision modes in which the matrix unit has half precision, so that operators without a kernel for FLOAT work too.
+HALF_MODES = frozenset({"fp16", "cube_fp16in_fp32out", "mixed_float16", "allow_fp32_to_fp16"})
