@@ -23,17 +23,19 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
-HEAD = ("model", "device parts", "nodes on the device", "on the CPU", "`origin`", "`fp16`", "remark")
+TARGETS = "ascend310,ascend310p,ascend910,ascend910b"
+HEAD = ("model", "device parts", "nodes on the device", "on the CPU")
 
 
 def main() -> int:
     """Measure the models that were asked for; returns 1 if any of them failed."""
     args = _arguments()
     if args.one:
-        print(json.dumps(measure(args.models[0], args.inputs_of, args.target, args.modes.split(","), args.save)))
+        print(json.dumps(measure(args.models[0], args.inputs_of, configurations(args.targets, args.modes), args.save)))
         return 0
     results: list[dict[str, Any]] = []
-    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    head = (*HEAD, *(" ".join(c).removesuffix(" default") for c in configurations(args.targets, args.modes)), "remark")
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for path in models(args.models):
         inputs = inputs_file(path, args.inputs)
         if args.names and name_of(path) not in args.names:
@@ -41,8 +43,8 @@ def main() -> int:
         if inputs is None:
             print(f"{name_of(path)}: no inputs", file=sys.stderr)
             continue
-        results.append(in_process(path, inputs, args.target, args.modes, args.save))
-        print(row(results[-1]), flush=True)
+        results.append(in_process(path, inputs, args.targets, args.modes, args.save))
+        print(row(results[-1], len(head)), flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(results, indent=1))
     return int(any("error" in r for r in results))
@@ -53,10 +55,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="models of the folders; all of them by default")
     parser.add_argument("--models", type=Path, nargs="+", required=True, help="folders with models")
     parser.add_argument("--inputs", type=Path, default=None, help="folder with inputs")
-    parser.add_argument("--target", default="ascend310p")
-    parser.add_argument("--modes", default="origin,fp16", help="values of precision_mode_v2")
+    parser.add_argument("--targets", default=TARGETS)
+    parser.add_argument(
+        "--modes", default="default", help="values of precision_mode_v2, and `default`: that of the chip"
+    )
     parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
-    parser.add_argument("--save", type=Path, default=None, help="keep the artifact of the first mode here")
+    parser.add_argument("--save", type=Path, default=None, help="keep the artifact of the first chip and mode here")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--inputs-of", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -78,9 +82,14 @@ def inputs_file(path: Path, folder: Path | None) -> Path | None:
     return next((f for f in (path.parent / "inputs.npz", *named) if f.is_file()), None)
 
 
-def in_process(path: Path, inputs: Path, target: str, modes: str, save: Path | None = None) -> dict[str, Any]:
+def configurations(targets: str, modes: str) -> list[tuple[str, str]]:
+    """Each chip with each mode."""
+    return [(target, mode) for target in targets.split(",") for mode in modes.split(",")]
+
+
+def in_process(path: Path, inputs: Path, targets: str, modes: str, save: Path | None = None) -> dict[str, Any]:
     """What `measure` gives, from a process of its own; `error` says why it gave nothing."""
-    flags = ["--models", path, "--inputs-of", inputs, "--target", target, "--modes", modes]
+    flags = ["--models", path, "--inputs-of", inputs, "--targets", targets, "--modes", modes]
     flags += ["--save", save] if save is not None else []
     done = subprocess.run([sys.executable, __file__, "--one", *map(str, flags)], capture_output=True, text=True)
     if done.returncode:
@@ -88,26 +97,31 @@ def in_process(path: Path, inputs: Path, target: str, modes: str, save: Path | N
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(path: Path, inputs: Path, target: str, modes: list[str], save: Path | None) -> dict[str, Any]:
-    """Build a model in each precision, run it on the simulator, and compare."""
+def measure(path: Path, inputs: Path, wanted: list[tuple[str, str]], save: Path | None) -> dict[str, Any]:
+    """Build a model for each chip and mode, run it on the simulator, and compare."""
     import occ
     from occ.compare import difference
+    from occ.runtime.errors import RunError
 
     with np.load(inputs, allow_pickle=False) as archive:
         given: Arrays = {name: archive[name] for name in archive.files}
     want, exact = (_onnxruntime(path, given, optimised) for optimised in (True, False))
-    made: dict[str, Any] = {"model": name_of(path), "own": _worst(difference, exact, want)}
-    for mode in modes:
-        options = {"precision_mode_v2": mode, "cpu_fallback": "cpu-jit"}
+    made: dict[str, Any] = {"model": name_of(path), "own": _worst(difference, exact, want), "figures": {}}
+    for target, mode in wanted:
+        options = {"cpu_fallback": "cpu-jit"} | ({} if mode == "default" else {"precision_mode_v2": mode})
         artifact = occ.build(path, target, shapes={n: x.shape for n, x in given.items()}, options=options)
-        if mode == modes[0]:
-            made |= {
-                k: artifact.manifest.summary[k] for k in ("device_parts", "device_ops", "cpu_ops", "cpu_operators")
-            }
+        if "device_parts" not in made:
+            summary = artifact.manifest.summary
+            made |= {k: summary[k] for k in ("device_parts", "device_ops", "cpu_ops", "cpu_operators")}
             if save is not None:
                 artifact.save(save)
-        got = _simulated(artifact, given)
-        made[mode] = {"optimised": _worst(difference, got, want), "exact": _worst(difference, got, exact)}
+        try:
+            got = _simulated(artifact, given)
+        except RunError as e:
+            made["figures"][f"{target} {mode}"] = {"refused": str(e)}
+            continue
+        figures = {"optimised": _worst(difference, got, want), "exact": _worst(difference, got, exact)}
+        made["figures"][f"{target} {mode}"] = figures
     return made
 
 
@@ -133,26 +147,29 @@ def _worst(difference: Any, got: Arrays, want: Arrays) -> float:
     return max(difference(got[name], value) for name, value in want.items())
 
 
-def row(result: dict[str, Any]) -> str:
+def row(result: dict[str, Any], width: int) -> str:
     """A line of the table."""
     if "error" in result:
-        cells = [result["model"], "-", "-", "-", "-", "-", " ".join(result["error"].split())[-200:]]
+        cells = [result["model"], *["-"] * (width - 2), " ".join(result["error"].split())[-200:]]
     else:
         cells = [result["model"], *(str(result[k]) for k in ("device_parts", "device_ops", "cpu_ops"))]
-        cells += [_figure(result[m]) if m in result else "" for m in ("origin", "fp16")]
+        cells += [_figure(found) for found in result["figures"].values()]
         cells.append("; ".join(_remarks(result)))
     return f"| {' | '.join(cells)} |"
 
 
-def _figure(found: dict[str, float]) -> str:
-    return f"{found['optimised']:.1e}"
+def _figure(found: dict[str, Any]) -> str:
+    return "refused" if "refused" in found else f"{found['optimised']:.1e}"
 
 
 def _remarks(result: dict[str, Any]) -> Iterator[str]:
     if result["cpu_operators"]:
         yield f"CPU: {', '.join(result['cpu_operators'])}"
+    for name, found in result["figures"].items():
+        if "refused" in found:
+            yield f"{name}: {found['refused']}"
     if result["own"] > 1e-4:
-        exact = ", ".join(f"{result[m]['exact']:.1e}" for m in ("origin", "fp16") if m in result)
+        exact = ", ".join(f"{f['exact']:.1e}" for f in result["figures"].values() if "exact" in f)
         yield f"onnxruntime from itself {result['own']:.1e}, from the exact one {exact}"
 
 

@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from occ.compiler.ge_simulator.kernel_table import chip_of
 from occ.compiler.ge_simulator.precision import Precision
-from occ.compiler.ge_simulator.reader import BadGraph
+from occ.compiler.ge_simulator.reader import BadGraph, NoKernel
 from occ.compiler.ge_simulator.simulate import Simulator
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import DevicePart
 from occ.runtime.resident import Resident
 from occ.runtime.signature import numpy_dtype
 
-_NEW = ("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1")
-
 
 def precision_on(mode: str, soc: str) -> Precision:
-    """A precision mode on a chip: those before the 910B saturate half precision and have no fp32 in the matrix unit."""
-    return Precision(mode, saturate=soc not in _NEW, half_cube=soc not in _NEW)
+    """A precision mode on a chip."""
+    return Precision(mode, chip_of(soc))
 
 
 class SimulatedDevice:
@@ -29,11 +28,14 @@ class SimulatedDevice:
         """See `occ.runtime.device.Device`.
 
         Raises:
-            RunError: OCC0502 the `.air` file is not one that GE would load.
+            RunError: OCC0502 the `.air` file is not one that GE would load, or the chip has no kernel for a node.
         """
         beside = {name.rpartition("/")[2]: files[name] for name in part.files}
         try:
             return Simulator(files[part.air], beside, precision_on(part.precision, part.soc))
+        except NoKernel as e:
+            remedy = "build with another `-C precision_mode_v2`, or for another chip"
+            raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
         except (BadGraph, KeyError) as e:
             raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
 

@@ -1,4 +1,4 @@
-"""What precision a graph is computed in: the modes of `--precision_mode_v2`."""
+"""What precision a graph is computed in: the modes of `atc --precision_mode_v2`, with the kernels that a chip has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from occ.compiler.ge_simulator.kernel_table import element_type, kernel
+from occ.compiler.ge_simulator.reader import Node
+
 # The operators that the matrix unit computes.
 CUBE = frozenset(
     {
@@ -14,7 +17,26 @@ CUBE = frozenset(
     }
 )  # fmt: skip
 _HALF_MAX = 65504.0
-_HALF_CUBE = ("mixed_float16", "allow_fp32_to_fp16")  # modes in which the matrix unit gives half precision
+_FLOAT, _HALF, _WIDENED = ("FLOAT", "FLOAT"), ("FLOAT16", "FLOAT16"), ("FLOAT16", "FLOAT")
+_VECTOR = (_FLOAT, _HALF)
+# mode -> what is wanted for FLOAT, the best first: in the matrix unit, elsewhere
+_MODES = {
+    "origin": ((_FLOAT,), (_FLOAT,)),
+    "fp16": ((_HALF, _WIDENED, _FLOAT), (_HALF, _FLOAT)),
+    "cube_fp16in_fp32out": ((_WIDENED, _FLOAT, _HALF), _VECTOR),
+    "mixed_float16": ((_HALF, _WIDENED, _FLOAT), _VECTOR),
+    "mixed_bfloat16": ((("BF16", "BF16"), ("BF16", "FLOAT"), _FLOAT), _VECTOR),
+    "allow_fp32_to_fp16": ((_HALF, _WIDENED, _FLOAT), _VECTOR),
+}
+_KEPT = (_FLOAT, _WIDENED, _HALF)  # what `_keep_dtype` asks for, or the most precise kernel that there is
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The types in which a node computes what its graph calls FLOAT: operands, results."""
+
+    operands: str = "FLOAT"
+    results: str = "FLOAT"
 
 
 @dataclass(frozen=True)
@@ -24,38 +46,43 @@ class Precision:
     Attributes:
         mode: `origin` (as the graph says), `fp16` (everything in half precision), `cube_fp16in_fp32out` (the operands
             of the matrix unit in half precision), `mixed_float16`, `mixed_bfloat16` and `allow_fp32_to_fp16` (operands
-            and results of the matrix unit).
-        saturate: values beyond the range of half precision become its greatest, as chips before the 910B do it;
-            else infinite.
-        half_cube: the matrix unit has no fp32, so that a node that keeps its precision has operands in half precision there.
+            and results of the matrix unit). Where a chip lacks the kernel, the modes but `origin` take another one.
+        chip: one of `kernel_table.CHIPS`, or empty for one that has every kernel.
     """
 
     mode: str = "origin"
-    saturate: bool = False
-    half_cube: bool = False
+    chip: str = ""
 
-    def operand(self, kind: str, x: np.ndarray, kept: bool = False) -> np.ndarray:
-        """An operand as an operator of type `kind` sees it; `kept` if it keeps the precision of the graph."""
-        if x.dtype != np.float32 or (kind not in CUBE and self.mode != "fp16"):
-            return x
-        if kept and self.mode != "origin":
-            return self.half(x) if self.half_cube and kind in CUBE else x
-        if self.mode in ("fp16", "cube_fp16in_fp32out", *_HALF_CUBE):
-            return self.half(x)
-        return x.astype(ml_dtypes.bfloat16).astype(np.float32) if self.mode == "mixed_bfloat16" else x
+    def computed(self, node: Node) -> Computed:
+        """The types that a node is computed in.
 
-    def result(self, kind: str, x: np.ndarray, kept: bool = False) -> np.ndarray:
-        """A result as it is stored."""
-        if x.dtype != np.float32 or kept:
+        Raises:
+            NoKernel: the chip has no kernel for it.
+        """
+        name = element_type(node)
+        cube, vector = _MODES[self.mode]
+        if name != "FLOAT":
+            if self.chip and name:
+                kernel(node, self.chip, _pairs(node, name))
+            return Computed()
+        wanted = cube if node.type in CUBE else vector
+        if self.mode != "origin" and node.attrs.get("_keep_dtype", 0):
+            wanted = _KEPT
+        return Computed(*(kernel(node, self.chip, wanted) if self.chip else wanted[0]))
+
+    def rounded(self, x: np.ndarray, to: str) -> np.ndarray:
+        """f32 rounded to a type that a node computes in; others as they are."""
+        if x.dtype != np.float32 or to == "FLOAT":
             return x
-        if self.mode == "fp16" or (self.mode in _HALF_CUBE and kind in CUBE):
-            return self.half(x)
-        if self.mode == "mixed_bfloat16" and kind in CUBE:
-            return x.astype(ml_dtypes.bfloat16).astype(np.float32)
-        return x
+        return self.half(x) if to == "FLOAT16" else x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
     def half(self, x: np.ndarray) -> np.ndarray:
-        """f32 rounded to half precision."""
-        wide = np.clip(x, -_HALF_MAX, _HALF_MAX) if self.saturate else x
+        """f32 rounded to half precision; chips before the 910B saturate, others overflow."""
+        wide = np.clip(x, -_HALF_MAX, _HALF_MAX) if self.chip not in ("", "910B") else x
         with np.errstate(over="ignore"):
             return wide.astype(np.float16).astype(np.float32)
+
+
+def _pairs(node: Node, name: str) -> tuple[tuple[str, str], ...]:
+    """What serves a node on another type than FLOAT: integers of the matrix unit are summed in INT32."""
+    return ((name, name), (name, "INT32"), (name, "FLOAT"))

@@ -30,6 +30,10 @@ class BadGraph(Exception):
     """The file is not a graph that GE would load or run."""
 
 
+class NoKernel(BadGraph):
+    """The chip is known not to have what a graph needs."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor description; `dtype` is None where the file says UNDEFINED."""

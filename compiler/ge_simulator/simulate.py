@@ -11,13 +11,15 @@ import ml_dtypes
 import numpy as np
 
 from occ.compiler.ge_simulator import compute, data, reductions, sampling, window
-from occ.compiler.ge_simulator.precision import Precision
-from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, Tensor, read
+from occ.compiler.ge_simulator.limits import beyond
+from occ.compiler.ge_simulator.precision import Computed, Precision
+from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, NoKernel, Tensor, read
 
 Arrays = list[Any]
 Kernel = Callable[[Node, Arrays], Any]
 _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _LONGEST_LOOP = 100_000
+_MOST_TOLD = 4  # of the nodes that a chip cannot run
 
 
 @cache
@@ -35,7 +37,10 @@ class Simulator:
     Args:
         air: contents of the `.air` file.
         files: contents of the files beside it.
-        precision: what it is computed in.
+        precision: what it is computed in, and on which chip.
+
+    Raises:
+        BadGraph: GE would not load it; NoKernel: the chip lacks a kernel for a node, or a node exceeds its limits.
     """
 
     def __init__(
@@ -47,6 +52,23 @@ class Simulator:
         unknown = {n.type for g in self.graphs.values() for n in g.nodes} - set(kernels()) - _STRUCTURE
         if unknown:
             raise BadGraph(f"operators that the simulator does not know: {', '.join(sorted(unknown))}")
+        self.computed = self._computed()
+
+    def _computed(self) -> dict[Node, Computed]:
+        """The types that each node is computed in."""
+        found: dict[Node, Computed] = {}
+        refused: list[str] = []
+        for node in (n for g in self.graphs.values() for n in g.nodes if n.type not in _STRUCTURE):
+            refused += beyond(node, self.precision.chip)
+            try:
+                found[node] = self.precision.computed(node)
+            except NoKernel as e:
+                refused.append(str(e))
+        if refused:
+            more = f"; and {len(refused) - _MOST_TOLD} more" if len(refused) > _MOST_TOLD else ""
+            mode = self.precision.mode
+            raise NoKernel(f"with precision mode `{mode}`: {'; '.join(refused[:_MOST_TOLD])}{more}")
+        return found
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the root graph for an array per Data node.
@@ -85,7 +107,8 @@ class Simulator:
         if node.type in ("If", "StatelessIf", "While", "StatelessWhile"):
             made = self._control(node, [x for x in given if x is not None])
         else:
-            operands = [None if x is None else self.precision.operand(node.type, _wide(x), _keeps(node)) for x in given]
+            to = self.computed[node].operands
+            operands = [None if x is None else self.precision.rounded(_wide(x), to) for x in given]
             made = kernels()[node.type](node, operands)
         results = list(made) if isinstance(made, (list, tuple)) else [made]
         if len(results) < len(node.output_descs):
@@ -96,7 +119,8 @@ class Simulator:
         array = np.asarray(value)
         if desc.dtype in _NARROW and array.dtype == np.float32:
             array = array.astype(desc.dtype)
-        return self._checked(node, desc, self.precision.result(node.type, array, _keeps(node)))
+        computed = self.computed.get(node, Computed())
+        return self._checked(node, desc, self.precision.rounded(array, computed.results))
 
     def _checked(self, node: Node, desc: Tensor, x: np.ndarray) -> np.ndarray:
         if x.dtype != desc.dtype or not _fits(x.shape, desc.shape):
@@ -117,11 +141,6 @@ class Simulator:
 
 
 _STRUCTURE = {"Data", "NetOutput", "Const", "Constant", "FileConstant", "If", "StatelessIf", "While", "StatelessWhile"}
-
-
-def _keeps(node: Node) -> bool:
-    """Whether a node keeps the precision of the graph (`atc --keep_dtype`)."""
-    return node.attrs.get("_keep_dtype", 0) != 0
 
 
 def _wide(x: np.ndarray) -> np.ndarray:

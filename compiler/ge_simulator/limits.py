@@ -1,0 +1,53 @@
+"""What kernels take of sizes, as public sources tell it: `tables/limits.tsv`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+from occ.compiler.ge_simulator.kernel_table import chips_in, rows_of, sources
+from occ.compiler.ge_simulator.reader import Node
+
+
+class Limit(NamedTuple):
+    """What is limited of the nodes of an operator, to `least..most`."""
+
+    operator: str
+    chips: frozenset[str]
+    what: str
+    least: int
+    most: int
+    source: str
+
+
+@cache
+def limits() -> tuple[Limit, ...]:
+    """All rows."""
+    return tuple(
+        Limit(operator, chips_in(chips), what, int(least), int(most), source)
+        for operator, chips, what, least, most, source in rows_of("limits")
+    )
+
+
+def _attribute(name: str) -> Callable[[Node], Sequence[int]]:
+    return lambda node: node.attrs.get(name) or ()
+
+
+MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
+    "dilations": _attribute("dilations"), "filter": lambda node: node.input_descs[1].shape[2:],
+    "inputs": lambda node: (len(node.input_descs),), "outputs": lambda node: (len(node.output_descs),),
+    "pads": _attribute("pads"), "strides": _attribute("strides"), "window": lambda node: (prod(node.attrs["ksize"]),),
+}  # fmt: skip
+
+
+def beyond(node: Node, chip: str) -> Iterator[str]:
+    """In what a node exceeds the limits of a chip; unknown extents do not."""
+    for limit in limits():
+        if limit.operator != node.type or chip not in limit.chips:
+            continue
+        found = [v for v in MEASURES[limit.what](node) if v >= 0]
+        if any(not limit.least <= v <= limit.most for v in found):
+            bounds = f"{limit.least}..{limit.most} ({limit.source}, {sources()[limit.source][0]})"
+            yield f"{node.name}: {limit.what} of {node.type} are {list(found)}, Ascend{chip} takes {bounds}"
