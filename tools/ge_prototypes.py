@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "compiler" / "codegen_cann" / "graph"
+PACKAGE = Path(__file__).parents[1] / "compiler" / "codegen_cann"
 # The header of the newest release names some groups of types by a macro beside types of its own, which the record
 # leaves out. Older headers spell the same groups out.
 FLOATS = ["FLOAT16", "FLOAT", "DOUBLE"]
@@ -39,7 +39,7 @@ RELEASES = (
 def used_names(known: set[str]) -> list[str]:
     """Operators whose name stands in quotes in the sources of the package."""
     found: set[str] = set()
-    for path in PACKAGE.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         found |= set(re.findall(r'"([A-Z][A-Za-z0-9]+)"', path.read_text(encoding="utf-8")))
     return sorted(found & known)
 
@@ -73,7 +73,7 @@ def main() -> None:
             "since": min(RELEASES.index(s) for s in p["seen_in"]),
         }
         lines.append(f"{json.dumps(name)}: {json.dumps(record)}")
-    (PACKAGE / "prototypes.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    (PACKAGE / "graph" / "prototypes.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{len(lines)} operators")
 
 

@@ -57,6 +57,8 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]] = {
     "not a number": ("(float[4] x) => (bool[4] y) { y = IsNaN(x) }", {}, {"x": np.float32([1, np.nan, np.inf, -0.0])}),
     "rows from the end": ("(float[5, 2] x, int64[3] i) => (float[3, 2] y) { y = Gather(x, i) }", {}, {"x": f(5, 2), "i": np.array([-1, 0, -5])}),
     "points from the end": ("(float[5, 2] x, int64[3, 2] i) => (float[3] y) { y = GatherND(x, i) }", {}, {"x": f(5, 2), "i": np.array([[-1, 0], [0, -2], [-5, -1]])}),
+    "largest of points": ("(float[4, 3] x, int64[5, 1] i, float[5, 3] u) => (float[4, 3] y) { y = ScatterND <reduction = \"max\"> (x, i, u) }", {}, {"x": f(4, 3), "i": np.array([[0], [3], [0], [-1], [2]]), "u": f(5, 3)}),
+    "smallest of elements": ("(float[4, 3] x, int64[2, 3] i, float[2, 3] u) => (float[4, 3] y) { y = ScatterElements <reduction = \"min\"> (x, i, u) }", {}, {"x": f(4, 3), "i": i(-4, 4, 2, 3), "u": f(2, 3)}),
     "integers repeated": ("(int64[3, 1] x) => (int64[2, 3, 4] y) { y = Expand(x, s) }", {"s": np.array([2, 1, 4])}, {"x": np.array([[2**40], [-1], [3]])}),
     "flags repeated": ("(bool[3, 1] x) => (bool[3, 4] y) { y = Expand(x, s) }", {"s": np.array([3, 4])}, {"x": np.array([[True], [False], [True]])}),
     "sums of integers": ("(int32[3, 4] x) => (int32[3] y) { y = ReduceSum <keepdims = 0> (x, a) }", {"a": np.array([1])}, {"x": i(-(2**20), 2**20, 3, 4, dtype=np.int32)}),

@@ -216,25 +216,37 @@ def _scatter_elements(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) ->
     reduction, axis = op.a.reduction, op.a.axis % len(x.shape)
     found = from_end(e, indices, x.shape[axis])
     if reduction in ("max", "min"):
-        raise Unsupported(f"no chip has a kernel of a scatter with the reduction `{reduction}`")
+        if not x.shape:
+            raise Unsupported("it scatters into a scalar")
+        own = np.indices(indices.shape)
+        columns = [found if k == axis else e.constant(own[k].astype(np.int64)) for k in range(len(x.shape))]
+        parts = [e.reshape(e.cast(c, "INT64"), (*indices.shape, 1)) for c in columns]
+        return _scatter_points(e, _SCATTER_ND[reduction], x, joined(e, parts, len(indices.shape)), updates)
     inner = computing_type("ScatterElements", x.dtype)
     out = Desc(inner, x.shape)
     given = e.cast(x, inner), found, e.cast(updates, inner)
     return e.cast(e.op("ScatterElements", *given, out=out, axis=axis, reduction=reduction), x.dtype)
 
 
-_SCATTER_ND = {"none": "TensorScatterUpdate", "add": "TensorScatterAdd"}
+# by reduction; those of the second kind write in place, and get a copy of the tensor
+_SCATTER_ND = {
+    "none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "ScatterNdMax", "min": "ScatterNdMin",
+}  # fmt: skip
+
+
+def _scatter_points(e: Emitter, kind: str, x: Ref, points: Ref, updates: Ref) -> Ref:
+    inner = computing_type(kind, x.dtype)
+    target = e.cast(x, inner)
+    if kind in ("ScatterNdMax", "ScatterNdMin"):
+        target = e.op("TensorMove", target, out=target.desc)
+    return e.cast(e.op(kind, target, points, e.cast(updates, inner), out=Desc(inner, x.shape)), x.dtype)
 
 
 def _scatter_nd(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) -> Ref:
     kind = _SCATTER_ND.get(op.a.reduction)
     if kind is None:
         raise Unsupported(f"no chip has a kernel of a scatter with the reduction `{op.a.reduction}`")
-    inner = computing_type(kind, x.dtype)
-    made = e.op(
-        kind, e.cast(x, inner), _point_indices(e, indices, x.shape), e.cast(updates, inner), out=Desc(inner, x.shape)
-    )
-    return e.cast(made, x.dtype)
+    return _scatter_points(e, kind, x, _point_indices(e, indices, x.shape), updates)
 
 
 def _pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
