@@ -65,7 +65,10 @@ PLANTED = {
     "pads": (lambda e, x, w: conv(e, x, w, pads=[256, 0, 0, 0]), "pads of Conv2D are"),
     "dilations": (lambda e, x, w: conv(e, x, w, dilations=[1, 1, 1, 300]), "dilations of Conv2D are"),
     "operands": (lambda e, x, w: e.op("ConcatD", [x] * 64, out=x.desc, concat_dim=0, N=64), "inputs of ConcatD are"),
-    "an operator without a kernel": (lambda e, x, w: e.op("HardMax", x, axis=1), "no kernel of HardMax for FLOAT"),
+    "an operator without a kernel": (
+        lambda e, x, w: e.op("Einsum", [x, x], out=x.desc, equation="abcd,abcd->abcd", N=2),
+        "no kernel of Einsum for FLOAT",
+    ),
 }
 
 
