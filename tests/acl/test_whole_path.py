@@ -28,6 +28,7 @@ from occ.compiler.ge_simulator.simulate import Simulator, kernels
 from occ.runtime.acl.prototypes import FORMATS
 
 HERE = Path(__file__).parent
+HALF = 5e-3  # of the largest value: the 310P multiplies in half precision
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
@@ -100,7 +101,7 @@ def test_squeezenet(toolkit: Standin, occ_cli: object, tmp_path: Path) -> None:
     (want,) = reference(model, {port.name: x})
     with occ.load("m.occ") as session:
         (got,) = session.run({port.name: x}).values()
-        np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+        np.testing.assert_allclose(got, want, atol=HALF * np.abs(want).max())
         assert toolkit.copies("upload") == (1, x.nbytes)
         assert toolkit.copies("download") == (1, want.nbytes)
         source, target = occ.DeviceTensor.from_numpy(x), occ.DeviceTensor(want.shape, np.float32)
@@ -151,7 +152,7 @@ def test_a_model_larger_than_the_limit(toolkit: Standin, occ_cli: object, tmp_pa
     (want,) = reference(model, {"h0": x})
     with occ.load("m.occ") as session:
         for _ in range(2):
-            np.testing.assert_allclose(session.run({"h0": x})["y"], want, atol=1e-4 * np.abs(want).max())
+            np.testing.assert_allclose(session.run({"h0": x})["y"], want, atol=HALF * np.abs(want).max())
     assert toolkit.memory[1] <= limit
 
 
@@ -187,7 +188,7 @@ def test_operator_by_operator(toolkit: Standin, occ_cli: object, tmp_path: Path)
     with occ.load("m.occ") as session, ThreadPoolExecutor(4) as pool:
         for got in pool.map(lambda _: session.run({"x": x}), range(8)):
             for name, value in want.items():
-                np.testing.assert_allclose(got[name], value, atol=1e-5)
+                np.testing.assert_allclose(got[name], value, atol=HALF * np.abs(value).max())
     assert toolkit.count("aclopExecuteV2") >= 8 * 9
     assert toolkit.count("aclmdlExecuteAsync") == 0
 
@@ -211,7 +212,8 @@ def test_the_script_of_a_folder_compiles_in_place(toolkit: Standin, occ_cli: obj
     assert "GE graph IR that is not compiled for the device yet" in ran.err
     subprocess.run(["sh", "compile.sh"], cwd=tmp_path / "m.occ" / "device", check=True, capture_output=True)
     x = np.random.default_rng(1).standard_normal((4, 64), np.float32)
-    np.testing.assert_allclose(occ.load("m.occ").run({"h0": x})["y"], reference(model, {"h0": x})[0], atol=1e-4)
+    want = reference(model, {"h0": x})[0]
+    np.testing.assert_allclose(occ.load("m.occ").run({"h0": x})["y"], want, atol=HALF * np.abs(want).max())
 
 
 def test_compile_and_run_at_once(toolkit: Standin, occ_cli: object, tmp_path: Path) -> None:
@@ -220,7 +222,8 @@ def test_compile_and_run_at_once(toolkit: Standin, occ_cli: object, tmp_path: Pa
     assert occ_cli("run", "m.onnx", "-t", "ascend310p", "--shape", "h0=4,64").code == 0
     x = np.random.default_rng(1).standard_normal((4, 64), np.float32)
     session = occ.compile(model, "ascend310p", shapes={"h0": [4, 64]})
-    np.testing.assert_allclose(session.run({"h0": x})["y"], reference(model, {"h0": x})[0], atol=1e-4)
+    want = reference(model, {"h0": x})[0]
+    np.testing.assert_allclose(session.run({"h0": x})["y"], want, atol=HALF * np.abs(want).max())
 
 
 def test_without_the_toolkit(occ_cli: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +309,7 @@ def test_gears_of_a_symbolic_batch(toolkit: Standin, occ_cli: object, tmp_path: 
     with occ.load("m.occ") as session:
         for n in (1, 4, 2, 4):
             x = np.random.default_rng(n).standard_normal((n, 64), np.float32)
-            np.testing.assert_allclose(session.run({"h0": x})["y"], reference(model, {"h0": x})[0], atol=1e-4)
+            want = reference(model, {"h0": x})[0]
+            np.testing.assert_allclose(session.run({"h0": x})["y"], want, atol=HALF * np.abs(want).max())
         with pytest.raises(occ.RunError, match="built for other extents than n=3"):
             session.run({"h0": np.zeros((3, 64), np.float32)})
