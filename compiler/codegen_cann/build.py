@@ -9,11 +9,12 @@ from typing import Any
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.formats import occ_type
-from occ.compiler.codegen_cann.graph.gears import arguments, gears, merged
+from occ.compiler.codegen_cann.graph.gears import arguments, gears
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
 from occ.compiler.codegen_cann.graph.memory import total, workspace
 from occ.compiler.codegen_cann.graph.validate import graph_problems
 from occ.compiler.codegen_cann.mapping.chip import CHIPS
+from occ.compiler.codegen_cann.mapping.merge import merged
 from occ.compiler.codegen_cann.mapping.table import build_graph, takes, verdict
 from occ.compiler.codegen_cann.output import atc
 from occ.compiler.codegen_cann.output.air import air

@@ -248,7 +248,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": np.add, "BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor,
-    "DivNoNan": _div_no_nan, "Equal": np.equal, "FloorMod": np.mod, "Greater": np.greater,
+    "DivNoNan": _div_no_nan, "Equal": np.equal, "FloorDiv": np.floor_divide, "FloorMod": np.mod, "Greater": np.greater,
     "GreaterEqual": np.greater_equal, "LeftShift": np.left_shift, "Less": np.less, "LessEqual": np.less_equal,
     "LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "Maximum": np.maximum, "Minimum": np.minimum, "Mod": np.fmod,
     "Mul": np.multiply, "NotEqual": np.not_equal, "Pow": _pow, "RealDiv": _real_div, "RightShift": np.right_shift,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from building import model_of, reference
@@ -107,12 +109,44 @@ def test_gears_that_do_not_fit_are_refused(text: str, options: dict[str, str], s
     assert set(options) <= set(GEARS)
 
 
-def test_a_graph_that_depends_on_extents_is_refused():
-    text = """g (float[n, 4] x) => (float[n, 4] y) {
-        s = Shape(x)
-        e = Expand(one, s)
-        y = Mul(x, e)
+SIZES = {
+    "a target of Expand": "(float[n, 4] x, float[m, 1] z) => (float[n, 4] y) { s = Shape(x) e = Expand(one, s) y = Mul(x, e) }",
+    "a range": "(float[n, 4] x, float[m, 1] z) => (float[k, 4] y) { s = Shape(x) d = Gather(s, zero) r = Range(zero, d, step) y = Gather(x, r) }",
+    "a slice to the middle": "(float[n, 4] x, float[m, 1] z) => (float[k, 4] y) { s = Shape(x) d = Gather(s, zeros) h = Div(d, two) y = Slice(x, zeros, h) }",
+    "a reshape in two places": "(float[n, 4] x, float[m, 1] z) => (float[k, 2, l] y) { t = Transpose(z) b = MatMul(x, ones4) c = MatMul(b, t) s = Shape(c) p = Concat <axis = 0> (s, unit) y = Reshape(c, p) }",
+    "the first rows of a table": "(float[n, 4] x, float[m, 1] z) => (float[n, 4] y) { s = Shape(x) d = Gather(s, zeros) r = Slice(table, zeros, d) y = Add(x, r) }",
+    "a size of two extents": "(float[n, 4] x, float[m, 1] z) => (float[k] y) { a = MatMul(z, ones) t = Transpose(x) b = MatMul(a, t) y = Reshape(b, whole) }",
+    "a product as a shape": "(float[n, 4] x, float[m, 1] z) => (float[k, 1] y) { t = Transpose(x) b = MatMul(z, row) c = Concat <axis = 0> (b, x) s = Shape(c) d = Gather(s, zeros) e = Concat <axis = 0> (d, d) y0 = Expand(one, e) y = Reshape(y0, column) }",
+    "a resized image": "(float[n, 4] x, float[m, 1] z) => (float[1, 1, k, l] y) { v = Reshape(x, image) y = Resize <mode = \"nearest\"> (v, , scales) }",
+}  # fmt: skip
+CONSTANTS = {
+    "one": random(1, 1), "zero": np.array(0), "step": np.array(1), "zeros": np.array([0]), "two": np.array([2]),
+    "times": np.array([1, 2]), "table": random(9, 4), "ones": random(1, 4), "unit": np.array([1]), "ones4": random(4, 1), "whole": np.array([-1]), "row": random(1, 4),
+    "column": np.array([-1, 1]), "image": np.array([1, 1, -1, 4]), "scales": np.array([1, 1, 2, 3], np.float32),
+    "batch": np.array([1]), "wx": random(1, 12, 4), "wh": random(1, 12, 4), "four": np.array([4]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SIZES.values(), ids=SIZES)
+def test_sizes_are_computed_from_the_shapes_of_inputs(text: str):
+    used = set(re.findall(r"\w+", text))
+    model = model_of(f"g {text}", {k: v for k, v in CONSTANTS.items() if k in used})
+    inputs = [{"x": random(n, 4), "z": random(m, 1)} for n, m in ((2, 3), (5, 4), (8, 7))]
+    run_each(model, {"dynamic_dims": "2,3;5,4;8,7"}, inputs)
+
+
+def test_loops_run_as_often_as_there_are_rows():
+    text = """g (float[n, 1, 4] x) => (float[n, 4] y) {
+        w, h = GRU <hidden_size = 4> (x, wx, wh)
+        y = Reshape(w, rows)
     }"""
-    model = model_of(text, {"one": random(1, 1)})
+    weights = {"wx": random(1, 12, 4), "wh": random(1, 12, 4), "rows": np.array([-1, 4])}
+    run_each(model_of(text, weights), {"dynamic_dims": "20;33"}, [{"x": random(n, 1, 4)} for n in (20, 33)])
+
+
+def test_a_graph_that_depends_on_extents_otherwise_is_refused():
+    text = (
+        "g (float[n, 4] x) => (float[n, 4] y) { s = Shape(x) d = Gather(s, zero) f = Cast <to = 1> (d) y = Div(x, f) }"
+    )
     with pytest.raises(CompileError, match="in a way that one graph cannot express"):
-        built(model, dynamic_batch_size="1,2")
+        built(model_of(text, {"zero": np.array(0)}), dynamic_batch_size="1,2")

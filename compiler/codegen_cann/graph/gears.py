@@ -1,18 +1,10 @@
-"""Gears: one compiled graph for a few sets of extents of its symbolic dims.
-
-The graph is made once for every gear. Where the graphs differ only in extents, they become one with unknown extents (-1);
-that this is the same graph for all gears is then known and not guessed. A Reshape whose target differs in one place gets
--1 there, and anything else that differs is refused.
-"""
+"""Gears: one compiled graph for a few sets of extents of its symbolic dims; `mapping/merge.py` makes that graph."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node
-from occ.compiler.diagnostics import CompileError, error, shorten
+from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
@@ -88,68 +80,3 @@ def arguments(m: Module, options: AscendOptions) -> list[str]:
         shapes.append(f"{arg.name}:{','.join(str(d) if isinstance(d, int) else '-1' for d in arg.tensor.dims)}")
     made = [f"--input_shape={';'.join(shapes)}", f"--{key}={getattr(options, key)}"]
     return [*made, f"--input_format={'NCHW' if key == 'dynamic_image_size' else 'ND'}"]
-
-
-def merged(graphs: Sequence[Graph]) -> Graph:
-    """One graph for all gears: that of the first with unknown extents where they differ.
-
-    Raises:
-        CompileError: OCC0305 the graphs differ in more than extents.
-    """
-    first, *others = graphs
-    for parts in zip(*(g.all() for g in graphs), strict=True):
-        for nodes in zip(*(g.nodes for g in parts), strict=False):
-            if len({(n.name, n.type, tuple(n.input_names), len(n.outputs)) for n in nodes}) != 1:
-                raise _differs(nodes[0])
-        if len({len(g.nodes) for g in parts}) != 1:
-            raise _differs(parts[0].nodes[-1])
-        for nodes in zip(*(g.nodes for g in parts), strict=True):
-            _merge(nodes, parts[0])
-    assert others, "one gear is no gear"
-    return first
-
-
-def _merge(nodes: Sequence[Node], graph: Graph) -> None:
-    first = nodes[0]
-    for key in first.attrs:
-        if key != "value" and any(n.attrs.get(key) != first.attrs[key] for n in nodes):
-            raise _differs(first)
-    if first.type == "Const":
-        _merge_constants(nodes, graph)
-        return
-    first.outputs = [_desc(ds) for ds in zip(*(n.outputs for n in nodes), strict=True)]
-
-
-def _desc(descs: Sequence[Desc]) -> Desc:
-    first = descs[0]
-    if len({(d.dtype, len(d.shape), d.format) for d in descs}) != 1:
-        raise error("OCC0305", f"gears differ in more than extents: {first} and {descs[-1]}")
-    shape = tuple(d if all(o.shape[k] == d for o in descs) else -1 for k, d in enumerate(first.shape))
-    return Desc(first.dtype, shape, first.format)
-
-
-def _merge_constants(nodes: Sequence[Node], graph: Graph) -> None:
-    """A constant that differs is allowed as the target of a Reshape, in one place."""
-    first = nodes[0]
-    values = [n.value for n in nodes]
-    if all(v.shape == values[0].shape and np.array_equal(v, values[0]) for v in values):
-        return
-    readers = [
-        (n, n.input_names[k]) for n in graph.nodes for k, r in enumerate(n.inputs) if r is not None and r.node is first
-    ]
-    reader = readers[0][0] if readers else first
-    if any((n.type, port) != ("Reshape", "shape") for n, port in readers) or any(
-        v.shape != values[0].shape for v in values
-    ):
-        raise _differs(reader)
-    differing = np.any([v != values[0] for v in values], axis=0)
-    if differing.sum() != 1:
-        raise _differs(reader)
-    first.attrs["value"] = np.where(differing, -1, values[0]).astype(values[0].dtype)
-
-
-def _differs(node: Node) -> CompileError:
-    return error(
-        "OCC0305", f"`{node.type}` depends on the symbolic extents in a way that one graph cannot express",
-        where=shorten(", ".join(node.source) or node.name), help="build for fixed extents with --dim or --shape",
-    )  # fmt: skip
