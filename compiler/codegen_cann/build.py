@@ -25,7 +25,7 @@ from occ.compiler.codegen_cann.output.text import graph_text
 from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.plan import plan_parts
-from occ.compiler.diagnostics import CompileError, Diagnostic
+from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
@@ -174,6 +174,10 @@ def geared_graph(m: Module, modules: Sequence[Module], options: AscendOptions, s
         CompileError: OCC0301 the device cannot take all of it; OCC0305 the gears differ in more than extents.
     """
     graphs: list[Graph] = []
+    for value, name in zip(m.main.results, m.main.result_names, strict=True):
+        if not isinstance(value.type, TensorType) or value.type.shape is None:
+            message = f"the rank of the output `{shorten(name)}` depends on the symbolic extents"
+            raise error("OCC0305", message, where=source, help="build for fixed extents with --dim or --shape")
     where = [k for k, v in enumerate(m.main.results) if v.defining_op is not None and v not in m.main.results[:k]]
     for each in modules:
         _check_extents(each, options.target)

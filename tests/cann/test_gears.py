@@ -150,3 +150,10 @@ def test_a_graph_that_depends_on_extents_otherwise_is_refused():
     )
     with pytest.raises(CompileError, match="in a way that one graph cannot express"):
         built(model_of(text, {"zero": np.array(0)}), dynamic_batch_size="1,2")
+
+
+def test_outputs_whose_rank_depends_on_extents_are_refused():
+    model = model_of("g (float[n, 4] x) => (float y) { y = Squeeze(x) }")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(CompileError, match="the rank of the output `y` depends on the symbolic extents"):
+        built(model, dynamic_batch_size="2,3")
