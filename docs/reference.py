@@ -12,7 +12,7 @@ from occ.compiler.codes import CODES
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.pipeline import PASSES, pipeline_for
-from occ.compiler.target.target import TARGETS
+from occ.compiler.target.registry import OWN, get_target
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -48,7 +48,7 @@ def passes() -> Iterator[str]:
         yield f"- **{stage.name}**: {stage.doc}"
     yield "\n# Pipelines\n"
     yield "As `occ opt - -t TARGET --list` prints them; with `-C strassen=on`, say, it prints what runs with that option.\n"
-    for target in TARGETS.values():
+    for target in map(get_target, OWN):
         yield f"## {target.name}\n"
         for stage, listed in pipeline_for(target, target.options).items():
             yield f"- {stage}: `{','.join(map(str, listed)) or '-'}`"

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from occ.compiler.driver.compilation import Compilation, Settings, Source
+from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.outputs import check_out
 from occ.compiler.driver.sessions import compile_model
+from occ.compiler.driver.settings import Settings
+from occ.compiler.driver.source import Source
 from occ.compiler.frontend.signature import Overrides
-from occ.compiler.target.target import Target, all_targets
+from occ.compiler.target.registry import all_targets
+from occ.compiler.target.target import Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
 

@@ -16,8 +16,8 @@ from onnx.backend.base import BackendRep, namedtupledict
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver.compilation import Settings
 from occ.compiler.driver.sessions import compile_model
+from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.dtype import from_numpy
 from occ.runtime.session import Session
 

@@ -6,7 +6,7 @@ A package that adds to occ imports from here and from `occ`. Everything else in 
 - operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...; `Layout`
   and `in_panels` for the layouts of weights
 - passes: `Pass`, `Context`, `Module`, `Op`, `Value`, `Rewriter`
-- targets: `Target`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`
+- targets: `Target`, `Build`, `Generated`, `Text`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`
 - generators: the nodes of tensor expressions (`Binary`, `Load`, ...), `TeFunc` and its stages, sizes (`Sym`, `rebuild`)
 - messages: `error`, `CompileError`; `extensions` loads rule files and finds what is wrong with them
 """
@@ -55,7 +55,7 @@ from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.rules.rule import fusion, rewrite
 from occ.compiler.plan.plan import manifest, stored_weights
 from occ.compiler.target.option import Options, option
-from occ.compiler.target.target import Target
+from occ.compiler.target.target import Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 from occ.runtime.members import LIBRARY
 
@@ -65,6 +65,7 @@ __all__ = [
     "Axis",
     "Binary",
     "Bitcast",
+    "Build",
     "Call",
     "Cast",
     "CompileError",
@@ -73,6 +74,7 @@ __all__ = [
     "DType",
     "Dim",
     "Expr",
+    "Generated",
     "Index",
     "Layout",
     "Load",
@@ -91,6 +93,7 @@ __all__ = [
     "Sym",
     "Target",
     "TeFunc",
+    "Text",
     "Value",
     "c_kernel",
     "call",

@@ -25,7 +25,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.file_stamps import Stamps
 from occ.compiler.cache.sources import files_of
 from occ.compiler.diagnostics import error
-from occ.compiler.target.entry_points import GROUPS, installed
+from occ.compiler.entry_points import GROUPS, installed
 
 _LIMIT = 2 << 30  # bytes of kept artifacts; those that were not used for longest go first
 

@@ -16,6 +16,7 @@ from occ.compiler.codegen_cann.graph.validate import graph_problems
 from occ.compiler.codegen_cann.mapping.chip import CHIPS
 from occ.compiler.codegen_cann.mapping.merge import merged
 from occ.compiler.codegen_cann.mapping.table import build_graph, takes, verdict
+from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.codegen_cann.output import atc
 from occ.compiler.codegen_cann.output.air import air
 from occ.compiler.codegen_cann.output.cpp import cpp
@@ -32,7 +33,6 @@ from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.plan.plan import dim_expr, signature
-from occ.compiler.target.ascend import AscendOptions
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.manifest import DevicePart, Manifest, PartTensor
 from occ.runtime.version import occ_version

@@ -16,12 +16,12 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from occ.compiler.diagnostics import CompileError, Invalid, error
+from occ.compiler.entry_points import installed, load_point
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.rules.pattern import OpPattern, Result, check_names
 from occ.compiler.passes.rules.rule import Rule
-from occ.compiler.target.entry_points import installed, load_point
 
 
 @dataclass

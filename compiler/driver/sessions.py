@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.driver.compilation import Compilation, Settings, Source, parsed
+from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.plugins import extensions
+from occ.compiler.driver.settings import Settings
+from occ.compiler.driver.source import Source, parsed
 from occ.compiler.driver.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry

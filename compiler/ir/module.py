@@ -166,3 +166,12 @@ class Module:
             name = f"{hint}_{n}"
         info = self.symbols[name] = SymbolInfo(Symbol(name, lo, hi), label or name)
         return info.dim
+
+
+def nodes_of(m: Module) -> dict[str, list[str]]:
+    """The ONNX nodes that each te function computes."""
+    nodes: dict[str, list[str]] = {}
+    for op in m.walk():
+        if "te" in op.attrs:
+            nodes.setdefault(op.attrs["te"], []).append(str(op.loc))
+    return nodes

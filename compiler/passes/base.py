@@ -28,7 +28,6 @@ class Context:
         sink: diagnostics.
         hits: how often each rule fired, by rule name.
         source: how messages name the model.
-        takes: whether the target takes an operator by its name, so that it is not expanded.
         rules: user rules, in no particular order.
         tune: gives the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
         why: told why a rule does not match at an op: the rule, the op, the reason; empty where it matched.
@@ -39,7 +38,6 @@ class Context:
     sink: Sink = field(default_factory=Sink)
     hits: Counter[str] = field(default_factory=Counter)
     source: str = ""
-    takes: Callable[[str], bool] = lambda _: False
     rules: tuple[Rule, ...] = ()
     tune: Callable[[Module], Mapping[str, str]] | None = None
     why: Callable[[Rule, Op, str], None] | None = None

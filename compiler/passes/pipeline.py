@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from fnmatch import fnmatch
-from typing import Any
 
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.stages import ORDER
@@ -134,7 +133,7 @@ def cpu_jit(options: JitOptions = JitOptions()) -> Pipeline:
 def interp(options: InterpOptions) -> Pipeline:
     """The pipeline of `interp`."""
     known = _on_codes(options)
-    return {**known, "canonical": (*known["canonical"], UseKernels())}
+    return {**known, "canonical": (*known["canonical"], UseKernels(report=True))}
 
 
 def ascend(_: Options) -> Pipeline:
@@ -146,17 +145,13 @@ def ascend(_: Options) -> Pipeline:
     }
 
 
-PIPELINES: Mapping[str, Callable[[Any], Pipeline]] = {"cpu": cpu, "cpu-jit": cpu_jit, "interp": interp}
-
-
 def pipeline_for(target: Target, options: Options, more: Iterable[Pass] = ()) -> Pipeline:
     """The pipeline of a target, with passes of the user after the compiler's own ones of their stages.
 
     Raises:
         CompileError: OCC0602 there is no such stage.
     """
-    known = target.pipeline or PIPELINES.get(target.name, ascend)
-    made = dict(known(options))
+    made = dict(target.pipeline(options))
     for p in more:
         if not fnmatch(target.name, p.targets):
             continue

@@ -1,23 +1,110 @@
-"""Targets: what code can be made for, with the facts about each that passes and codegens ask for."""
+"""What a target is. Those of occ and those of installed packages are made and found in the same way (`registry.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from occ.compiler.diagnostics import error
-from occ.compiler.target.ascend import AscendOptions
-from occ.compiler.target.entry_points import installed, load_point
-from occ.compiler.target.native import CpuOptions, InterpOptions, JitOptions
+from occ.compiler.cache.cache import Cache
+from occ.compiler.diagnostics import Diagnostic
+from occ.compiler.ir.module import Module
+from occ.compiler.objects.archive import NativeCode
 from occ.compiler.target.option import Options
+from occ.runtime.artifact import Artifact
 
-GROUP = "occ.targets"
+# Element types that kernels compute with, as te functions write them.
+KERNEL_TYPES = frozenset(["f64", "f32", "f16", "bf16", "bool", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"])
 
 
-def _nothing(_module: Any, _options: Any) -> Any:
-    """What targets of occ generate here: they have their place in the driver."""
-    raise NotImplementedError
+class Build(Protocol):
+    """A compilation, as its target sees it.
+
+    Attributes:
+        options: of the target, those that it declares.
+        source: how messages name the model.
+        jobs: processes of the toolchain at once.
+        cache: the build cache.
+    """
+
+    @property
+    def options(self) -> Any: ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def jobs(self) -> int: ...
+
+    @property
+    def cache(self) -> Cache: ...
+
+    def at(self, dims: Mapping[str, int]) -> Module:
+        """The model at the last stage, compiled again with values for its symbols.
+
+        Raises:
+            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+        """
+        ...
+
+    def artifact_for(self, target: str, m: Module) -> Artifact:
+        """The artifact of a module for another target, with the default options of that.
+
+        Raises:
+            CompileError: it does not compile.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a target makes of a module.
+
+    Attributes:
+        artifact: what runs.
+        native: its code before linking, for those who link it themselves.
+        compiled: kernels that were compiled in this build, where others may come from a cache.
+    """
+
+    artifact: Artifact
+    native: NativeCode | None = None
+    compiled: int | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file of a dump that has one for each part of a model.
+
+    Attributes:
+        name: of the part.
+        content: text, or bytes that a terminal should not see.
+        beside: files that it refers to, by name.
+    """
+
+    name: str
+    content: str | bytes
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A dump after the last stage that is the target's own.
+
+    Attributes:
+        show: from a compilation and its module at the last stage, the dump in one of the formats: a text, or a file for each part.
+        formats: of `--format`.
+    """
+
+    show: Callable[[Build, Module, str], str | Sequence[Piece]]
+    formats: tuple[str, ...] = ("text",)
+
+
+def _finds_nothing(_c: Build, _m: Module) -> list[Diagnostic]:
+    return []
+
+
+def _has_nothing_to_prepare(_: Cache) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -27,100 +114,29 @@ class Target:
     Attributes:
         name: as in `-t NAME`.
         doc: one line.
-        family: `native` kernels, `interp` or `ascend`.
-        codegen: package with the code generator, empty while there is none.
-        texts: dumps after `lowered` that are the target's own text.
+        pipeline: the passes that lead to each stage, for some options.
+        generate: makes the artifact of a module at the last of these stages.
         options: `-C` options, with their defaults.
+        texts: dumps after the last stage, by the name of `--stage`.
         dtypes: element types that its kernels compute with; empty for all.
-        pipeline: of a target that a package adds: the passes that lead to each stage.
-        generate: of such a target: makes the artifact of a module at its last stage, with the options.
-        text: of such a target: a module at its last stage as text, for the dump that `texts` names.
+        operators: those that it takes by name, so that they are not expanded, with what `occ ops` calls their kind; None for
+            a target that computes all by what they mean.
+        check: what of a module at the last stage the target will not run itself, as warnings; it raises CompileError where
+            `generate` would.
+        prepare: begins what every build needs, while the compiler works on the model.
     """
 
     name: str
     doc: str
-    family: str
-    codegen: str = ""
-    texts: tuple[str, ...] = ()
+    pipeline: Callable[[Any], Mapping[str, tuple[Any, ...]]]
+    generate: Callable[[Build, Module], Generated]
     options: Options = Options()  # noqa: RUF009 - it is frozen
+    texts: Mapping[str, Text] = field(default_factory=dict)
     dtypes: frozenset[str] = frozenset()
-    pipeline: Callable[[Any], Mapping[str, tuple[Any, ...]]] | None = None
-    generate: Callable[[Any, Any], Any] = _nothing
-    text: Callable[[Any], str] | None = None
+    operators: Callable[[], Mapping[str, str]] | None = None
+    check: Callable[[Build, Module], list[Diagnostic]] = _finds_nothing
+    prepare: Callable[[Cache], None] = _has_nothing_to_prepare
 
-
-_KERNEL_TYPES = frozenset(["f64", "f32", "f16", "bf16", "bool", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"])
-_ASCEND = {
-    "ascend310": "Ascend 310 (Atlas 200/300 inference)",
-    "ascend310p": "Ascend 310P (Atlas 300I/V Pro)",
-    "ascend910": "Ascend 910 (A)",
-    "ascend910b": "Ascend 910B (B1 to B4)",
-}
-TARGETS: dict[str, Target] = {
-    t.name: t
-    for t in (
-        Target(
-            "cpu",
-            "native CPU code through Halide; needs a C++ compiler",
-            "native",
-            "codegen_halide",
-            ("halide",),
-            CpuOptions(),
-            _KERNEL_TYPES,
-        ),
-        Target(
-            "cpu-jit",
-            "native CPU code through LLVM; needs no toolchain",
-            "native",
-            "codegen_llvm",
-            ("llvm",),
-            JitOptions(),
-            _KERNEL_TYPES,
-        ),
-        Target("interp", "the numpy oracle: slow, needs nothing", "interp", options=InterpOptions()),
-        *(
-            Target(name, doc, "ascend", "codegen_cann", ("ge", "atc"), AscendOptions.of(name))
-            for name, doc in _ASCEND.items()
-        ),
-    )
-}
-
-
-def get_target(name: str) -> Target:
-    """The target of a name.
-
-    Raises:
-        CompileError: OCC0303 there is none; OCC0610 a package has it, and it cannot be used.
-    """
-    found = TARGETS.get(name)
-    if found is None and name in installed(GROUP):
-        found = _load(name)
-    if found is None:
-        raise error("OCC0303", f"unknown target `{name}`", help=f"targets: {', '.join([*TARGETS, *installed(GROUP)])}")
-    return found
-
-
-def all_targets() -> list[Target]:
-    """The targets of occ, and those of installed packages.
-
-    Raises:
-        CompileError: OCC0610 a package has one that cannot be used.
-    """
-    return [*TARGETS.values(), *map(_load, installed(GROUP))]
-
-
-def _load(name: str) -> Target:
-    """The target of an entry point.
-
-    Raises:
-        CompileError: OCC0610 it cannot be imported, is no target, or its name is another one or taken.
-    """
-    point = installed(GROUP)[name]
-    target = load_point(point)
-    owner = point.dist.name if point.dist else point.value
-    if name in TARGETS:
-        raise error("OCC0610", f"the package `{owner}` installs a target `{name}`, which occ has", help="rename it")
-    if not isinstance(target, Target) or target.name != name or target.pipeline is None or target.generate is _nothing:
-        message = f"`{name}` of the package `{owner}` is not a target of that name with a pipeline and a generator"
-        raise error("OCC0610", message, help="docs/guide-target.md shows how targets are made")
-    return target
+    def takes(self, operator: str) -> bool:
+        """Whether it takes an operator by its name."""
+        return self.operators is not None and operator in self.operators()

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver.compilation import Compilation, Settings, Source
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
+from occ.compiler.driver.source import Source
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.passes.manager import Ran, write_reproducer

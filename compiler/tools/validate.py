@@ -126,16 +126,18 @@ def difference(a: Any, b: Any, tolerance: float = TOLERANCE) -> str:
 
 
 class Validate:
-    """Listens to a pass manager.
+    """Listens to pass managers, of one module after the other.
 
     Attributes:
         dims: values of symbolic dims, by the name that the model gives them.
+        module: the one that is validated; an Ascend build has more than one.
         inputs: None while the module has no types yet.
         checked: passes after which the results were compared.
     """
 
     def __init__(self, dims: Mapping[str, int]) -> None:
         self.dims = dims
+        self.module: Module | None = None
         self.inputs: list[Any] | None = None
         self.before: Recorder | None = None
         self.outputs: list[Any] = []
@@ -148,6 +150,8 @@ class Validate:
         Raises:
             CompileError: OCC0614 the pass changed a value.
         """
+        if m is not self.module:
+            self.module, self.inputs, self.before = m, None, None
         if self.skipped:
             return
         if self.inputs is None:

@@ -26,7 +26,7 @@ from occ.cli.inputs import given_inputs
 @click.pass_context
 def command(
     ctx: click.Context, model: str, target: str, against: str, reference: str, npz: str | None, rounds: int,
-    threads: int | None, as_json: bool, **how: object,
+    threads: int | None, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Time MODEL (a model or an artifact), and other runtimes on the same inputs.
 
@@ -39,18 +39,16 @@ def command(
     peers = [p.strip() for p in against.split(",") if p.strip()]
     if unknown := [p for p in peers if p not in PEERS]:
         raise click.UsageError(f"--against takes {', '.join(PEERS)}, not {unknown[0]!r}")
-    sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
     if options.is_artifact(model):
         session = load(model, threads)
     else:
         reference = reference or model
         with progress() as tell:
-            how["dims"] = ()
-            settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+            settings = flags.with_symbols().settings(target, progress=tell)
             session = compile_model(options.source_of(model), settings, threads)
     if peers and (not reference or not reference.endswith(".onnx")):
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
-    inputs = given_inputs(session, (), npz, sizes, 0)
+    inputs = given_inputs(session, (), npz, flags.sizes, 0)
     made = compare(session, reference, inputs, peers, rounds=rounds)
     click.echo(json.dumps(made.as_data()) if as_json else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.differences):

@@ -12,7 +12,7 @@ from occ.cli import options
 from occ.cli.console import say
 
 if TYPE_CHECKING:
-    from occ.compiler.driver.compilation import Settings
+    from occ.compiler.driver.settings import Settings
     from occ.compiler.tools.bisect import Guilty
 
 
@@ -39,7 +39,7 @@ def command(
     npz: str | None,
     tolerance: float,
     as_json: bool,
-    **how: Any,
+    flags: options.Flags,
 ) -> None:
     """Find the pass after which MODEL gives wrong results, and the first op whose value it changed.
 
@@ -48,7 +48,7 @@ def command(
     """
     from occ.compiler.tools.bisect import Bisection, crash_of
 
-    settings = options.settings(target, **how)
+    settings = flags.settings(target)
     source = options.source_of(model)
     crash = crash_of(source, settings)
     if crash is not None:

@@ -65,21 +65,32 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
 @pass_options
 @options.as_json
 def command(
-    model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, weights: str, tune: float | None,
-    as_json: bool, **how: object,
+    model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, weights: str,
+    tune: float | None, as_json: bool, flags: options.Flags, looking: Looking,
 ) -> None:  # fmt: skip
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
     start = time.perf_counter()
-    looking = Looking.take(how)
     place = _place(out or _default_out(model, emit), [model], emit, folder)
     plain = emit == "artifact" and not folder and not looking.asked and tune is None
-    earlier = Earlier.of(model, target, save_stages, how) if plain else None
+    earlier = Earlier.of(model, target, save_stages, flags) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
-        how |= {"target": target, "save_stages": save_stages}
-        facts, files = _build(model, target, place, emit, weights, folder, looking, tune, as_json, how)
+        from occ.compiler.driver.compilation import Compilation
+
+        validator = looking.validator(flags.sizes)
+        with progress() as tell:
+            more = looking.settings(validator)
+            settings = flags.settings(target, progress=tell, save_stages=save_stages, **more)
+            compilation = Compilation(options.source_of(model), settings)
+            stem = Path("model" if model == "-" else model).stem
+            facts, tuner = _build(compilation, place, stem, emit, weights, folder, tune)
+        looking.report(compilation.manager.ran, compilation.phases)
+        if validator is not None and not as_json:
+            say(validator.summary)
+        if tuner is not None and not as_json:
+            say(tuner.table())
         if earlier is not None:
-            earlier.keep(place, files, facts)
+            earlier.keep(place, compilation.module.files, facts)
     facts["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
         click.echo(json.dumps(facts))
@@ -96,48 +107,22 @@ def _place(out: Path, sources: Sequence[object], emit: str, folder: bool) -> Pat
 
 
 def _build(
-    model: str,
-    target: str,
-    place: Path,
-    emit: str,
-    weights: str,
-    folder: bool,
-    looking: Looking,
-    tune: float | None,
-    as_json: bool,
-    how: dict[str, Any],
-) -> tuple[dict[str, Any], Sequence[Path]]:
-    """Compile and write; gives the facts of the summary, and the external data that the model refers to."""
-    if target == "cpu" and not how["no_cache"]:
-        from occ.compiler.cache.cache import Cache
-        from occ.compiler.codegen_halide.programs import prepare
-
-        prepare(Cache())  # goes on while the compiler itself is imported
-    from occ.compiler.driver.compilation import Compilation
-
-    with progress() as tell:
-        compilation = Compilation(options.source_of(model), options.settings(progress=tell, **looking.settings, **how))
-        tuner = _tuner(compilation, tune) if tune is not None else None
-        artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
-        if emit == "om":
-            artifact = _compile_parts(compilation, artifact)
-        tell("writing")
-        _place(place, compilation.module.files, emit, folder)
-        link = ""
-        if emit in _LINKED and artifact.code:
-            stem = Path("model" if model == "-" else model).stem
-            written, link = _write_program(compilation, artifact, place, stem, emit, weights)
-        else:
-            written = _write(compilation, artifact, place, emit, folder)
-    looking.report(compilation.manager.ran, compilation.phases)
-    validated = compilation.validated
-    if validated is not None and not as_json:
-        say(validated)
-    if tuner is not None and not as_json:
-        say(tuner.table())
+    compilation: Compilation, place: Path, stem: str, emit: str, weights: str, folder: bool, tune: float | None
+) -> tuple[dict[str, Any], Tuner | None]:
+    """Compile and write; gives the facts of the summary, and the tuner, if there was one."""
+    tuner = _tuner(compilation, tune) if tune is not None else None
+    artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
+    if emit == "om":
+        artifact = _compile_parts(compilation, artifact)
+    compilation.settings.progress("writing")
+    _place(place, compilation.module.files, emit, folder)
+    link = ""
+    if emit in _LINKED and artifact.code:
+        written, link = _write_program(compilation, artifact, place, stem, emit, weights)
+    else:
+        written = _write(compilation, artifact, place, emit, folder)
     tuned = {"tuned": [asdict(t) for t in tuner.done]} if tuner is not None else {}
-    linked = {"link": link} if link else {}
-    return {**_facts(compilation, artifact, written), **tuned, **linked}, compilation.module.files
+    return {**_facts(compilation, artifact, written), **tuned, **({"link": link} if link else {})}, tuner
 
 
 def _write_program(
@@ -226,7 +211,7 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
     )
     return {
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
-        "compiled": getattr(compilation, "compiled", len(kernels)), "weights": sum(w.nbytes for w in m.weights),
+        "compiled": len(kernels) if compilation.compiled is None else compilation.compiled, "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
         "unchanged": False, **m.summary,
     }  # fmt: skip

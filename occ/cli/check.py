@@ -15,11 +15,11 @@ from occ.cli.console import say, show_error
 @options.target
 @options.compile_options
 @options.as_json
-def command(model: str, target: str, as_json: bool, **how: object) -> None:
+def command(model: str, target: str, as_json: bool, flags: options.Flags) -> None:
     """Report everything in MODEL that the target cannot take, without generating code; fails where `occ build` would."""
     from occ.compiler.driver.compilation import Compilation
 
-    compilation = Compilation(options.source_of(model), options.settings(target, **how))  # pyright: ignore[reportArgumentType]
+    compilation = Compilation(options.source_of(model), flags.settings(target))
     warnings = compilation.check()
     if as_json:
         click.echo(

@@ -54,7 +54,7 @@ def command(
 
 def _again(file: str, *, as_json: bool) -> bool:
     """Run a counterexample; whether its sides differ."""
-    from occ.compiler.driver.compilation import load_module
+    from occ.compiler.driver.source import load_module
     from occ.compiler.tools.check_rules import rerun
 
     text = rerun(load_module(file))

@@ -41,18 +41,16 @@ def command(
     npz: str | None,
     tolerance: float,
     as_json: bool,
-    **how: object,
+    flags: options.Flags,
 ) -> None:
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs."""
     from occ.compiler.diagnostics import error, shorten
     from occ.compiler.driver.sessions import compile_model
 
-    sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
-    how["dims"] = ()
     with progress() as tell:
-        settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+        settings = flags.with_symbols().settings(target, progress=tell)
         session = compile_model(options.source_of(model), settings)
-    inputs = given_inputs(session, (), npz, sizes, 0)
+    inputs = given_inputs(session, (), npz, flags.sizes, 0)
     ours = session.run(inputs)
     theirs = oracle(model, against, list(ours), inputs)
     rows = [_row(name, ours[name], theirs[name], tolerance) for name in ours]

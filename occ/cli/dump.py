@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from occ.cli.passes import Looking, pass_options
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.ir.module import Module
+    from occ.compiler.target.target import Piece, Text
 
 
 @click.command("dump")
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
 )
 @options.compile_options
 @pass_options
-def command(model: str, stage: str, target: str, out: Path | None, form: str, **how: object) -> None:
+def command(
+    model: str, stage: str, target: str, out: Path | None, form: str, flags: options.Flags, looking: Looking
+) -> None:
     """Print MODEL at a stage. Text of every stage up to `lowered` can be built, dumped and run again.
 
     On standard output the text refers to its large weights in the build cache; with -o they lie beside the file.
@@ -48,14 +52,14 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
 
     if out is not None:
         check_not_read(out, [model])
-    looking = Looking.take(how)
+    validator = looking.validator(flags.sizes)
     with progress() as tell:
-        settings = options.settings(target, progress=tell, **looking.settings, **how)  # pyright: ignore[reportArgumentType]
+        settings = flags.settings(target, progress=tell, **looking.settings(validator))
         compilation = Compilation(options.source_of(model), settings)
         text = _text(compilation, stage, form, out)
     looking.report(compilation.manager.ran, compilation.phases)
-    if compilation.validated is not None:
-        say(compilation.validated)
+    if validator is not None:
+        say(validator.summary)
     if out is None or form in ("onnx", "cpp"):
         click.echo(text, nl=False)
     else:
@@ -64,18 +68,42 @@ def command(model: str, stage: str, target: str, out: Path | None, form: str, **
 
 
 def _text(compilation: Compilation, stage: str, form: str, out: Path | None) -> str:
-    if stage in compilation.target.texts and compilation.target.family == "ascend":
-        from occ.cli.dump_ge import dump
-
-        return dump(compilation, stage, form, out)
+    own = compilation.target.texts.get(stage)
+    if own is not None:
+        return _own(compilation, own, stage, form, out)
     if form == "cpp":
         raise click.UsageError("--format cpp is for the stage ge of Ascend targets")
     if form == "onnx":
         return _onnx(compilation, stage, out)
-    if stage in compilation.target.texts:
-        return _target_text(compilation, stage)
     m = compilation.advance(stage)
     return _json(m) if form == "json" else module_with_weights(m, out)
+
+
+def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path | None) -> str:
+    """A dump that is the target's own; what comes in pieces is written, and the names of the files are the text."""
+    if form not in own.formats:
+        raise click.UsageError(f"--format {form} is not for the stage {stage}, which has {', '.join(own.formats)}")
+    shown = own.show(compilation, compilation.advance(compilation.last_stage), form)
+    if isinstance(shown, str):
+        return shown
+    if out is not None:
+        return _written(shown, out, f".{form}")
+    texts = [p.content for p in shown if isinstance(p.content, str)]
+    if len(texts) < len(shown):
+        raise click.UsageError(f"--format {form} writes files: say where with -o")
+    return "\n".join(texts)
+
+
+def _written(pieces: Sequence[Piece], out: Path, suffix: str) -> str:
+    """Write pieces, and what they refer to beside them: one to the file that was asked for, several to files named after them."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    alone = len(pieces) == 1
+    paths = [out if alone else out.with_name(f"{out.stem}.{p.name}{out.suffix or suffix}") for p in pieces]
+    for p, path in zip(pieces, paths, strict=True):
+        path.write_bytes(p.content.encode() if isinstance(p.content, str) else p.content)
+        for name, data in p.beside.items():
+            path.with_name(name).write_bytes(data)
+    return "\n".join(map(str, paths)) + "\n"
 
 
 def _onnx(compilation: Compilation, stage: str, out: Path | None) -> str:
@@ -110,21 +138,6 @@ def module_with_weights(m: Module, out: Path | None) -> str:
     if not cache.has("weights", key, ".bin"):
         cache.put("weights", key, b"".join(bytes(p) for p in weight_bytes(m)), ".bin")
     return module_text(m, str(cache.path("weights", key, ".bin").absolute()))
-
-
-def _target_text(compilation: Compilation, stage: str) -> str:
-    m = compilation.advance(compilation.last_stage)
-    if compilation.target.text is not None:
-        return compilation.target.text(m)
-    if stage == "llvm":
-        from occ.compiler.codegen_llvm.build import emit_module
-
-        return str(emit_module(m.te.values()))
-    from occ.compiler.codegen_halide.emit import generator
-    from occ.compiler.driver.compilation import nodes_of
-
-    nodes = nodes_of(m)
-    return "\n".join(generator(f, nodes.get(f.name, ())) for f in m.te.values())
 
 
 def _json(m: Module) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from occ.cli.options import project_rules
+from occ.cli.options import Flags, project_rules
 from occ.compiler.cache.artifact_cache import ArtifactCache, Request
 from occ.compiler.cache.cache import Cache
 from occ.compiler.cache.file_stamps import Stamps
@@ -21,13 +21,13 @@ class Earlier:
     request: Request
 
     @classmethod
-    def of(cls, model: str, target: str, save_stages: bool, how: Mapping[str, Any]) -> Earlier | None:
+    def of(cls, model: str, target: str, save_stages: bool, flags: Flags) -> Earlier | None:
         """Where to look, or None if this build is to be done anew: what it reads is not all in the key."""
-        if how["no_cache"] or how["verify"] or how["rules"] or project_rules():
+        if flags.no_cache or flags.verify or flags.rules or project_rules():
             return None
         if not model.endswith(".onnx") or not Path(model).is_file():
             return None
-        deciding = {name: how[name] for name in ("shapes", "dims", "given")}
+        deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.given}
         cache = Cache()
         how = {"target": target, "save_stages": save_stages, **deciding}
         return cls(ArtifactCache(cache), Request(Path(model), how, Stamps(cache)))

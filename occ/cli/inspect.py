@@ -59,7 +59,7 @@ def _artifact(path: str) -> dict[str, Any]:
 
 
 def _model(path: str) -> dict[str, Any]:
-    from occ.compiler.driver.compilation import load_module
+    from occ.compiler.driver.source import load_module
 
     m = load_module(options.source_of(path))
     weights = sum(w.data.nbytes for w in m.weights.values())

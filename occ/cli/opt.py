@@ -26,18 +26,16 @@ if TYPE_CHECKING:
 @pass_options
 def command(
     model: str, passes: str, target: str, given: tuple[str, ...], rules: tuple[str, ...], verify: bool, list_: bool,
-    **how: object,
+    looking: Looking,
 ) -> None:  # fmt: skip
     """Run passes on MODEL and print the result. `occ opt - -t cpu --list` prints a target's own pipeline."""
-    from occ.compiler.driver.compilation import load_module
     from occ.compiler.driver.plugins import extensions
+    from occ.compiler.driver.source import load_module
     from occ.compiler.passes.base import Context
     from occ.compiler.passes.manager import Manager, Stopped
     from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
-    from occ.compiler.target.target import get_target
-    from occ.compiler.tools.validate import Validate
+    from occ.compiler.target.registry import get_target
 
-    looking = Looking.take(how)
     loaded = extensions([*options.project_rules(), *rules])
     found = get_target(target)
     read = found.options.read(target, options.pairs(given, "-C"))
@@ -48,22 +46,20 @@ def command(
     pipeline = parse_pipeline(passes, loaded.passes)
     source = options.source_of(model)
     m = load_module(source, registry=loaded.registry)
-    context = Context(found, read.machine, source=model, rules=tuple(loaded.rules))
-    manager = Manager(verify, looking.listeners, looking.bisect_limit, looking.stop_after, files=loaded.files)
+
+    def context() -> Context:
+        return Context(found, read.machine, source=model, rules=tuple(loaded.rules))
 
     def restore(number: int) -> Module:
         again, first = load_module(source, registry=loaded.registry), Manager(limit=number)
         with suppress(Stopped):
-            first.run(
-                again, pipeline, Context(found, read.machine, source=model, rules=tuple(loaded.rules)), typed=False
-            )
+            first.run(again, pipeline, context(), typed=False)
         return again
 
-    manager.restore = restore
-    if looking.validate:
-        manager.listeners.append(Validate({}))
+    listeners = looking.listeners(looking.validator({}))
+    manager = Manager(verify, listeners, looking.bisect_limit, looking.stop_after, restore, loaded.files)
     try:
-        manager.run(m, pipeline, context, typed=m.stage != "imported")
+        manager.run(m, pipeline, context(), typed=m.stage != "imported")
     except Stopped:
         say(f"stopped after {len(manager.ran)} passes")
     looking.report(manager.ran)

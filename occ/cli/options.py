@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from occ.compiler.driver.compilation import Settings, Source
+    from occ.compiler.driver.settings import Settings
+    from occ.compiler.driver.source import Source
 
 Decorator = Callable[[Any], Any]
 
@@ -51,13 +54,6 @@ _COMPILE = (
 )
 
 
-def compile_options(command: Any) -> Any:
-    """The options that say how a model is compiled."""
-    for option in reversed(_COMPILE):
-        command = option(command)
-    return command
-
-
 def pairs(values: Sequence[str], option: str) -> dict[str, str]:
     """`NAME=VALUE` options; names may hold `=` themselves, values do not."""
     made: dict[str, str] = {}
@@ -89,20 +85,6 @@ def dims_of(values: Sequence[str]) -> dict[str, int]:
             raise click.UsageError(f"--dim takes NAME=NUMBER, not {name}={value}")
         made[name] = int(value)
     return made
-
-
-def settings(
-    target: str, shapes: Sequence[str], dims: Sequence[str], given: Sequence[str], no_cache: bool, jobs: int,
-    verify: bool, rules: Sequence[str] = (), **more: Any,
-) -> Settings:  # fmt: skip
-    """The settings that the options of a command describe."""
-    from occ.compiler.driver.compilation import Settings
-    from occ.compiler.frontend.signature import Overrides
-
-    overrides = Overrides(shapes_of(shapes), dims_of(dims))
-    loaded = [*project_rules(), *rules]
-    options = pairs(given, "-C")
-    return Settings(target, overrides, options, cache=not no_cache, jobs=jobs, verify=verify, rules=loaded, **more)
 
 
 def project_rules() -> list[str]:
@@ -141,3 +123,72 @@ def is_artifact(name: str) -> bool:
             return f.read(2) == b"PK"
     except OSError:
         return False
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The options that say how a model is compiled, as they were typed."""
+
+    shapes: Sequence[str]
+    dims: Sequence[str]
+    given: Sequence[str]
+    rules: Sequence[str]
+    no_cache: bool
+    jobs: int
+    verify: bool
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Values of symbolic dims."""
+        return dims_of(self.dims)
+
+    @property
+    def target_options(self) -> dict[str, str]:
+        """What `-C` sets."""
+        return pairs(self.given, "-C")
+
+    def with_symbols(self) -> Flags:
+        """The same without `--dim`, for a model whose inputs have these sizes."""
+        return replace(self, dims=())
+
+    def settings(self, target: str, **more: Any) -> Settings:
+        """The settings that they describe, with `more` fields."""
+        from occ.compiler.driver.settings import Settings
+        from occ.compiler.frontend.signature import Overrides
+
+        overrides, rules = Overrides(shapes_of(self.shapes), self.sizes), [*project_rules(), *self.rules]
+        return Settings(
+            target,
+            overrides,
+            self.target_options,
+            not self.no_cache,
+            self.jobs,
+            verify=self.verify,
+            rules=rules,
+            **more,
+        )
+
+
+def gathered(command: Any, options: Sequence[Decorator], kind: type, name: str) -> Any:
+    """A command with some options, which it gets as one object.
+
+    Args:
+        command: the function, or what other options made of it.
+        options: from `click.option`, in the order of `--help`.
+        kind: a dataclass with a field for each option.
+        name: of the parameter that takes it.
+    """
+
+    @wraps(command)
+    def made(*args: Any, **how: Any) -> Any:
+        values = {f.name: how.pop(f.name) for f in fields(kind)}
+        return command(*args, **how, **{name: kind(**values)})
+
+    for option in reversed(options):
+        made = option(made)
+    return made
+
+
+def compile_options(command: Any) -> Any:
+    """The options that say how a model is compiled; the command gets them as `flags`."""
+    return gathered(command, _COMPILE, Flags, "flags")

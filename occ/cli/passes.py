@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli.console import say
+from occ.cli.options import gathered
 
 if TYPE_CHECKING:
     from occ.compiler.passes.manager import Listener, Ran
+    from occ.compiler.tools.validate import Validate
 
 _OPTIONS = (
     click.option("--print-before", multiple=True, metavar="PASS", help="Print the module before a pass, or `all`."),
@@ -35,13 +37,11 @@ _OPTIONS = (
 
 
 def pass_options(command: Any) -> Any:
-    """The options; the command takes them as keywords and gives them to `Looking`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    """The options; the command gets them as `looking`."""
+    return gathered(command, _OPTIONS, Looking, "looking")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Looking:
     """What the options ask for."""
 
@@ -56,32 +56,31 @@ class Looking:
     bisect_limit: int | None
     validate: bool
 
-    @classmethod
-    def take(cls, how: dict[str, Any]) -> Looking:
-        """Take the options out of the keywords of a command."""
-        return cls(**{name: how.pop(name) for name in cls.__dataclass_fields__})
-
     @property
     def asked(self) -> bool:
         """Whether any of them was given."""
         return self.bisect_limit is not None or any(v for k, v in vars(self).items() if k != "bisect_limit")
 
-    @property
-    def listeners(self) -> list[Listener]:
-        """Listeners that print."""
+    def validator(self, dims: Mapping[str, int]) -> Validate | None:
+        """What interprets the model before and after each pass, with `--validate`; `dims` are values of symbolic ones."""
+        from occ.compiler.tools.validate import Validate
+
+        return Validate(dims) if self.validate else None
+
+    def listeners(self, validator: Validate | None) -> list[Listener]:
+        """What prints, and what validates."""
         from occ.compiler.passes.instruments import Print
 
-        if not (self.print_before or self.print_after or self.print_after_change):
-            return []
-        before, after = frozenset(self.print_before), frozenset(self.print_after)
-        return [Print(before, after, self.print_after_change, self.print_to, say)]
+        made: list[Listener] = []
+        if self.print_before or self.print_after or self.print_after_change:
+            before, after = frozenset(self.print_before), frozenset(self.print_after)
+            made.append(Print(before, after, self.print_after_change, self.print_to, say))
+        return [*made, validator] if validator is not None else made
 
-    @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self, validator: Validate | None) -> dict[str, Any]:
         """Fields of `Settings`."""
         return {
-            "listeners": self.listeners, "stop_after": self.stop_after, "limit": self.bisect_limit,
-            "validate": self.validate,
+            "listeners": self.listeners(validator), "stop_after": self.stop_after, "limit": self.bisect_limit,
         }  # fmt: skip
 
     def report(self, ran: Sequence[Ran], phases: dict[str, float] | None = None) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("reduced.occ"), show_default=True)
 @options.compile_options
-def command(model: str, target: str, test: str | None, out: Path, **how: Any) -> None:
+def command(model: str, target: str, test: str | None, out: Path, flags: options.Flags) -> None:
     """Shrink MODEL while it keeps failing; write what is left, and how to run it."""
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.outputs import check_not_read
@@ -37,7 +37,7 @@ def command(model: str, target: str, test: str | None, out: Path, **how: Any) ->
     from occ.compiler.tools.shrink import reduce
 
     check_not_read(out, [model])
-    settings = options.settings(target, **how)
+    settings = flags.settings(target)
     whole = Compilation(options.source_of(model), settings)
     m = whole.module
     if m.stage == "imported":
@@ -80,10 +80,11 @@ def _by_code(m: Module, settings: Any) -> Callable[[Module], bool]:
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.tools.shrink import copy_of
+    from occ.compiler.tools.validate import Validate
 
     def failure(candidate: Module) -> tuple[str, str] | None:
         try:
-            made = Compilation(candidate, replace(settings, verify=True, validate=True))
+            made = Compilation(candidate, replace(settings, verify=True, listeners=[Validate(settings.overrides.dims)]))
             made.advance(made.last_stage)
         except CompileError as e:
             first = e.diagnostics[0]

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 )
 @options.compile_options
 @options.as_json
-def command(model: str | None, target: str, why: str | None, as_json: bool, **how: object) -> None:
+def command(model: str | None, target: str, why: str | None, as_json: bool, flags: options.Flags) -> None:
     """List the rules that are loaded; with MODEL, how often each fired on it, the compiler's own rewrites too.
 
     Values have the names that `occ dump MODEL --stage canonical` shows.
     """
     from occ.compiler.driver.plugins import extensions
 
-    settings = options.settings(target, **how)  # pyright: ignore[reportArgumentType]
+    settings = flags.settings(target)
     if model is None:
         if why is not None:
             raise click.UsageError("--why needs a MODEL")

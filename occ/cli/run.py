@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @options.as_json
 def command(
     model: str, target: str, single: tuple[str, ...], npz: str | None, folder: Path | None, seed: int, threads: int | None,
-    profiled: bool, trace: Path | None, simulate: bool, as_json: bool, **how: object,
+    profiled: bool, trace: Path | None, simulate: bool, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
 
@@ -48,16 +48,13 @@ def command(
     from occ.compiler.driver.sessions import compile_model, open_session
     from occ.runtime.artifact import Artifact
 
-    sizes = options.dims_of(how["dims"])  # pyright: ignore[reportArgumentType]
     if options.is_artifact(model):
-        given = options.pairs(how["given"], "-C")  # pyright: ignore[reportArgumentType]
-        session = open_session(Artifact.load(model), threads, simulate=simulate, options=given)
+        session = open_session(Artifact.load(model), threads, simulate=simulate, options=flags.target_options)
     else:
         with progress() as tell:
-            how["dims"] = ()
-            settings = options.settings(target, progress=tell, **how)  # pyright: ignore[reportArgumentType]
+            settings = flags.with_symbols().settings(target, progress=tell)
             session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
-    inputs = given_inputs(session, single, npz, sizes, seed)
+    inputs = given_inputs(session, single, npz, flags.sizes, seed)
     if profiled or trace is not None:
         _profile(session, inputs, trace, as_json=as_json)
         return

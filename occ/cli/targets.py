@@ -14,7 +14,7 @@ from occ.cli import options
 @options.as_json
 def command(name: str | None, as_json: bool) -> None:
     """List the targets; with NAME, the options of one."""
-    from occ.compiler.target.target import all_targets, get_target
+    from occ.compiler.target.registry import all_targets, get_target
 
     listed = [get_target(name)] if name else all_targets()
     for t in listed:
@@ -22,7 +22,7 @@ def command(name: str | None, as_json: bool) -> None:
             choices = {
                 k: {"default": o.default, "choices": list(o.choices), "doc": o.doc} for k, o in t.options.table.items()
             }
-            click.echo(json.dumps({"name": t.name, "doc": t.doc, "family": t.family, "options": choices}))
+            click.echo(json.dumps({"name": t.name, "doc": t.doc, "options": choices}))
             continue
         click.echo(f"{t.name:12} {t.doc}")
         if name:

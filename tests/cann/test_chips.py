@@ -8,7 +8,7 @@ import pytest
 from building import model_of, reference
 from simulating import built, simulated, worst
 
-from occ.compiler.target.ascend import SOCS
+from occ.compiler.codegen_cann.options import SOCS
 
 RNG = np.random.default_rng(23)
 

@@ -9,10 +9,10 @@ import pytest
 from building import model_of, reference
 from simulating import built, worst
 
+from occ.compiler.codegen_cann.options import GEARS
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.ge_simulator.reader import read
-from occ.compiler.target.ascend import GEARS
 from occ.runtime.errors import RunError
 
 RNG = np.random.default_rng(5)

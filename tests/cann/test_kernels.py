@@ -9,13 +9,13 @@ from simulating import built, simulated
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
+from occ.compiler.codegen_cann.options import SOCS
 from occ.compiler.codegen_cann.output.air import air
 from occ.compiler.ge_simulator.device import precision_on
 from occ.compiler.ge_simulator.kernel_table import CHIPS, chip_of, sources, table
 from occ.compiler.ge_simulator.limits import MEASURES, limits
 from occ.compiler.ge_simulator.reader import BadGraph
 from occ.compiler.ge_simulator.simulate import Simulator
-from occ.compiler.target.ascend import SOCS
 from occ.runtime.errors import RunError
 
 RNG = np.random.default_rng(17)

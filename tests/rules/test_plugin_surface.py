@@ -8,8 +8,8 @@ import occ.plugin
 
 ROOT = Path(__file__).parents[2]
 SURFACE = """
-    Artifact Axis Binary Bitcast Call Cast CompileError Const Context DType Dim Expr Index LIBRARY Layout Load LowerTe Module Op
-    Options Pass PlanMemory Reduce Rewriter Scatter Select Size Stage Sym Target TeFunc Value c_kernel call cast
+    Artifact Axis Binary Bitcast Build Call Cast CompileError Const Context DType Dim Expr Generated Index LIBRARY Layout Load LowerTe Module Op
+    Options Pass PlanMemory Reduce Rewriter Scatter Select Size Stage Sym Target TeFunc Text Value c_kernel call cast
     clamp equal error extensions fusion halide_kernel in_panels literal manifest maximum minimum not_equal operator option pipelines rebuild
     rewrite stored_weights te_kernel where
 """

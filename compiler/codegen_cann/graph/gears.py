@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
-from occ.compiler.target.ascend import AscendOptions
 
 _MOST = 100
 

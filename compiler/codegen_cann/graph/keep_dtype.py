@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Graph, Node
+from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import error, shorten
-from occ.compiler.target.ascend import AscendOptions
 
 _SEEDS = frozenset({"Log", "Log1p"})
 _BOUNDED = frozenset({"HardSigmoid", "LayerNorm", "Relu", "Sigmoid", "SoftmaxV2", "Tanh"})

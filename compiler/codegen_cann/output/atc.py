@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from occ.compiler.target.ascend import AscendOptions
+from occ.compiler.codegen_cann.options import AscendOptions
 
 
 def command(name: str, options: AscendOptions, gears: Sequence[str] = ()) -> list[str]:

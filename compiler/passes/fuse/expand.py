@@ -28,7 +28,7 @@ class Expand(Pass):
             op
             for f in m.funcs.values()
             for op in f.body.body
-            if op.spec.composite is not None and not ctx.takes(op.name) and not is_late(op)
+            if op.spec.composite is not None and not ctx.target.takes(op.name) and not is_late(op)
         ]:
             for op in composites:
                 rw.replace(op, expand_composite(op, rw.builder(op), op.operands)[: len(op.results)])

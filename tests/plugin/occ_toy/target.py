@@ -11,10 +11,12 @@ from typing import Literal
 from occ.plugin import (
     LIBRARY,
     Artifact,
+    Generated,
     LowerTe,
     Options,
     PlanMemory,
     Target,
+    Text,
     error,
     manifest,
     option,
@@ -37,19 +39,20 @@ def pipeline(options):
     return {**jit, "layout": (), "scheduled": (LowerTe(split=True),), "lowered": (PlanMemory(),)}
 
 
-def text(m):
+def text(build, m, form):
     """The C of a lowered module."""
     return source(m.te.values())
 
 
-def generate(m, options):
+def generate(build, m):
     """The artifact of a lowered module."""
     made = manifest(m, library=LIBRARY if m.te else "", machine=platform.machine())
     weights = [w.data for w in stored_weights(m)]
     if not m.te:
-        return Artifact(made, weights)
-    c = text(m)
-    return Artifact(made, weights, compiled(c, options.optimise), {"src/kernels.c": c.encode()})
+        return Generated(Artifact(made, weights))
+    c = source(m.te.values())
+    code = compiled(c, build.options.optimise)
+    return Generated(Artifact(made, weights, code, {"src/kernels.c": c.encode()}))
 
 
 def compiled(c, level):
@@ -70,11 +73,9 @@ def compiled(c, level):
 TOY = Target(
     name="toy-c",
     doc="plain C, one loop nest for each stage",
-    family="plugin",
-    texts=("c",),
-    options=ToyOptions(),
-    dtypes=frozenset(C_TYPES),
     pipeline=pipeline,
     generate=generate,
-    text=text,
+    options=ToyOptions(),
+    texts={"c": Text(text)},
+    dtypes=frozenset(C_TYPES),
 )

@@ -1,0 +1,70 @@
+"""The dumps of Ascend targets: GE graphs, the C++ that builds them, and the commands that compile them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from occ.compiler.codegen_cann.build import DeviceGraph, parts_of
+from occ.compiler.codegen_cann.graph.gears import arguments
+from occ.compiler.codegen_cann.output import atc
+from occ.compiler.codegen_cann.output.cpp import cpp
+from occ.compiler.codegen_cann.output.onnx_view import onnx_view
+from occ.compiler.codegen_cann.output.single_op import single_ops
+from occ.compiler.codegen_cann.output.text import graph_text
+from occ.compiler.codegen_cann.parts.islands import island_module
+from occ.compiler.codegen_cann.parts.partition import Part
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.printer import op_text
+from occ.compiler.target.target import Build, Piece
+
+
+def graphs(c: Build, m: Module, form: str) -> str | Sequence[Piece]:
+    """The stage `ge`: a text or JSON of all parts, or the ONNX view or C++ of each part on the device.
+
+    Raises:
+        CompileError: the model cannot be built.
+    """
+    parts, made = parts_of(m, c.options, c.source, c.at)
+    match form:
+        case "json":
+            return json.dumps(single_ops(g for d in made for g in d.graph.all()), indent=1) + "\n"
+        case "cpp":
+            return [_source(d) for d in made]
+        case "onnx":
+            return [Piece(d.graph.name, onnx_view(d.graph)) for d in made]
+        case _:
+            return _text(c, m, parts, made)
+
+
+def commands(c: Build, m: Module, form: str) -> str:
+    """The stage `atc`: the command that compiles each part on the device, as a shell takes it or as JSON.
+
+    Raises:
+        CompileError: the model cannot be built.
+    """
+    _, made = parts_of(m, c.options, c.source, c.at)
+    extra = arguments(m, c.options)
+    listed = [atc.command(d.graph.name, c.options, extra) for d in made]
+    if form == "json":
+        return json.dumps(listed, indent=1) + "\n"
+    notes = [f"# {line}" for line in atc.remarks(c.options)]
+    return "\n".join([*notes, *map(atc.text, listed)]) + "\n"
+
+
+def _text(c: Build, m: Module, parts: Sequence[Part], graphs: Sequence[DeviceGraph]) -> str:
+    by_part = {d.part: d.graph for d in graphs}
+    made: list[str] = []
+    for part in parts:
+        where = c.options.soc_version if part.on_device else "the CPU"
+        made.append(f"# {part.name}: {len(part.ops)} nodes on {where}\n")
+        if part in by_part:
+            made.append(graph_text(by_part[part]) + "\n")
+        else:
+            made.append("".join(f"  {op_text(op)}\n" for op in island_module(m, part).main.body.body) + "\n")
+    return "".join(made)
+
+
+def _source(d: DeviceGraph) -> Piece:
+    text, constants = cpp(d.graph)
+    return Piece(d.graph.name, text, {name: value.tobytes() for name, value in constants.items()})

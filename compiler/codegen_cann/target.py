@@ -1,0 +1,76 @@
+"""The targets `ascend*`: parts of a model as GE graphs, the rest on the CPU. What makes them is loaded when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.diagnostics import CompileError, Diagnostic
+from occ.compiler.ir.module import Module
+from occ.compiler.passes import pipeline
+from occ.compiler.target.target import Build, Generated, Piece, Target, Text
+from occ.runtime.artifact import Artifact
+
+
+def _operators() -> Mapping[str, str]:
+    from occ.compiler.codegen_cann.mapping.table import rows
+
+    return dict.fromkeys(rows(), "ge")
+
+
+def _check(c: Build, m: Module) -> list[Diagnostic]:
+    from occ.compiler.codegen_cann.build import check
+
+    return check(m, c.options, c.source, c.at)
+
+
+def _generate(c: Build, m: Module) -> Generated:
+    from occ.compiler.codegen_cann.build import build
+
+    return Generated(build(m, c.options, lambda island: _island(c, island), c.source, c.at))
+
+
+def _island(c: Build, m: Module) -> Artifact:
+    """What the CPU takes of a model; without a C++ compiler, through LLVM.
+
+    Raises:
+        CompileError: it does not compile.
+    """
+    target = c.options.cpu_fallback
+    try:
+        return c.artifact_for(target, m)
+    except CompileError as e:
+        if target != "cpu" or not e.diagnostics[0].code.startswith("OCC040"):
+            raise
+        return c.artifact_for("cpu-jit", m)
+
+
+def _graphs(c: Build, m: Module, form: str) -> str | Sequence[Piece]:
+    from occ.compiler.codegen_cann.dump import graphs
+
+    return graphs(c, m, form)
+
+
+def _commands(c: Build, m: Module, form: str) -> str:
+    from occ.compiler.codegen_cann.dump import commands
+
+    return commands(c, m, form)
+
+
+def _ascend(name: str, doc: str) -> Target:
+    return Target(
+        name=name,
+        doc=doc,
+        pipeline=pipeline.ascend,
+        generate=_generate,
+        options=AscendOptions.of(name),
+        texts={"ge": Text(_graphs, ("text", "json", "onnx", "cpp")), "atc": Text(_commands, ("text", "json"))},
+        operators=_operators,
+        check=_check,
+    )
+
+
+ASCEND310 = _ascend("ascend310", "Ascend 310 (Atlas 200/300 inference)")
+ASCEND310P = _ascend("ascend310p", "Ascend 310P (Atlas 300I/V Pro)")
+ASCEND910 = _ascend("ascend910", "Ascend 910 (A)")
+ASCEND910B = _ascend("ascend910b", "Ascend 910B (B1 to B4)")

@@ -1,0 +1,45 @@
+"""The target `cpu`: te functions through Halide, the plan itself through LLVM."""
+
+from __future__ import annotations
+
+from occ.compiler.codegen_halide import build as halide
+from occ.compiler.codegen_halide.emit import generator
+from occ.compiler.codegen_halide.programs import prepare
+from occ.compiler.ir.module import Module, nodes_of
+from occ.compiler.objects.archive import NativeCode, header
+from occ.compiler.passes import pipeline
+from occ.compiler.plan.plan import cpu_manifest, stored_weights
+from occ.compiler.target.native import CpuOptions
+from occ.compiler.target.target import KERNEL_TYPES, Build, Generated, Target, Text
+from occ.runtime.artifact import Artifact
+
+
+def _generate(c: Build, m: Module) -> Generated:
+    from occ.compiler.codegen_llvm.entry.build import entry_code  # LLVM takes most of a second to load
+
+    functions, target = list(m.te.values()), c.options.halide_target
+    made = cpu_manifest(m, halide.machine(target, c.cache))
+    entry = entry_code(made, c.cache)
+    built = halide.build(functions, nodes_of(m), c.cache, target=target, jobs=c.jobs, entry=entry)
+    objects = {name: path.read_bytes() for name, path in built.objects.items()}
+    sources = {f"src/{name}": data for name, data in built.sources.items()}
+    weights = [w.data for w in stored_weights(m)]
+    artifact = Artifact(made, weights, built.code, sources)
+    return Generated(artifact, NativeCode(objects, header(functions, ranged=False)), built.compiled)
+
+
+def _generators(_: Build, m: Module, _format: str) -> str:
+    nodes = nodes_of(m)
+    return "\n".join(generator(f, nodes.get(f.name, ())) for f in m.te.values())
+
+
+CPU = Target(
+    name="cpu",
+    doc="native CPU code through Halide; needs a C++ compiler",
+    pipeline=pipeline.cpu,
+    generate=_generate,
+    options=CpuOptions(),
+    texts={"halide": Text(_generators)},
+    dtypes=KERNEL_TYPES,
+    prepare=prepare,
+)

@@ -1,0 +1,39 @@
+"""The target `cpu-jit`. LLVM takes most of a second to load, so it is loaded when code is generated."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.module import Module
+from occ.compiler.objects.archive import NativeCode, header
+from occ.compiler.passes import pipeline
+from occ.compiler.plan.plan import manifest, stored_weights
+from occ.compiler.target.native import JitOptions
+from occ.compiler.target.target import KERNEL_TYPES, Build, Generated, Target, Text
+from occ.runtime.artifact import Artifact
+from occ.runtime.members import LIBRARY
+
+
+def _generate(_: Build, m: Module) -> Generated:
+    from occ.compiler.codegen_llvm import build as llvm
+
+    weights = [w.data for w in stored_weights(m)]
+    made = manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of)
+    compiled, code = llvm.build(m.te.values(), made)
+    native = NativeCode({"kernels.o": compiled}, header(m.te.values(), ranged=True))
+    return Generated(Artifact(made, weights, code), native)
+
+
+def _module_text(_: Build, m: Module, _format: str) -> str:
+    from occ.compiler.codegen_llvm.build import emit_module
+
+    return str(emit_module(m.te.values()))
+
+
+CPU_JIT = Target(
+    name="cpu-jit",
+    doc="native CPU code through LLVM; needs no toolchain",
+    pipeline=pipeline.cpu_jit,
+    generate=_generate,
+    options=JitOptions(),
+    texts={"llvm": Text(_module_text)},
+    dtypes=KERNEL_TYPES,
+)

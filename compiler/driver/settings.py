@@ -1,0 +1,45 @@
+"""What a build is told besides the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from occ.compiler.frontend.signature import Overrides
+from occ.compiler.passes.manager import Listener
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Settings:
+    """What a build is told besides the model.
+
+    Attributes:
+        target: name of the target.
+        overrides: extents fixed by the user.
+        options: `-C` options as text.
+        cache: use the build cache.
+        jobs: processes of the toolchain at once.
+        save_stages: put the text of every stage into the artifact.
+        verify: check the module after each pass.
+        limit: passes to run; None for all.
+        stop_after: name of the pass to stop after.
+        listeners: told before and after each pass.
+        rules: rules, passes and operators of the user: objects, modules, or paths of rule files.
+        progress: told what is being done.
+    """
+
+    target: str = "cpu"
+    overrides: Overrides = field(default_factory=Overrides)
+    options: Mapping[str, str] = field(default_factory=dict)
+    cache: bool = True
+    jobs: int = 2
+    save_stages: bool = False
+    verify: bool = False
+    limit: int | None = None
+    stop_after: str = ""
+    listeners: Sequence[Listener] = ()
+    rules: Sequence[Any] = ()
+    progress: Progress = lambda _: None

@@ -1,0 +1,94 @@
+"""Models as users give them: paths, bytes, texts, messages or modules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from occ.compiler.diagnostics import error
+from occ.compiler.frontend.onnx import import_model
+from occ.compiler.frontend.signature import Overrides
+from occ.compiler.ir.lowered import plan_problems
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.printer import module_text, weight_offsets
+from occ.compiler.ir.stages import BY_NAME
+from occ.compiler.ir.verify import problems
+
+Source = str | os.PathLike[str] | bytes | ModelProto | Module
+
+
+def load_module(source: Source, overrides: Overrides | None = None, registry: Registry | None = None) -> Module:
+    """The module of a model: an `.onnx` or `.occ` file, bytes or text of either, or a message.
+
+    Args:
+        source: the model; a module is returned as it is.
+        overrides: extents fixed by the user.
+        registry: the operators that it may use; the built-in ones if None.
+
+    Raises:
+        CompileError: it cannot be read, with every problem found.
+    """
+    if isinstance(source, Module):
+        return source
+    if isinstance(source, ModelProto):
+        return import_model(source, overrides, registry)
+    if isinstance(source, bytes):
+        return import_model(source, overrides, registry)
+    if isinstance(source, str) and (source.lstrip().startswith(("module", "#")) or "\n" in source):
+        return parsed(source, registry)
+    path = Path(os.fspath(source))
+    if path.suffix == ".occ":
+        return _read_text(path, registry)
+    return import_model(path, overrides, registry)
+
+
+def _read_text(path: Path, registry: Registry | None) -> Module:
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise error("OCC0101", f"`{path}` cannot be read: {e.strerror}") from None
+    if data[:2] == b"PK":
+        raise error(
+            "OCC0601", f"`{path}` is an artifact, not a model", help="`occ run` and `occ inspect` take artifacts"
+        )
+    try:
+        return parsed(data.decode("utf-8"), registry, path=path)
+    except UnicodeDecodeError:
+        raise error("OCC0601", f"`{path}` is not text", help="only .onnx files and .occ texts are models") from None
+
+
+def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
+    """The module of a text, as `frontend.text.parse`."""
+    from occ.compiler.frontend.text import parse  # models come as ONNX: the parser is loaded where there is text
+
+    m = parse(text, registry, **how)
+    stage = BY_NAME.get(m.stage)
+    if stage is None:
+        raise error("OCC0602", f"`{m.stage}` is no stage", help=f"stages: {', '.join(BY_NAME)}")
+    # Not all that holds at a stage: what comes out in the middle of the passes to the next one is read again as well.
+    wrong = chain(problems(m, types=stage.typed), plan_problems(m) if m.stage == "lowered" else ())
+    if found := list(islice(wrong, 8)):
+        raise error(
+            "OCC0601", f"the text is no module of stage `{m.stage}`", where=str(how.get("path") or "<text>"), notes=found,
+            help="what a stage has computed follows the edit: edit an earlier stage, or mend what the notes say",
+        )  # fmt: skip
+    return m
+
+
+def name_of(source: Source, m: Module) -> str:
+    """How messages name a model: its path, or the name that it has itself."""
+    return str(source) if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else m.name
+
+
+def recipe(source: Source) -> Callable[[], Source]:
+    """Gives the source again and again, although compiling changes modules."""
+    if not isinstance(source, Module):
+        return lambda: source
+    text, data = module_text(source), [source.weights[n].data for n in weight_offsets(source)]
+    return lambda: parsed(text, source.registry, weights=data)

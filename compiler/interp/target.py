@@ -1,0 +1,34 @@
+"""The target `interp`: artifacts that hold the text of a model, which the interpreter runs."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.printer import module_text, weight_offsets
+from occ.compiler.passes import pipeline
+from occ.compiler.plan.plan import signature
+from occ.compiler.target.native import InterpOptions
+from occ.compiler.target.target import Build, Generated, Target
+from occ.runtime.artifact import Artifact, weight_infos
+from occ.runtime.manifest import Manifest, Plan
+from occ.runtime.version import occ_version
+
+
+def _generate(_: Build, m: Module) -> Generated:
+    m.target = INTERP.name
+    weights = [m.weights[n].data for n in weight_offsets(m)]
+    infos = weight_infos(list(weight_offsets(m)), [w.nbytes for w in weights])
+    inputs, outputs, dims, constraints = signature(m)
+    made = Manifest(
+        m.name, INTERP.name, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, Plan([], [], [], [], []),
+        engine="interp",
+    )  # fmt: skip
+    return Generated(Artifact(made, weights, b"", {"ir/canonical.occ": module_text(m, "../weights.bin").encode()}))
+
+
+INTERP = Target(
+    name="interp",
+    doc="the numpy oracle: slow, needs nothing",
+    pipeline=pipeline.interp,
+    generate=_generate,
+    options=InterpOptions(),
+)

@@ -1,0 +1,64 @@
+"""Which targets there are: names and where to find them. A target is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+from occ.compiler.diagnostics import error
+from occ.compiler.entry_points import installed, load_point
+from occ.compiler.target.target import Target
+
+GROUP = "occ.targets"
+# The targets of occ, as a package would name its own in pyproject.toml.
+OWN = {
+    name: EntryPoint(name, f"occ.compiler.{place}", GROUP)
+    for name, place in {
+        "cpu": "codegen_halide.target:CPU",
+        "cpu-jit": "codegen_llvm.target:CPU_JIT",
+        "interp": "interp.target:INTERP",
+        "ascend310": "codegen_cann.target:ASCEND310",
+        "ascend310p": "codegen_cann.target:ASCEND310P",
+        "ascend910": "codegen_cann.target:ASCEND910",
+        "ascend910b": "codegen_cann.target:ASCEND910B",
+    }.items()
+}
+
+
+def get_target(name: str) -> Target:
+    """The target of a name.
+
+    Raises:
+        CompileError: OCC0303 there is none; OCC0610 a package has it, and it cannot be used.
+    """
+    point = OWN.get(name) or installed(GROUP).get(name)
+    if point is None:
+        raise error("OCC0303", f"unknown target `{name}`", help=f"targets: {', '.join([*OWN, *installed(GROUP)])}")
+    return _load(point)
+
+
+def all_targets() -> list[Target]:
+    """The targets of occ, and those of installed packages.
+
+    Raises:
+        CompileError: OCC0610 a package has one that cannot be used, or that occ has.
+    """
+    for point in installed(GROUP).values():
+        if point.name in OWN:
+            owner = point.dist.name if point.dist else point.value
+            message = f"the package `{owner}` installs a target `{point.name}`, which occ has"
+            raise error("OCC0610", message, help="rename it")
+    return [_load(point) for point in (*OWN.values(), *installed(GROUP).values())]
+
+
+def _load(point: EntryPoint) -> Target:
+    """The target of an entry point.
+
+    Raises:
+        CompileError: OCC0610 it cannot be imported, is no target, or its name is another one.
+    """
+    target = load_point(point)
+    if not isinstance(target, Target) or point.name != target.name:
+        owner = point.dist.name if point.dist else point.value
+        message = f"`{point.name}` of the package `{owner}` is not a target of that name"
+        raise error("OCC0610", message, help="docs/guide-target.md shows how targets are made")
+    return target
