@@ -202,7 +202,7 @@ class Expressions:
             return 0
         axis = self.symbols[env.vector]
         linear = all(
-            isinstance(atom, dim.Symbol) or mark not in dim.symbols(dim.Sym(((((atom, 1),), 1),)))
+            isinstance(atom, dim.Symbol) or mark not in dim.symbols(dim.monomial((atom, 1)))
             for mono, _ in dim.terms_of(flat)
             for atom, _ in mono
         )

@@ -118,7 +118,7 @@ Dim = int | Sym
 
 def symbol(name: str, lo: int = 0, hi: Dim | None = None, divisible_by: int = 1) -> Sym:
     """A fresh dim that is the named symbol."""
-    return Sym(((((Symbol(name, lo, hi, divisible_by), 1),), 1),))
+    return monomial((Symbol(name, lo, hi, divisible_by), 1))
 
 
 def terms_of(d: Dim) -> tuple[tuple[Monomial, int], ...]:

@@ -155,11 +155,6 @@ def panel_width(extent: int, lanes: int, least: int) -> int:
     return lanes * next((k for k in (2, 3) if count % k == 0), 1)
 
 
-def blocked(rank: int, axis: int, width: int) -> Layout:
-    """Axes in order with one of them in blocks of `width`, the block innermost (`NCHW16c`)."""
-    return Layout(tuple(range(rank)), ((axis, width),))
-
-
 def pack(data: np.ndarray, layout: Layout) -> np.ndarray:
     """A row-major array brought into a layout; the tail of a tiled axis is filled with zeros.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from occ.compiler.ir.dim import Dim, Sym, Symbol
+from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.spill import Spill
@@ -46,7 +46,7 @@ class SymbolInfo:
 
     @property
     def dim(self) -> Sym:
-        return Sym(((((self.symbol, 1),), 1),))
+        return monomial((self.symbol, 1))
 
 
 @dataclass(frozen=True)

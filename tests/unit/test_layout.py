@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from occ.compiler.ir.dim import symbol
-from occ.compiler.ir.layout import ROW, Layout, blocked, pack, panels, unpack
+from occ.compiler.ir.layout import ROW, Layout, pack, panels, unpack
 
 
 @st.composite
@@ -60,7 +60,7 @@ def test_a_tag_reads_back(case):
     ("layout", "tag", "physical"),
     [
         (ROW, "row", (2, 20, 5, 7)),
-        (blocked(4, 1, 16), "NCHW16c", (2, 2, 5, 7, 16)),
+        (Layout((0, 1, 2, 3), ((1, 16),)), "NCHW16c", (2, 2, 5, 7, 16)),
         (panels(4, 0, 32), "Abcd32a", (1, 20, 5, 7, 32)),
         (Layout((0, 2, 3, 1)), "acdb", (2, 5, 7, 20)),
     ],
@@ -73,8 +73,9 @@ def test_named_layouts(layout, tag, physical):
 
 def test_a_symbolic_extent_is_rounded_up_to_whole_tiles():
     n = symbol("N")
-    assert blocked(2, 1, 8).physical_shape((3, n)) == (3, (n + 7) // 8, 8)
-    assert blocked(2, 1, 8).physical_shape((3, 8 * n)) == (3, n, 8)
+    blocked = Layout((0, 1), ((1, 8),))
+    assert blocked.physical_shape((3, n)) == (3, (n + 7) // 8, 8)
+    assert blocked.physical_shape((3, 8 * n)) == (3, n, 8)
 
 
 @pytest.mark.parametrize("tag", ["", "a1", "abd", "aa", "ab8c", "abc 8b", "8a", "row2"])

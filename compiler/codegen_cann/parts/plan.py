@@ -14,7 +14,7 @@ from occ.runtime.buffers import assign_offsets
 from occ.runtime.manifest import Buffer, Plan, Step, Storage
 
 
-class _Scheduler:
+class _PartPlanner:
     """Writes the steps of the parts in order."""
 
     def __init__(self, m: Module, parts: Sequence[Part]) -> None:
@@ -150,4 +150,4 @@ class _Scheduler:
 
 def plan_parts(m: Module, parts: Sequence[Part]) -> Plan:
     """The plan that runs the parts of a module; all extents are constant."""
-    return _Scheduler(m, parts).plan()
+    return _PartPlanner(m, parts).plan()

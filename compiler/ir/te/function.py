@@ -348,12 +348,3 @@ class Builder:
     def _add(self, stage: AnyStage) -> Tensor:
         self.stages.append(stage)
         return Tensor(stage.name, TensorType(stage.dtype, stage.shape))
-
-
-def stage_uses(stages: Sequence[AnyStage]) -> dict[str, int]:
-    """How many loads name each source."""
-    counts: dict[str, int] = {}
-    for s in stages:
-        for load in loads(*s.exprs):
-            counts[load.source] = counts.get(load.source, 0) + 1
-    return counts

@@ -13,7 +13,7 @@ from typing import Any
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, Symbol
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Select, Size, binary, literal, wrap
+from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Size, binary, literal, wrap
 from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, reduce_axes
 from occ.compiler.ir.te.walks import rewrite, walk
 
@@ -22,7 +22,6 @@ _TO_DIM: dict[str, Any] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": dim.minimum,
     "max": dim.maximum, "floordiv": dim.floordiv, "mod": lambda a, b: a - b * dim.floordiv(a, b),
 }  # fmt: skip
-Ranges = Mapping[str, Sym | int]
 
 
 def axis_symbol(axis: str) -> str:
@@ -76,7 +75,7 @@ def from_dim(d: Dim) -> Expr:
         factor: Dim = coeff
         value: Expr | None = None
         for atom, power in mono:
-            of_atom = Sym(((((atom, 1),), 1),))
+            of_atom = dim.monomial((atom, 1))
             if not any(map(is_axis, dim.symbols(of_atom))):
                 factor = factor * dim.product([of_atom] * power)
                 continue
@@ -162,13 +161,3 @@ def within(e: Expr, extent: Dim, axes: Mapping[str, Dim]) -> bool:
     """Whether `0 <= e < extent` is proven for all positions."""
     d = to_dim(e, axes)
     return d is not None and dim.lower(d) >= 0 and dim.is_positive(extent - d)
-
-
-def guarded_loads(stage: Stage) -> set[int]:
-    """Ids of the loads of a stage that stand under a `Select`: their index may lie outside of the source."""
-    found: set[int] = set()
-    for node in walk(stage.expr):
-        if isinstance(node, Select):
-            for side in (node.then, node.other):
-                found |= {id(n) for n in walk(side) if isinstance(n, Load)}
-    return found
