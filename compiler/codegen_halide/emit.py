@@ -13,10 +13,9 @@ from occ.compiler.ir.te.approx import erf, log1p, tanh
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
-from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.schedule import TAILS, Directive
 from occ.compiler.ir.te.walks import walk
 
-_TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
 # Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
 # them: it relies on rounding that Halide's fast arithmetic would optimise away.
 _HELPERS = {"log1p": log1p, "tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
@@ -311,7 +310,7 @@ class _Generator:
         return self._printer(s).data(choice.cond)
 
     def _argument(self, d: Directive, a: int | str) -> str:
-        return f"TailStrategy::{a}" if a in _TAILS else str(a)
+        return f"TailStrategy::{a}" if a in TAILS else str(a)
 
     def _bounds(self, p: Param) -> None:
         """State extents and strides, so that all address arithmetic is on constants where sizes are."""

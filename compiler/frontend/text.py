@@ -258,7 +258,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
         heads = [str(p) for p in parts if isinstance(p, lark.Token)]
         args = tuple(p for p in parts if p is not None and not isinstance(p, lark.Token))
         few = next((int(h[3:] or 1) for h in heads[1:-1] if re.fullmatch(r"few\d*", h)), 0)
-        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], few)
+        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], few, parts[0].line or 0)
 
     schedule = staticmethod(lambda *items: ("schedule", items))
     halide = staticmethod(lambda text: ("halide", _string(text)))

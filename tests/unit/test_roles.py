@@ -77,6 +77,7 @@ def choices(f: TeFunc) -> list[tuple[int, str]]:
     """The directives of a function's schedule, without the names of stages and axes in their arguments."""
     place = {s.name: k for k, s in enumerate(f.stages)}
     made = scheduled(f, machine_of())
+    assert not list(te_problems(made))
     return [(place.get(d.stage, -1), d.call) for d in made.schedule]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from occ.compiler.diagnostics import Invalid
 
@@ -15,11 +15,12 @@ class Directive:
 
     Attributes:
         stage: name of the stage.
-        call: a scheduling call of Halide (`split`, `reorder`, `vectorize`, `compute_at`, ...).
+        call: a scheduling call of Halide, of `CALLS`.
         args: names of axes, stages and tail strategies, and integers.
         update: whether it schedules the update definition of a reduction instead of its start value.
         few: the number of the condition of the stage under which alone it holds, from 1 on, or 0: `stage.specialize()` tells them
             apart, and the first that holds counts.
+        line: of the text that it was read from, or 0.
     """
 
     stage: str
@@ -27,11 +28,37 @@ class Directive:
     args: tuple[Arg, ...] = ()
     update: bool = False
     few: int = 0
+    line: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         few = f".few{self.few if self.few > 1 else ''}" if self.few else ""
         return f"{self.stage}{'.update' if self.update else ''}{few}.{self.call}({', '.join(map(str, self.args))})"
 
+
+AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT = (
+    "a loop", "a new loop", "another stage", "a loop of that stage", "a parameter", "a tail", "a number",
+)  # fmt: skip
+TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
+
+# call -> (arguments, how many of them must be there); `...` repeats the one before
+CALLS: dict[str, tuple[tuple[str, ...], int]] = {
+    "split": ((AXIS, NEW, NEW, INT, TAIL), 4),
+    "fuse": ((AXIS, AXIS, NEW), 3),
+    "reorder": ((AXIS, "..."), 1),
+    "vectorize": ((AXIS, INT, TAIL), 1),
+    "unroll": ((AXIS, INT, TAIL), 1),
+    "parallel": ((AXIS,), 1),
+    "compute_root": ((), 0),
+    "compute_inline": ((), 0),
+    "compute_at": ((STAGE, LOOP), 2),
+    "reorder_storage": ((AXIS, "..."), 1),
+    "bound_extent": ((AXIS, INT), 2),
+    "align_bounds": ((AXIS, INT), 2),
+    "atomic": ((), 0),
+    "specialize": ((), 0),
+    "fetch_ahead": ((SOURCE, INT), 2),
+}
+OF_STORAGE = ("reorder_storage", "bound_extent", "align_bounds")  # their loops are axes of the stage
 
 Schedule = tuple[Directive, ...]
 
@@ -99,8 +126,8 @@ class Scheduler:
         self.directives: list[Directive] = []
 
     def __getattr__(self, call: str):
-        if call.startswith("_"):
-            raise AttributeError(call)
+        if call not in CALLS:
+            raise AttributeError(f"schedules have no `{call}`; there are {', '.join(CALLS)}")
 
         def record(*args: Arg) -> Scheduler:
             self.directives.append(Directive(self.stage, call, args, self.is_update))

@@ -8,6 +8,7 @@ from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.te.expr import Binary, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import Stage, TeFunc
 from occ.compiler.ir.te.roles import ROLES
+from occ.compiler.ir.te.schedule_check import schedule_problems
 from occ.compiler.ir.te.walks import walk
 
 
@@ -22,6 +23,7 @@ def te_problems(f: TeFunc) -> Iterator[str]:
         if s.name in known:
             yield f"te @{f.name}: {s.name} is computed twice"
         known[s.name] = s.dtype, len(s.axes)
+    yield from (f"te @{f.name}{text}" for text in schedule_problems(f))
     for r in f.results:
         if not f.source and known.get(r.name) != (r.type.dtype, r.type.rank):
             yield f"te @{f.name}: the result {r.name} is {r.type}, {_text(known.get(r.name))} is computed"

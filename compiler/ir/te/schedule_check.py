@@ -1,0 +1,88 @@
+"""Checks that the directives of a schedule are calls that exist, on stages and loops that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
+from occ.compiler.ir.te.schedule import (
+    AXIS,
+    CALLS,
+    INT,
+    LOOP,
+    NEW,
+    OF_STORAGE,
+    SOURCE,
+    STAGE,
+    TAIL,
+    TAILS,
+    Arg,
+    Directive,
+)
+
+Scope = tuple[str, bool, int]  # a stage, whether it is its update, the number of its condition
+
+
+def schedule_problems(f: TeFunc) -> Iterator[str]:
+    """What is wrong with the schedule of a function, directive by directive, with the line where there is one."""
+    if f.source:
+        return
+    conditions = {0, *(d.few for d in f.schedule)}
+    loops: dict[Scope, set[str]] = {(s.name, False, k): {a.name for a in s.axes} for s in f.stages for k in conditions}
+    for s in f.stages:
+        inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
+        outer = () if isinstance(s, Scatter) else s.axes
+        loops |= {(s.name, True, k): {a.name for a in (*outer, *inner)} for k in conditions}
+    for d in f.schedule:
+        if text := _problem(d, f, loops):
+            yield f"{f', line {d.line}' if d.line else ''}: `{d}` {text}"
+            return  # what follows may be about loops that it should have made
+
+
+def _problem(d: Directive, f: TeFunc, loops: dict[Scope, set[str]]) -> str:
+    scope = d.stage, d.update, d.few
+    if scope not in loops:
+        return f"schedules {d.stage}, which is no stage"
+    if d.call not in CALLS:
+        return f"is no call of a schedule; there are {', '.join(CALLS)}"
+    kinds, least = CALLS[d.call]
+    if kinds[-1:] == ("...",):
+        kinds = kinds[:1] * max(len(d.args), 1)
+    if not least <= len(d.args) <= len(kinds):
+        return f"takes {', '.join(kinds) or 'nothing'}"
+    here = {a.name for a in f.stage(d.stage).axes} if d.call in OF_STORAGE else loops[scope]
+    for kind, a in zip(kinds, d.args, strict=False):
+        if not _is(kind, a, d, f, here, loops):
+            return f"has {a} where it takes {kind}"
+    if d.call in ("split", "fuse"):
+        gone, made = (d.args[:1], d.args[1:3]) if d.call == "split" else (d.args[:2], d.args[2:])
+        loops[scope] = (here - {*map(str, gone)}) | {*map(str, made)}
+    return ""
+
+
+def _is(kind: str, a: Arg, d: Directive, f: TeFunc, here: set[str], loops: dict[Scope, set[str]]) -> bool:
+    """Whether an argument is of a kind."""
+    if kind == INT:
+        return isinstance(a, int) and a > 0
+    if kind == AXIS:
+        return a in here
+    if kind == NEW:
+        return isinstance(a, str) and (a not in here or a in d.args[: 2 if d.call == "fuse" else 1])
+    if kind == TAIL:
+        return a in TAILS
+    if kind == STAGE:
+        return any(s.name == a for s in f.stages) and a != d.stage
+    if kind == LOOP:
+        return any(a in found for (stage, *_), found in loops.items() if stage == d.args[0]) or _is_made(d, f)
+    assert kind == SOURCE
+    return any(p.name == a for p in f.params)
+
+
+def _is_made(d: Directive, f: TeFunc) -> bool:
+    """Whether a directive that follows makes the loop that a stage is computed at."""
+    reader, loop = d.args
+    return any(
+        loop in (x.args[1:3] if x.call == "split" else x.args[2:])
+        for x in f.schedule
+        if x.stage == reader and x.call in ("split", "fuse")
+    )
