@@ -107,7 +107,12 @@ def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
     [
         ("strassen=on", {"use-strassen"}, set()),
         ("winograd=off", set(), {"use-winograd"}),
-        ("precision=int8", {"round-operands{to=int8}"}, set()),
+        ("precision=bf16", {"round-operands"}, set()),
+        (
+            "precision=int8",
+            {"round-operands{to=int8}", "use-block-products{rounded=true}"},
+            {"use-block-products"},
+        ),
         ("qdq=float", set(), {"use-integers"}),
         ("late=off", {"defer{refuse=true}"}, {"defer"}),
         ("schedule=fallback", {"schedule{fallback=true}"}, {"schedule"}),
