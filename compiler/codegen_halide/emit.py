@@ -8,11 +8,12 @@ from math import isfinite
 
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
-from occ.compiler.ir.dtype import BOOL, F32, DType
+from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.approx import erf, log1p, tanh
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.schedule import TAILS, Directive
 from occ.compiler.ir.te.walks import walk
 
@@ -216,7 +217,7 @@ class _Generator:
 
     def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
         self._domain(f"dom_{name}", r.axes)
-        self._line(f"{at} = {literal_text(_neutral(r.kind, r.dtype), r.dtype)};")
+        self._line(f"{at} = {literal_text(neutral(r.kind, r.dtype), r.dtype)};")
         body = printer.data(r.body) if name in self.relaxed else self._exactly(printer.data(r.body))
         match r.kind:
             case "sum" | "prod":
@@ -319,20 +320,6 @@ class _Generator:
             self._line(f"te_part({p.name}, {{{extents}}}, {{{strides}}});")
         elif extents:
             self._line(f"te_dense({p.name}, {{{extents}}});")
-
-
-def _neutral(kind: str, dtype: DType) -> object:
-    match kind:
-        case "sum":
-            return 0
-        case "prod":
-            return 1
-        case "any" | "all":
-            return kind == "all"
-        case "max":
-            return dtype.lowest if dtype != BOOL else False
-        case _:
-            return dtype.highest if dtype != BOOL else True
 
 
 def source(functions: Sequence[str], *, whole: bool = False) -> str:

@@ -22,6 +22,7 @@ from occ.compiler.ir.te.approx import APPROXIMATIONS
 from occ.compiler.ir.te.expr import Axis, Call, Expr, Reduce, cast
 from occ.compiler.ir.te.function import Scatter, Stage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.reductions import COMBINE, neutral
 from occ.compiler.ir.te.walks import rewrite, walk
 
 
@@ -241,8 +242,7 @@ class KernelEmitter(Expressions):
         )
 
     def _combine(self, kind: str, old: Any, value: Any, dtype: DType) -> Any:
-        op = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}[kind]
-        return self.o.binary(op, old, value, dtype)
+        return self.o.binary(COMBINE[kind], old, value, dtype)
 
     def _across(self, r: Reduce, v: Any) -> Any:
         """One value of all lanes, by halves."""
@@ -294,16 +294,3 @@ class KernelEmitter(Expressions):
 
         nest(list(s.axes), at, start)
         nest(list(s.over), at, update)
-
-
-def neutral(kind: str, dtype: DType) -> Any:
-    """The start value of a reduction."""
-    match kind:
-        case "sum" | "any":
-            return 0
-        case "prod" | "all":
-            return 1
-        case "max":
-            return dtype.lowest
-        case _:
-            return dtype.highest

@@ -9,7 +9,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Expr, Load, Reduce
 from occ.compiler.ir.te.function import Stage, reduce_axes
-from occ.compiler.ir.te.index import axis_symbol, axis_symbols, to_dim
+from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.walks import walk
 
 _BLOCK = 8192  # elements of a one-dimensional stage that one task takes
@@ -81,19 +81,10 @@ def _extent(axis: str, s: Stage) -> int | None:
 def _steps(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> list[Dim | None]:
     """For each load, by how much its offset grows along an axis; None if not evenly."""
     symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
-    symbol, here = axis_symbol(axis), symbols[axis]
-    steps: list[Dim | None] = []
-    for load in (n for n in walk(s.expr) if isinstance(n, Load)):
-        flat: Dim | None = 0
-        for i, n in zip(load.index, sources[load.source], strict=True):
-            d = to_dim(i, symbols)
-            flat = None if d is None or flat is None else flat * n + d
-        if flat is None or isinstance(here, int):
-            steps.append(None)
-            continue
-        step = dim.substitute(flat, {symbol: here + 1}) - flat
-        steps.append(None if symbol in dim.symbols(step) else step)
-    return steps
+    loads = [n for n in walk(s.expr) if isinstance(n, Load)]
+    if isinstance(symbols[axis], int):
+        return [None] * len(loads)
+    return [step(load, axis, symbols, sources) for load in loads]
 
 
 def _score(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> float:

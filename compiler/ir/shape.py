@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.dim import Dim, Sym, lower, symbol, symbols, terms_of
+from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, symbol, symbols, terms_of
 
 _assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("assumed", default=None)
 
@@ -22,6 +22,7 @@ def collecting(into: list[tuple[Dim, Dim]]) -> Generator[None]:
         _assumed.reset(token)
 
 
+NOMINAL = 64  # a size that symbols typically have
 DATA_SYMBOL = "_u"  # how names of symbols begin that no input shows; dims of a model never begin so
 
 
@@ -114,3 +115,11 @@ def normalize_axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
     if len(set(result)) != len(result):
         raise Invalid(f"an axis of `{op}` is named twice", code="OCC0107")
     return result
+
+
+def nominal(d: Dim) -> int:
+    """A size for comparisons, at least 1: symbolic dims at `NOMINAL`, or at their upper bound if that is less."""
+    if isinstance(d, int):
+        return d
+    env = {name: s.hi if isinstance(s.hi, int) and s.hi < NOMINAL else NOMINAL for name, s in symbols(d).items()}
+    return max(evaluate(d, env), 1)

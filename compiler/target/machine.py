@@ -31,9 +31,12 @@ class Machine:
     fixed_lanes: int = 0
     rows: int = 0
 
-    def lanes(self, bits: int) -> int:
-        """Elements of a vector."""
-        return self.fixed_lanes or max(self.vector_bits // max(bits, 8), 1)
+    def lanes(self, bits: int, extent: object = None) -> int:
+        """Elements of a vector; where a loop has a constant `extent`, halved until it has as many."""
+        lanes = self.fixed_lanes or max(self.vector_bits // max(bits, 8), 1)
+        while isinstance(extent, int) and lanes > extent:
+            lanes //= 2
+        return lanes
 
     @property
     def accumulators(self) -> int:

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from occ.compiler.codegen_llvm.entry.plan import Slot
+from occ.compiler.ir.shape import NOMINAL
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.dims import evaluate
 from occ.runtime.manifest import DimInfo
 
-_TYPICAL = 64  # value of a symbolic dim for which the layout is chosen
-
 
 def typical(dims: Sequence[DimInfo], names: Sequence[str]) -> dict[str, int]:
     """A value for each symbol that its bounds allow."""
-    found = dict.fromkeys(names, _TYPICAL)
+    found = dict.fromkeys(names, NOMINAL)
     for d in dims:
-        n = max(d.lo, _TYPICAL if d.hi is None else min(d.hi, _TYPICAL))
+        n = max(d.lo, NOMINAL if d.hi is None else min(d.hi, NOMINAL))
         found[d.name] = max(n // d.divisible_by, 1) * d.divisible_by
     return found
 

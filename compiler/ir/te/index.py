@@ -13,7 +13,7 @@ from typing import Any
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, Symbol
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Size, binary, literal, wrap
+from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Size, binary, literal, wrap
 from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, reduce_axes
 from occ.compiler.ir.te.walks import rewrite, walk
 
@@ -155,6 +155,23 @@ def simplify_stage(stage: AnyStage) -> AnyStage:
         )
     assert isinstance(stage, Stage)
     return replace(stage, expr=simplify(stage.expr, axis_symbols((*stage.axes, *reduce_axes(stage.expr)))))
+
+
+def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
+    """By how much the offset of a load grows along an axis; None if not evenly."""
+    here = symbols[axis]
+    if isinstance(here, int):
+        return 0
+    symbol, grown = axis_symbol(axis), 0
+    stride: Dim = 1
+    for i, n in zip(reversed(load.index), reversed(sources[load.source]), strict=True):
+        d = to_dim(i, symbols)
+        if d is None:
+            return None
+        moved = dim.substitute(d, {symbol: here + 1}) - d
+        grown = grown + moved * stride if moved != 0 else grown
+        stride = stride * n
+    return None if symbol in dim.symbols(grown) else grown
 
 
 def within(e: Expr, extent: Dim, axes: Mapping[str, Dim]) -> bool:

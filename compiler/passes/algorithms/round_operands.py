@@ -13,10 +13,10 @@ from occ.compiler.ir.dtype import BF16, F32
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.weight_codes import column_codes
 from occ.compiler.passes.base import Context, Pass, finish
-from occ.compiler.passes.te.inline import nominal
 
 # Multiplications for each element of the left side and of the result, below which rounding takes longer than it saves.
 _REUSE = {"bf16": 6, "int8": 48}

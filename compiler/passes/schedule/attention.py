@@ -104,9 +104,7 @@ class _Attention:
     def _width(self, extent: Dim) -> int:
         if not isinstance(extent, int):
             return 2 * self.lanes
-        lanes = self.lanes
-        while lanes > extent:
-            lanes //= 2
+        lanes = self.facts.machine.lanes(32, extent)
         return 2 * lanes if extent >= 2 * lanes else lanes
 
     def _split(self, s: Scheduler, axis: str, extent: Dim, tail: str = "") -> list[str]:

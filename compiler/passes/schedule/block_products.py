@@ -7,11 +7,11 @@ from math import prod
 
 from occ.compiler.ir.dim import Dim, ceildiv, is_multiple
 from occ.compiler.ir.dtype import I8, I32, U8
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import Stage, TeFunc, loads, reduce_axes
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import rewrite, walk
-from occ.compiler.passes.te.inline import nominal
 from occ.compiler.target.machine import Machine
 
 # Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).

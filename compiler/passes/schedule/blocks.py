@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from occ.compiler.ir.dim import Dim, evaluate, product, symbols
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.function import Stage, reduce_axes
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.schedule.facts import Contraction, element_bits, extent_of
-from occ.compiler.passes.te.inline import nominal
 
 _NEAR = 256 << 10  # bytes that stay in L2 beside what else a core works on: a quarter of the cache of current cores
 _TASKS = 16  # with fewer the slowest thread has too much more than its share

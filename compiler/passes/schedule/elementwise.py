@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import gcd
 
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Stage
-from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import Facts, element_bits, step, work
+from occ.compiler.passes.schedule.facts import Facts, element_bits, work
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks
-from occ.compiler.passes.te.inline import nominal
 
 
 def elementwise(s: AnyStage, facts: Facts) -> Directives | None:
@@ -57,9 +57,7 @@ def _in_pieces(out: Scheduler, s: Stage, piece: int, facts: Facts) -> Directives
     *outer, last = (a.name for a in s.axes)
     out.split(last, f"{last}o", f"{last}i", piece)
     out.reorder(f"{last}i", f"{last}o", *reversed(outer)).unroll(f"{last}o")
-    lanes = facts.machine.lanes(element_bits(s))
-    while lanes > piece:
-        lanes //= 2
+    lanes = facts.machine.lanes(element_bits(s), piece)
     out.vectorize(f"{last}i", lanes, row_tail(piece, lanes))
     parallel(out, [*outer, "_"], [tasks(a.extent) for a in s.axes], work(s, facts))
     return out.directives
@@ -83,9 +81,7 @@ def _in_squares(out: Scheduler, s: Stage, across: str, facts: Facts) -> Directiv
     """Squares of a cache line by a cache line, so that what is read across stays in cache until it is used up."""
     sizes = {a.name: a.extent for a in s.axes}
     last = s.axes[-1].name
-    lanes = facts.machine.lanes(max(element_bits(s), 32))
-    while isinstance(sizes[last], int) and lanes > nominal(sizes[last]):
-        lanes //= 2
+    lanes = facts.machine.lanes(max(element_bits(s), 32), sizes[last])
     if lanes < 2:
         return []
     for name, width in ((last, lanes), (across, 16)):
@@ -103,10 +99,7 @@ def vectorise(out: Scheduler, s: Stage, facts: Facts, *, outer: int) -> None:
     if len(s.axes) <= outer:
         return
     last = s.axes[-1]
-    lanes = facts.machine.lanes(element_bits(s))
-    if isinstance(last.extent, int):
-        while lanes > last.extent:
-            lanes //= 2
+    lanes = facts.machine.lanes(element_bits(s), last.extent)
     if lanes > 1:
         tail = row_tail(last.extent, lanes)
         out.vectorize(last.name, lanes, tail)

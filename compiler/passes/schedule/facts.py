@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
-from occ.compiler.ir.te.index import axis_symbol, axis_symbols, to_dim
+from occ.compiler.ir.te.index import axis_symbols, step
+from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.passes.schedule.loops import SERIAL
-from occ.compiler.passes.te.inline import materialised, nominal
-from occ.compiler.passes.te.lanes import COMBINE
+from occ.compiler.passes.te.inline import materialised
 from occ.compiler.passes.te.sampled import sampled_rows
 from occ.compiler.target.machine import Machine
 
@@ -115,23 +115,6 @@ def element_bits(s: AnyStage) -> int:
             found.append(min(n.dtype.bits, 64))
         todo += () if isinstance(n, Load) else children(n)
     return max(found, default=32)
-
-
-def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
-    """By how much the offset of a load grows along an axis; None if not evenly."""
-    here = symbols[axis]
-    if isinstance(here, int):
-        return 0
-    symbol, grown = axis_symbol(axis), 0
-    stride: Dim = 1
-    for i, n in zip(reversed(load.index), reversed(sources[load.source]), strict=True):
-        d = to_dim(i, symbols)
-        if d is None:
-            return None
-        moved = dim.substitute(d, {symbol: here + 1}) - d
-        grown = grown + moved * stride if moved != 0 else grown
-        stride = stride * n
-    return None if symbol in dim.symbols(grown) else grown
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from math import prod
 
 from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, loads, reduce_axes
-from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.index import axis_symbols, step
+from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.blocks import row_blocks
 from occ.compiler.passes.schedule.elementwise import elementwise, vectorise
-from occ.compiler.passes.schedule.facts import FEW, Contraction, Facts, contraction, element_bits, extent_of, step, work
+from occ.compiler.passes.schedule.facts import FEW, Contraction, Facts, contraction, element_bits, extent_of, work
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.resample import resample
-from occ.compiler.passes.te.inline import nominal
-from occ.compiler.passes.te.lanes import COMBINE
 
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
 
@@ -188,9 +188,7 @@ def window(s: AnyStage, facts: Facts) -> Directives | None:
         return None
     if not all(_contiguous(r, r.axes[-1].name, facts) for r in sums):
         return None
-    if isinstance(last.extent, int):
-        while lanes > last.extent:
-            lanes //= 2
+    lanes = facts.machine.lanes(max(element_bits(r) for r in sums), last.extent)
     out = Scheduler(s.name)
     names = [a.name for a in s.axes]
     out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, row_tail(last.extent, lanes))
@@ -255,10 +253,7 @@ def _is_outside_vectors(p: AnyStage) -> bool:
 def _border(p: AnyStage, root: str, level: str, facts: Facts) -> Directives:
     made = Scheduler(p.name).compute_at(root, level)
     last = p.axes[-1]
-    lanes = facts.machine.lanes(element_bits(p))
-    if isinstance(last.extent, int):
-        while lanes > last.extent:
-            lanes //= 2
+    lanes = facts.machine.lanes(element_bits(p), last.extent)
     if lanes > 1:
         made.vectorize(last.name, lanes, row_tail(last.extent, lanes))
     return made.directives
@@ -349,15 +344,12 @@ def _shared_rows(s: Stage, others: list[AnyStage], facts: Facts) -> int:
 def _inside(r: Stage, root: str, level: str, facts: Facts, depth: int) -> Directives:
     """A stage computed in a row loop of another one, vectorised along its own last axis."""
     start = Scheduler(r.name).compute_at(root, level)
-    lanes = facts.machine.lanes(element_bits(r))
     update = Scheduler(r.name, update=True)
     if len(r.axes) > depth and nominal(r.axes[-1].extent) >= 4:
         last = r.axes[-1]
-        width = lanes
-        while isinstance(last.extent, int) and width > last.extent:
-            width //= 2
+        width = facts.machine.lanes(element_bits(r), last.extent)
         start.vectorize(last.name, width)
-        if isinstance(r.expr, Reduce) and r.expr.kind in ("sum", "max", "min", "prod", "any", "all"):
+        if isinstance(r.expr, Reduce) and r.expr.kind in COMBINE:
             update.reorder(last.name, *(a.name for a in reversed(reduce_axes(r.expr))))
             update.vectorize(last.name, width)
             first = reduce_axes(r.expr)[-1]
@@ -365,7 +357,8 @@ def _inside(r: Stage, root: str, level: str, facts: Facts, depth: int) -> Direct
                 update.unroll(first.name, 4)
     elif len(r.axes) == depth and isinstance(r.expr, Reduce) and r.dtype.is_int and r.expr.kind in COMBINE:
         (*_, last) = r.expr.axes
-        if isinstance(last.extent, int) and last.extent <= lanes and last.extent & (last.extent - 1) == 0:
+        n, most = last.extent, facts.machine.lanes(element_bits(r))
+        if isinstance(n, int) and n <= most and n & (n - 1) == 0:
             update.atomic().vectorize(last.name)  # integers are combined in any order
     return [*start.directives, *update.directives]
 

@@ -7,22 +7,23 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Index, Load, Reduce, minimum, wrap
 from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, reduce_axes
-from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.index import axis_symbols, step
+from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te.walks import rewrite
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.schedule.attention import attention, clamped_rows
 from occ.compiler.passes.schedule.block_products import block_product
-from occ.compiler.passes.schedule.facts import Facts, contraction, element_bits, extent_of, step
+from occ.compiler.passes.schedule.facts import Facts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.rules import RULES, Rule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
 from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
-from occ.compiler.passes.te.inline import nominal
-from occ.compiler.passes.te.lanes import COMBINE, in_lanes, separate
+from occ.compiler.passes.te.lanes import in_lanes, separate
 from occ.compiler.target.machine import Machine
 
 

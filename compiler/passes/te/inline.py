@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from occ.compiler.ir.dim import Dim, evaluate, product, symbols
+from occ.compiler.ir.dim import product
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, TeFunc, loads, position, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.walks import replace_indices, rewrite, walk
 
-_TYPICAL = 64  # value put in for a symbolic dim when sizes are compared
 _CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed
-
-
-def nominal(d: Dim) -> int:
-    """A size for comparisons: symbolic dims at a typical value."""
-    if isinstance(d, int):
-        return d
-    return max(
-        evaluate(
-            d, {name: s.hi if isinstance(s.hi, int) and s.hi < _TYPICAL else _TYPICAL for name, s in symbols(d).items()}
-        ),
-        1,
-    )
 
 
 def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:

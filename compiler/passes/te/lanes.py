@@ -7,9 +7,8 @@ from dataclasses import replace
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, wrap
 from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, position
+from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.walks import replace_indices
-
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
 def separate(f: TeFunc) -> TeFunc:
