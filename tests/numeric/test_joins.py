@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from building import model_of
 
+import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.runtime.open import open_artifact
 
@@ -124,3 +125,42 @@ def test_sizes_that_the_data_decide_are_joined_by_copies(monkeypatch: pytest.Mon
     got = open_artifact(Compilation(model, Settings("cpu-jit", verify=True)).artifact(), 2).run({"x": x})["y"]
     (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+# What is joined to a kernel's result; `b` is what no kernel could write into the memory of the join.
+PRODUCERS = {
+    "a branch": "b = If(c) <then_branch = yes () => (float[3] u) { u = Neg(z) }, else_branch = no () => (float[3] v) { v = Abs(z) }>",
+    "a loop": "b, scan = Loop(n, c, z) <body = l (int64 i, bool k, float[3] s) => (bool more, float[3] s2, float[3] s3)"
+    " { more = Identity(k)  s2 = Neg(s)  s3 = Abs(s) }>",
+    "a view": "w = Reshape(x, square)  r = ReduceMean<keepdims = 1>(w, one)  b = Squeeze(r, one)",
+    "a late op": "b = Slice(z, zero, m)",
+    "strings": "s = Cast<to = 8>(z)  b = Cast<to = 1>(s)",
+    "an input": "b = Identity(z)",
+    "a constant": "b = Identity(k3)",
+    "what the data decide": "o = NonZero(z)  f = Cast<to = 1>(o)  b = Reshape(f, flat)",
+    "two joins": "b = Neg(z)  d = Concat<axis = 0>(a, b)  h = Sigmoid(d)",
+    "an output": "b = Neg(z)  h = Identity(b)",
+}
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+@pytest.mark.parametrize("name", PRODUCERS)
+def test_joins_of_what_no_kernel_computes(name: str, target: str) -> None:
+    outputs = "float[p] y" + (", float[q] h" if "  h =" in PRODUCERS[name] else "")
+    text = f"""g (float[9] x, float[3] z, bool c, int64 n, int64[1] m) => ({outputs}) {{
+        a = Sigmoid(x)
+        {PRODUCERS[name]}
+        y = Concat<axis = 0>(a, b)
+    }}"""
+    constants = {"square": [3, 3], "one": [1], "zero": [0], "flat": [-1]}
+    weights = {k: np.int64(v) for k, v in constants.items()} | {"k3": np.float32([1, 2, 3])}
+    model = model_of(text, weights)
+    rng = np.random.default_rng(1)
+    feed = {"x": rng.standard_normal(9, np.float32), "z": np.float32([1, 0, 2]), "c": np.array(True)}
+    feed |= {"n": np.array(3), "m": np.array([2])}
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    if target == "cpu":  # what Halide makes of the kernels is not at stake
+        Compilation(model, Settings(target, verify=True)).advance("lowered")
+        return
+    for y, want in zip(occ.compile(model, target).run(feed).values(), wanted, strict=True):
+        np.testing.assert_allclose(y, want, rtol=1e-5)

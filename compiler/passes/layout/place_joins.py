@@ -50,7 +50,7 @@ def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool) -> int:
     layout = _layout_inside(join)
     if layout is None or (layout.within and not strided):
         return _copy_all(join, rw)
-    chosen = [v for v in join.inputs if _fits(v, join, layout) and claims.may_lie_in(v, join)]
+    chosen = [v for v in join.inputs if claims.may_lie_in(v, join) and _fits(v, join, layout)]
     if not mostly(join, chosen):
         return _copy_all(join, rw)
     claims.taken.update(chosen)
