@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.liveness import data_symbols, is_live
 from occ.compiler.ir.location import fuse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region
@@ -134,21 +135,25 @@ def erase_dead(m: Module) -> int:
     """Erase ops without effect whose results nothing reads; gives their number. A kernel of checks has an effect."""
     rw = Rewriter(m)
     erased = 0
+    sizes = {func.name: {s for op in func.body.walk() for s in data_symbols(op)} for func in m.funcs.values()}
     for func in m.funcs.values():
-        erased += _erase_dead(func.body, rw)
+        elsewhere = {s for name, found in sizes.items() if name != func.name for s in found}
+        erased += _erase_dead(func.body, rw, elsewhere)
     erased += m.drop_unused_funcs()
     m.drop_unused_weights()
     return erased
 
 
-def _erase_dead(region: Region, rw: Rewriter) -> int:
+def _erase_dead(region: Region, rw: Rewriter, sizes: set[str]) -> int:
+    """Erase dead ops of a region; `sizes` are the data symbols that ops after them read, and grow by those of the region."""
     erased = 0
     for op in reversed(region):
-        if op.results and not any(r.uses for r in op.results) and "checks" not in op.attrs:
+        if not is_live(op, sizes):
             rw.erase(op)
             erased += 1
         else:
-            erased += sum(_erase_dead(inner, rw) for inner in op.regions)
+            erased += sum(_erase_dead(inner, rw, sizes) for inner in op.regions)
+            sizes |= data_symbols(op)
     return erased
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from occ.compiler.ir.liveness import data_symbols, is_live
 from occ.compiler.ir.lowered import plan_problems
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
@@ -44,10 +45,11 @@ class Stage:
 
 
 def _canonical(m: Module) -> Iterator[str]:
+    sizes = {s for op in m.walk() for s in data_symbols(op)}
     for op in m.walk():
         if op.name in _DOES_NOTHING:
             yield f"{op_text(op)} does nothing"
-        if op.results and not any(r.uses for r in op.results):
+        if not is_live(op, sizes):
             yield f"{op_text(op)} is dead"
 
 

@@ -1,0 +1,37 @@
+"""What keeps an op in a module: readers of its results, or of a size that it alone tells."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from occ.compiler.ir.dim import Dim, Sym, symbols
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.shape import depends_on_data
+from occ.compiler.ir.types import TensorType, Type
+
+
+def is_live(op: Op, sizes: Container[str]) -> bool:
+    """Whether something reads a result of an op, or a size among `sizes` that it alone tells."""
+    if not op.results or any(r.uses for r in op.results) or "checks" in op.attrs:
+        return True
+    told = {s for r in op.results for s in _data_symbols_of(r.type)}
+    return any(s in sizes for s in told - {s for v in op.inputs for s in _data_symbols_of(v.type)})
+
+
+def data_symbols(op: Op) -> set[str]:
+    """Symbols of sizes that are known only at run time, in the types of the results of an op and in its attributes."""
+    found = {s for r in op.results for s in _data_symbols_of(r.type)}
+    return found | {s for value in op.attrs.values() for d in _dims_in(value) for s in symbols(d) if depends_on_data(d)}
+
+
+def _data_symbols_of(t: Type | None) -> set[str]:
+    shape = t.shape if isinstance(t, TensorType) else None
+    return {s for d in shape or () if depends_on_data(d) for s in symbols(d)}
+
+
+def _dims_in(value: object) -> Iterator[Dim]:
+    if isinstance(value, Sym):
+        yield value
+    elif isinstance(value, tuple):
+        for x in value:
+            yield from _dims_in(x)
