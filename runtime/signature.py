@@ -59,6 +59,12 @@ def check_constraints(
             continue
         left, right = evaluate(c.lhs, env), evaluate(c.rhs, env)
         if left != right:
+            if right < 0:  # the left side is the least that it may be
+                raise RunError(
+                    "OCC0503",
+                    f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
+                    "the inputs are too small for this model",
+                )
             sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
             raise RunError(
                 "OCC0503",

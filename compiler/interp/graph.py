@@ -144,6 +144,10 @@ def _check(constraints: Sequence[Constraint], dims: Dims) -> list[Constraint]:
         if not set(symbols(c.lhs, c.rhs)) <= set(dims):
             waiting.append(c)
         elif evaluate(c.lhs, dims) != evaluate(c.rhs, dims):
+            if (size := evaluate(c.rhs, dims)) < 0:
+                raise RunError(
+                    "OCC0503", f"a result of node `{c.node}` would have {c.rhs} = {size} elements along an axis"
+                )
             sides = f"{c.lhs} = {evaluate(c.lhs, dims)} and {c.rhs} = {evaluate(c.rhs, dims)}"
             raise RunError("OCC0503", f"node `{c.node}` needs two sizes to be equal, and they are not: {sides}")
     return waiting

@@ -76,6 +76,55 @@ def test_error_names_the_node(case: str, target: str) -> None:
     assert raised.value.code == "OCC0504"
 
 
+# Results that would have less than no elements: the sizes of inputs decide, or their data.
+NEGATIVE: dict[str, tuple[str, Mapping[str, np.ndarray]]] = {
+    "conv": (
+        "g (float[1,1,t] x) => (float[1,1,u] y) { [culprit] y = Conv(x, w) }",
+        {"x": np.zeros((1, 1, 2), np.float32)},
+    ),
+    "pool": (
+        "g (float[1,1,t] x) => (float[1,1,u] y) { [culprit] y = MaxPool<kernel_shape = [5]>(x) }",
+        {"x": np.zeros((1, 1, 2), np.float32)},
+    ),
+    "conv-transpose": (
+        "g (float[1,1,t] x) => (float[1,1,u] y) { [culprit] y = ConvTranspose<pads = [3, 3]>(x, w) }",
+        {"x": np.zeros((1, 1, 1), np.float32)},
+    ),
+    "pad": ("g (float[n] x) => (float[m] y) { [culprit] y = Pad(x, pads) }", {"x": np.zeros(2, np.float32)}),
+    "pad-by-data": (
+        "g (float[2] x, int64[2] p) => (float[m] y) { [culprit] y = Pad(x, p) }",
+        {"x": np.zeros(2, np.float32), "p": np.array([-3, 0])},
+    ),
+    "one-hot": (
+        "g (int64[3] x, int64 d) => (float[3,m] y) { [culprit] y = OneHot(x, d, values) }",
+        {"x": np.arange(3), "d": np.array(-1)},
+    ),
+    "dft": (
+        "g (float[1,4,1] x, int64 n) => (float[1,m,2] y) { [culprit] y = DFT(x, n) }",
+        {"x": np.zeros((1, 4, 1), np.float32), "n": np.array(-1)},
+    ),
+    "expand": (
+        "g (float[1] x, int64[1] s) => (float[m] y) { [culprit] y = Expand(x, s) }",
+        {"x": np.zeros(1, np.float32), "s": np.array([-2])},
+    ),
+    "reshape": (  # three elements are no two rows
+        "g (float[n] x) => (float[2,m] y) { [culprit] y = Reshape(x, rows) }",
+        {"x": np.zeros(3, np.float32)},
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("case", NEGATIVE)
+def test_sizes_that_no_result_can_have(case: str, target: str) -> None:
+    text, feed = NEGATIVE[case]
+    weights = {"w": np.ones((1, 1, 5), np.float32), "pads": np.array([-3, 0]), "values": np.float32([0, 1])}
+    weights["rows"] = np.array([2, -1])
+    compiled = occ.compile(model_of(text, {k: v for k, v in weights.items() if k in text}, opset=20), target)
+    with pytest.raises(occ.RunError, match="culprit"):
+        compiled.run(feed)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
 def test_least_integer_divided_by_minus_one_wraps(dtype: str, target: str) -> None:

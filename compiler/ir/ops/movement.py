@@ -98,6 +98,9 @@ def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -
             if known == 0 or (isinstance(total, int) and isinstance(known, int)):
                 raise Invalid(f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: the element counts differ")
             rest = floordiv(total, known)
+            equal_dims(
+                rest * known, total, f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: element counts differ"
+            )
         result[result.index(-1)] = rest
     else:
         equal_dims(

@@ -110,12 +110,14 @@ class _Inference:
             _check_types(op)
             with collecting(pairs):
                 types = self._result_types(op)
+            _check_extents(op, types)
         except Invalid as e:
             if not self._optional or (types := _untyped(op)) is None:
                 self._report(op, e)
                 return
         self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b in pairs]
         self._settle(op, types)
+        self._assume_extents(op)
         self._propagate(op)
 
     def _result_types(self, op: Op) -> Sequence[Type | None]:
@@ -142,6 +144,13 @@ class _Inference:
             value.type = type_
             if values and isinstance(type_, TensorType) and type_.shape is not None:
                 value.type = type_.with_shape(tuple(dim.substitute(d, values) for d in type_.shape))
+
+    def _assume_extents(self, op: Op) -> None:
+        """Extents are sizes: where nothing proves that one is not negative, as after a window, the runtime checks it."""
+        for r in op.results:
+            for d in (r.type.shape or ()) if isinstance(r.type, TensorType) else ():
+                if not isinstance(d, int) and dim.lower(d) < 0:
+                    self.assumed.append(Constraint(dim.maximum(d, 0), d, str(op.loc), self._func))
 
     def _data_symbol(self) -> Dim:
         return self.m.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
@@ -292,6 +301,13 @@ def _untyped(op: Op) -> Sequence[Type] | None:
         return [TensorType(t.dtype, None) for t in late_types(op)]
     except Invalid:
         return None
+
+
+def _check_extents(op: Op, types: Sequence[Type | None]) -> None:
+    for t in types:
+        for k, d in enumerate((t.shape or ()) if isinstance(t, TensorType) else ()):
+            if isinstance(d, int) and d < 0:
+                raise Invalid(f"a result of `{op.name}` would have {d} elements along axis {k}")
 
 
 def _inlined(value: Value) -> bool:
