@@ -169,6 +169,11 @@ def _grid_sample(n: Node) -> None:
     n.attrs["mode"] = names.get(n.attrs.get("mode", "bilinear"), n.attrs.get("mode"))
 
 
+def _roi_align10(n: Node) -> None:
+    """Below opset 16 regions are not shifted by half a pixel."""
+    n.attrs.setdefault("coordinate_transformation_mode", "output_half_pixel")
+
+
 _BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
 _REDUCE18 = (
     "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
@@ -194,6 +199,7 @@ RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "Pad": ((11, _pad),),
     "Reshape": ((5, _operand("shape", 1)),),
     "Resize": ((11, _resize10),),
+    "RoiAlign": ((16, _roi_align10),),
     "Scatter": ((99, _rename("ScatterElements")),),
     "Slice": ((10, _slice),),
     "Softmax": ((13, _flat_softmax),),

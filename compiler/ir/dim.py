@@ -65,16 +65,20 @@ class Sym:
     @property
     def is_symbol(self) -> bool:
         """Whether the polynomial is one bare symbol."""
-        mono, coeff = self.terms[0]
-        return len(self.terms) == 1 and coeff == 1 and len(mono) == 1 and mono[0][1] == 1 and type(mono[0][0]) is Symbol
+        (mono, coeff), *rest = self.terms
+        return not rest and coeff == 1 and len(mono) == 1 and mono[0][1] == 1 and type(mono[0][0]) is Symbol
 
     def __add__(self, other: Dim) -> Dim:
+        if not isinstance(other, Dim):  # such as an expression, whose arithmetic it is then
+            return NotImplemented
         total = dict(self.terms)
         for mono, coeff in terms_of(other):
             total[mono] = total.get(mono, 0) + coeff
         return _build(total)
 
     def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, Dim):
+            return NotImplemented
         total: dict[Monomial, int] = {}
         for m1, c1 in self.terms:
             for m2, c2 in terms_of(other):
@@ -91,17 +95,16 @@ class Sym:
     def __rsub__(self, other: Dim) -> Dim:
         return -self + other
 
-    __radd__ = __add__
-    __rmul__ = __mul__
+    __radd__, __rmul__ = __add__, __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        return floordiv(self, other)
+        return floordiv(self, other) if isinstance(other, Dim) else NotImplemented
 
     def __rfloordiv__(self, other: int) -> Dim:
         return floordiv(other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return self - other * floordiv(self, other)
+        return self - other * (self // other)
 
     def __rmod__(self, other: int) -> Dim:
         return other - self * floordiv(other, self)
@@ -148,11 +151,9 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
 
 def _build(total: Mapping[Monomial, int]) -> Dim:
     terms = tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda term: _mono_key(term[0])))
-    if not terms:
-        return 0
-    if len(terms) == 1 and not terms[0][0]:
-        return terms[0][1]
-    return Sym(terms)
+    if any(mono for mono, _ in terms):
+        return Sym(terms)
+    return terms[0][1] if terms else 0
 
 
 def monomial(*mono: tuple[Atom, int]) -> Sym:

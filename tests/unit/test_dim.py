@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Sym, symbol
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.te.expr import Expr, Load
 
 SYMBOLS = {
     "N": symbol("N", 0, 9),
@@ -154,3 +156,10 @@ def test_the_index_of_an_axis_lies_below_its_extent():
 def test_division_by_the_constant_zero_is_an_error():
     with pytest.raises(ZeroDivisionError):
         7 // 0 if False else dim.floordiv(7, 0)
+
+
+def test_arithmetic_with_expressions_is_theirs() -> None:
+    """A dim and what is no dim make an expression, not a polynomial with an expression in it."""
+    n, load = SYMBOLS["M"], Load("x", (), I64)
+    for made in (n - load, n + load, n * load, n // load, n % load, load - n):
+        assert isinstance(made, Expr)
