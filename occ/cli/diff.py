@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -52,7 +53,7 @@ def command(
         session = compile_model(options.source_of(model), settings)
     inputs = given_inputs(session, (), npz, flags.sizes, 0)
     ours = session.run(inputs)
-    theirs = oracle(model, against, list(ours), inputs)
+    theirs = oracle(model, against, list(ours), inputs, settings.rules)
     rows = [_row(name, ours[name], theirs[name], tolerance) for name in ours]
     for row in rows:
         click.echo(json.dumps(row) if as_json else _line(row))
@@ -60,11 +61,15 @@ def command(
         raise error("OCC0506", f"{len(wrong)} of {len(rows)} outputs differ from {against}: {', '.join(wrong[:8])}")
 
 
-def oracle(model: str, against: str, names: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def oracle(
+    model: str, against: str, names: list[str], inputs: dict[str, np.ndarray], rules: Sequence[Any] = ()
+) -> dict[str, np.ndarray]:
+    """The outputs of another runtime; of `rules`, the interpreter takes the operators alone."""
     if against == "interp":
         from occ.api import compile as compile_
+        from occ.compiler.driver.plugins import extensions
 
-        return compile_(model, "interp").run(inputs)
+        return compile_(model, "interp", rules=[extensions(rules).registry]).run(inputs)
     if against == "reference":
         from onnx.reference import ReferenceEvaluator
 
