@@ -70,12 +70,10 @@ def _types(op: Op) -> Iterator[str]:
         return
     try:
         inferred = infer_results(op)
-    except Unresolved as e:
-        if not any(_is_loose(r) for r in op.results):  # else the op is late
-            yield f"{op_text(op)}: {e}"
-        return
-    except Invalid as e:
-        yield f"{op_text(op)} is invalid: {e}"
+    except (Unresolved, Invalid) as e:
+        # Else the op is late, or of a branch that does not fit and is an error only where it is taken.
+        if not any(_is_loose(r) for r in op.results):
+            yield f"{op_text(op)}{' is invalid' if isinstance(e, Invalid) else ''}: {e}"
         return
     for value, found in zip(op.results, inferred, strict=False):
         if not agree(value.type, found):

@@ -35,8 +35,8 @@ class Directive:
         return f"{self.stage}{'.update' if self.update else ''}{few}.{self.call}({', '.join(map(str, self.args))})"
 
 
-AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT = (
-    "a loop", "a new loop", "another stage", "a loop of that stage", "a parameter", "a tail", "a number",
+AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST = (
+    "a loop", "a new loop", "another stage", "a loop of that stage", "a parameter", "a tail", "a number", "a first position",
 )  # fmt: skip
 TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
 
@@ -52,13 +52,14 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "compute_inline": ((), 0),
     "compute_at": ((STAGE, LOOP), 2),
     "reorder_storage": ((AXIS, "..."), 1),
+    "bound": ((AXIS, FIRST, INT), 3),
     "bound_extent": ((AXIS, INT), 2),
     "align_bounds": ((AXIS, INT), 2),
     "atomic": ((), 0),
     "specialize": ((), 0),
     "fetch_ahead": ((SOURCE, INT), 2),
 }
-OF_STORAGE = ("reorder_storage", "bound_extent", "align_bounds")  # their loops are axes of the stage
+OF_STORAGE = ("reorder_storage", "bound", "bound_extent", "align_bounds")  # their loops are axes of the stage
 
 Schedule = tuple[Directive, ...]
 

@@ -8,6 +8,7 @@ from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.te.schedule import (
     AXIS,
     CALLS,
+    FIRST,
     INT,
     LOOP,
     NEW,
@@ -62,8 +63,8 @@ def _problem(d: Directive, f: TeFunc, loops: dict[Scope, set[str]]) -> str:
 
 def _is(kind: str, a: Arg, d: Directive, f: TeFunc, here: set[str], loops: dict[Scope, set[str]]) -> bool:
     """Whether an argument is of a kind."""
-    if kind == INT:
-        return isinstance(a, int) and a > 0
+    if kind in (INT, FIRST):
+        return isinstance(a, int) and a >= (kind == INT)
     if kind == AXIS:
         return a in here
     if kind == NEW:
