@@ -85,13 +85,14 @@ def _once(
 
 
 def prepare(cache: Cache) -> None:
-    """Begin to compile the programs, beside what the caller does next. Errors come to those who need one; a process that
+    """Begin to compile the programs while the caller goes on. Errors come to those who need one; a process that
     ends before, because its model is broken, does not wait.
     """
 
-    def run() -> None:
+    def run(tools: Toolchain) -> None:
         with suppress(CompileError, OSError):
-            emitter(toolchain(), cache)
-            runtime_object(toolchain(), cache)
+            emitter(tools, cache)
+            runtime_object(tools, cache)
 
-    Thread(target=run, name="programs", daemon=True).start()
+    with suppress(CompileError, OSError):
+        Thread(target=run, args=(toolchain(),), name="programs", daemon=True).start()
