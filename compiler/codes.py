@@ -93,6 +93,11 @@ CODES: dict[str, Code] = {
         "Programs in C run what is compiled to kernels, copies, If and Scan on tensors whose extents follow from those of the"
         " inputs. The message names the nodes that are something else. Artifacts of such models run in Python.",
     ),
+    "OCC0307": Code(
+        "the precision mode of the build is too narrow for a node",
+        "With the sample inputs of `--calibrate`, the node exceeds half precision, or loses more than 1 % of its largest value,"
+        " and the chip has no kernel that would help. `-C precision_mode_v2` names the modes; `ascend910b` has fp32 everywhere.",
+    ),
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"

@@ -31,9 +31,14 @@ GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 
 @dataclass(frozen=True)
 class AscendOptions(Options):
-    """Options of an Ascend target. Names, defaults and meanings are the provider's, where it has the option."""
+    """Options of an Ascend target. Names, defaults and meanings are the provider's, where it has the option.
+
+    Attributes:
+        calibrated: nodes that stay FLOAT because sample inputs have shown that they must; `-C` does not set them.
+    """
 
     target: str = "ascend310p"
+    calibrated: frozenset[str] = frozenset()
     soc_version: str = option("", "the exact chip, as `aclrtGetSocName` spells it")
     device_id: int = option(0, "the device that runs the model")
     npu_mem_limit: int = option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -21,23 +22,38 @@ def precision_on(mode: str, soc: str) -> Precision:
     return Precision(mode, chip_of(soc))
 
 
+def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision) -> Simulator:
+    """A part of an artifact, ready to be simulated.
+
+    Raises:
+        RunError: OCC0502 the `.air` file is not one that GE would load, or the chip has no kernel for a node.
+    """
+    beside = {name.rpartition("/")[2]: files[name] for name in part.files}
+    try:
+        return Simulator(files[part.air], beside, precision)
+    except NoKernel as e:
+        remedy = "build with another `-C precision_mode_v2`, or for another chip"
+        raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
+    except (BadGraph, KeyError) as e:
+        raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
+
+
+class Runs(Protocol):
+    """A part that is ready: a graph, or what watches one."""
+
+    def run(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]: ...
+
+
 class SimulatedDevice:
     """Runs device parts with numpy. Steps run at once, so there is nothing to wait for."""
 
-    def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Simulator:
+    def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Runs:
         """See `occ.runtime.device.Device`.
 
         Raises:
-            RunError: OCC0502 the `.air` file is not one that GE would load, or the chip has no kernel for a node.
+            RunError: as `simulator`.
         """
-        beside = {name.rpartition("/")[2]: files[name] for name in part.files}
-        try:
-            return Simulator(files[part.air], beside, precision_on(part.precision, part.soc))
-        except NoKernel as e:
-            remedy = "build with another `-C precision_mode_v2`, or for another chip"
-            raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
-        except (BadGraph, KeyError) as e:
-            raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
+        return simulator(part, files, precision_on(part.precision, part.soc))
 
     def begin(self) -> SimulatedRun:
         """See `Device`."""
@@ -68,9 +84,7 @@ class SimulatedRun:
     def copy(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:
         target[...] = source
 
-    def execute(
-        self, part: Simulator, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], stream: int
-    ) -> None:
+    def execute(self, part: Runs, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], stream: int) -> None:
         """See `DeviceRun`.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, NoKernel, Te
 
 Arrays = list[Any]
 Kernel = Callable[[Node, Arrays], Any]
+Step = tuple[Node, list[np.ndarray]]  # a node and its results
 _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _LONGEST_LOOP = 100_000
 _MOST_TOLD = 4  # of the nodes that a chip cannot run
@@ -52,10 +53,14 @@ class Simulator:
         unknown = {n.type for g in self.graphs.values() for n in g.nodes} - set(kernels()) - _STRUCTURE
         if unknown:
             raise BadGraph(f"operators that the simulator does not know: {', '.join(sorted(unknown))}")
-        self.computed = self._computed()
+        self.computed = self.types()
 
-    def _computed(self) -> dict[Node, Computed]:
-        """The types that each node is computed in."""
+    def types(self) -> dict[Node, Computed]:
+        """The types that each node is computed in, as its attributes are now.
+
+        Raises:
+            NoKernel: the chip lacks a kernel for a node, or a node exceeds its limits.
+        """
         found: dict[Node, Computed] = {}
         refused: list[str] = []
         for node in (n for g in self.graphs.values() for n in g.nodes if n.type not in _STRUCTURE):
@@ -79,10 +84,20 @@ class Simulator:
         with np.errstate(all="ignore"):
             return self._graph(self.root, inputs)
 
+    def steps(self, inputs: Sequence[np.ndarray]) -> Iterator[Step]:
+        """Run the root graph node by node: each with its results, in the order in which they run; see `run`."""
+        return self._steps(self.root, inputs, {})
+
     def _graph(self, g: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        env: dict[tuple[str, int], np.ndarray] = {}
+        for _ in self._steps(g, inputs, env):
+            pass
+        return [env[e] for e in g.outputs]
+
+    def _steps(self, g: Graph, inputs: Sequence[np.ndarray], env: dict[tuple[str, int], np.ndarray]) -> Iterator[Step]:
+        """Run a graph; `env` holds what is still to be read, at the end the outputs."""
         if len(inputs) != len(g.data):
             raise BadGraph(f"{g.name} takes {len(g.data)} inputs, not {len(inputs)}")
-        env: dict[tuple[str, int], np.ndarray] = {}
         last = {e: n for n in g.nodes for e in n.inputs if e is not None}
         kept = set(g.outputs)
         for node, x in zip(g.data, inputs, strict=True):
@@ -90,12 +105,13 @@ class Simulator:
         for node in g.nodes:
             if node.type in ("Data", "NetOutput"):
                 continue
-            for k, value in enumerate(self._node(node, env)):
+            made = self._node(node, env)
+            for k, value in enumerate(made):
                 env[node.name, k] = value
             for e in node.inputs:
                 if e is not None and last[e] is node and e not in kept:
                     env.pop(e, None)
-        return [env[e] for e in g.outputs]
+            yield node, made
 
     def _node(self, node: Node, env: Mapping[tuple[str, int], np.ndarray]) -> list[np.ndarray]:
         if node.type in ("Const", "Constant", "FileConstant"):

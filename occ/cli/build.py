@@ -18,6 +18,7 @@ from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.tools.calibrate import Calibration
     from occ.compiler.tools.tune import Tuner
     from occ.runtime.artifact import Artifact
 
@@ -61,17 +62,24 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
     metavar="SECONDS",
     help="Measure other schedules of the kernels for about that long, and take those that win. 0 takes what earlier builds found.",
 )
+@click.option(
+    "--calibrate",
+    "samples",
+    multiple=True,
+    metavar="FILE.npz",
+    help="Ascend: inputs of a typical run; what overflows or deviates on them stays FLOAT. Repeat for more.",
+)
 @options.compile_options
 @pass_options
 @options.as_json
 def command(
     model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, weights: str,
-    tune: float | None, as_json: bool, flags: options.Flags, looking: Looking,
+    tune: float | None, samples: tuple[str, ...], as_json: bool, flags: options.Flags, looking: Looking,
 ) -> None:  # fmt: skip
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
     start = time.perf_counter()
     place = _place(out or _default_out(model, emit), [model], emit, folder)
-    plain = emit == "artifact" and not folder and not looking.asked and tune is None
+    plain = emit == "artifact" and not folder and not looking.asked and tune is None and not samples
     earlier = Earlier.of(model, target, save_stages, flags) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
@@ -83,12 +91,16 @@ def command(
             settings = flags.settings(target, progress=tell, save_stages=save_stages, **more)
             compilation = Compilation(options.source_of(model), settings)
             stem = Path("model" if model == "-" else model).stem
-            facts, tuner = _build(compilation, place, stem, emit, weights, folder, tune)
+            calibration = _calibrated(compilation, samples) if samples else None
+            facts, tuner = _build(compilation, place, stem, emit, weights, folder, tune, calibration)
         looking.report(compilation.manager.ran, compilation.phases)
         if validator is not None and not as_json:
             say(validator.summary)
         if tuner is not None and not as_json:
             say(tuner.table())
+        if calibration is not None:
+            for warning in calibration.warnings():
+                show_error(warning.text())
         if earlier is not None:
             earlier.keep(place, compilation.module.files, facts)
     facts["seconds"] = round(time.perf_counter() - start, 3)
@@ -107,11 +119,18 @@ def _place(out: Path, sources: Sequence[object], emit: str, folder: bool) -> Pat
 
 
 def _build(
-    compilation: Compilation, place: Path, stem: str, emit: str, weights: str, folder: bool, tune: float | None
+    compilation: Compilation,
+    place: Path,
+    stem: str,
+    emit: str,
+    weights: str,
+    folder: bool,
+    tune: float | None,
+    calibration: Calibration | None,
 ) -> tuple[dict[str, Any], Tuner | None]:
     """Compile and write; gives the facts of the summary, and the tuner, if there was one."""
     tuner = _tuner(compilation, tune) if tune is not None else None
-    artifact = compilation.artifact(linked=emit in ("artifact", "shared"))
+    artifact = calibration.artifact if calibration else compilation.artifact(linked=emit in ("artifact", "shared"))
     if emit == "om":
         artifact = _compile_parts(compilation, artifact)
     compilation.settings.progress("writing")
@@ -122,7 +141,16 @@ def _build(
     else:
         written = _write(compilation, artifact, place, emit, folder)
     tuned = {"tuned": [asdict(t) for t in tuner.done]} if tuner is not None else {}
+    if calibration is not None:
+        tuned |= {"calibration": [asdict(f) for f in calibration.findings], "calibrated": calibration.table()}
     return {**_facts(compilation, artifact, written), **tuned, **({"link": link} if link else {})}, tuner
+
+
+def _calibrated(compilation: Compilation, samples: Sequence[str]) -> Calibration:
+    from occ.cli.inputs import arrays_of
+    from occ.compiler.tools.calibrate import calibrate
+
+    return calibrate(compilation, [arrays_of(path) for path in samples])
 
 
 def _write_program(
@@ -242,6 +270,8 @@ def _parts(f: dict[str, Any]) -> None:
     say(f"precise  {f['precision']}")
     for remark in f["remarks"]:
         say(f"         {remark}")
+    for line in f.get("calibrated", ()):
+        say(f"sampled  {line}")
     if not f["device_parts"]:
         show_error(f"warning[OCC0301]: nothing of the model runs on `{f['target']}`; `occ check` says why")
 

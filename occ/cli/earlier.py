@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,12 @@ class Earlier:
             return None
         if not model.endswith(".onnx") or not Path(model).is_file():
             return None
-        deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.given}
+        files = {
+            value: sha256(Path(value).read_bytes()).hexdigest()
+            for value in flags.target_options.values()
+            if Path(value).is_file()
+        }
+        deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.given, "files": files}
         cache = Cache()
         how = {"target": target, "save_stages": save_stages, **deciding}
         return cls(ArtifactCache(cache), Request(Path(model), how, Stamps(cache)))

@@ -21,9 +21,9 @@ def given_inputs(
     """Inputs from files, and seeded random ones for the rest."""
     found: dict[str, np.ndarray] = {}
     if npz is not None:
-        found |= _arrays(npz)
+        found |= arrays_of(npz)
     for name, path in pairs(single, "--input").items():
-        arrays = list(_arrays(path).values())
+        arrays = list(arrays_of(path).values())
         if len(arrays) != 1:
             raise click.UsageError(f"--input takes a file of one array, {path} has {len(arrays)}")
         found[name] = arrays[0]
@@ -32,7 +32,7 @@ def given_inputs(
     return random_inputs(session, sizes, np.random.default_rng(seed))
 
 
-def _arrays(path: str) -> dict[str, np.ndarray]:
+def arrays_of(path: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name, or the one of an .npy file.
 
     Raises:

@@ -66,6 +66,14 @@ def test_a_changed_model_builds_anew(occ_cli, model):
     assert not build(occ_cli, model)
 
 
+def test_a_changed_file_of_an_option_builds_anew(occ_cli, model):
+    Path("keep.txt").write_text("OpType::Relu\n")
+    arguments = ["build", model, "-t", "ascend910b", "--dim", "n=2", "-C", "keep_dtype=keep.txt", "--json"]
+    assert [json.loads(occ_cli(*arguments).out)["unchanged"] for _ in range(2)] == [False, True]
+    Path("keep.txt").write_text("OpType::MatMulV2\n")
+    assert not json.loads(occ_cli(*arguments).out)["unchanged"]
+
+
 def test_changed_external_data_build_anew(occ_cli, model):
     message = mlp()
     onnx.save(message, model, save_as_external_data=True, location="data.bin", size_threshold=0)

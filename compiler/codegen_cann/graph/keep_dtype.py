@@ -35,20 +35,28 @@ def mark(graph: Graph, options: AscendOptions) -> None:
     Raises:
         CompileError: OCC0603 `keep_dtype` is neither `auto` nor `off` nor a file that can be read.
     """
-    if options.precision == "origin" or options.keep_dtype == "off":
+    if options.precision == "origin":
         return
     for g in graph.all():
-        kept = _sensitive(g) if options.keep_dtype == "auto" else _named(g, listed(options.keep_dtype))
-        for node in kept:
+        for node in (*_asked(g, options.keep_dtype), *(n for n in g.nodes if n.name in options.calibrated)):
             node.attrs["_keep_dtype"] = 1
+
+
+def _asked(g: Graph, keep_dtype: str) -> Iterable[Node]:
+    match keep_dtype:
+        case "off":
+            return ()
+        case "auto":
+            return _sensitive(g)
+        case path:
+            return _named(g, listed(path))
 
 
 def remarks(graphs: Iterable[Graph], options: AscendOptions) -> list[str]:
     """What a user should know about the nodes that keep their precision."""
     kept = [n for graph in graphs for g in graph.all() for n in g.nodes if "_keep_dtype" in n.attrs]
-    made = (
-        [f"{len(kept)} nodes keep FLOAT (`_keep_dtype`), most of them because they lead to a logarithm"] if kept else []
-    )
+    why = "as the calibration found" if options.calibrated else "most of them because they lead to a logarithm"
+    made = [f"{len(kept)} nodes keep FLOAT (`_keep_dtype`), {why}"] if kept else []
     products = sum(n.type.startswith(_PRODUCTS) for n in kept)
     if products and options.fp16_only:
         made.append(

@@ -1,0 +1,187 @@
+"""Which nodes lose too much to a precision mode: a part runs in FLOAT and as the chip would, side by side, node by node.
+
+What overflows or deviates is marked by `_keep_dtype`, as far as the chip has a kernel for it: the node, or where that is in
+FLOAT already, the nearest before it that rounds. Then the part runs again, until nothing more can be marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from occ.compiler.ge_simulator.device import SimulatedDevice, precision_on, simulator
+from occ.compiler.ge_simulator.precision import Computed, Precision
+from occ.compiler.ge_simulator.reader import Node
+from occ.runtime.manifest import DevicePart
+
+_HALF_MAX = 65504.0  # the largest number of half precision
+_MOST_ROUNDS = 16
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How far the results of a node in a precision mode are from those in FLOAT, over all samples.
+
+    Attributes:
+        largest: value of the results in FLOAT, without sign.
+        error: the largest difference, as a part of `largest`; infinite where a finite result is not finite in the mode.
+        overflows: a value that is finite in FLOAT exceeds the type that the node takes or gives it in.
+    """
+
+    largest: float = 0.0
+    error: float = 0.0
+    overflows: bool = False
+
+    def with_sample(self, other: Loss) -> Loss:
+        """This one with those of another sample."""
+        return Loss(max(self.largest, other.largest), max(self.error, other.error), self.overflows or other.overflows)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A node that overflows, or with which results begin to deviate.
+
+    Attributes:
+        part, node, operator: where it is.
+        before: what it loses in the mode.
+        after: what it still loses once nodes have been marked.
+        remains: it is still where the loss begins: no kernel of the chip helps.
+        kept: nodes that were marked because of it.
+    """
+
+    part: str
+    node: str
+    operator: str
+    before: Loss
+    after: Loss
+    remains: bool = False
+    kept: tuple[str, ...] = ()
+
+
+class CalibratedPart:
+    """A part of the device in FLOAT and in its precision mode.
+
+    Args:
+        part: of the manifest.
+        files: of the artifact.
+
+    Raises:
+        RunError: as `simulator`.
+    """
+
+    def __init__(self, part: DevicePart, files: Mapping[str, bytes]) -> None:
+        self.name = part.name
+        self.chip = simulator(part, files, precision_on(part.precision, part.soc))
+        self.precise = simulator(part, files, Precision())
+        self.samples: list[list[np.ndarray]] = []
+        self.kept: set[str] = set()
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Remember a sample; its outputs in FLOAT, so that later parts see what the model says."""
+        self.samples.append([np.array(x) for x in inputs])
+        return self.precise.run(inputs)
+
+    def losses(self) -> dict[str, Loss]:
+        """What each node of the root graph loses, over the samples."""
+        found: dict[str, Loss] = {}
+        for inputs in self.samples:
+            largest: dict[tuple[str, int], float] = {}
+            with np.errstate(all="ignore"):
+                for (_, want), (node, got) in zip(self.precise.steps(inputs), self.chip.steps(inputs), strict=True):
+                    largest |= {(node.name, k): _largest(x) for k, x in enumerate(want)}
+                    taken = max((largest.get(e, 0.0) for e in node.inputs if e is not None), default=0.0)
+                    loss = self._loss(node, want, got, taken)
+                    found[node.name] = found.get(node.name, Loss()).with_sample(loss)
+        return found
+
+    def _loss(self, node: Node, want: Sequence[np.ndarray], got: Sequence[np.ndarray], taken: float) -> Loss:
+        computed = self.chip.computed.get(node, Computed())
+        given = max(map(_largest, want), default=0.0)
+        over = (computed.operands == "FLOAT16" and taken > _HALF_MAX) or (
+            computed.results == "FLOAT16" and given > _HALF_MAX
+        )
+        return Loss(given, max(map(_error, want, got), default=0.0), over)
+
+    def search(self, tolerance: float) -> list[Finding]:
+        """Mark nodes until none loses more than `tolerance` that can be helped; what was found."""
+        found: dict[str, Finding] = {}
+        losses = self.losses()
+        for _ in range(_MOST_ROUNDS):
+            fresh: set[str] = set()
+            for node in self._culprits(losses, tolerance):
+                marks = tuple(n.name for n in self._markable(node) if n.name not in fresh)
+                known = found.get(node.name, Finding(self.name, node.name, node.type, losses[node.name], Loss()))
+                found[node.name] = replace(known, kept=(*known.kept, *marks))
+                fresh |= {*marks}
+            if not fresh:
+                break
+            self._mark(fresh)
+            losses = self.losses()
+        remains = {n.name for n in self._culprits(losses, tolerance)}
+        return [replace(f, after=losses[name], remains=name in remains) for name, f in found.items()]
+
+    def _culprits(self, losses: Mapping[str, Loss], tolerance: float) -> Iterator[Node]:
+        """Nodes that overflow, and those with which the error passes the tolerance."""
+        for node in self.chip.root.nodes:
+            loss = losses.get(node.name, Loss())
+            given = [losses[e[0]] for e in node.inputs if e is not None and e[0] in losses]
+            if loss.overflows or (loss.error > tolerance >= max((g.error for g in given), default=0.0)):
+                yield node
+
+    def _markable(self, node: Node) -> Iterator[Node]:
+        """The node if the mark changes how it is computed; else the nearest nodes before it of which that is true."""
+        by_name = {n.name: n for n in self.chip.root.nodes}
+        work, seen = [node], {node.name}
+        while work:
+            if self._gains(n := work.pop()):
+                yield n
+                continue
+            before = [by_name[e[0]] for e in n.inputs if e is not None and e[0] not in seen]
+            seen |= {b.name for b in before}
+            work += before
+
+    def _gains(self, node: Node) -> bool:
+        now = self.chip.computed.get(node)
+        if now is None or "_keep_dtype" in node.attrs:
+            return False
+        marked = replace(node, attrs={**node.attrs, "_keep_dtype": 1})
+        return self.chip.precision.computed(marked) != now
+
+    def _mark(self, names: set[str]) -> None:
+        for node in self.chip.root.nodes:
+            if node.name in names:
+                node.attrs["_keep_dtype"] = 1
+        self.chip.computed = self.chip.types()
+        self.kept |= names
+
+
+def _largest(x: np.ndarray) -> float:
+    """The largest finite value without its sign; 0 of what is not FLOAT."""
+    if x.dtype.kind != "f" or not x.size:
+        return 0.0
+    finite = np.where(np.isfinite(x), np.abs(x), 0)
+    return float(finite.max())
+
+
+def _error(want: np.ndarray, got: np.ndarray) -> float:
+    if want.dtype.kind != "f" or not want.size:
+        return 0.0
+    known = np.isfinite(want)
+    if not np.isfinite(got[known]).all():
+        return float("inf")
+    difference = np.abs(np.where(known, want.astype(np.float64) - got, 0)).max()
+    return float(difference) / max(_largest(want), 1e-30)
+
+
+@dataclass
+class Calibrator(SimulatedDevice):
+    """A simulated device that watches what its parts lose; run the samples on it, then `search` the `parts`."""
+
+    parts: list[CalibratedPart] = field(default_factory=list)
+
+    def load(self, part: DevicePart, files: Mapping[str, bytes]) -> CalibratedPart:
+        """See `SimulatedDevice`."""
+        self.parts.append(made := CalibratedPart(part, files))
+        return made
