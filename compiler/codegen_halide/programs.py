@@ -14,11 +14,30 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.emit import front_end
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.diagnostics import CompileError
+from occ.runtime.forks import renew_in_children
 
 # Generators, and the program that runs them, run once, so compiling them is what takes time: nothing is optimised, and nothing
 # thrown or unwound.
 FLAGS = ("-std=c++17", "-O0", "-fno-rtti", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-w")
-_asking, _turns = Lock(), dict[Path, Lock]()
+
+
+class _Turns:
+    """A lock for each entry of the cache that is being made."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """See `occ.runtime.forks`."""
+        self._asking, self._turns = Lock(), dict[Path, Lock]()
+
+    def of(self, entry: Path) -> Lock:
+        with self._asking:
+            return self._turns.setdefault(entry, Lock())
+
+
+_turns = _Turns()
 
 
 def native(name: str) -> str:
@@ -71,9 +90,7 @@ def _once(
     words = (word for step in steps for command in step for word in (*command, ";"))
     key, suffix = digest([tools.identity, *words, *texts.values()]), Path(made).suffix
     known = cache.path("tool", key, suffix)
-    with _asking:
-        turn = _turns.setdefault(known, Lock())
-    with turn:
+    with _turns.of(known):
         if not cache.has("tool", key, suffix):
             with cache.workspace() as folder:
                 for name, text in texts.items():

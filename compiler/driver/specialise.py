@@ -18,6 +18,7 @@ from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.runtime.errors import RunError
+from occ.runtime.forks import renew_in_children
 
 _KEPT = 256  # compiled ops
 _LARGEST_VALUE = 1024  # elements of an operand that is taken for one that decides shapes
@@ -38,6 +39,11 @@ class Specialiser:
         self._compile, self._registry = compile, registry
         self._known: OrderedDict[Hashable, Compiled] = OrderedDict()
         self._decided: dict[str, tuple[bool, ...]] = {}  # for each text: which operands are constants
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """See `occ.runtime.forks`."""
         self._lock = threading.Lock()
 
     def __call__(self, text: str, operands: Sequence[Any]) -> list[Any]:

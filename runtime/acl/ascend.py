@@ -19,7 +19,10 @@ from occ.runtime.acl.prototypes import DATA_TYPES
 from occ.runtime.acl.run import AscendRun
 from occ.runtime.acl.tensor import close_quietly
 from occ.runtime.errors import RunError
+from occ.runtime.forks import renew_in_children
 from occ.runtime.manifest import DevicePart
+
+_FORKED = "open it in the child, and start the child by `spawn` if its parent has used a device"
 
 
 class AscendDevice:
@@ -53,8 +56,14 @@ class AscendDevice:
         self.blocking = os.environ.get("ASCEND_LAUNCH_BLOCKING") == "1"
         self._gears: list[tuple[int, tuple[int, ...], int]] = []
         self._state = threading.Condition()
-        self._runs, self._closed = 0, False
+        self._runs, self._closed, self._forked = 0, False, False
+        renew_in_children(self)
         self._finalizer = weakref.finalize(self, close_quietly, self._owner)
+
+    def renew(self) -> None:
+        """See `occ.runtime.forks`: what the parent has of a device is not its child's."""
+        self._state = threading.Condition()
+        self._runs, self._forked = 0, True
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Part:
         """See `Device`.
@@ -84,11 +93,13 @@ class AscendDevice:
         """See `Device`. Where not all parts fit into memory at once, runs take turns.
 
         Raises:
-            RunError: OCC0501 the session is closed.
+            RunError: OCC0501 the session is closed, or a parent of this process opened it.
         """
         with self._state:
             while self.store.swapping and self._runs and not self._closed:
                 self._state.wait()
+            if self._forked:
+                raise RunError("OCC0501", "the session was opened before this process was forked", _FORKED)
             if self._closed:
                 raise RunError("OCC0501", "the session is closed", "load the artifact again")
             self._runs += 1

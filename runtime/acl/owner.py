@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -13,11 +14,13 @@ class Owner:
     """Releases in reverse order.
 
     A release that fails does not stop the others, and the first failure is the one that is told. As a context manager
-    it releases when the block fails, and keeps everything when it succeeds.
+    it releases when the block fails, and keeps everything when it succeeds. A forked child has no part in what its parent
+    acquired: there nothing is released.
     """
 
     def __init__(self) -> None:
         self._releases: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._process = os.getpid()
 
     def add(self, release: Callable[..., Any], *args: Any) -> None:
         """Have `release(*args)` called on close."""
@@ -30,6 +33,8 @@ class Owner:
             RunError: the first release that failed, after all were tried.
         """
         first: RunError | None = None
+        if self._process != os.getpid():
+            self._releases.clear()
         while self._releases:
             release, args = self._releases.pop()
             try:

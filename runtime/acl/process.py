@@ -16,6 +16,7 @@ from occ.runtime.acl.library import Acl, AclError
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.statuses import REPEAT_INITIALIZE
 from occ.runtime.errors import RunError
+from occ.runtime.forks import renew_in_children
 
 
 class _Process:
@@ -26,9 +27,21 @@ class _Process:
         self.acl: Acl | None = None
         self.owner = Owner()
         self.devices: dict[int, tuple[Device, int]] = {}
+        self.forked = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """See `occ.runtime.forks`: AscendCL does not survive a fork."""
+        self.lock, self.forked = threading.RLock(), self.acl is not None
 
     def start(self) -> Acl:
         with self.lock:
+            if self.forked:
+                raise RunError(
+                    "OCC0407",
+                    "AscendCL was in use when this process was forked, and does not work in it",
+                    "start the process by `spawn`",
+                )
             if self.acl is None:
                 acl = library.load()
                 status = acl.status("aclInit", None)
@@ -104,7 +117,7 @@ def _check_count(acl: Acl, device_id: int) -> None:
 
 
 def _at_exit() -> None:
-    if not _process.devices:
+    if not _process.devices and not _process.forked:
         try:
             shutdown()
         except RunError:

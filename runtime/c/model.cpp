@@ -28,10 +28,7 @@ void Mapping::release() {
 }
 
 occ_model *empty_model() {
-    occ_model *m = static_cast<occ_model *>(calloc(1, sizeof(occ_model)));
-    if (!m) return nullptr;
-    pthread_mutex_init(&m->lock, nullptr);
-    return m;
+    return static_cast<occ_model *>(calloc(1, sizeof(occ_model)));
 }
 
 // The ports of some rows, their extents and symbols in one piece of memory behind them.
@@ -118,7 +115,6 @@ void occ_close(occ_model *m) {
     free(m->weights);
     free(m->ports);
     if (m->unload) m->unload(m);
-    pthread_mutex_destroy(&m->lock);
     free(m);
 }
 

@@ -50,8 +50,7 @@ struct occ_model {
     const void **weights;
     size_t input_extents, output_extents;
 
-    pthread_mutex_t lock;
-    occ::runtime::Block *idle;
+    occ::runtime::Block *idle;  // see run.cpp for its lock
 
     void *library;  // of dlopen, or null
     int library_file;

@@ -249,8 +249,13 @@ int run_range(void *, int part, uint8_t *ranges) {
     return r->kernel(r->args, int(int64_t(r->tasks) * part / r->parts), int(int64_t(r->tasks) * (part + 1) / r->parts));
 }
 
-// A forked child has none of its parent's workers; it starts its own when it needs them.
-void after_fork() {
+// A forked child has none of its parent's workers; it starts its own when it needs them. Nor has it the thread that may just
+// start some, so the lock is the forking thread's meanwhile.
+void before_fork() { pthread_mutex_lock(&start_lock); }
+void after_fork() { pthread_mutex_unlock(&start_lock); }
+
+void in_child() {
+    after_fork();
     workers = 0;
     sleepers = 0;
     for (Slot &s : slots) {
@@ -260,7 +265,7 @@ void after_fork() {
     }
 }
 
-__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork); }
+__attribute__((constructor)) void register_fork_handler() { pthread_atfork(before_fork, after_fork, in_child); }
 
 // Scratch blocks are kept: a fresh large block costs a page fault every 4 KiB. Each thread keeps its own, as long as there
 // are shelves: a line of memory that several threads write to costs more than a small kernel.

@@ -9,6 +9,14 @@ using namespace occ::runtime;
 
 namespace {
 
+// Of the idle blocks of all models: it is held for some loads and stores. The forking thread holds it during a fork, so that no
+// other thread does, which the child would not have.
+pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void lock_idle() { pthread_mutex_lock(&idle_lock); }
+void unlock_idle() { pthread_mutex_unlock(&idle_lock); }
+__attribute__((constructor)) void register_fork_handlers() { pthread_atfork(lock_idle, unlock_idle, unlock_idle); }
+
 Block *new_block(const occ_model *m) {
     const size_t n = m->facts->inputs.count, o = m->facts->outputs.count;
     const size_t numbers = m->input_extents + m->output_extents;
@@ -37,7 +45,7 @@ bool is_of(const Block *b, const occ_tensor *inputs, size_t n) {
 
 // An idle block, of the same extents if there is one; it belongs to the caller until `put_back`.
 Block *take_block(occ_model *m, const occ_tensor *inputs, size_t n) {
-    pthread_mutex_lock(&m->lock);
+    lock_idle();
     Block **found = &m->idle;
     for (Block **at = &m->idle; *at; at = &(*at)->next) {
         if (is_of(*at, inputs, n)) {
@@ -47,15 +55,15 @@ Block *take_block(occ_model *m, const occ_tensor *inputs, size_t n) {
     }
     Block *b = *found;
     if (b) *found = b->next;
-    pthread_mutex_unlock(&m->lock);
+    unlock_idle();
     return b ? b : new_block(m);
 }
 
 void put_back(occ_model *m, Block *b) {
-    pthread_mutex_lock(&m->lock);
+    lock_idle();
     b->next = m->idle;
     m->idle = b;
-    pthread_mutex_unlock(&m->lock);
+    unlock_idle();
 }
 
 // Elements of a tensor; -1 for extents that no tensor has.

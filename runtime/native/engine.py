@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from occ.runtime.native.foreign import ForeignLibrary, run_foreign
 from occ.runtime.native.frame import Call, Segment, segment_of
 from occ.runtime.native.library import Library
 from occ.runtime.native.program import Program
+from occ.runtime.native.workers import Workers
 from occ.runtime.signature import bind_shapes
 
 # Compiles an op now that its operands are there, and runs it: (text of the op, operands) -> results.
@@ -50,8 +48,8 @@ class NativeEngine:
         self.manifest, self.threads = manifest, threads
         self._weights, self._specialise = weights, specialise
         self._library = Library(code, manifest.name) if code else None
-        self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
+        self._workers = Workers(threads)
+        self._raised: BaseException | None = None
         self._attrs: dict[int, Any] = {}
         inside = {i.name for i in manifest.dims if i.label == "?"}  # sizes that no input shows
         waiting = [c for c in manifest.constraints if inside & (symbols(c.lhs) | symbols(c.rhs))]
@@ -68,7 +66,7 @@ class NativeEngine:
             return None
         lent = 0
         if self._library.run is None and self.threads > 1:
-            self._lent = _PARALLEL(lambda _, kernel, args, tasks: self._run_tasks(kernel, args, tasks))
+            self._lent = _PARALLEL(self._lend)
             lent = ctypes.cast(self._lent, ctypes.c_void_p).value or 0
         return Entry(self.manifest, self._library, self._weights, self.threads, lent)
 
@@ -78,7 +76,13 @@ class NativeEngine:
         Raises:
             RunError: as `run`.
         """
-        return None if self._entry is None or self.observer is not None else self._entry.quick(inputs)
+        if self._entry is None or self.observer is not None:
+            return None
+        try:
+            return self._entry.quick(inputs)
+        except RunError:
+            self._reraise()
+            raise
 
     def _program(self, plan: Plan, constraints: Sequence[Constraint]) -> Program:
         return Program(plan, self._weights, self._library, self._run_kernels, self._run_step, constraints)
@@ -95,7 +99,11 @@ class NativeEngine:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
         if self._entry is not None and self.observer is None:
-            found = self._entry.run(inputs, outputs)
+            try:
+                found = self._entry.run(inputs, outputs)
+            except RunError:
+                self._reraise()
+                raise
             if found is not None:
                 return found
         return self._main.run(inputs, env, outputs)
@@ -149,19 +157,20 @@ class NativeEngine:
     def _run_tasks(self, address: int, args: int, tasks: int) -> int:
         """The parts of a parallel loop on the threads of the run; the first error code, or 0."""
         kernel = _RANGE(address)
-        if self.threads == 1 or tasks < 2:
-            return kernel(args, 0, tasks)
-        pool = self._pool()
-        first, *rest = pairwise(tasks * k // self.threads for k in range(self.threads + 1))
-        parts = [pool.submit(kernel, args, a, b) for a, b in rest if a < b]
-        code = kernel(args, *first)
-        return next((c for c in [code, *(p.result() for p in parts)] if c), 0)
+        return self._workers.run(lambda begin, end: kernel(args, begin, end), tasks)
 
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self.threads - 1, "occ")
-            return self._executor
+    def _lend(self, _: int, kernel: int, args: int, tasks: int) -> int:
+        """`_run_tasks` for the native entry. What a handler of a signal raises there waits until the entry has returned."""
+        try:
+            return self._run_tasks(kernel, args, tasks)
+        except BaseException as e:
+            self._raised = e
+            return -1
+
+    def _reraise(self) -> None:
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised from None
 
     # other steps
 

@@ -13,6 +13,7 @@ import numpy as np
 from occ.runtime.buffers import ALIGNMENT, aligned
 from occ.runtime.dims import DimExpr, evaluate, symbols
 from occ.runtime.errors import RunError
+from occ.runtime.forks import renew_in_children
 from occ.runtime.manifest import Constraint, Plan, Step
 from occ.runtime.native.frame import Frame, Segment, phases
 from occ.runtime.signature import check_constraints, numpy_dtype
@@ -59,8 +60,13 @@ class Program:
         self._phases = phases(plan)
         self._symbols = sorted(_symbols(plan))
         self._frames: OrderedDict[tuple[Any, ...], list[Frame]] = OrderedDict()
-        self._lock = threading.Lock()
+        self.renew()
+        renew_in_children(self)
         self._made = [self._output(k, s.index) for k, s in enumerate(plan.storages) if s.kind == "output"]
+
+    def renew(self) -> None:
+        """See `occ.runtime.forks`."""
+        self._lock = threading.Lock()
 
     def run(
         self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None] | None = None

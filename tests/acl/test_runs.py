@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import plans
@@ -165,3 +168,26 @@ def test_profile(standin: Standin, tmp_path: object) -> None:
     with plans.session(plans.chain(standin), profile=f"{tmp_path}/profile") as session:
         session.run({"v0": np.zeros(64, np.float32)})
     assert standin.count("aclprofStop") == standin.count("aclprofStart") == 1
+
+
+def test_a_forked_child_is_told_that_the_device_is_its_parents(standin: Standin) -> None:
+    x = np.arange(64, dtype=np.float32)
+    with plans.session(plans.chain(standin)) as session:
+        read, write = os.pipe()
+        if not (child := os.fork()):
+            signal.alarm(60)
+            try:
+                session.run({"v0": x})
+            except RunError as e:
+                os.write(write, str(e).encode())
+            with suppress(RunError):
+                DeviceTensor((4,), np.float32)
+                os.write(write, b", and used it")
+            session.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert "was opened before this process was forked" in (told := os.read(read, 999).decode())
+        assert "used it" not in told
+        np.testing.assert_array_equal(session.run({"v0": x})["v3"], plans.chain_result(x))
+    os.close(read)
+    os.close(write)

@@ -1,0 +1,32 @@
+"""What a forked child has to make anew: threads, which it does not have, and locks that one of them may have held."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Renewable(Protocol):
+    """What holds locks or threads."""
+
+    def renew(self) -> None:
+        """Make locks and threads anew: the process is a child that has just been forked, with one thread."""
+        ...
+
+
+_owners: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def renew_in_children(owner: Renewable) -> None:
+    """Have `owner.renew` called in every process that is forked from this one while it lives."""
+    _owners.add(owner)
+
+
+def _renew_all() -> None:
+    for owner in list(_owners):
+        owner.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

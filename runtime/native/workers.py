@@ -1,0 +1,131 @@
+"""Threads that help with parallel loops of kernels that bring no thread pool of their own."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from queue import SimpleQueue
+
+from occ.runtime.forks import renew_in_children
+
+Range = Callable[[int, int], int]  # runs the tasks from one number to another; an error code, or 0
+
+
+class _Loop:
+    """A loop under way.
+
+    A handler of a signal may raise at any call of Python: parts are counted where they are done, so that none is waited for that
+    nobody runs.
+    """
+
+    def __init__(self, run: Range, parts: list[tuple[int, int]]) -> None:
+        self._run, self._count = run, len(parts)
+        self._left = iter(parts)  # a step of it is one step for any thread
+        self._codes: list[int] = []
+        self._done: SimpleQueue[None] = SimpleQueue()
+
+    def help(self) -> None:
+        """Run parts that nobody has begun, until there are none."""
+        for part in self._left:
+            code = -1
+            try:
+                code = self._run(*part)
+            finally:
+                self._codes.append(code)
+                self._done.put(None)
+
+    def finish(self) -> int:
+        """Wait for the parts of other threads, which write to the memory of the run; the first error code, or 0.
+
+        Raises:
+            BaseException: what the handler of a signal raised, when all have finished.
+        """
+        raised: BaseException | None = None
+        while len(self._codes) < self._count:
+            try:
+                self._done.get()
+            except BaseException as e:
+                raised = e
+        if raised is not None:
+            raise raised
+        return next((c for c in self._codes if c), 0)
+
+    def abandon(self) -> None:
+        """Leave the parts that nobody has begun, and wait for the others."""
+        self._codes += [-1 for _ in self._left]
+        self.finish()
+
+
+_Queue = SimpleQueue[_Loop | None]
+
+
+def _serve(queue: _Queue) -> None:
+    while (loop := queue.get()) is not None:
+        loop.help()
+        del loop  # what it refers to goes with the run
+
+
+def _dismiss(queue: _Queue, threads: list[threading.Thread]) -> None:
+    for _ in threads:
+        queue.put(None)
+
+
+class Workers:
+    """Threads that start with the first loop and end with this object. May be used by many threads at once.
+
+    The caller of a loop works too, and takes whatever parts nobody has begun. So a loop ends however few threads the system grants: none
+    in a process that may have no more, or that is about to end.
+
+    Args:
+        count: the most threads that a loop has, its caller counted.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """See `Renewable`."""
+        self._lock = threading.Lock()
+        self._queue: _Queue = SimpleQueue()
+        self._threads: list[threading.Thread] | None = None
+
+    def run(self, run: Range, tasks: int) -> int:
+        """The tasks 0 to `tasks`, a part for each thread; the first error code, or 0.
+
+        Raises:
+            BaseException: what the handler of a signal raised; no thread is in the loop any more.
+        """
+        if self._count == 1 or tasks < 2:
+            return run(0, tasks)
+        bounds = [tasks * k // self._count for k in range(self._count + 1)]
+        parts = [(a, b) for a, b in pairwise(bounds) if a < b]
+        loop = _Loop(run, parts)
+        try:
+            for _ in range(min(len(parts) - 1, self._started())):
+                self._queue.put(loop)
+            loop.help()
+        except BaseException:
+            loop.abandon()
+            raise
+        return loop.finish()
+
+    def _started(self) -> int:
+        """How many threads there are; the first call starts them."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = []
+                ending = weakref.finalize(self, _dismiss, self._queue, self._threads)
+                ending.atexit = False
+                while len(self._threads) < self._count - 1:
+                    name = f"occ_{len(self._threads)}"
+                    thread = threading.Thread(target=_serve, args=(self._queue,), name=name, daemon=True)
+                    try:
+                        thread.start()
+                    except RuntimeError:  # the process may have no more threads, or is about to end
+                        break
+                    self._threads.append(thread)
+            return len(self._threads)

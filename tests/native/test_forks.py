@@ -1,0 +1,203 @@
+"""Processes and threads that come and go around sessions: forked children, a main thread that ends, threads that the system
+does not grant, handlers of signals that raise. Results are those of the first run, and nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from building import model_of
+from c_library import Model
+
+import occ
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.standard_normal((64, 64, 3, 3), np.float32)
+CONV = model_of(
+    "g (float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w) }", {"w": WEIGHT}
+)
+X = RNG.standard_normal((1, 64, 32, 32), np.float32)
+TARGETS = ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)]
+LONG = 60  # seconds: nothing here takes two
+
+
+def in_child(work: Callable[[], bool]) -> int:
+    """Exit status of a forked child that does some work: 0 if it was right, a signal's number if it was waiting for ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: other threads are what this is about
+        child = os.fork()
+    if child == 0:
+        signal.alarm(LONG)
+        code = 3
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+@contextmanager
+def busy(run: Callable[[], Any]) -> Iterator[None]:
+    """Another thread runs all the time."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            run()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_forked_child_runs_the_sessions_of_its_parent(target: str) -> None:
+    sessions = [occ.compile(CONV, target, threads=n) for n in (2, 2, 3)]
+    expected = sessions[0].run({"x": X})["y"]
+
+    def work() -> bool:
+        return all(np.array_equal(s.run({"x": X})["y"], expected) for s in sessions)
+
+    assert work()
+    assert in_child(work) == 0
+    assert in_child(lambda: in_child(work) == 0) == 0  # a child of a child
+    assert work()
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_children_of_a_process_whose_other_threads_run(target: str) -> None:
+    session = occ.compile(CONV, target, threads=2)
+    expected = session.run({"x": X})["y"]
+
+    def work() -> bool:
+        return np.array_equal(session.run({"x": X})["y"], expected)
+
+    with busy(work), busy(work):
+        assert [in_child(work) for _ in range(25)] == [0] * 25
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_a_pool_of_forked_processes(target: str) -> None:
+    session = occ.compile(CONV, target, threads=2)
+    expected = session.run({"x": X})["y"]
+    global _session
+    _session = session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            found = pool.map_async(_run, [X] * 4).get(LONG)
+    for y in found:
+        np.testing.assert_array_equal(y, expected)
+
+
+_session: Any = None
+
+
+def _run(x: np.ndarray) -> np.ndarray:
+    return _session.run({"x": x})["y"]
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_a_forked_child_runs_the_models_of_libocc(built: Any, target: str) -> None:
+    path: Path = built(CONV, target)
+    with Model(path) as first, Model(path) as second:
+        (expected,) = first.run(X)
+
+        def work() -> bool:
+            return all(np.array_equal(m.run(X)[0], expected) for m in (first, second))
+
+        assert work()
+        with busy(lambda: second.run(X)):
+            assert [in_child(work) for _ in range(10)] == [0] * 10
+
+
+def test_loops_end_where_the_system_grants_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = occ.compile(CONV, "cpu-jit", threads=1)
+    expected = session.run({"x": X})["y"]
+    few = occ.compile(CONV, "cpu-jit", threads=4)
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def refuse(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    np.testing.assert_array_equal(few.run({"x": X})["y"], expected)
+    assert started
+
+
+SCRIPT = """
+import os, signal, sys, threading, time
+import numpy as np
+import occ
+session = occ.load(sys.argv[1], threads=2)
+x = np.load(sys.argv[2])
+expected = session.run({"x": x})["y"]
+"""
+
+ENDING = """
+del session  # its threads end with it
+session = occ.load(sys.argv[1], threads=2)
+
+def work():
+    threading.main_thread().join()
+    for _ in range(20):
+        assert np.array_equal(session.run({"x": x})["y"], expected)
+    print("right")
+
+threading.Thread(target=work).start()
+"""
+
+SIGNALS = """
+class Interrupt(Exception):
+    pass
+
+def handler(*_):
+    raise Interrupt
+
+signal.signal(signal.SIGALRM, handler)
+whole = interrupted = 0
+ends = time.time() + 30
+while interrupted < 60 and time.time() < ends:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4 + 3e-3 * np.random.random())
+        try:
+            for _ in range(20):
+                y = session.run({"x": x})["y"]
+                whole += 1
+                assert np.array_equal(y, expected)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupt:
+        interrupted += 1
+assert interrupted and np.array_equal(session.run({"x": x})["y"], expected)
+print("right")
+"""
+
+
+@pytest.mark.parametrize("script", [ENDING, SIGNALS], ids=["the main thread ends", "handlers raise"])
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_runs_are_right_or_not_at_all(built: Any, tmp_path: Path, target: str, script: str) -> None:
+    np.save(tmp_path / "x.npy", X)
+    command = [sys.executable, "-c", SCRIPT + script, str(built(CONV, target)), str(tmp_path / "x.npy")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "right\n", "")
