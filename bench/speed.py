@@ -100,7 +100,7 @@ def _in_process(model: Model) -> dict[str, Any]:
 def measure_one(args: argparse.Namespace) -> dict[str, Any]:
     """Build one model cold and warm, and compare it on each number of threads."""
     from occ.api import build
-    from occ.compare import compare
+    from occ.benchmark import compare
     from occ.loading import load
 
     (model,) = (m for m in MODELS if m.name == args.names[0])

@@ -15,7 +15,7 @@ from occ.runtime.session import Session
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from occ.runtime.native.engine import Specialise
+    from occ.runtime.native.engine import RunDeferred
 
 
 def load(
@@ -40,15 +40,15 @@ def load(
     artifact = Artifact.load(path)
     if simulate or artifact.manifest.engine == "interp":
         return _compiler("this artifact").open_session(artifact, threads, simulate=simulate, options=options)
-    return open_artifact(artifact, threads, specialise=_late(), options=options)
+    return open_artifact(artifact, threads, run_deferred=_run_deferred(), options=options)
 
 
-def _late() -> Specialise:
-    """What compiles late ops, once there is one to compile."""
+def _run_deferred() -> RunDeferred:
+    """What compiles deferred ops, once there is one to compile."""
 
     @cache
-    def compiler() -> Specialise:
-        return _compiler("an operator of this artifact").late_compiler()
+    def compiler() -> RunDeferred:
+        return _compiler("an operator of this artifact").deferred_compiler()
 
     return lambda text, operands: compiler()(text, operands)
 

@@ -13,6 +13,8 @@ A package that adds to occ imports from here and from `occ`. Everything else in 
 
 from __future__ import annotations
 
+import warnings
+
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.frontend.kernels import te_kernel
@@ -46,7 +48,7 @@ from occ.compiler.ir.te.expr import (
     not_equal,
     where,
 )
-from occ.compiler.ir.te.function import Scatter, Stage, TeFunc
+from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage
 from occ.compiler.ir.value import Value
 from occ.compiler.passes import pipeline as pipelines
 from occ.compiler.passes.base import Context, Pass
@@ -89,10 +91,10 @@ __all__ = [
     "Scatter",
     "Select",
     "Size",
-    "Stage",
     "Sym",
     "Target",
     "TeFunc",
+    "TeStage",
     "Text",
     "Value",
     "c_kernel",
@@ -119,3 +121,10 @@ __all__ = [
     "te_kernel",
     "where",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> type[TeStage]:
+    if name == "Stage":
+        warnings.warn("`occ.plugin.Stage` is `TeStage` now", DeprecationWarning, stacklevel=2)
+        return TeStage
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -64,7 +64,7 @@ class DeviceRun(Protocol):
         ...
 
 
-class Device(Protocol):
+class Accelerator(Protocol):
     """What runs device parts. Tensors and loaded parts are its own objects; the engine only passes them on."""
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Any:
@@ -94,7 +94,7 @@ class DeviceEngine:
     resident = True
 
     def __init__(
-        self, manifest: Manifest, weights: Sequence[np.ndarray], files: Mapping[str, bytes], device: Device,
+        self, manifest: Manifest, weights: Sequence[np.ndarray], files: Mapping[str, bytes], device: Accelerator,
         islands: Mapping[str, Engine],
     ) -> None:  # fmt: skip
         self.manifest, self.device = manifest, device

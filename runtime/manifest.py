@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from occ.runtime.dims import DimExpr
 from occ.runtime.errors import RunError
 
-FORMAT = 1
+FORMAT = 2
 
 # Element type -> numpy dtype name, or "" where numpy itself has none (ml_dtypes has; the bytes are then u8 or u16).
 NUMPY_NAMES = {
@@ -105,7 +105,7 @@ class Storage:
 STEP_KINDS: dict[str, tuple[str, ...]] = {
     "kernel": ("dims", "tasks", "flag", "checks", "operations"),
     "host": ("attrs", "binds"),  # a routine of runtime/hostops
-    "late": ("attrs", "binds"),  # an op that is compiled when its operands are there
+    "deferred": ("attrs", "binds"),  # an op that is compiled when its operands are there
     **dict.fromkeys(("if", "loop", "scan", "map"), ("attrs", "binds")),  # run functions of the manifest
     "foreign": ("attrs",),  # a function in a library of a user, the member `attrs["library"]`
     "copy": (),

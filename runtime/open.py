@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from occ.runtime.artifact import Artifact
-from occ.runtime.device import Device, DeviceEngine, Island
+from occ.runtime.device import Accelerator, DeviceEngine, Island
 from occ.runtime.errors import RunError
-from occ.runtime.native.engine import NativeEngine, Specialise
+from occ.runtime.native.engine import NativeEngine, RunDeferred
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
 
@@ -20,8 +20,8 @@ def open_artifact(
     artifact: Artifact,
     threads: int | None = None,
     *,
-    specialise: Specialise | None = None,
-    device: Device | None = None,
+    run_deferred: RunDeferred | None = None,
+    device: Accelerator | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Session:
     """A session that runs the native code of an artifact, or its parts on an accelerator.
@@ -29,7 +29,7 @@ def open_artifact(
     Args:
         artifact: what to run.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
-        specialise: compiles ops that wait for their operands; without it they are an error.
+        run_deferred: compiles ops that wait for their operands; without it they are an error.
         device: what runs the device parts; the accelerator of this machine by default.
         options: of the session on an accelerator, see `occ.runtime.acl.options`.
 
@@ -38,31 +38,31 @@ def open_artifact(
     """
     m, count = artifact.manifest, thread_count(threads)
     if m.engine == "ascend":
-        return Session(artifact, _on_device(artifact, threads, specialise, device, options or {}), count)
+        return Session(artifact, _on_device(artifact, threads, run_deferred, device, options or {}), count)
     if options:
         raise RunError("OCC0501", f"sessions of `{m.target}` have no option `{next(iter(options))}`")
     if m.engine != "native":
         raise RunError("OCC0502", f"an artifact for `{m.target}` needs the compiler to run", "use `occ.load`")
-    return Session(artifact, _native(artifact, count, specialise), count)
+    return Session(artifact, _native(artifact, count, run_deferred), count)
 
 
-def _native(artifact: Artifact, threads: int, specialise: Specialise | None) -> NativeEngine:
+def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) -> NativeEngine:
     arrays = [np.ascontiguousarray(w) for w in artifact.weights]
-    return NativeEngine(artifact.manifest, arrays, artifact.code, threads, specialise, artifact.files)
+    return NativeEngine(artifact.manifest, arrays, artifact.code, threads, run_deferred, artifact.files)
 
 
 def _on_device(
     artifact: Artifact,
     threads: int | None,
-    specialise: Specialise | None,
-    device: Device | None,
+    run_deferred: RunDeferred | None,
+    device: Accelerator | None,
     options: Mapping[str, Any],
 ) -> DeviceEngine:
     m = artifact.manifest
     islands: dict[str, Island] = {}
     for name in m.islands:
         made = artifact.island(name)
-        islands[name] = Island(made.manifest, open_artifact(made, threads, specialise=specialise).engine)
+        islands[name] = Island(made.manifest, open_artifact(made, threads, run_deferred=run_deferred).engine)
     if device is None:
         from occ.runtime.acl.ascend import AscendDevice
         from occ.runtime.acl.options import Options

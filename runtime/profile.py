@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from occ.runtime.native.engine import NativeEngine
-from occ.runtime.native.frame import Call
+from occ.runtime.native.frame import KernelCall
 from occ.runtime.session import Session
 
 
@@ -99,9 +99,9 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
         return None
     session.run(inputs)
     whole = median(_seconds(session, inputs) for _ in range(runs))
-    observed: list[list[tuple[Call, int, int]]] = []
+    observed: list[list[tuple[KernelCall, int, int]]] = []
     for _ in range(runs):
-        row: list[tuple[Call, int, int]] = []
+        row: list[tuple[KernelCall, int, int]] = []
         engine.observer = lambda call, start, end, row=row: row.append((call, start, end))
         try:
             session.run(inputs)
@@ -123,7 +123,7 @@ def _seconds(session: Session, inputs: Mapping[str, Any]) -> float:
     return time.perf_counter() - start
 
 
-def _event(samples: Sequence[tuple[Call, int, int]], peak: float) -> Event:
+def _event(samples: Sequence[tuple[KernelCall, int, int]], peak: float) -> Event:
     call, start, _ = samples[-1]
     seconds = max(median(b - a for _, a, b in samples), 1) * 1e-9
     gflops = call.operations / seconds * 1e-9

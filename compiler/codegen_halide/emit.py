@@ -11,7 +11,7 @@ from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.approx import erf, log1p, tanh
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
-from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.schedule import TAILS, Directive
@@ -96,7 +96,7 @@ def _untested_products(f: TeFunc) -> set[str]:
             for r in readers.get(name, ())
         )
 
-    return {s.name for s in f.stages if isinstance(s, Stage) and _is_product(s.expr) and not tested(s.name)}
+    return {s.name for s in f.stages if isinstance(s, TeStage) and _is_product(s.expr) and not tested(s.name)}
 
 
 def _tiled(f: TeFunc) -> set[str]:
@@ -104,7 +104,7 @@ def _tiled(f: TeFunc) -> set[str]:
     stored = _stored(f)
     found: set[str] = set()
     for s in f.stages:
-        if not isinstance(s, Stage):
+        if not isinstance(s, TeStage):
             continue
         read = {n.source for e in s.exprs for n in walk(e) if isinstance(n, Load)}
         if isinstance(s.expr, Reduce) or (s.name not in stored and read & found):
@@ -131,7 +131,7 @@ class _Generator:
         head += [f'    Input<{self._buffer(p)}> {p.name}{{"{p.name}"}};  // {p.type}' for p in f.params]
         head += [f'    Input<int32_t> {d}{{"{d}"}};' for d in f.dims]
         head += [f'    Output<{self._buffer(r)}> {r.name}{{"{r.name}"}};  // {r.type}' for r in f.results]
-        if f.source:
+        if f.halide:
             return self._of_user(head)
         self._algorithm()
         algorithm = self.lines
@@ -152,7 +152,7 @@ class _Generator:
         """The class around a body that a user wrote."""
         for p in (*self.f.params, *self.f.results):
             self._bounds(p)
-        body = ["    void generate() {", *self.f.source.splitlines(), *self.lines, "    }"]
+        body = ["    void generate() {", *self.f.halide.splitlines(), *self.lines, "    }"]
         return "\n".join([*head, "", *body, "};", f"HALIDE_REGISTER_GENERATOR({self.f.name}, {self.f.name})", ""])
 
     def _buffer(self, p: Param) -> str:
@@ -183,7 +183,7 @@ class _Generator:
 
     def _printer(self, s: AnyStage) -> Printer:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
-        return Printer(self.f.sources, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
+        return Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
 
     def _domain(self, name: str, axes: Sequence[Axis]) -> None:
         """An RDom over axes, the last one innermost, and a name for each of its variables."""
@@ -192,7 +192,7 @@ class _Generator:
         for k, a in enumerate(reversed(axes)):
             self._line(f"RVar {a.name} = {name}[{k}];")
 
-    def _stage(self, s: Stage) -> None:
+    def _stage(self, s: TeStage) -> None:
         printer = self._printer(s)
         if isinstance(s.expr, Reduce) and s.expr.kind not in ("argmax", "argmin"):
             self._reduce(s.name, self._at(s), s.expr, printer)
@@ -303,7 +303,7 @@ class _Generator:
     def _condition(self, stage: str, number: int) -> str:
         """One of the conditions on sizes that the expression of a stage begins with, counted from 1."""
         s = self.f.stage(stage)
-        assert isinstance(s, Stage), "it computes one expression"
+        assert isinstance(s, TeStage), "it computes one expression"
         choice = s.expr
         for _ in range(number - 1):
             choice = choice.other if isinstance(choice, Select) else choice

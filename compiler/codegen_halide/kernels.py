@@ -55,8 +55,8 @@ class Setup:
     def kernel(self, f: TeFunc, nodes: Sequence[str] = ()) -> Kernel:
         """The kernel of a te function; `nodes` are the ONNX nodes that it computes, for the comments."""
         text = generator(f, nodes)
-        key = digest(["kernel", self.identity, text if f.source else _without_comments(text)])
-        return Kernel(f.name, text, key, bool(f.source))
+        key = digest(["kernel", self.identity, text if f.halide else _without_comments(text)])
+        return Kernel(f.name, text, key, bool(f.halide))
 
 
 def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:

@@ -14,7 +14,7 @@ from occ.compiler.codegen_llvm.entry.entry import emit_entry
 from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.te.function import Stage, TeFunc
+from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.objects.elf import link
 from occ.runtime.manifest import Manifest
 
@@ -47,10 +47,10 @@ def machine_name() -> str:
 def tasks_of(f: TeFunc) -> Dim:
     """Extent of the parallel loop that a kernel leaves to its caller, in the dims of the function."""
     (stage,) = f.stages
-    if not isinstance(stage, Stage):
+    if not isinstance(stage, TeStage):
         return 1
-    stage = Stage(stage.name, stage.axes, with_approximations(stage.expr))
-    return plan_loops(stage, f.sources, vector_bits()).tasks(stage)
+    stage = TeStage(stage.name, stage.axes, with_approximations(stage.expr))
+    return plan_loops(stage, f.shapes, vector_bits()).tasks(stage)
 
 
 def emit_module(functions: Iterable[TeFunc], manifest: Manifest | None = None) -> ir.Module:

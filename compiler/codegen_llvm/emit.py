@@ -20,10 +20,10 @@ from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.approx import APPROXIMATIONS
 from occ.compiler.ir.te.expr import Axis, Call, Expr, Reduce, cast
-from occ.compiler.ir.te.function import Scatter, Stage, reduce_axes
+from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import COMBINE, neutral
-from occ.compiler.ir.te.walks import rewrite, walk
+from occ.compiler.ir.te.walks import transform, walk
 
 
 def with_approximations(e: Expr) -> Expr:
@@ -34,7 +34,7 @@ def with_approximations(e: Expr) -> Expr:
             return None
         return cast(n.dtype, APPROXIMATIONS[n.fn](cast(F32, n.args[0])))
 
-    return rewrite(e, visit)
+    return transform(e, visit)
 
 
 class KernelEmitter(Expressions):
@@ -50,10 +50,10 @@ class KernelEmitter(Expressions):
 
     # stages
 
-    def _stage(self, s: Stage) -> None:
-        s = Stage(s.name, s.axes, with_approximations(s.expr))
+    def _stage(self, s: TeStage) -> None:
+        s = TeStage(s.name, s.axes, with_approximations(s.expr))
         self.symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
-        plan = plan_loops(s, self.f.sources, self.vector_bits)
+        plan = plan_loops(s, self.f.shapes, self.vector_bits)
         begin, end = (self.b.sext(a, I64) for a in self.fn.args[1:])
         if plan.block:  # a range of blocks of the only axis
             extent = self.size(s.axes[0].extent, {})
@@ -66,7 +66,7 @@ class KernelEmitter(Expressions):
         self._outer_loops(s, plan, [a for a in s.axes if a.name not in (plan.vector, plan.tile)], {}, ranges)
 
     def _outer_loops(
-        self, s: Stage, plan: LoopPlan, axes: list[Axis], at: dict[str, Any], ranges: dict[str, Any]
+        self, s: TeStage, plan: LoopPlan, axes: list[Axis], at: dict[str, Any], ranges: dict[str, Any]
     ) -> None:
         if not axes:
             self._tile_loop(s, plan, at, ranges)
@@ -80,7 +80,7 @@ class KernelEmitter(Expressions):
 
         for_loop(self.b, low, high, 1, [], body)
 
-    def _tile_loop(self, s: Stage, plan: LoopPlan, at: dict[str, Any], ranges: dict[str, Any]) -> None:
+    def _tile_loop(self, s: TeStage, plan: LoopPlan, at: dict[str, Any], ranges: dict[str, Any]) -> None:
         if not plan.tile:
             self._row_loop(s, plan, at, [{}])
             return
@@ -105,7 +105,7 @@ class KernelEmitter(Expressions):
             return I64(n.constant // of * of)
         return self.b.sub(n, self.b.srem(n, I64(of)))
 
-    def _row_loop(self, s: Stage, plan: LoopPlan, at: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    def _row_loop(self, s: TeStage, plan: LoopPlan, at: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         if plan.vector and plan.vector in {a.name for a in s.axes}:
             axis = next(a for a in s.axes if a.name == plan.vector)
             self._vector_loop(s, plan, at, rows, I64(0), self.size(axis.extent, {}))
@@ -113,7 +113,7 @@ class KernelEmitter(Expressions):
             self._rows(s, plan, [Env(at | row) for row in rows])
 
     def _vector_loop(
-        self, s: Stage, plan: LoopPlan, at: dict[str, Any], rows: list[dict[str, Any]], low: Any, high: Any
+        self, s: TeStage, plan: LoopPlan, at: dict[str, Any], rows: list[dict[str, Any]], low: Any, high: Any
     ) -> None:
         w = plan.width
         whole = self.b.add(low, self._multiple(self.b.sub(high, low), w))
@@ -145,7 +145,7 @@ class KernelEmitter(Expressions):
         iota = ir.Constant(ir.VectorType(I64, w), [I64(k) for k in range(w)])
         return self.b.icmp_signed("<", iota, self.o.splat(count, w))
 
-    def _rows(self, s: Stage, plan: LoopPlan, envs: list[Env]) -> None:
+    def _rows(self, s: TeStage, plan: LoopPlan, envs: list[Env]) -> None:
         """Evaluate and store a few positions that share their loads."""
         for r in [n for n in walk(s.expr) if isinstance(n, Reduce)]:
             for env, value in zip(envs, self._reduce(r, plan, envs), strict=True):

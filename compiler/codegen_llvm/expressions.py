@@ -300,4 +300,4 @@ class Expressions:
             )
 
     def _shape(self, name: str) -> tuple[Dim, ...]:
-        return self.f.sources[name]
+        return self.f.shapes[name]

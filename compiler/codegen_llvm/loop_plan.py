@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Expr, Load, Reduce
-from occ.compiler.ir.te.function import Stage, reduce_axes
+from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.walks import walk
 
@@ -36,14 +36,14 @@ class LoopPlan:
     parallel: str = ""
     block: int = 0
 
-    def tasks(self, s: Stage) -> Dim:
+    def tasks(self, s: TeStage) -> Dim:
         """Extent of the parallel loop."""
         if self.block:
             return dim.ceildiv(s.axes[0].extent, self.block)
         return next((a.extent for a in s.axes if a.name == self.parallel), 1)
 
 
-def plan_loops(s: Stage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: int) -> LoopPlan:
+def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: int) -> LoopPlan:
     """The loops of a stage.
 
     Args:
@@ -73,12 +73,12 @@ def _bits(e: Expr) -> int:
     return min(e.dtype.bits, 64) if isinstance(e, (Load, Reduce)) and e.dtype.is_float else 32
 
 
-def _extent(axis: str, s: Stage) -> int | None:
+def _extent(axis: str, s: TeStage) -> int | None:
     found = next(a.extent for a in (*s.axes, *reduce_axes(s.expr)) if a.name == axis)
     return found if isinstance(found, int) else None
 
 
-def _steps(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> list[Dim | None]:
+def _steps(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> list[Dim | None]:
     """For each load, by how much its offset grows along an axis; None if not evenly."""
     symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
     loads = [n for n in walk(s.expr) if isinstance(n, Load)]
@@ -87,7 +87,7 @@ def _steps(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> list[
     return [step(load, axis, symbols, sources) for load in loads]
 
 
-def _score(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> float:
+def _score(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> float:
     """How well lanes along an axis read memory."""
     extent = _extent(axis, s)
     score = sum(2.0 if step == 1 else 1.0 if step == 0 else -4.0 for step in _steps(axis, s, sources))
@@ -96,7 +96,7 @@ def _score(axis: str, s: Stage, sources: Mapping[str, tuple[Dim, ...]]) -> float
     return score + (0.5 if axis in {a.name for a in s.axes} else 0.0)
 
 
-def _tile_axis(s: Stage, sources: Mapping[str, tuple[Dim, ...]], vector: str) -> str:
+def _tile_axis(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector: str) -> str:
     """The innermost other axis along which some load does not move: rows share it."""
     for a in reversed(s.axes):
         if a.name == vector or (isinstance(a.extent, int) and a.extent < 2):

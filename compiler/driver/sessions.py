@@ -7,15 +7,15 @@ from typing import Any
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.deferred import Compiled, DeferredCompiler, has_foreign_types
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source, parsed
-from occ.compiler.driver.specialise import Compiled, Specialiser, has_foreign_types
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
 from occ.compiler.plan.plan import defer_text
 from occ.runtime.artifact import Artifact
-from occ.runtime.native.engine import Specialise
+from occ.runtime.native.engine import RunDeferred
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
@@ -41,32 +41,32 @@ def open_session(
     if simulate and artifact.manifest.engine == "ascend":
         from occ.compiler.ge_simulator.device import SimulatedDevice
 
-        return open_artifact(artifact, threads, specialise=late_compiler([registry]), device=SimulatedDevice())
+        return open_artifact(artifact, threads, run_deferred=deferred_compiler([registry]), device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
-        return open_artifact(artifact, threads, specialise=late_compiler([registry]), options=options)
+        return open_artifact(artifact, threads, run_deferred=deferred_compiler([registry]), options=options)
     m = parsed(artifact.files["ir/canonical.occ"].decode(), registry, weights=artifact.weights)
     from occ.compiler.interp.engine import InterpEngine
 
-    specialise = Specialiser(lambda m: _interpret_late(m, registry), registry)
-    engine = InterpEngine(m, lambda op, operands: specialise(*defer_text(op, operands)))
+    run_deferred = DeferredCompiler(lambda m: _interpret_deferred(m, registry), registry)
+    engine = InterpEngine(m, lambda op, operands: run_deferred(*defer_text(op, operands)))
     return Session(artifact, engine, thread_count(threads))
 
 
-def late_compiler(rules: Sequence[Any] = ()) -> Specialise:
+def deferred_compiler(rules: Sequence[Any] = ()) -> RunDeferred:
     """What compiles ops that wait for their operands, for one session; `rules` as those of `open_session`."""
     registry = extensions(rules).registry
-    return Specialiser(lambda m: _compile_late(m, registry), registry)
+    return DeferredCompiler(lambda m: _compile_deferred(m, registry), registry)
 
 
-def _compile_late(m: Module, registry: Registry) -> Compiled:
-    """A late op with known operands as native code; what native code has no types for is interpreted."""
+def _compile_deferred(m: Module, registry: Registry) -> Compiled:
+    """A deferred op with known operands as native code; what native code has no types for is interpreted."""
     compilation = Compilation(m, Settings("cpu-jit", rules=[registry]))
     if has_foreign_types(compilation.advance("canonical").main.body.body):
         return _interpreted(m)
     return _runnable(open_session(compilation.artifact(), 1, rules=[registry]))
 
 
-def _interpret_late(m: Module, registry: Registry) -> Compiled:
+def _interpret_deferred(m: Module, registry: Registry) -> Compiled:
     Compilation(m, Settings("interp", rules=[registry])).advance("inferred")
     return _interpreted(m)
 

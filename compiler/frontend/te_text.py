@@ -8,7 +8,7 @@ from typing import Any
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.te import expr as ex
-from occ.compiler.ir.te.function import Check, Param, Scatter, Stage, TeFunc
+from occ.compiler.ir.te.function import Check, Param, Scatter, TeFunc, TeStage
 from occ.compiler.ir.te.schedule import Directive
 
 
@@ -62,14 +62,14 @@ def te_func(
 ) -> TeFunc:
     """A te function from what its text says, part by part."""
     sources = {n: t.dtype for n, t in params}
-    stages: list[Stage | Scatter] = []
+    stages: list[TeStage | Scatter] = []
     checks: list[Check] = []
     directives: tuple[Directive, ...] = ()
     source = hint = ""
     for item in body:
         match item:
             case ("stage", stage, axes, expr, role, loc):
-                stages.append(Stage(stage, axes, _typed(expr, sources), loc or "", role or ""))
+                stages.append(TeStage(stage, axes, _typed(expr, sources), loc or "", role or ""))
                 sources[stage] = stages[-1].dtype
             case ("scatter", stage, axes, kind, over, init, target, value, loc):
                 start, to, what = (

@@ -48,10 +48,10 @@ class Node:
             self.put(k, self.constant(np.asarray(value, dtype)))
 
 
-Rule = Callable[[Node], None]
+UpgradeStep = Callable[[Node], None]
 
 
-def _drop(*names: str) -> Rule:
+def _drop(*names: str) -> UpgradeStep:
     def rule(n: Node) -> None:
         for name in names:
             n.attrs.pop(name, None)
@@ -59,7 +59,7 @@ def _drop(*names: str) -> Rule:
     return rule
 
 
-def _operand(attr: str, k: int, dtype: Any = np.int64) -> Rule:
+def _operand(attr: str, k: int, dtype: Any = np.int64) -> UpgradeStep:
     return lambda n: n.to_operand(attr, k, dtype)
 
 
@@ -141,7 +141,7 @@ def _tile1(n: Node) -> None:
     n.name = "legacy.Tile"
 
 
-def _rename(name: str) -> Rule:
+def _rename(name: str) -> UpgradeStep:
     def rule(n: Node) -> None:
         n.name = name
 
@@ -181,7 +181,7 @@ _REDUCE18 = (
 )  # fmt: skip
 
 # operator -> ((version, rule), ...): the rule applies to nodes whose schema is older than the version
-RULES: dict[str, tuple[tuple[int, Rule], ...]] = {
+RULES: dict[str, tuple[tuple[int, UpgradeStep], ...]] = {
     **dict.fromkeys(_BROADCAST, ((7, _legacy_broadcast),)),
     **{name: ((18, _operand("axes", 1)),) for name in _REDUCE18},
     "ReduceSum": ((13, _operand("axes", 1)),),

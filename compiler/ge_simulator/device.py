@@ -48,7 +48,7 @@ class SimulatedDevice:
     """Runs device parts with numpy. Steps run at once, so there is nothing to wait for."""
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Runs:
-        """See `occ.runtime.device.Device`.
+        """See `occ.runtime.device.Accelerator`.
 
         Raises:
             RunError: as `simulator`.
@@ -56,11 +56,11 @@ class SimulatedDevice:
         return simulator(part, files, precision_on(part.precision, part.soc))
 
     def begin(self) -> SimulatedRun:
-        """See `Device`."""
+        """See `Accelerator`."""
         return SimulatedRun()
 
     def close(self) -> None:
-        """See `Device`."""
+        """See `Accelerator`."""
 
 
 class SimulatedRun:

@@ -19,8 +19,8 @@ class InterpEngine:
 
     resident = False
 
-    def __init__(self, m: Module, specialise: Callable[[Op, Sequence[Any]], list[Any]] | None = None) -> None:
-        self.interpreter = Interpreter(m, specialise)
+    def __init__(self, m: Module, run_deferred: Callable[[Op, Sequence[Any]], list[Any]] | None = None) -> None:
+        self.interpreter = Interpreter(m, run_deferred)
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
         """One run; see `occ.runtime.native.engine.NativeEngine.run`."""

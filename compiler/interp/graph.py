@@ -10,9 +10,9 @@ import numpy as np
 
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.kernel import CKernel, library_of
-from occ.compiler.ir.late import is_late
 from occ.compiler.ir.meaning import build_te, expand_composite
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -26,7 +26,7 @@ from occ.runtime.native.foreign import run_foreign
 
 Env = dict[Value, Any]
 Dims = dict[str, int]
-Late = Callable[[Op, Sequence[Any]], list[Any]]
+RunDeferred = Callable[[Op, Sequence[Any]], list[Any]]
 
 
 class Interpreter:
@@ -34,14 +34,14 @@ class Interpreter:
 
     Args:
         m: the module.
-        late: runs an op that waits for its operands.
+        run_deferred: runs an op that waits for its operands.
     """
 
-    def __init__(self, m: Module, late: Late | None = None) -> None:
-        self.m, self._run_late = m, late
+    def __init__(self, m: Module, run_deferred: RunDeferred | None = None) -> None:
+        self.m, self._run_deferred = m, run_deferred
         self._te: dict[Op, tuple[TeFunc, list[Value]]] = {}
         self._expanded: dict[Op, tuple[Region, Sequence[Value]]] = {}
-        self._late: dict[Op, bool] = {}
+        self._deferred: dict[Op, bool] = {}
 
     def run(self, inputs: Sequence[Any], dims: Mapping[str, int]) -> list[Any]:
         """The results of `main`.
@@ -86,9 +86,9 @@ class Interpreter:
             return run_host(op.spec.host, reads, _attrs(op), op.loc.nodes)
         if "control" in op.spec.tags:
             return self._control(op, reads, known)
-        if self._is_late(op):
-            assert self._run_late is not None, f"{op} is late"
-            return self._run_late(op, reads)
+        if self._is_deferred(op):
+            assert self._run_deferred is not None, f"{op} is deferred"
+            return self._run_deferred(op, reads)
         if op.spec.composite is not None:
             return self._composite(op, env, known)
         if op.spec.meaning == "kernel":
@@ -103,10 +103,10 @@ class Interpreter:
         f, params = self._te[op]
         return run_te(f, [_read(v, env) for v in params], dims)
 
-    def _is_late(self, op: Op) -> bool:
-        if op not in self._late:
-            self._late[op] = op.name == "late" or (self._run_late is not None and is_late(op))
-        return self._late[op]
+    def _is_deferred(self, op: Op) -> bool:
+        if op not in self._deferred:
+            self._deferred[op] = op.name == "deferred" or (self._run_deferred is not None and is_deferred(op))
+        return self._deferred[op]
 
     def _control(self, op: Op, reads: list[Any], dims: Dims) -> list[Any]:
         a = _attrs(op)

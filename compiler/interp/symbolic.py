@@ -14,7 +14,7 @@ from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import BOOL
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements
 from occ.compiler.ir.te.expr import Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
-from occ.compiler.ir.te.function import Stage, TeFunc
+from occ.compiler.ir.te.function import TeFunc, TeStage
 
 Element = Dim | float | bool | None  # None: not known at compile time
 
@@ -31,7 +31,7 @@ def elements(f: TeFunc, inputs: Sequence[Elements | None]) -> list[Elements | No
     }
     for s in f.stages:
         extents = [n for n in s.shape if isinstance(n, int)]
-        if not isinstance(s, Stage) or len(extents) < len(s.shape) or math.prod(extents) > LARGEST_KNOWN:
+        if not isinstance(s, TeStage) or len(extents) < len(s.shape) or math.prod(extents) > LARGEST_KNOWN:
             sources[s.name] = (s.shape, None)
             continue
         names = [a.name for a in s.axes]

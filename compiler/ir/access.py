@@ -14,7 +14,7 @@ from occ.compiler.ir.dim import symbol
 from occ.compiler.ir.meaning import attributes, typed_operands
 from occ.compiler.ir.op import Op, frozen
 from occ.compiler.ir.te.expr import Index, Load, Reduce
-from occ.compiler.ir.te.function import Builder, Stage, Tensor, position
+from occ.compiler.ir.te.function import Builder, Tensor, TeStage, position
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
@@ -70,7 +70,7 @@ def _read_off(op: Op) -> Access:
     stages = [simplify_stage(s) for s in t.stages]
     if not isinstance(result, Tensor) or not stages or result.name != stages[-1].name:
         return Access()
-    elementwise = result.shape == shape and all(isinstance(s, Stage) and _reads_here(s) for s in stages)
+    elementwise = result.shape == shape and all(isinstance(s, TeStage) and _reads_here(s) for s in stages)
     (x, *more) = [x for x in operands if x is not None]
     return Access(elementwise, None if more or len(stages) != 1 else _permutation(stages[0], x))
 
@@ -81,7 +81,7 @@ def _generic(x: Tensor) -> Tensor:
     return Tensor(x.name, TensorType(x.dtype, dims))
 
 
-def _reads_here(stage: Stage) -> bool:
+def _reads_here(stage: TeStage) -> bool:
     here = position(stage.axes)
     nodes = list(walk(stage.expr))
     if any(isinstance(n, Reduce) for n in nodes):
@@ -90,7 +90,7 @@ def _reads_here(stage: Stage) -> bool:
 
 
 def _permutation(stage: Any, x: Tensor) -> tuple[int, ...] | None:
-    if not isinstance(stage, Stage) or not isinstance(stage.expr, Load) or len(stage.axes) != x.rank:
+    if not isinstance(stage, TeStage) or not isinstance(stage.expr, Load) or len(stage.axes) != x.rank:
         return None
     names = [a.name for a in stage.axes]
     read = [i.name for i in stage.expr.index if isinstance(i, Index)]

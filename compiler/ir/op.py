@@ -45,7 +45,7 @@ class Op:
         operands: values read; None where an optional operand is absent.
         attrs: attributes by name, defaults left out.
         results: values given.
-        regions: nested bodies (`fuse`, `late`).
+        regions: nested bodies (`fuse`, `deferred`).
         loc: the ONNX nodes that the op stands for.
         parent: the region that holds the op.
     """

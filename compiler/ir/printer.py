@@ -164,8 +164,8 @@ def te_text(f: TeFunc, indent: str = "") -> str:
     lines = [f"te {sigil('@', f.name)}[{', '.join(f.dims)}]({params}) -> ({results}) {{"]
     lines += [f"  {stage_text(s, names)}" for s in f.stages]
     lines += [f"  check[{axes_text(c.axes)}] {expr_text(c.cond, names)}, {quote(c.message)}" for c in f.checks]
-    if f.source:
-        lines.append(f"  halide {quote(f.source)}")
+    if f.halide:
+        lines.append(f"  halide {quote(f.halide)}")
     if f.hint:
         lines.append(f"  hint {quote(f.hint)}")
     if f.schedule:

@@ -13,7 +13,7 @@ from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
-Rule = Callable[[Op, "Rewriter"], bool]
+OpRule = Callable[[Op, "Rewriter"], bool]
 _LIMIT = 64  # rewrites of what one op became; two rules that undo each other hit it
 
 
@@ -96,7 +96,7 @@ class Rewriter:
             op.parent.remove(op)
             region.insert(op, before)
 
-    def apply(self, rules: Mapping[str, Sequence[Rule]]) -> int:
+    def apply(self, rules: Mapping[str, Sequence[OpRule]]) -> int:
         """Apply rules, by name of their root op, until none changes anything; gives the number of changes.
 
         Raises:

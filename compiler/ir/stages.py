@@ -10,7 +10,7 @@ from occ.compiler.ir.lowered import plan_problems
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
-from occ.compiler.ir.te.function import Stage as TeStage
+from occ.compiler.ir.te.function import TeStage
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.verify import problems
 
@@ -72,7 +72,7 @@ def _laid_out(m: Module) -> Iterator[str]:
 def _scheduled(m: Module) -> Iterator[str]:
     for op in [op for func in m.funcs.values() for op in func.body.body]:
         if (
-            op.name not in ("call", "view", "join", "late", "foreign")
+            op.name not in ("call", "view", "join", "deferred", "foreign")
             and not op.spec.host
             and "control" not in op.spec.tags
         ):
@@ -84,7 +84,7 @@ def _scheduled(m: Module) -> Iterator[str]:
         for d in f.schedule:
             if d.stage not in names:
                 yield f"te @{f.name} schedules {d.stage}, which it does not have"
-        if (not f.stages and not f.source) or any(not isinstance(s, TeStage) and not s.over for s in f.stages):
+        if (not f.stages and not f.halide) or any(not isinstance(s, TeStage) and not s.over for s in f.stages):
             yield f"te @{f.name} computes nothing"
 
 
@@ -107,7 +107,7 @@ def _lowered(m: Module) -> Iterator[str]:
 
 STAGES: tuple[Stage, ...] = (
     Stage("imported", "every op is known, in its latest opset form; types may be missing", typed=False),
-    Stage("inferred", "every value has a type; what decides a shape is known, or its op is late"),
+    Stage("inferred", "every value has a type; what decides a shape is known, or its op is deferred"),
     Stage("canonical", "no dead, duplicate or empty ops; constants and affine steps folded", _canonical),
     Stage("fused", "ops lie in `fuse` regions or stand alone; each is one kernel to be", _fused),
     Stage("layout", "every value has a physical layout; weights are packed", _laid_out),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.late import has_unknown_rank
+from occ.compiler.ir.deferred import has_unknown_rank
 from occ.compiler.ir.meaning import infer_results
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
@@ -54,7 +54,7 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
             elif value not in visible:
                 yield f"{op_text(op)} reads %{value.name}, which is not defined before it"
         for inner in op.regions:
-            yield from _region(inner, visible, m, types=types and op.name not in ("late", "host"))
+            yield from _region(inner, visible, m, types=types and op.name not in ("deferred", "host"))
         if types and op.name != "yield":
             yield from _types(op)
         visible.update(op.results)
@@ -71,7 +71,7 @@ def _types(op: Op) -> Iterator[str]:
     try:
         inferred = infer_results(op)
     except (Unresolved, Invalid) as e:
-        # Else the op is late, or of a branch that does not fit and is an error only where it is taken.
+        # Else the op is deferred, or of a branch that does not fit and is an error only where it is taken.
         if not any(_is_loose(r) for r in op.results):
             yield f"{op_text(op)}{' is invalid' if isinstance(e, Invalid) else ''}: {e}"
         return

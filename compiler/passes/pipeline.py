@@ -11,10 +11,10 @@ from occ.compiler.diagnostics import error
 from occ.compiler.ir.stages import ORDER
 from occ.compiler.passes.algorithms.round_operands import RoundOperands
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
-from occ.compiler.passes.algorithms.split_transposed_conv import SplitPhases
+from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposedConv
 from occ.compiler.passes.algorithms.use_attention import UseAttention
 from occ.compiler.passes.algorithms.use_block_products import UseBlockProducts
-from occ.compiler.passes.algorithms.use_byte_products import UseDot
+from occ.compiler.passes.algorithms.use_byte_products import UseByteProducts
 from occ.compiler.passes.algorithms.use_strassen import UseStrassen
 from occ.compiler.passes.algorithms.use_winograd import UseWinograd
 from occ.compiler.passes.base import Pass
@@ -81,7 +81,7 @@ def _on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
 
 def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
     """What native targets do to named ops before they fuse them."""
-    defer = Defer(refuse=options.late == "off")
+    defer = Defer(refuse=options.deferred == "off")
     return (
         ApplyRewrites("fused"),
         FusePatterns(),
@@ -93,7 +93,7 @@ def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         Fold(),  # what the bodies of loops compute of constants alone
         Dce(),
         defer,
-        SplitPhases(),
+        SplitTransposedConv(),
     )
 
 
@@ -108,7 +108,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             UseAttention(),
             *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),
             UseBlockProducts(rounded=options.precision == "int8"),
-            UseDot(),
+            UseByteProducts(),
             *((UseStrassen(),) if options.strassen == "on" else ()),
             UseJoins(),
             Fuse(lazy_transpose=True),
@@ -166,11 +166,15 @@ PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
         Infer, ApplyRewrites, Canonicalize, Fold, FoldEmpty, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine,
-        UseBlockWeights, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitPhases, SplitGroups, UseWinograd, UseAttention,
-        RoundOperands, UseBlockProducts, UseDot, UseStrassen, UseJoins, Fuse,
+        UseBlockWeights, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitTransposedConv, SplitGroups, UseWinograd, UseAttention,
+        RoundOperands, UseBlockProducts, UseByteProducts, UseStrassen, UseJoins, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )
 }  # fmt: skip
+
+
+# What passes were called before; a name that is found here is answered with the present one.
+RENAMED = {"rewrite": "apply-rewrites", "split-phases": "split-transposed-conv", "use-dot": "use-byte-products"}
 
 
 def parse_pipeline(text: str, more: Iterable[Pass] = ()) -> list[Pass]:
@@ -184,7 +188,9 @@ def parse_pipeline(text: str, more: Iterable[Pass] = ()) -> list[Pass]:
     for name, options in re.findall(r"([^,{}]+)(?:\{([^}]*)\})?,?", text):
         kind = known.get(name.strip())
         if kind is None:
-            raise error("OCC0602", f"unknown pass `{name.strip()}`", help=f"passes: {', '.join(known)}")
+            now = RENAMED.get(name.strip())
+            remedy = f"it is `{now}` now" if now else f"passes: {', '.join(known)}"
+            raise error("OCC0602", f"unknown pass `{name.strip()}`", help=remedy)
         made.append(kind(**_options(kind, options)))
     return made
 

@@ -207,7 +207,7 @@ class _Planner:
         if routine == "copy":
             return Step("copy", "copy", shown[:cut], shown[cut:])
         attrs = {k: v for k, v in op.attrs.items() if k not in ("routine", "writes")} | _more(op, cut, self.m)
-        kind = routine if routine in ("late", "if", "loop", "scan", "map") else "host"
+        kind = routine if routine in ("deferred", "if", "loop", "scan", "map") else "host"
         return Step(
             kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs), nodes=list(op.loc.nodes),
             binds=self._binds(op.operands[cut:]),
@@ -239,11 +239,11 @@ class _Planner:
 
 
 def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
-    """What steps of control flow and late ops are told beside the attributes of their op."""
+    """What steps of control flow and deferred ops are told beside the attributes of their op."""
     n = op.attrs["n_results"]
     match op.attrs["routine"]:
-        case "late":
-            return {"text": late_text(op)}
+        case "deferred":
+            return {"text": deferred_text(op)}
         case "loop":
             n_carried = cut - 2 - op.attrs["captures"]
             return {"n_carried": n_carried, "empty": [_empty(v) for v in op.operands[cut + n_carried :]]}
@@ -265,7 +265,7 @@ def _empty(value: Value | None) -> np.ndarray:
 
 
 def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
-    """A late op that lies in no region yet, as the text and the operands that `Specialiser` takes."""
+    """A deferred op that lies in no region yet, as the text and the operands that `DeferredCompiler` takes."""
     outer = list(dict.fromkeys(op.inputs))
     given = {v: x for v, x in zip(op.operands, operands, strict=True) if v is not None}
     body = Region([v.type for v in outer], [v.name for v in outer])
@@ -276,13 +276,13 @@ def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
     )  # fmt: skip
     body.insert(copy)
     body.insert(Op("yield", copy.results, {}, ()))
-    return late_text(Op("late", outer, {}, [None] * len(op.results), regions=[body])), [given[v] for v in outer]
+    return deferred_text(Op("deferred", outer, {}, [None] * len(op.results), regions=[body])), [given[v] for v in outer]
 
 
-def late_text(op: Op) -> str:
-    """The op that waits in a `late` region, as a module of its own."""
+def deferred_text(op: Op) -> str:
+    """The op that waits in a `deferred` region, as a module of its own."""
     (region,) = op.regions
-    m = Module("late", "imported", {"main": Func("main", region, [r.name for r in region.yields])})
+    m = Module("deferred", "imported", {"main": Func("main", region, [r.name for r in region.yields])})
     stripped = [*region.args, *(r for inner in region for r in inner.results)]
     types = [v.type for v in stripped]
     for v in stripped:

@@ -10,8 +10,10 @@ from occ.compiler.target.option import Options, option
 
 
 @dataclass(frozen=True)
-class _LateOptions(Options):
-    late: Literal["on", "off"] = option("on", "`off` refuses nodes that would have to be compiled at run time")
+class _DeferredOptions(Options):
+    deferred: Literal["on", "off"] = option(
+        "on", "`off` refuses nodes that would have to be compiled at run time", was="late"
+    )
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class InterpOptions(Options):
 
 
 @dataclass(frozen=True)
-class JitOptions(InterpOptions, _LateOptions):
+class JitOptions(InterpOptions, _DeferredOptions):
     """Options of `cpu-jit`."""
 
 

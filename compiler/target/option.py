@@ -21,7 +21,7 @@ class Option:
     doc: str = ""
 
 
-def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = "") -> Any:
+def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = "", was: str = "") -> Any:
     """A field of `Options` that `-C` sets.
 
     Args:
@@ -29,8 +29,9 @@ def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = 
         doc: what it does.
         choices: what it may be, where its type, a bool or a `Literal`, does not say so.
         key: of `-C`, where that is not the name of the field.
+        was: the key that it had before, which is answered with the present one.
     """
-    return field(default=default, metadata={"doc": doc, "choices": choices, "key": key})
+    return field(default=default, metadata={"doc": doc, "choices": choices, "key": key, "was": was})
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,7 @@ class Options:
         names = self._names()
         for key in given:
             if key not in names:
-                known = ", ".join(f"`{k}`" for k in names) or "none"
-                raise error("OCC0603", f"target `{target}` has no option `{key}`", help=f"options: {known}")
+                raise error("OCC0603", f"target `{target}` has no option `{key}`", help=self._remedy(key))
         table = self.table
         made = replace(self, **{names[key]: _converted(key, table[key], value) for key, value in given.items()})
         made.check()
@@ -77,15 +77,23 @@ class Options:
             CompileError: OCC0603.
         """
 
+    def _remedy(self, key: str) -> str:
+        now = next((new for new, name in self._names().items() if self._metadata(name)["was"] == key), "")
+        return f"it is `{now}` now" if now else f"options: {', '.join(f'`{k}`' for k in self._names()) or 'none'}"
+
     def _names(self) -> dict[str, str]:
         """The fields that are options, by their `-C` keys."""
         return {f.metadata["key"] or f.name: f.name for f in fields(self) if "doc" in f.metadata}
 
     def _option(self, name: str) -> Option:
-        (found,) = (f for f in fields(self) if f.name == name)
+        metadata = self._metadata(name)
         hint = get_type_hints(type(self))[name]
         literal = get_args(hint) if get_origin(hint) is Literal else _BOOLS if hint is bool else ()
-        return Option(getattr(self, name), found.metadata["choices"] or literal, found.metadata["doc"])
+        return Option(getattr(self, name), metadata["choices"] or literal, metadata["doc"])
+
+    def _metadata(self, name: str) -> Mapping[str, Any]:
+        (found,) = (f for f in fields(self) if f.name == name)
+        return found.metadata
 
 
 def _converted(key: str, option: Option, value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import Diagnostic, error, shorten
 from occ.compiler.driver.compilation import Compilation
-from occ.compiler.driver.sessions import late_compiler
+from occ.compiler.driver.sessions import deferred_compiler
 from occ.compiler.ge_simulator.calibrate import Calibrator, Finding
 from occ.runtime.artifact import Artifact
 from occ.runtime.open import open_artifact
@@ -82,7 +82,9 @@ def calibrate(compilation: Compilation, samples: Sequence[Mapping[str, Any]]) ->
     if not samples:
         raise error("OCC0603", "calibration needs at least one sample", help="give the inputs of a typical run")
     artifact, device = compilation.artifact(), Calibrator()
-    with open_artifact(artifact, 1, specialise=late_compiler([compilation.extensions.registry]), device=device) as s:
+    with open_artifact(
+        artifact, 1, run_deferred=deferred_compiler([compilation.extensions.registry]), device=device
+    ) as s:
         for sample in samples:
             s.run(dict(sample))
     findings = [f for part in device.parts for f in part.search(TOLERANCE)]

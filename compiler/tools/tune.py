@@ -140,7 +140,7 @@ class Tuner:
         """
         end = time.perf_counter() + self.seconds
         uses, nodes = _uses(m)
-        functions = [f for name, f in m.te.items() if uses.get(name) and not f.source and not f.hint and f.stages]
+        functions = [f for name, f in m.te.items() if uses.get(name) and not f.halide and not f.hint and f.stages]
         fresh = [f for f in functions if not self._recall(f, uses[f.name], nodes[f.name])]
         if self.seconds > 0 and fresh:
             self._tune(fresh, uses, nodes, end)

@@ -32,7 +32,7 @@ def command(
 
     No speed-up is given where the outputs differ; the exit code then is 5.
     """
-    from occ.compare import PEERS, compare
+    from occ.benchmark import PEERS, compare
     from occ.compiler.driver.sessions import compile_model
     from occ.loading import load
 

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import numpy as np
 
+from occ.benchmark import difference
 from occ.cli import options
 from occ.cli.console import progress
 from occ.cli.inputs import given_inputs
-from occ.compare import difference
 
 
 @click.command("diff")

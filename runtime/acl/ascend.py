@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from occ.runtime.acl import process
 from occ.runtime.acl.arena import Arena
-from occ.runtime.acl.device import Device
+from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.model import Model
 from occ.runtime.acl.options import Options
 from occ.runtime.acl.owner import Owner
@@ -26,7 +26,7 @@ _FORKED = "open it in the child, and start the child by `spawn` if its parent ha
 
 
 class AscendDevice:
-    """What a session has of a device; see `occ.runtime.device.Device`.
+    """What a session has of a device; see `occ.runtime.device.Accelerator`.
 
     Attributes:
         device: shared by the sessions of the process.
@@ -66,7 +66,7 @@ class AscendDevice:
         self._runs, self._forked = 0, True
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Part:
-        """See `Device`.
+        """See `Accelerator`.
 
         Raises:
             RunError: as `PartStore.add`.
@@ -90,7 +90,7 @@ class AscendDevice:
         return max(size, *alike, 0)
 
     def begin(self) -> AscendRun:
-        """See `Device`. Where not all parts fit into memory at once, runs take turns.
+        """See `Accelerator`. Where not all parts fit into memory at once, runs take turns.
 
         Raises:
             RunError: OCC0501 the session is closed, or a parent of this process opened it.
@@ -112,7 +112,7 @@ class AscendDevice:
             self._state.notify_all()
 
     def close(self) -> None:
-        """See `Device`; waits for the runs under way.
+        """See `Accelerator`; waits for the runs under way.
 
         Raises:
             RunError: the driver reports an error, after everything was released.
@@ -126,6 +126,6 @@ class AscendDevice:
         self._owner.close()
 
 
-def _leaving(device: Device, release: Callable[[], None]) -> None:
+def _leaving(device: AclDevice, release: Callable[[], None]) -> None:
     with device.leaving():
         release()

@@ -18,7 +18,7 @@ from occ.runtime.errors import RunError
 _RUNS_ON_DEVICE = 0  # aclrtRunMode: the program runs on the device's own CPU, and all memory is the device's
 
 
-class Device:
+class AclDevice:
     """A device. Calls about it are made inside `with device.current()`, in any thread.
 
     Attributes:

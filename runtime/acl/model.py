@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from occ.runtime.acl.arena import Arena, Block
-from occ.runtime.acl.device import Device
+from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.prototypes import (
     ALL_INPUTS,
@@ -76,7 +76,7 @@ class Model:
         lock: held from before an execution is queued until it is done: AscendCL wants executions of one model in turn.
     """
 
-    def __init__(self, device: Device, arena: Arena, name: str, source: Path | np.ndarray) -> None:
+    def __init__(self, device: AclDevice, arena: Arena, name: str, source: Path | np.ndarray) -> None:
         """Load a model. Called with the device current.
 
         Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from occ.runtime.acl.arena import Arena, Block, OutOfMemory
-from occ.runtime.acl.device import Device
+from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.model import Model, ModelTensor
 from occ.runtime.acl.prototypes import DATA_TYPES
 from occ.runtime.acl.singleop import OperatorModel
@@ -82,7 +82,7 @@ class PartStore:
         swapping: not all parts fit at once, so that parts are unloaded to make room for others.
     """
 
-    def __init__(self, device: Device, arena: Arena) -> None:
+    def __init__(self, device: AclDevice, arena: Arena) -> None:
         self.device, self.arena = device, arena
         self.swapping = False
         self._loaded: list[Part] = []  # least recently used first

@@ -11,7 +11,7 @@ import threading
 import weakref
 
 from occ.runtime.acl import library
-from occ.runtime.acl.device import Device
+from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.library import Acl, AclError
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.statuses import REPEAT_INITIALIZE
@@ -26,7 +26,7 @@ class _Process:
         self.lock = threading.RLock()
         self.acl: Acl | None = None
         self.owner = Owner()
-        self.devices: dict[int, tuple[Device, int]] = {}
+        self.devices: dict[int, tuple[AclDevice, int]] = {}
         self.forked = False
         renew_in_children(self)
 
@@ -60,7 +60,7 @@ def _finalize(acl: Acl) -> None:
 _process = _Process()
 
 
-def acquire(device_id: int) -> Device:
+def acquire(device_id: int) -> AclDevice:
     """A device, shared within the process; `release` it when done.
 
     Raises:
@@ -72,12 +72,12 @@ def acquire(device_id: int) -> Device:
             device, users = _process.devices[device_id]
         else:
             _check_count(acl, device_id)
-            device, users = Device(acl, device_id), 0
+            device, users = AclDevice(acl, device_id), 0
         _process.devices[device_id] = device, users + 1
         return device
 
 
-def release(device: Device) -> None:
+def release(device: AclDevice) -> None:
     """Let go of a device; the last one resets it.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from occ.runtime.acl.device import Device
+from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.owner import Owner
 from occ.runtime.errors import RunError
 
@@ -16,7 +16,7 @@ _PIPE_UTILIZATION = 1  # aclprofAicoreMetrics
 class Profiler:
     """Records everything that the device does while a session is open."""
 
-    def __init__(self, device: Device, folder: str, owner: Owner) -> None:
+    def __init__(self, device: AclDevice, folder: str, owner: Owner) -> None:
         """Prepare to record.
 
         Args:

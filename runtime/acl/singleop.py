@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from occ.runtime.acl.arena import Arena, Block
-from occ.runtime.acl.device import Device
+from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.prototypes import FORMATS, SINGLE_OP_TYPES
 
@@ -35,7 +35,7 @@ class OperatorModel:
     """
 
     def __init__(
-        self, device: Device, arena: Arena, name: str, program: bytes, constants: np.ndarray, compiled: Sequence[np.ndarray]
+        self, device: AclDevice, arena: Arena, name: str, program: bytes, constants: np.ndarray, compiled: Sequence[np.ndarray]
     ) -> None:  # fmt: skip
         """Load the operators. Called with the device current.
 
@@ -89,7 +89,7 @@ class Operator:
     """
 
     def __init__(
-        self, device: Device, owner: Owner, record: Mapping[str, Any], constants: Mapping[int, np.ndarray]
+        self, device: AclDevice, owner: Owner, record: Mapping[str, Any], constants: Mapping[int, np.ndarray]
     ) -> None:
         entry, self.name = record["entry"], str(record["name"])
         self.type, self.reads, self.writes = str(entry["op"]), list(record["reads"]), list(record["writes"])

@@ -10,17 +10,17 @@ import numpy as np
 
 from occ.runtime.errors import RunError
 
-Call = Callable[[str, Sequence[Any]], list[Any]]  # (function, arguments) -> results
+Caller = Callable[[str, Sequence[Any]], list[Any]]  # (function, arguments) -> results
 _FOREVER = np.iinfo(np.int64).max
 
 
-def if_(reads: Sequence[Any], a: SimpleNamespace, call: Call) -> list[Any]:
+def if_(reads: Sequence[Any], a: SimpleNamespace, call: Caller) -> list[Any]:
     """`(cond, *captures)`; runs `then_branch` or `else_branch` on the captures."""
     cond, *captures = reads
     return call(a.then_branch if bool(np.asarray(cond).reshape(())) else a.else_branch, captures)
 
 
-def loop(reads: Sequence[Any], a: SimpleNamespace, call: Call) -> list[Any]:
+def loop(reads: Sequence[Any], a: SimpleNamespace, call: Caller) -> list[Any]:
     """`(M, cond, *carried, *captures)`; the body is `(i, cond, *carried, *captures) -> (cond, *carried, *scanned)`."""
     limit, cond, *rest = reads
     carried, captures = rest[: a.n_carried], rest[a.n_carried :]
@@ -38,7 +38,7 @@ def loop(reads: Sequence[Any], a: SimpleNamespace, call: Call) -> list[Any]:
     return [*carried, *(_stack(v, 0, e) for v, e in zip(scanned, a.empty, strict=True))]
 
 
-def scan(reads: Sequence[Any], a: SimpleNamespace, call: Call) -> list[Any]:
+def scan(reads: Sequence[Any], a: SimpleNamespace, call: Caller) -> list[Any]:
     """`(*states, *sequences, *captures)`; the body is `(*states, *slices, *captures) -> (*states, *scanned)`."""
     n_states = a.n_states
     states, rest = list(reads[:n_states]), reads[n_states:]
@@ -67,7 +67,7 @@ def scan(reads: Sequence[Any], a: SimpleNamespace, call: Call) -> list[Any]:
     return [*states, *outputs]
 
 
-def map_(reads: Sequence[Any], a: SimpleNamespace, call: Call) -> list[Any]:
+def map_(reads: Sequence[Any], a: SimpleNamespace, call: Caller) -> list[Any]:
     """`(sequence, *others, *captures)`: the body on each element; tensors among the others go to every call."""
     inputs, captures = reads[: a.n_inputs], reads[a.n_inputs :]
     (first, *_) = inputs
@@ -88,7 +88,7 @@ def _stack(values: Sequence[Any], axis: int, empty: np.ndarray) -> Any:
     return np.stack(values, axis) if values else empty
 
 
-CONTROL: dict[str, Callable[[Sequence[Any], SimpleNamespace, Call], list[Any]]] = {
+CONTROL: dict[str, Callable[[Sequence[Any], SimpleNamespace, Caller], list[Any]]] = {
     "if": if_,
     "loop": loop,
     "scan": scan,

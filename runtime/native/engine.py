@@ -18,17 +18,17 @@ from occ.runtime.manifest import Constraint, Manifest, Plan, Step
 from occ.runtime.native.control import CONTROL
 from occ.runtime.native.entry import Entry, kernel_error
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
-from occ.runtime.native.frame import Call, Segment, segment_of
+from occ.runtime.native.frame import KernelCall, Segment, segment_of
 from occ.runtime.native.library import Library
 from occ.runtime.native.program import Program
 from occ.runtime.native.workers import Workers
 from occ.runtime.signature import bind_shapes
 
 # Compiles an op now that its operands are there, and runs it: (text of the op, operands) -> results.
-Specialise = Callable[[str, Sequence[Any]], list[Any]]
+RunDeferred = Callable[[str, Sequence[Any]], list[Any]]
 
 
-Observer = Callable[[Call, int, int], None]  # a kernel that ran, from and to nanoseconds of `perf_counter_ns`
+Observer = Callable[[KernelCall, int, int], None]  # a kernel that ran, from and to nanoseconds of `perf_counter_ns`
 
 
 class NativeEngine:
@@ -42,11 +42,11 @@ class NativeEngine:
 
     def __init__(
         self, manifest: Manifest, weights: Sequence[np.ndarray], code: bytes, threads: int,
-        specialise: Specialise | None = None, files: Mapping[str, bytes] | None = None,
+        run_deferred: RunDeferred | None = None, files: Mapping[str, bytes] | None = None,
     ) -> None:  # fmt: skip
         self._foreign = _libraries(manifest, files or {})
         self.manifest, self.threads = manifest, threads
-        self._weights, self._specialise = weights, specialise
+        self._weights, self._run_deferred = weights, run_deferred
         self._library = Library(code, manifest.name) if code else None
         self._workers = Workers(threads)
         self._raised: BaseException | None = None
@@ -148,7 +148,7 @@ class NativeEngine:
         if failed:
             raise kernel_error(segment.calls[failed - 1].step, self._library.message)
 
-    def _run_range(self, call: Call) -> None:
+    def _run_range(self, call: KernelCall) -> None:
         """A kernel that leaves its parallel loop to us; the interpreter lock is free while it runs."""
         code = self._run_tasks(call.address, ctypes.addressof(call.args), call.tasks)
         if code:
@@ -178,8 +178,8 @@ class NativeEngine:
         attrs = self._attrs.get(id(step))
         if attrs is None:
             attrs = self._attrs[id(step)] = decode_attrs(step.attrs)
-        if step.kind == "late":
-            return self._late(step, reads)
+        if step.kind == "deferred":
+            return self._deferred(step, reads)
         if step.kind == "foreign":
             library, arguments = self._foreign[attrs.library], attrs.arguments
             run_foreign(library, step.name, arguments, reads, step.nodes, gives_code=attrs.gives_code)
@@ -188,15 +188,15 @@ class NativeEngine:
             return CONTROL[step.kind](reads, attrs, lambda name, given: self.call(name, given, env))
         return run_host(step.name, reads, attrs, step.nodes)
 
-    def _late(self, step: Step, reads: list[Any]) -> list[Any]:
-        if self._specialise is None:
+    def _deferred(self, step: Step, reads: list[Any]) -> list[Any]:
+        if self._run_deferred is None:
             nodes = ", ".join(step.nodes[:3]) or step.name
             raise RunError(
                 "OCC0507",
                 f"node `{nodes}` has to be compiled for the values of this run, and the compiler is not there",
                 "load the artifact with `occ.load` where occ is installed, or fix the shapes with --shape and build again",
             )
-        return self._specialise(step.attrs["text"], reads)
+        return self._run_deferred(step.attrs["text"], reads)
 
 
 _RANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)

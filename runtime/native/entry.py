@@ -27,7 +27,7 @@ _KEPT_BLOCKS = 8  # idle calls with their memory
 DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION = range(7)
 
 
-class Call(ctypes.Structure):
+class EntryCall(ctypes.Structure):
     """struct occ_call, see docs/native.md."""
 
     _fields_ = (
@@ -95,7 +95,7 @@ class _Block:
         self.inputs = (ctypes.c_void_p * max(1, len(entry.ranks)))()
         self.outputs = (ctypes.c_void_p * max(1, len(entry.dtypes)))()
         self.results = (ctypes.c_int64 * max(1, entry.results))()
-        self.call = Call(
+        self.call = EntryCall(
             abi=ABI, threads=entry.threads, weights=ctypes.addressof(entry.weights),
             inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
             results=ctypes.addressof(self.results), parallel=entry.parallel,
@@ -221,7 +221,7 @@ class Entry:
         self._known[shapes] = made
         return made
 
-    def _failed(self, code: int, call: Call) -> None:
+    def _failed(self, code: int, call: EntryCall) -> None:
         if code not in (KERNEL, CHECK):
             return
         step = self._plans[call.plan].steps[call.step]

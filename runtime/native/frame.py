@@ -19,7 +19,7 @@ from occ.runtime.signature import numpy_dtype
 
 
 @dataclass
-class Call:
+class KernelCall:
     """A kernel of the frame: its address and its argument block.
 
     Attributes:
@@ -39,12 +39,12 @@ class Call:
 class Segment:
     """Kernels in a row, as the C arrays that `occ_run_kernels` takes."""
 
-    calls: list[Call]
+    calls: list[KernelCall]
     addresses: ctypes.Array[ctypes.c_void_p]
     blocks: ctypes.Array[ctypes.c_void_p]
 
 
-def segment_of(calls: list[Call]) -> Segment:
+def segment_of(calls: list[KernelCall]) -> Segment:
     """Kernels as the C arrays that run them in a row."""
     addresses = (ctypes.c_void_p * len(calls))(*(c.address for c in calls))
     blocks = (ctypes.c_void_p * len(calls))(*(ctypes.addressof(c.args) for c in calls))
@@ -134,7 +134,7 @@ class Frame:
 
     def _pieces(self, library: Library | None) -> list[Segment | Step]:
         pieces: list[Segment | Step] = []
-        row: list[Call] = []
+        row: list[KernelCall] = []
         for step in self.plan.steps[self.span.start : self.span.stop]:
             if step.kind == "kernel":
                 assert library is not None
@@ -150,7 +150,7 @@ class Frame:
         """Whether any result has elements; kernels need not expect empty ones."""
         return any(0 not in self.shapes[b] for b in step.writes)
 
-    def _call(self, step: Step, library: Library) -> Call:
+    def _call(self, step: Step, library: Library) -> KernelCall:
         sizes = (ctypes.c_int32 * max(1, len(step.dims)))(*(evaluate(e, self.env) for e in step.dims))
         listed = [ctypes.addressof(self.buffers[b]) for b in step.reads]
         listed += [ctypes.addressof(sizes) + 4 * k for k in range(len(step.dims))]
@@ -159,12 +159,12 @@ class Frame:
         args._sizes = sizes  # pyright: ignore[reportAttributeAccessIssue] - keeps them alive
         tasks = -1 if step.tasks is None else evaluate(step.tasks, self.env)
         traffic = sum(self._bytes(b) for b in (*step.reads, *step.writes))
-        return Call(step, library.address(step.name), args, tasks, traffic, evaluate(step.operations, self.env))
+        return KernelCall(step, library.address(step.name), args, tasks, traffic, evaluate(step.operations, self.env))
 
     def _bytes(self, buffer: int) -> int:
         return math.prod(self.shapes[buffer]) * self.dtypes[buffer].itemsize
 
-    def _segment(self, calls: list[Call]) -> list[Segment]:
+    def _segment(self, calls: list[KernelCall]) -> list[Segment]:
         return [segment_of(calls)] if calls else []
 
     def attach(self, storage: int, value: Any) -> None:

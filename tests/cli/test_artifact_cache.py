@@ -49,7 +49,7 @@ def test_an_unchanged_model_gives_the_same_bytes_and_facts(occ_cli, model, tmp_p
 
 @pytest.mark.parametrize(
     "options",
-    [["-t", "interp"], ["--dim", "n=3"], ["-C", "late=off"], ["--save-stages"], ["--verify"], ["--no-cache"], ["--time-passes"], ["--dir", "-o", "folder"]],
+    [["-t", "interp"], ["--dim", "n=3"], ["-C", "deferred=off"], ["--save-stages"], ["--verify"], ["--no-cache"], ["--time-passes"], ["--dir", "-o", "folder"]],
 )  # fmt: skip
 def test_other_options_build_anew(occ_cli, model, options):
     assert not build(occ_cli, model)

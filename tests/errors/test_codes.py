@@ -136,7 +136,7 @@ def _(s: Scene):
         "-t",
         "cpu-jit",
         "-C",
-        "late=off",
+        "deferred=off",
     ]
 
 
@@ -169,7 +169,7 @@ def _(s: Scene):
         "-t",
         "cpu-jit",
         "-C",
-        "late=off",
+        "deferred=off",
     ]
 
 

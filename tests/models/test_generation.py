@@ -64,7 +64,7 @@ def test_tokens_are_those_of_onnxruntime(exported: Exported, target: str) -> Non
     ours, theirs = occ.compile(exported.path, target), session(exported.path)
     manifest = ours.artifact.manifest
     plans = [manifest.plan, *(f.plan for f in manifest.functions.values())]
-    assert not [s for p in plans for s in p.steps if s.kind == "late"]
+    assert not [s for p in plans for s in p.steps if s.kind == "deferred"]
     prompt = np.random.default_rng(3).integers(0, 8000, (BATCH, PROMPT))
     expected, margins = generate(lambda x: theirs.run(None, dict(x)), exported, prompt)
     got, _ = generate(lambda x: list(ours.run(x).values()), exported, prompt)

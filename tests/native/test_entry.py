@@ -25,7 +25,7 @@ from occ.compiler.codegen_llvm.entry.plan import Slot
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.runtime.dims import evaluate
 from occ.runtime.manifest import DimInfo
-from occ.runtime.native.entry import Call
+from occ.runtime.native.entry import EntryCall
 from occ.runtime.open import open_artifact
 
 RNG = np.random.default_rng(0)
@@ -253,13 +253,13 @@ def test_what_is_alive_together_does_not_overlap_at_any_size(case: tuple[list[Sl
 
 def test_the_structure_is_that_of_the_header(tmp_path: Path):
     """docs/native.md has the C declaration; a compiler's offsets are those of ctypes."""
-    fields = [name for name, _ in Call._fields_]
+    fields = [name for name, _ in EntryCall._fields_]
     lines = "".join(f'printf("%zu ", offsetof(struct occ_call, {f}));' for f in fields)
     text = f"{c_header()}\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{ {lines} return 0; }}"
     (tmp_path / "a.c").write_text(text)
     subprocess.run([compiler(), "-x", "c", "a.c", "-o", "a"], cwd=tmp_path, check=True)
     said = subprocess.run([str(tmp_path / "a")], capture_output=True, text=True, check=True).stdout
-    assert [int(n) for n in said.split()] == [getattr(Call, f).offset for f in fields]
+    assert [int(n) for n in said.split()] == [getattr(EntryCall, f).offset for f in fields]
 
 
 def test_a_c_program_runs_an_artifact(tmp_path: Path):
@@ -291,5 +291,5 @@ def compiler() -> str:
 
 def test_another_version_of_the_interface_is_refused():
     session = occ.compile(mlp(), "cpu-jit")
-    call = Call(abi=99)
+    call = EntryCall(abi=99)
     assert session.engine._library.dll.occ_model_run(ctypes.byref(call)) == 6

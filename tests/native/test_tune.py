@@ -16,7 +16,7 @@ from building import mlp, model_of, reference
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.te.expr import literal
-from occ.compiler.ir.te.function import Stage, TeFunc
+from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.passes.schedule.schedule import scheduled
 from occ.compiler.target.machine import machine_of
 from occ.compiler.tools import tune
@@ -92,7 +92,7 @@ def test_a_kernel_that_computes_something_else_cannot_win() -> None:
     maker = tuner(Compilation(mlp(), Settings("cpu")), 1)
     (f,) = unscheduled(model_of("g (float[500] x) => (float[500] y) { y = Relu(x) }"))
     (s,) = f.stages
-    assert isinstance(s, Stage)
+    assert isinstance(s, TeStage)
     off = replace(f, stages=(replace(s, expr=s.expr + literal(0.001, s.dtype)),))
     right, wrong = (scheduled(g, machine_of()) for g in (f, off.with_name(f"{f.name}_off")))
     code, names = maker.compiled([right, wrong])

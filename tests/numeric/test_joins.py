@@ -133,7 +133,7 @@ PRODUCERS = {
     "a loop": "b, scan = Loop(n, c, z) <body = l (int64 i, bool k, float[3] s) => (bool more, float[3] s2, float[3] s3)"
     " { more = Identity(k)  s2 = Neg(s)  s3 = Abs(s) }>",
     "a view": "w = Reshape(x, square)  r = ReduceMean<keepdims = 1>(w, one)  b = Squeeze(r, one)",
-    "a late op": "b = Slice(z, zero, m)",
+    "a deferred op": "b = Slice(z, zero, m)",
     "strings": "s = Cast<to = 8>(z)  b = Cast<to = 1>(s)",
     "an input": "b = Identity(z)",
     "a constant": "b = Identity(k3)",

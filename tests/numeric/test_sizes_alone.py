@@ -17,8 +17,8 @@ PRODUCERS = {
     "compress": "c = Cast<to = 9>(i)  v = Compress<axis = 1>(x, c)",
     "range": "s = ReduceSum<keepdims = 0>(x)  v = Range(zero, s, one)",
     "boxes": "v = NonMaxSuppression(boxes, scores, three)",
-    "late slice": "v = Slice(x, i1, i2)",
-    "late reshape": "v = Reshape(x, i)",
+    "deferred slice": "v = Slice(x, i1, i2)",
+    "deferred reshape": "v = Reshape(x, i)",
     "second result": "t, u, w, n = Unique(x)  v = Identity(n)",
     "two": "o = NonZero(x)  u = Unique(x)  a = Shape(o)  b = Shape(u)  ab = Concat<axis = 0>(a, b)  c = ReduceMax<keepdims = 0>(ab)"
     "  v = Range(z0, c, step)",

@@ -10,7 +10,7 @@ import pytest
 from building import model_of
 
 import occ
-from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
+from occ.compiler.passes.pipeline import RENAMED, parse_pipeline, pipeline_for
 from occ.compiler.target.registry import OWN, get_target
 
 PASSES = """
@@ -114,7 +114,7 @@ def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
             {"use-block-products"},
         ),
         ("qdq=float", set(), {"use-integers"}),
-        ("late=off", {"defer{refuse=true}"}, {"defer"}),
+        ("deferred=off", {"defer{refuse=true}"}, {"defer"}),
         ("schedule=fallback", {"schedule{fallback=true}"}, {"schedule"}),
     ],
 )
@@ -139,6 +139,15 @@ def test_an_option_that_the_target_has_not_is_named(occ_cli) -> None:
     refused = occ_cli("opt", "-", "--list", "-t", "interp", "-C", "strassen=on")
     assert refused.code == 2
     assert "`interp` has no option `strassen`" in refused.err
+
+
+def test_options_and_passes_that_were_renamed_are_answered_with_their_name(occ_cli, net) -> None:
+    refused = occ_cli("opt", "-", "--list", "-C", "late=off")
+    assert (refused.code, "it is `deferred` now" in refused.err) == (2, True)
+    for old, new in RENAMED.items():
+        refused = occ_cli("opt", net, "-p", old)
+        assert (refused.code, f"it is `{new}` now" in refused.err) == (2, True), old
+        assert [str(p) for p in parse_pipeline(new)] == [new]
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])

@@ -4,12 +4,14 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import occ.plugin
 
 ROOT = Path(__file__).parents[2]
 SURFACE = """
     Artifact Axis Binary Bitcast Build Call Cast CompileError Const Context DType Dim Expr Generated Index LIBRARY Layout Load LowerTe Module Op
-    Options Pass PlanMemory Reduce Rewriter Scatter Select Size Stage Sym Target TeFunc Text Value c_kernel call cast
+    Options Pass PlanMemory Reduce Rewriter Scatter Select Size Sym Target TeFunc TeStage Text Value c_kernel call cast
     clamp equal error extensions fusion halide_kernel in_panels literal manifest maximum minimum not_equal operator option pipelines rebuild
     rewrite stored_weights te_kernel where
 """
@@ -19,6 +21,11 @@ def test_the_surface_is_fixed() -> None:
     """A name that goes away breaks the packages of users: it needs a release that warns before."""
     assert sorted(occ.plugin.__all__) == sorted(SURFACE.split())
     assert all(hasattr(occ.plugin, name) for name in occ.plugin.__all__)
+
+
+def test_a_name_that_changed_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="`TeStage` now"):
+        assert occ.plugin.Stage is occ.plugin.TeStage
 
 
 def test_guides_and_the_plugin_import_the_surface_only() -> None:

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import occ
+from occ.benchmark import compare, difference, measure
 from occ.cli import cli
-from occ.compare import compare, difference, measure
 from occ.runtime.profile import profile
 
 MODEL = """

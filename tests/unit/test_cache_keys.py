@@ -23,7 +23,7 @@ from occ.runtime.manifest import Manifest, Plan
 
 EMPTY = Manifest("m", "cpu", "", [], [], [], [], [], Plan([], [], [], [], []))
 TOOLS = Toolchain("/usr/bin/c++", "c++ 1", Path("/halide"), "21")
-BODY = TeFunc("mine", (), (), (), (), source="y() = 1;")
+BODY = TeFunc("mine", (), (), (), (), halide="y() = 1;")
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_a_kernel_depends_on_what_stands_above_it(monkeypatch):
 
 def test_two_slashes_in_the_body_of_a_user_are_no_comment():
     setup = kernels.Setup.of(TOOLS, "host")
-    one, two = (setup.kernel(replace(BODY, source=f'y() = hash("//{k}");')).key for k in range(2))
+    one, two = (setup.kernel(replace(BODY, halide=f'y() = hash("//{k}");')).key for k in range(2))
     assert one != two
 
 

@@ -15,7 +15,7 @@ from building import mlp, model_of, reference
 
 import occ
 from occ.runtime import threads as threads_module
-from occ.runtime.native.entry import Call
+from occ.runtime.native.entry import EntryCall
 
 MLP = mlp()
 
@@ -86,7 +86,7 @@ def test_an_input_is_not_copied_and_not_changed(entry, monkeypatch):
     seen = []
     if entry == "native":
         run = m.engine._entry._run
-        read = lambda at: Call.from_address(at).inputs
+        read = lambda at: EntryCall.from_address(at).inputs
         m.engine._entry._run = lambda at: (seen.append([ctypes.c_void_p.from_address(read(at)).value]), run(at))[1]
         m(batch(5))  # the first run on inputs of a shape asks for its sizes
         seen.clear()

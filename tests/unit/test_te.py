@@ -16,7 +16,7 @@ from occ.compiler.ir.dim import symbol
 from occ.compiler.ir.module import Module, SymbolInfo
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te import expr as ex
-from occ.compiler.ir.te.function import Builder, Param, Stage, TeFunc
+from occ.compiler.ir.te.function import Builder, Param, TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, simplify
 from occ.compiler.ir.types import TensorType
 
@@ -36,7 +36,7 @@ CONDITION = st.builds(ex.binary, st.sampled_from(ex.COMPARISONS), INDEX, INDEX)
 
 def function(expr: ex.Expr, params: tuple[Param, ...] = (), dims: tuple[str, ...] = ()) -> TeFunc:
     result = Param("out", TensorType(expr.dtype, tuple(a.extent for a in AXES)))
-    return TeFunc("f", dims, params, (Stage("out", AXES, expr),), (result,))
+    return TeFunc("f", dims, params, (TeStage("out", AXES, expr),), (result,))
 
 
 def by_hand(e: ex.Expr, at: dict[str, int]):

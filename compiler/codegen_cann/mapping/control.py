@@ -31,7 +31,7 @@ def _if(e: Emitter, op: Op, cond: Ref, *captures: Ref | None) -> tuple[Ref, ...]
     for func in (e.function(op.attrs["then_branch"]), e.function(op.attrs["else_branch"])):
         child = e.child(func.name, [r.desc for r in given], first_parent_input=1)
         results = child.call(func, child.data)
-        child.give([child.cast(r, d.dtype) for r, d in zip(results, outs, strict=True)])
+        child.set_results([child.cast(r, d.dtype) for r, d in zip(results, outs, strict=True)])
         if [r.desc.shape for r in child.graph.outputs] != [d.shape for d in outs]:
             raise Unsupported("its branches give results of different extents")
         graphs.append(child.graph.name)
@@ -47,9 +47,9 @@ def _while(
     """A While over a state; gives the last one."""
     outs = [Desc(r.dtype, r.shape) for r in start]
     test = e.child(f"{name}.cond", outs)
-    test.give([cond(test, test.data)])
+    test.set_results([cond(test, test.data)])
     step = e.child(f"{name}.body", outs)
-    step.give(body(step, step.data))
+    step.set_results(body(step, step.data))
     if [(r.dtype, r.shape) for r in step.graph.outputs] != [(d.dtype, d.shape) for d in outs]:
         raise Unsupported("what it carries changes its extents")
     made = e.op("While", list(start), out=outs)

@@ -184,7 +184,7 @@ class Emitter:
                 self._emit(self, op)
         return [self.ref(v) for v in func.results]
 
-    def give(self, results: Sequence[Ref]) -> None:
+    def set_results(self, results: Sequence[Ref]) -> None:
         """End a sub-graph with its results."""
         for r in results:
             is_made = r.node.type not in ("Data", "Const")

@@ -22,7 +22,7 @@ from occ.compiler.codegen_llvm.entry.support import Support
 from occ.compiler.codegen_llvm.values import I32, I64, PTR
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Manifest
-from occ.runtime.native.entry import ABI, INPUTS, MEMORY, VERSION, Call
+from occ.runtime.native.entry import ABI, INPUTS, MEMORY, VERSION, EntryCall
 
 _COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
 
@@ -63,20 +63,20 @@ class _Entry:
 
     def emit(self) -> None:
         b, load = self.b, self.support.load
-        self._return_if(b.icmp_signed("!=", load(b, self.call, Call.abi.offset, I32), I32(ABI)), VERSION)
+        self._return_if(b.icmp_signed("!=", load(b, self.call, EntryCall.abi.offset, I32), I32(ABI)), VERSION)
         self._bind()
         self._check()
         self._tell_results()
         given = [i64(self.sizes.of(s)) for s in self.main.symbols]
         needed = b.call(self.emitted.size_fn, given)
-        self.support.store(b, needed, self.call, Call.needed.offset)
-        room = load(b, self.call, Call.capacity.offset, I64)
+        self.support.store(b, needed, self.call, EntryCall.needed.offset)
+        room = load(b, self.call, EntryCall.capacity.offset, I64)
         self._return_if(b.icmp_signed("<", room, needed), MEMORY)
-        pointers = [load(b, self.call, f.offset) for f in (Call.inputs, Call.outputs, Call.memory)]
+        pointers = [load(b, self.call, f.offset) for f in (EntryCall.inputs, EntryCall.outputs, EntryCall.memory)]
         before = None
         if not self.support.ranged:
             enter = self.support.external("occ_enter", ir.FunctionType(I32, [I32]))
-            before = b.call(enter, [load(b, self.call, Call.threads.offset, I32)])
+            before = b.call(enter, [load(b, self.call, EntryCall.threads.offset, I32)])
         code = b.call(self.emitted.fn, [self.call, *pointers, *given])
         if before is not None:
             b.call(self.support.external("occ_leave", ir.FunctionType(ir.VoidType(), [I32])), [before])
@@ -84,7 +84,7 @@ class _Entry:
 
     def _bind(self) -> None:
         """Symbols are extents of inputs."""
-        extents = self.support.load(self.b, self.call, Call.extents.offset)
+        extents = self.support.load(self.b, self.call, EntryCall.extents.offset)
         places = [(k, axis) for k, info in enumerate(self.m.inputs) for axis in range(len(info.shape))]
         self._extents = {p: self.support.load(self.b, extents, 8 * at, I64) for at, p in enumerate(places)}
         self.symbols.update((name, self._extents[p]) for name, p in bound_symbols(self.m).items())
@@ -102,12 +102,12 @@ class _Entry:
             self._return_if(fails, INPUTS, number)
 
     def _tell_results(self) -> None:
-        results = self.support.load(self.b, self.call, Call.results.offset)
+        results = self.support.load(self.b, self.call, EntryCall.results.offset)
         shapes: Sequence[Sequence[DimExpr]] = [self.main.plan.buffers[k].shape for k in self.main.plan.outputs]
         for k, e in enumerate(e for shape in shapes for e in shape):
             self.support.store(self.b, i64(self.sizes.of(e)), results, 8 * k)
 
     def _return_if(self, cond: Any, code: int, detail: int = 0) -> None:
         with self.b.if_then(cond, likely=False):
-            self.support.store(self.b, I32(detail), self.call, Call.detail.offset)
+            self.support.store(self.b, I32(detail), self.call, EntryCall.detail.offset)
             self.b.ret(I32(code))

@@ -23,7 +23,7 @@ from occ.compiler.codegen_llvm.loops import unless_empty
 from occ.compiler.codegen_llvm.values import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.manifest import DimInfo, Step
-from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT, Call
+from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT, EntryCall
 from occ.runtime.signature import numpy_dtype
 
 _CONTROL = {"if": emit_if, "scan": emit_scan}
@@ -113,7 +113,7 @@ class RoutineEmitter:
             return self.slot(self.r.slot_of[storage])
         if s.kind == "weight":
             return self.support.load(
-                self.head, self.support.load(self.head, self.call, Call.weights.offset), 8 * s.index
+                self.head, self.support.load(self.head, self.call, EntryCall.weights.offset), 8 * s.index
             )
         assert s.kind == "input", f"storage {storage} has no memory"
         return self.support.load(self.head, self.inputs, 8 * s.index)
@@ -233,7 +233,7 @@ class RoutineEmitter:
 
     def _finish(self) -> None:
         b, (code, step, detail) = ir.IRBuilder(self.failed), self._reason
-        for value, field in ((I32(self.index), Call.plan), (step, Call.step), (detail, Call.detail)):
+        for value, field in ((I32(self.index), EntryCall.plan), (step, EntryCall.step), (detail, EntryCall.detail)):
             self.support.store(b, value, self.call, field.offset)
         self._code.add_incoming(code, b.block)
         b.branch(self.gone)

@@ -13,7 +13,7 @@ from llvmlite import ir
 from occ.compiler.codegen_llvm.entry.sizes import Size, i64
 from occ.compiler.codegen_llvm.loops import for_loop
 from occ.compiler.codegen_llvm.values import I8, I32, I64, PTR
-from occ.runtime.native.entry import Call
+from occ.runtime.native.entry import EntryCall
 
 _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
 _RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
@@ -103,12 +103,12 @@ class Support:
         fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32]))
         call, kernel, args, tasks = fn.args
         b = ir.IRBuilder(fn.append_basic_block("entry"))
-        threads = self.load(b, call, Call.threads.offset, I32)
-        parallel = self.load(b, call, Call.parallel.offset)
+        threads = self.load(b, call, EntryCall.threads.offset, I32)
+        parallel = self.load(b, call, EntryCall.parallel.offset)
         several = b.and_(b.icmp_signed(">", threads, I32(1)), b.icmp_signed(">", tasks, I32(1)))
         lent = b.icmp_signed("!=", b.ptrtoint(parallel, I64), I64(0))
         with b.if_then(b.and_(several, lent)):
-            context = self.load(b, call, Call.context.offset)
+            context = self.load(b, call, EntryCall.context.offset)
             b.ret(b.call(b.bitcast(parallel, _PARALLEL.as_pointer()), [context, kernel, args, tasks]))
         whole = b.bitcast(kernel, _RANGED.as_pointer())
         b.ret(b.call(whole, [b.bitcast(args, PTR.as_pointer()), I32(0), tasks]))

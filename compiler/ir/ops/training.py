@@ -13,10 +13,10 @@ from occ.compiler.ir.te.expr import Expr, cast, literal, where
 from occ.compiler.ir.te.function import Builder, Tensor
 
 DOMAIN = "ai.onnx.preview.training"
-Rule = Callable[..., Sequence[Expr]]
+UpdateRule = Callable[..., Sequence[Expr]]
 
 
-def _optimizer(name: str, groups: int, rule: Rule) -> OpSpec:
+def _optimizer(name: str, groups: int, rule: UpdateRule) -> OpSpec:
     """The operator whose operands are rate, step and `groups` lists of tensors; results leave out the gradients."""
 
     def body(t: Builder, rate: Tensor, step: Tensor, *xs: Tensor, a: SimpleNamespace) -> tuple[Tensor, ...]:

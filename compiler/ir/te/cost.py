@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.te.expr import Binary, Call, Expr, Load, Reduce, Select
-from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, TeFunc, loads
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads
 from occ.compiler.ir.te.walks import children, walk
 
 _FREE = ("neg", "not", "isnan", "isinf")
@@ -35,7 +35,7 @@ def _at_large(f: TeFunc) -> Iterator[AnyStage]:
     for s in reversed(f.stages):
         if s.name not in read:
             continue
-        if isinstance(s, Stage) and s.name in special and isinstance(s.expr, Select):
+        if isinstance(s, TeStage) and s.name in special and isinstance(s.expr, Select):
             s = replace(s, expr=s.expr.other)
         read |= {n.source for n in loads(*s.exprs)}
         yield s

@@ -1,6 +1,6 @@
 """te functions: stages of expressions over index boxes, and the builder with which operators state their meaning.
 
-A te function is a straight list of stages. A `Stage` computes each element of its box from an expression; a `Scatter`
+A te function is a straight list of stages. A `TeStage` computes each element of its box from an expression; a `Scatter`
 starts from one and then writes at computed positions; a `Check` states what must hold of the inputs at run time.
 """
 
@@ -33,7 +33,7 @@ from occ.compiler.ir.types import TensorType
 
 
 @dataclass(frozen=True)
-class Stage:
+class TeStage:
     """`name[axes] = expr`.
 
     Attributes:
@@ -93,7 +93,7 @@ class Scatter:
         return (self.init, *self.target, self.value)
 
 
-AnyStage = Stage | Scatter
+AnyStage = TeStage | Scatter
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TeFunc:
     results: tuple[Param, ...]
     checks: tuple[Check, ...] = ()
     schedule: tuple[Directive, ...] = ()
-    source: str = ""
+    halide: str = ""
     hint: str = ""
 
     def stage(self, name: str) -> AnyStage:
@@ -144,12 +144,12 @@ class TeFunc:
         return next(s for s in self.stages if s.name == name)
 
     @property
-    def by_role(self) -> dict[str, Stage]:
+    def by_role(self) -> dict[str, TeStage]:
         """The stage of each role; of several the last, which reads the others."""
-        return {s.role: s for s in self.stages if isinstance(s, Stage) and s.role}
+        return {s.role: s for s in self.stages if isinstance(s, TeStage) and s.role}
 
     @property
-    def sources(self) -> dict[str, tuple[Dim, ...]]:
+    def shapes(self) -> dict[str, tuple[Dim, ...]]:
         """Logical shape of everything that can be loaded from: parameters and stages."""
         return {p.name: p.type.dims for p in self.params} | {s.name: s.shape for s in self.stages}
 
@@ -278,7 +278,7 @@ class Builder:
         """
         axes = self.axes(shape)
         expr = wrap(fn(*(Index(a.name) for a in axes)), dtype or I64)
-        return self._add(Stage(self.fresh(name or role or "m"), axes, expr, self.note, role))
+        return self._add(TeStage(self.fresh(name or role or "m"), axes, expr, self.note, role))
 
     def reduce(
         self,
@@ -295,7 +295,7 @@ class Builder:
         body = fn(*(Index(a.name) for a in axes + inner))
         dtype = I64 if kind in ("argmax", "argmin") else body.dtype
         expr = Reduce(kind, inner, body, dtype)
-        return self._add(Stage(self.fresh(name or role or kind), axes, expr, self.note, role))
+        return self._add(TeStage(self.fresh(name or role or kind), axes, expr, self.note, role))
 
     def sum(
         self, shape: Sequence[Dim], over: Sequence[Dim], fn: Callable[..., Expr], *, name: str = "", role: str = ""

@@ -14,8 +14,8 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, Symbol
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Size, binary, literal, wrap
-from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, reduce_axes
-from occ.compiler.ir.te.walks import rewrite, walk
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, reduce_axes
+from occ.compiler.ir.te.walks import transform, walk
 
 _MARK = "'"  # ends the symbol of an axis, so that it cannot be confused with a dim, whose name is a word
 _TO_DIM: dict[str, Any] = {
@@ -115,7 +115,7 @@ def simplify(e: Expr, axes: Mapping[str, Dim]) -> Expr:
             case _:
                 return None
 
-    return rewrite(e, visit)
+    return transform(e, visit)
 
 
 def _shorter(old: Expr, new: Expr) -> Expr:
@@ -153,7 +153,7 @@ def simplify_stage(stage: AnyStage) -> AnyStage:
             target=tuple(simplify(e, inner) for e in stage.target),
             value=simplify(stage.value, inner),
         )
-    assert isinstance(stage, Stage)
+    assert isinstance(stage, TeStage)
     return replace(stage, expr=simplify(stage.expr, axis_symbols((*stage.axes, *reduce_axes(stage.expr)))))
 
 

@@ -26,7 +26,7 @@ Scope = tuple[str, bool, int]  # a stage, whether it is its update, the number o
 
 def schedule_problems(f: TeFunc) -> Iterator[str]:
     """What is wrong with the schedule of a function, directive by directive, with the line where there is one."""
-    if f.source:
+    if f.halide:
         return
     conditions = {0, *(d.few for d in f.schedule)}
     loops: dict[Scope, set[str]] = {(s.name, False, k): {a.name for a in s.axes} for s in f.stages for k in conditions}

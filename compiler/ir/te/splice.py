@@ -9,8 +9,8 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, Sym, substitute
 from occ.compiler.ir.shape import equal_dims
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, Size, wrap
-from occ.compiler.ir.te.function import AnyStage, Builder, Scatter, Stage, TeFunc, Tensor, reduce_axes
-from occ.compiler.ir.te.walks import rewrite
+from occ.compiler.ir.te.function import AnyStage, Builder, Scatter, TeFunc, Tensor, TeStage, reduce_axes
+from occ.compiler.ir.te.walks import transform
 from occ.compiler.ir.types import TensorType
 
 CODE = "OCC0615"
@@ -56,7 +56,7 @@ class _Splice:
                 self._expr(s.value), s.combine, self.t.note,
             )  # fmt: skip
         else:
-            made = Stage(self.t.fresh(s.name), axes, self._expr(s.expr), self.t.note, s.role)
+            made = TeStage(self.t.fresh(s.name), axes, self._expr(s.expr), self.t.note, s.role)
         self.sources[s.name] = made.name
         self.t.stages.append(made)
         return Tensor(made.name, TensorType(made.dtype, made.shape))
@@ -81,7 +81,7 @@ class _Splice:
                 case _:
                     return None
 
-        return rewrite(e, visit)
+        return transform(e, visit)
 
 
 def _bind(f: TeFunc, operands: Sequence[Tensor]) -> dict[str, Dim]:

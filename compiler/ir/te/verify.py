@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.te.expr import Binary, Expr, Load, Reduce, Select
-from occ.compiler.ir.te.function import Stage, TeFunc
+from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.roles import ROLES
 from occ.compiler.ir.te.schedule_check import schedule_problems
 from occ.compiler.ir.te.walks import walk
@@ -18,14 +18,14 @@ def te_problems(f: TeFunc) -> Iterator[str]:
     for s in f.stages:
         for e in s.exprs:
             yield from (f"te @{f.name}: {s.name} {text}" for n in walk(e) if (text := _problem(n, known)))
-        if isinstance(s, Stage) and s.role and s.role not in ROLES:
+        if isinstance(s, TeStage) and s.role and s.role not in ROLES:
             yield f"te @{f.name}: {s.name} has the role {s.role}, which no schedule asks for"
         if s.name in known:
             yield f"te @{f.name}: {s.name} is computed twice"
         known[s.name] = s.dtype, len(s.axes)
     yield from (f"te @{f.name}{text}" for text in schedule_problems(f))
     for r in f.results:
-        if not f.source and known.get(r.name) != (r.type.dtype, r.type.rank):
+        if not f.halide and known.get(r.name) != (r.type.dtype, r.type.rank):
             yield f"te @{f.name}: the result {r.name} is {r.type}, {_text(known.get(r.name))} is computed"
 
 

@@ -101,7 +101,7 @@ def _nodes(e: Expr) -> list[Expr]:
     return made
 
 
-def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
+def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     """Bottom-up replacement: `fn` sees each node with rewritten children and gives its replacement or None."""
     memo: dict[int, Expr] = {}
     for node in walk(e):
@@ -115,4 +115,4 @@ def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
 
 def replace_indices(e: Expr, values: dict[str, Expr]) -> Expr:
     """Substitute axis positions by expressions."""
-    return rewrite(e, lambda n: values.get(n.name) if isinstance(n, Index) else None)
+    return transform(e, lambda n: values.get(n.name) if isinstance(n, Index) else None)

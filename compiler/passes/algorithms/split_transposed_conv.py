@@ -19,14 +19,14 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 
 @dataclass(frozen=True)
-class SplitPhases(Pass):
+class SplitTransposedConv(Pass):
     """Output `s*q + f` of a ConvTranspose of stride `s` is the sum over `t` of `x[q - t] * w[s*t + f]`: for each phase
     `f` a convolution with every s-th tap. All phases together are one Conv with `s` times the channels per axis.
 
-    `%y = ConvTranspose(%x, @w) {strides=[2, 2]}` --> `%c = Conv(%x, @w.phases)  %y = phases(%c) {strides=[2, 2]}`
+    `%y = ConvTranspose(%x, @w) {strides=[2, 2]}` --> `%c = Conv(%x, @w.phases)  %y = interleave(%c) {strides=[2, 2]}`
     """
 
-    name: ClassVar[str] = "split-phases"
+    name: ClassVar[str] = "split-transposed-conv"
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
@@ -36,7 +36,7 @@ class SplitPhases(Pass):
                 rw.replace(op, [_split(op, window, rw)])
                 split += 1
         m.drop_unused_weights()
-        rw.hits["split-phases"] += split
+        rw.hits["split-transposed-conv"] += split
         return finish(rw, ctx, split)
 
 
@@ -67,7 +67,7 @@ def _split(op: Op, win: Window, rw: Rewriter) -> Value:
     conv = b.Conv(x, b.constant(weight), spread, pads=pads, kernel_shape=tuple(taps))
     if phases == 1 and conv.tensor.dims[2:] == win.out and all(n == 0 for n in win.before):
         return conv
-    return b.phases(conv, strides=win.strides, before=tuple(win.before), shape=tuple(win.out))
+    return b.interleave(conv, strides=win.strides, before=tuple(win.before), shape=tuple(win.out))
 
 
 def _phase_weights(w: np.ndarray, taps: list[int], strides: tuple[int, ...]) -> np.ndarray:

@@ -14,7 +14,7 @@ from occ.compiler.ir.ops.own.attend import PLAIN, ZERO_EMPTY, ZERO_NAN
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
-from occ.compiler.passes.fuse.fuse import MAP, Facts
+from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
 from occ.compiler.passes.fuse.outline import outline
 
 KIND = "attention"
@@ -132,7 +132,7 @@ def _chain(x: Value, most: int) -> list[Op] | None:
         return None
     for v in dict.fromkeys(maker.inputs):
         if not isinstance(v, Weight) and v.type == x.type and (rest := _chain(v, most - 1)) is not None:
-            facts = Facts.of(maker)
+            facts = FusionFacts.of(maker)
             return [*rest, maker] if facts.kind == MAP and v in facts.pointwise else None
     return None
 

@@ -10,7 +10,7 @@ import numpy as np
 from occ.compiler.ir.dtype import BF16, F32, I8, U8
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.rewriter import Rewriter, Rule, erase_dead
+from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.round_operands import is_rounded
 from occ.compiler.passes.base import Context, Pass, finish
@@ -134,8 +134,8 @@ def _in_groups(w: np.ndarray, axis: int, some: int) -> np.ndarray:
     return np.ascontiguousarray(np.pad(w, margins).reshape(*w.shape[:axis], -1, some, *w.shape[axis + 1 :]))
 
 
-RULES: dict[str, tuple[Rule, ...]] = {"ConvInteger": (convolution,), "MatMulInteger": (product,)}
-BF16_RULES: dict[str, tuple[Rule, ...]] = {
+RULES: dict[str, tuple[OpRule, ...]] = {"ConvInteger": (convolution,), "MatMulInteger": (product,)}
+BF16_RULES: dict[str, tuple[OpRule, ...]] = {
     "Conv": (rounded_convolution,),
     "MatMul": (rounded_product,),
     "Gemm": (rounded_product,),
@@ -143,7 +143,7 @@ BF16_RULES: dict[str, tuple[Rule, ...]] = {
 
 
 @dataclass(frozen=True)
-class UseDot(Pass):
+class UseByteProducts(Pass):
     """Makes products of codes products of unsigned by signed bytes, four to a lane, and adds what zero points make of them.
 
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
@@ -155,7 +155,7 @@ class UseDot(Pass):
 
     bf16: bool = False  # as if the processor had the instruction
 
-    name: ClassVar[str] = "use-dot"
+    name: ClassVar[str] = "use-byte-products"
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)

@@ -28,7 +28,7 @@ class ApplyRewrites(Pass):
 
     at: str = "canonical"
 
-    name: ClassVar[str] = "rewrite"
+    name: ClassVar[str] = "apply-rewrites"
 
     def run(self, m: Module, ctx: Context) -> bool:
         rules = [r for r in in_order(ctx.rules, ctx.target.name) if isinstance(r, Rewrite) and r.stage == self.at]

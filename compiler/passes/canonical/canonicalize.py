@@ -12,7 +12,7 @@ from occ.compiler.ir.meaning import expand_composite, static_elements
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops import builtin
-from occ.compiler.ir.rewriter import Rewriter, Rule
+from occ.compiler.ir.rewriter import OpRule, Rewriter
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.canonical_rules import ALL
@@ -106,7 +106,7 @@ def expand_legacy(op: Op, rw: Rewriter) -> bool:
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "legacy.Align")
 
-FUNCTIONS: dict[str, tuple[Rule, ...]] = {
+FUNCTIONS: dict[str, tuple[OpRule, ...]] = {
     "Dropout": (dropout,),
     **dict.fromkeys(_VIEWS, (unchanged_shape, view_of_view)),
     **dict.fromkeys(("Expand", "Tile", "Slice", "Concat", "Pad"), (unchanged_shape,)),
@@ -115,9 +115,9 @@ FUNCTIONS: dict[str, tuple[Rule, ...]] = {
 }
 
 
-def table() -> dict[str, list[Rule]]:
+def table() -> dict[str, list[OpRule]]:
     """All rules by the name of the op at which they start: the functions, then the patterns of canonical_rules."""
-    made: dict[str, list[Rule]] = {name: list(rules) for name, rules in FUNCTIONS.items()}
+    made: dict[str, list[OpRule]] = {name: list(rules) for name, rules in FUNCTIONS.items()}
     for name, spec in builtin().items():
         if spec.domain == "legacy" and spec.composite:
             made[name] = [expand_legacy]

@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.access import access
-from occ.compiler.ir.late import is_late
+from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
@@ -53,7 +53,7 @@ class Fold(Pass):
             return False
         if op.spec.body is None or not all(isinstance(v, Weight) for v in op.inputs):
             return False
-        if is_late(op):
+        if is_deferred(op):
             return False
         if not all(isinstance(r.type, TensorType) and r.type.is_static for r in op.results):
             return False

@@ -9,7 +9,7 @@ import numpy as np
 
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.rewriter import Rewriter, Rule
+from occ.compiler.ir.rewriter import OpRule, Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
@@ -110,7 +110,7 @@ def _scaled(w: np.ndarray, factor: np.ndarray, maker: Op, channels: int) -> np.n
             return w * (each.reshape(-1, 1) if maker.a.transB else each)
 
 
-RULES: dict[str, tuple[Rule, ...]] = {
+RULES: dict[str, tuple[OpRule, ...]] = {
     "BatchNormalization": (batch_norm,),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), (scale_or_shift,)),
 }

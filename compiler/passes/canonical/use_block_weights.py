@@ -9,7 +9,7 @@ import numpy as np
 
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.rewriter import Rewriter, Rule, erase_dead
+from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.mapped import release
@@ -98,7 +98,7 @@ def _packed(codes: np.ndarray, bits: int) -> np.ndarray:
     return np.bitwise_or.reduce(shifted, -1).astype(np.uint8)
 
 
-RULES: dict[str, tuple[Rule, ...]] = {"MatMul": (product,), "Gemm": (product,)}
+RULES: dict[str, tuple[OpRule, ...]] = {"MatMul": (product,), "Gemm": (product,)}
 
 
 @dataclass(frozen=True)

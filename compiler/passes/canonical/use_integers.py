@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.rewriter import Rewriter, Rule
+from occ.compiler.ir.rewriter import OpRule, Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.quantised import Codes, alone, bias_codes, codes_of, same_scale, without_cut
@@ -119,7 +119,7 @@ def float_product(op: Op, rw: Rewriter) -> bool:
     return True
 
 
-RULES: dict[str, tuple[Rule, ...]] = {"QuantizeLinear": (there_and_back, product), "MatMul": (float_product,)}
+RULES: dict[str, tuple[OpRule, ...]] = {"QuantizeLinear": (there_and_back, product), "MatMul": (float_product,)}
 
 
 @dataclass(frozen=True)

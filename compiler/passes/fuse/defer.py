@@ -1,4 +1,4 @@
-"""Sets late ops apart."""
+"""Sets deferred ops apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.diagnostics import shorten
-from occ.compiler.ir.late import foreign_types, is_late
+from occ.compiler.ir.deferred import foreign_types, is_deferred
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.rewriter import Rewriter
@@ -18,7 +18,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 class Defer(Pass):
     """Puts every op that waits for its operands into a region of its own, where nothing looks before the run.
 
-    `%y = Reshape(%x, %s)` --> `%y = late(%x, %s) do (%a, %b) { %r = Reshape(%a, %b)  yield %r }`
+    `%y = Reshape(%x, %s)` --> `%y = deferred(%x, %s) do (%a, %b) { %r = Reshape(%a, %b)  yield %r }`
     """
 
     refuse: bool = False  # report such an op instead
@@ -30,7 +30,7 @@ class Defer(Pass):
         deferred = 0
         for func in m.funcs.values():
             for op in func.body.body:
-                if is_late(op):
+                if is_deferred(op):
                     if self.refuse:
                         _refuse(op, ctx)
                         continue
@@ -46,11 +46,11 @@ def _refuse(op: Op, ctx: Context) -> None:
     if foreign := foreign_types(op):
         ctx.sink.error(
             "OCC0302", f"target `{ctx.target.name}` has no kernels for the element type {foreign[0]}", where=where,
-            help="without `-C late=off` the node is interpreted at run time",
+            help="without `-C deferred=off` the node is interpreted at run time",
         )  # fmt: skip
         return
     ctx.sink.error(
-        "OCC0203", f"`{op.name}` has to be compiled at run time, which `-C late=off` forbids", where=where,
+        "OCC0203", f"`{op.name}` has to be compiled at run time, which `-C deferred=off` forbids", where=where,
         notes=[f"`{shorten(v.name, 60)}` is {v.type}" for v in op.inputs[:4]],
         help="give the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
     )  # fmt: skip
@@ -62,12 +62,12 @@ def _defer(op: Op, rw: Rewriter) -> None:
     outer = list(dict.fromkeys(op.inputs))
     body = Region([v.type for v in outer], [v.name for v in outer])
     inside: dict[Value, Value | None] = dict(zip(outer, body.args, strict=True))
-    late = Op(
-        "late", outer, {"op": op.name}, [r.type for r in op.results], result_names=[r.name for r in op.results],
+    deferred = Op(
+        "deferred", outer, {"op": op.name}, [r.type for r in op.results], result_names=[r.name for r in op.results],
         regions=[body], loc=op.loc,
     )  # fmt: skip
-    home.insert(late, op)
-    for old, new in zip(op.results, late.results, strict=True):
+    home.insert(deferred, op)
+    for old, new in zip(op.results, deferred.results, strict=True):
         old.replace_uses(new)
     rw.move([op], body)
     rw.map_operands(op, inside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from occ.compiler.ir.late import is_late
+from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.meaning import expand_composite
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.rewriter import Rewriter
@@ -28,7 +28,7 @@ class Expand(Pass):
             op
             for f in m.funcs.values()
             for op in f.body.body
-            if op.spec.composite is not None and not ctx.target.takes(op.name) and not is_late(op)
+            if op.spec.composite is not None and not ctx.target.takes(op.name) and not is_deferred(op)
         ]:
             for op in composites:
                 rw.replace(op, expand_composite(op, rw.builder(op), op.operands)[: len(op.results)])

@@ -12,7 +12,7 @@ from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
-from occ.compiler.ir.te.function import Scatter, Stage, TeFunc, position
+from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, position
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -39,13 +39,13 @@ class Fuse(Pass):
     name: ClassVar[str] = "fuse"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        known: dict[Hashable, Facts] = {}
+        known: dict[Hashable, FusionFacts] = {}
         rw = Rewriter(m)
         made = sum(self._function(func, known, rw) for func in m.funcs.values())
         ctx.hits["fuse"] += made
         return made > 0
 
-    def _function(self, func: Func, known: dict[Hashable, Facts], rw: Rewriter) -> int:
+    def _function(self, func: Func, known: dict[Hashable, FusionFacts], rw: Rewriter) -> int:
         facts = {op: self._facts(op, known) for op in func.body.body}
         grouping = _Grouping(facts, self.max_ops)
         for kind in (CONTRACTION, REDUCTION, MAP):
@@ -62,20 +62,20 @@ class Fuse(Pass):
                 made += 1
         return made
 
-    def _facts(self, op: Op, known: dict[Hashable, Facts]) -> Facts:
+    def _facts(self, op: Op, known: dict[Hashable, FusionFacts]) -> FusionFacts:
         """The facts of an op; networks repeat themselves, so those of its like are kept."""
         if self.lazy_transpose and access(op).permutation is not None:
-            return Facts(OPAQUE)
+            return FusionFacts(OPAQUE)
         inputs = list(dict.fromkeys(op.inputs))
         key = likeness([op], inputs, op.results)
         if key not in known:
-            known[key] = Facts.of(op)
+            known[key] = FusionFacts.of(op)
         found = known[key]
         return replace(found, pointwise={inputs[k] for k in found.positions})
 
 
 @dataclass
-class Facts:
+class FusionFacts:
     """What fusion needs to know of an op.
 
     Attributes:
@@ -93,7 +93,7 @@ class Facts:
     joins: bool = False
 
     @classmethod
-    def of(cls, op: Op) -> Facts:
+    def of(cls, op: Op) -> FusionFacts:
         if op.spec.body is None or op.regions or "view" in op.spec.tags or len(op.results) != 1 or op.name == "join":
             return cls(OPAQUE)
         if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":
@@ -104,7 +104,7 @@ class Facts:
         f = build_te("probe", [op], inputs, op.results)
         if any(isinstance(s, Scatter) for s in f.stages) or f.checks:
             return cls(OPAQUE)
-        stages = [s for s in f.stages if isinstance(s, Stage)]
+        stages = [s for s in f.stages if isinstance(s, TeStage)]
         nodes = [n for s in stages for n in walk(s.expr)]
         if any(isinstance(n, Reduce) for n in nodes):
             return cls(REDUCTION)
@@ -123,7 +123,7 @@ def _is_join(n: Expr) -> bool:
 
 def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:
     (stage,) = f.stages
-    assert isinstance(stage, Stage)
+    assert isinstance(stage, TeStage)
     here = position(stage.axes)
     elsewhere = {n.source for n in walk(stage.expr) if isinstance(n, Load) and n.index != here}
     shapes = {p.name: p.type.dims for p in f.params}
@@ -135,7 +135,7 @@ def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:
 class _Grouping:
     """Groups under construction: every op in at most one."""
 
-    def __init__(self, facts: dict[Op, Facts], max_ops: int) -> None:
+    def __init__(self, facts: dict[Op, FusionFacts], max_ops: int) -> None:
         self.facts, self.max_ops = facts, max_ops
         self.order = {op: k for k, op in enumerate(facts)}
         self.group_of: dict[Op, list[Op]] = {}

@@ -11,9 +11,9 @@ import numpy as np
 from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
+from occ.compiler.ir.deferred import deferred_types, has_unknown_rank
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.late import has_unknown_rank, late_types
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, infer_results, static_elements
 from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import Op, Region
@@ -99,7 +99,7 @@ class _Inference:
         return "then_branch" if found[0] else "else_branch"
 
     def op(self, op: Op) -> None:
-        if op.name == "late":
+        if op.name == "deferred":
             return
         for inner in op.regions:
             self.region(inner)
@@ -124,11 +124,11 @@ class _Inference:
         if "control" in op.spec.tags:
             return infer_control(self, op)
         if has_unknown_rank(op) and not op.spec.host:
-            return late_types(op)
+            return deferred_types(op)
         try:
             return infer_results(op, self.elements)
         except Unresolved:
-            return late_types(op)
+            return deferred_types(op)
 
     def _settle(self, op: Op, types: Sequence[Type | None]) -> None:
         """Type the results, with a symbol for each extent that the data decide: the one of an earlier inference again."""
@@ -296,9 +296,9 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
 
 
 def _untyped(op: Op) -> Sequence[Type] | None:
-    """Types of unknown rank, which make an op late; None where even the element types are unknown."""
+    """Types of unknown rank, which make an op deferred; None where even the element types are unknown."""
     try:
-        return [TensorType(t.dtype, None) for t in late_types(op)]
+        return [TensorType(t.dtype, None) for t in deferred_types(op)]
     except Invalid:
         return None
 

@@ -58,7 +58,7 @@ class LowerTe(Pass):
 def _is_lowered(op: Op) -> bool:
     """Whether an op stays as it is: it is a call already, or no kernel of the compiler computes it."""
     foreign = op.name == "foreign" and op.attrs["kernel"] != "halide"
-    return foreign or op.name in ("call", "view", "join", "late") or bool(op.spec.host) or "control" in op.spec.tags
+    return foreign or op.name in ("call", "view", "join", "deferred") or bool(op.spec.host) or "control" in op.spec.tags
 
 
 def _check_types(m: Module, ctx: Context) -> None:
@@ -143,7 +143,7 @@ class _Lowering:
         params = tuple(Param(n, v.tensor) for n, v in zip(names, op.inputs, strict=False))
         results = tuple(Param(n, r.tensor) for n, r in zip(names[len(params) :], region.yields, strict=True))
         dims = dims_of(params, (), results, ())
-        f = TeFunc(op.attrs["kind"], dims, params, (), results, source=op.attrs["source"])
+        f = TeFunc(op.attrs["kind"], dims, params, (), results, halide=op.attrs["source"])
         kernel = _Kernel(self._name(f.name, f), tuple(map(symbol, dims)), names[: len(params)], results)
         self._call(op, _Lowered((kernel,), names[len(params) :], ()), dict(zip(names, op.inputs, strict=False)))
 

@@ -132,7 +132,7 @@ def _buffer(name: str, operands: Sequence[Value], like: Value, **attrs: Any) -> 
 
 
 def _routine(op: Op) -> str:
-    """What the runtime knows an op by: a routine of hostops, `late`, or a kind of control flow."""
+    """What the runtime knows an op by: a routine of hostops, `deferred`, or a kind of control flow."""
     return op.spec.host or {"SequenceMap": "map"}.get(op.name, op.name.lower())
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.te.expr import Index, Load, minimum, wrap
-from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import ATTENTION, PEAK
 from occ.compiler.ir.te.schedule import Directive, Scheduler
-from occ.compiler.ir.te.walks import rewrite
-from occ.compiler.passes.schedule.facts import Facts, extent_of, parts_of
+from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.schedule.facts import ScheduleFacts, extent_of, parts_of
 from occ.compiler.passes.schedule.loops import row_tail, tile_size
 
 _BLOCK_BYTES = 96 * 1024  # of the scores of a block of rows; their exponentials take as much again
@@ -36,12 +36,12 @@ def clamped_rows(f: TeFunc) -> TeFunc:
             continue
         k = next(j for j, s in enumerate(stages) if s.name == name)
         s = stages[k]
-        assert isinstance(s, Stage)
+        assert isinstance(s, TeStage)
         stages[k] = replace(s, expr=_clamped(s, source, s.axes[position].name, extent))
     return replace(f, stages=tuple(stages))
 
 
-def _clamped(s: Stage, source: str | None, axis: str, extent: Dim):
+def _clamped(s: TeStage, source: str | None, axis: str, extent: Dim):
     last = wrap(extent - 1)
 
     def clamp(n):
@@ -50,17 +50,17 @@ def _clamped(s: Stage, source: str | None, axis: str, extent: Dim):
         index = tuple(minimum(i, last) if isinstance(i, Index) and i.name == axis else i for i in n.index)
         return Load(n.source, index, n.dtype)
 
-    return rewrite(s.expr, clamp)
+    return transform(s.expr, clamp)
 
 
-def attention(facts: Facts) -> list[Directive] | None:
+def attention(facts: ScheduleFacts) -> list[Directive] | None:
     """The schedule of a function with the stages of `attend_scores` and `attend`; None for any other."""
     parts = parts_of(facts.f, ATTENTION)
     return None if parts is None else _Attention(facts, parts).directives()
 
 
 class _Attention:
-    def __init__(self, facts: Facts, parts: dict[str, Stage]) -> None:
+    def __init__(self, facts: ScheduleFacts, parts: dict[str, TeStage]) -> None:
         self.facts, self.parts = facts, parts
         self.out = parts["out"]
         self.lanes = facts.machine.lanes(32)
@@ -166,7 +166,7 @@ class _Attention:
         made += self._vectors(Scheduler(e.name).compute_at(self.out.name, self.level), e).directives
         whole = self.facts.f.by_role
         for s in self.facts.f.stages:
-            if not isinstance(s, Stage) or s.role not in (ATTENTION["top"], PEAK, ATTENTION["total"]):
+            if not isinstance(s, TeStage) or s.role not in (ATTENTION["top"], PEAK, ATTENTION["total"]):
                 continue
             p = Scheduler(s.name).compute_at(self.out.name, self.level)
             made += p.directives

@@ -9,9 +9,9 @@ from occ.compiler.ir.dim import Dim, ceildiv, is_multiple
 from occ.compiler.ir.dtype import I8, I32, U8
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce, binary, minimum, where, wrap
-from occ.compiler.ir.te.function import Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import Directive, Scheduler
-from occ.compiler.ir.te.walks import rewrite, walk
+from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.target.machine import Machine
 
 # Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
@@ -34,13 +34,13 @@ class Parts:
         steps: the parameter that has what they stand for.
     """
 
-    codes: Stage | None
-    total: Stage
-    whole: Stage | None
-    dot: Stage
-    acc: Stage
-    root: Stage
-    between: tuple[Stage, ...]
+    codes: TeStage | None
+    total: TeStage
+    whole: TeStage | None
+    dot: TeStage
+    acc: TeStage
+    root: TeStage
+    between: tuple[TeStage, ...]
     left: str
     steps: str
 
@@ -50,7 +50,7 @@ class Parts:
         return self.acc.axes[:-2]
 
     @property
-    def made(self) -> tuple[Stage, ...]:
+    def made(self) -> tuple[TeStage, ...]:
         return tuple(
             s for s in (self.codes, self.total, self.whole, self.dot, self.acc, *self.between) if s is not None
         )
@@ -58,10 +58,10 @@ class Parts:
 
 def parts_of(f: TeFunc) -> Parts | None:
     """The stages of a function that is a `block_matmul` and what is done with each of its elements, or None."""
-    stages = {s.name: s for s in f.stages if isinstance(s, Stage)}
+    stages = {s.name: s for s in f.stages if isinstance(s, TeStage)}
     root = f.stages[-1]
     dot = next((s for s in stages.values() if _is_product_of_codes(s)), None)
-    if dot is None or not isinstance(root, Stage) or len(f.results) != 1 or len(stages) != len(f.stages):
+    if dot is None or not isinstance(root, TeStage) or len(f.results) != 1 or len(stages) != len(f.stages):
         return None
     acc = next((s for s in stages.values() if isinstance(s.expr, Reduce) and dot.name in _read(s)), None)
     if acc is None or len(acc.axes) < 2:
@@ -81,11 +81,11 @@ def parts_of(f: TeFunc) -> Parts | None:
     return Parts(stages.get(code.source), total, whole, dot, acc, root, between, left.source, steps)
 
 
-def _read(s: Stage) -> set[str]:
+def _read(s: TeStage) -> set[str]:
     return {n.source for n in loads(s.expr)}
 
 
-def _is_product_of_codes(s: Stage) -> bool:
+def _is_product_of_codes(s: TeStage) -> bool:
     """Whether a stage sums products of unsigned by signed bytes in i32."""
     r = s.expr
     if not isinstance(r, Reduce) or r.dtype != I32 or not isinstance(r.body, Binary) or r.body.op != "mul":
@@ -108,7 +108,7 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | None:
     rows: Dim = parts.rows[-1].extent if parts.rows else 1
     tiles = _tiles(rows, machine)
     variants = [_Variant(f, parts, machine, tile, case) for case, tile in enumerate(tiles)]
-    stages: list[Stage] = [s for v in variants for s in v.stages]
+    stages: list[TeStage] = [s for v in variants for s in v.stages]
     *cases, (expr, _) = [(v.expr, tile) for v, tile in zip(variants, tiles, strict=True)]
     for value, tile in reversed(cases):
         expr = where(binary("le", wrap(rows), wrap(tile)), value, expr)
@@ -144,18 +144,18 @@ class _Variant:
         self.lanes = fixed(parts.acc.axes[-1])
         self.depth = len(parts.rows) - 1  # of the row axis among the axes of a stage
         self.names = {s.name: f"{s.name}{self.mark}" for s in parts.made}
-        packs: list[Stage] = []
+        packs: list[TeStage] = []
         if tile > 1:
             packs = [self._packed(parts.left), self._packed(parts.steps)]
             self.names |= {parts.left: packs[0].name, parts.steps: packs[1].name}
         self.packs = packs
-        self.copies = {s.name: self._copy(s) for s in f.stages if s in parts.made and isinstance(s, Stage)}
+        self.copies = {s.name: self._copy(s) for s in f.stages if s in parts.made and isinstance(s, TeStage)}
         self.stages = [*packs, *self.copies.values()]
-        self.expr = rewrite(parts.root.expr, lambda n: self._read(n, tiled=False))
+        self.expr = transform(parts.root.expr, lambda n: self._read(n, tiled=False))
 
     # stages
 
-    def _packed(self, source: str) -> Stage:
+    def _packed(self, source: str) -> TeStage:
         """A parameter in tiles, `[.., row, *rest]` --> `[.., row//T, block, row%T, *rest]`; rows that a tile lacks are the last row."""
         (dims,) = (p.type.dims for p in self.f.params if p.name == source)
         dtype = next(p.type.dtype for p in self.f.params if p.name == source)
@@ -168,9 +168,9 @@ class _Variant:
         if not is_multiple(row.extent, self.tile):
             here = minimum(here, wrap(row.extent - 1))
         index = tuple(here if a is row else Index(a.name) for a in axes)
-        return Stage(f"{source}{self.mark}", (*axes[:at], t, b, r, *rest), Load(source, index, dtype))
+        return TeStage(f"{source}{self.mark}", (*axes[:at], t, b, r, *rest), Load(source, index, dtype))
 
-    def _copy(self, s: Stage) -> Stage:
+    def _copy(self, s: TeStage) -> TeStage:
         """A stage under its other name; where it has rows these are tiles and rows of a tile."""
         of_blocks = s in (self.parts.total, self.parts.whole)
         tiled = self.tile > 1 and (of_blocks or s in (self.parts.dot, self.parts.acc))
@@ -187,7 +187,7 @@ class _Variant:
         axes = [Axis(renamed[a.name].name, a.extent) for a in s.axes]
         if tiled:
             axes = self._in_tiles(axes, block=of_blocks)
-        return replace(s, name=self.names[s.name], axes=tuple(axes), expr=rewrite(s.expr, visit))
+        return replace(s, name=self.names[s.name], axes=tuple(axes), expr=transform(s.expr, visit))
 
     def _in_tiles(self, axes: list[Axis], *, block: bool) -> list[Axis]:
         at = self.depth
@@ -269,7 +269,7 @@ class _Variant:
         self.level = outer[-1] if outer else no
         return out.directives
 
-    def _pack(self, s: Stage) -> list[Directive]:
+    def _pack(self, s: TeStage) -> list[Directive]:
         p = Scheduler(s.name).compute_root()
         last = s.axes[-1]
         width = min(self.machine.vector_bits // s.dtype.bits, fixed(last))

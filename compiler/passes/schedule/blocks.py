@@ -7,7 +7,7 @@ from math import ceil
 
 from occ.compiler.ir.dim import Dim, evaluate, product, symbols
 from occ.compiler.ir.shape import nominal
-from occ.compiler.ir.te.function import Stage, reduce_axes
+from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.schedule.facts import Contraction, element_bits, extent_of
 
@@ -31,7 +31,7 @@ class Blocks:
     outermost: bool
 
 
-def row_blocks(acc: Stage, c: Contraction, width: int, rows: int, panels: int, hint: Hint) -> Blocks | None:
+def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int, hint: Hint) -> Blocks | None:
     """The blocks of the rows of `acc`, or None where the panels alone will do.
 
     Where all weights stay in L2, a block goes through all panels: its rows are read from memory once, and what it writes

@@ -6,17 +6,17 @@ from math import gcd
 
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce
-from occ.compiler.ir.te.function import AnyStage, Stage
+from occ.compiler.ir.te.function import AnyStage, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import Facts, element_bits, work
+from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks
 
 
-def elementwise(s: AnyStage, facts: Facts) -> Directives | None:
+def elementwise(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     """No reduction: vectors along the innermost axis, the outermost in parallel."""
-    if not isinstance(s, Stage) or facts.reductions(s) or any(isinstance(n, Reduce) for n in walk(s.expr)):
+    if not isinstance(s, TeStage) or facts.reductions(s) or any(isinstance(n, Reduce) for n in walk(s.expr)):
         return None
     out = Scheduler(s.name)
     if not s.axes:
@@ -38,7 +38,7 @@ def elementwise(s: AnyStage, facts: Facts) -> Directives | None:
     return out.directives
 
 
-def _pieces(s: Stage) -> int:
+def _pieces(s: TeStage) -> int:
     """Length of the pieces of the last axis between the places where the expression changes (Concat), or 0."""
     last = s.axes[-1]
     marks = [
@@ -52,7 +52,7 @@ def _pieces(s: Stage) -> int:
     return piece if piece >= 8 and last.extent // piece <= 32 else 0
 
 
-def _in_pieces(out: Scheduler, s: Stage, piece: int, facts: Facts) -> Directives:
+def _in_pieces(out: Scheduler, s: TeStage, piece: int, facts: ScheduleFacts) -> Directives:
     """One piece after the other, unrolled: in each of them it is known where the elements come from."""
     *outer, last = (a.name for a in s.axes)
     out.split(last, f"{last}o", f"{last}i", piece)
@@ -63,21 +63,21 @@ def _in_pieces(out: Scheduler, s: Stage, piece: int, facts: Facts) -> Directives
     return out.directives
 
 
-def _across(s: Stage, facts: Facts) -> str:
+def _across(s: TeStage, facts: ScheduleFacts) -> str:
     """The axis along which a load is contiguous that is not along the last one (a transposition), or nothing."""
     symbols = axis_symbols(s.axes)
     for n in walk(s.expr):
         if not isinstance(n, Load) or n.source not in {p.name for p in facts.f.params}:
             continue
-        if step(n, s.axes[-1].name, symbols, facts.f.sources) in (0, 1, None):
+        if step(n, s.axes[-1].name, symbols, facts.f.shapes) in (0, 1, None):
             continue
         for a in s.axes[:-1]:
-            if step(n, a.name, symbols, facts.f.sources) == 1 and nominal(a.extent) >= 16:
+            if step(n, a.name, symbols, facts.f.shapes) == 1 and nominal(a.extent) >= 16:
                 return a.name
     return ""
 
 
-def _in_squares(out: Scheduler, s: Stage, across: str, facts: Facts) -> Directives:
+def _in_squares(out: Scheduler, s: TeStage, across: str, facts: ScheduleFacts) -> Directives:
     """Squares of a cache line by a cache line, so that what is read across stays in cache until it is used up."""
     sizes = {a.name: a.extent for a in s.axes}
     last = s.axes[-1].name
@@ -94,7 +94,7 @@ def _in_squares(out: Scheduler, s: Stage, across: str, facts: Facts) -> Directiv
     return out.directives
 
 
-def vectorise(out: Scheduler, s: Stage, facts: Facts, *, outer: int) -> None:
+def vectorise(out: Scheduler, s: TeStage, facts: ScheduleFacts, *, outer: int) -> None:
     """Vectors along the last axis, if it is not one of the `outer` first and long enough."""
     if len(s.axes) <= outer:
         return

@@ -9,7 +9,7 @@ from functools import cached_property
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Binary, Cast, Expr, Index, Load, Reduce
-from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Hint
@@ -23,7 +23,7 @@ FEW = 2  # rows of a product up to which one at a time takes less than a tile of
 
 
 @dataclass
-class Facts:
+class ScheduleFacts:
     """One te function under scheduling.
 
     Attributes:
@@ -52,7 +52,9 @@ class Facts:
     def _apart(self, kept: set[str]) -> set[str]:
         """Stages that may be computed into memory beside those `kept`: no reductions, and each of those has one home."""
         sums = [
-            s.name for s in self.f.stages if isinstance(s, Stage) and isinstance(s.expr, Reduce) and s.name not in kept
+            s.name
+            for s in self.f.stages
+            if isinstance(s, TeStage) and isinstance(s.expr, Reduce) and s.name not in kept
         ]
         apart = {s.name for s in self.f.stages} - kept - {*sums}
         while several := {
@@ -73,24 +75,24 @@ class Facts:
     def stage(self, name: str) -> AnyStage | None:
         return next((s for s in self.f.stages if s.name == name), None)
 
-    def inlined_into(self, root: AnyStage) -> list[Stage]:
+    def inlined_into(self, root: AnyStage) -> list[TeStage]:
         """Stages without memory of their own that a root reads, directly or through others."""
-        found: dict[str, Stage] = {}
+        found: dict[str, TeStage] = {}
         todo = [n.source for e in root.exprs for n in walk(e) if isinstance(n, Load)]
         while todo:
             name = todo.pop()
             s = self.stage(name)
-            if isinstance(s, Stage) and name not in self.root_names and name not in found:
+            if isinstance(s, TeStage) and name not in self.root_names and name not in found:
                 found[name] = s
                 todo += [n.source for n in walk(s.expr) if isinstance(n, Load)]
         return list(found.values())
 
-    def reductions(self, root: AnyStage) -> list[Stage]:
+    def reductions(self, root: AnyStage) -> list[TeStage]:
         """The reducing stages among those."""
         return [s for s in self.inlined_into(root) if isinstance(s.expr, Reduce) and s.expr.kind in COMBINE]
 
 
-def parts_of(f: TeFunc, roles: Mapping[str, str]) -> dict[str, Stage] | None:
+def parts_of(f: TeFunc, roles: Mapping[str, str]) -> dict[str, TeStage] | None:
     """The stages of a method by the parts that they are of it; None if a part is missing.
 
     Args:
@@ -149,7 +151,7 @@ class Contraction:
         return replace(self, tile=outer[-1] if outer else "", outer=(*outer[:-1], tile) if tile else ())
 
 
-def contraction(s: Stage, f: TeFunc) -> Contraction | None:
+def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
     """The contraction that a stage is, or None."""
     r = s.expr
     if (
@@ -175,7 +177,7 @@ def _bare(e: Expr) -> Load | None:
     return inner if isinstance(inner, Load) else None
 
 
-def _roles(s: Stage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
+def _roles(s: TeStage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     in_a, in_b = ({n.name for i in x.index for n in walk(i) if isinstance(n, Index)} for x in (a, b))
     mine = [ax.name for ax in s.axes]
     only_b = [n for n in mine if n in in_b and n not in in_a]
@@ -193,7 +195,7 @@ def _roles(s: Stage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
         dot = next((n.name for n in walk(b.index[four]) if isinstance(n, Index)), "") if four is not None else ""
     else:
         symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
-        lanes = next((n for n in only_b if step(b, n, symbols, f.sources) == 1), "")
+        lanes = next((n for n in only_b if step(b, n, symbols, f.shapes) == 1), "")
         if not lanes:
             return None
     only_a = [n for n in mine if n in in_a and n not in in_b]
@@ -203,7 +205,7 @@ def _roles(s: Stage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     return Contraction(lanes, tile, tuple(only_a[:-1]), batch, panel, a, b, order, dot)
 
 
-def _reduction_order(s: Stage, b: Load, param: Param | None) -> tuple[str, ...]:
+def _reduction_order(s: TeStage, b: Load, param: Param | None) -> tuple[str, ...]:
     """Reduced axes from the innermost out, in the order in which `B` has them in memory."""
     order = param.type.layout.order if param is not None else ()
     dims = order or range(len(b.index))
@@ -218,7 +220,7 @@ def extent_of(s: AnyStage, axis: str) -> Dim:
     return next(a.extent for a in (*s.axes, *inner) if a.name == axis)
 
 
-def work(s: AnyStage, facts: Facts) -> int:
+def work(s: AnyStage, facts: ScheduleFacts) -> int:
     """Operations that computing a stage takes, roughly, with what is inlined into it; symbolic dims at typical values."""
     if facts.hint.parallel is False:
         return 0  # not worth a second thread
@@ -226,6 +228,6 @@ def work(s: AnyStage, facts: Facts) -> int:
     total = sum(len(list(walk(e))) for e in s.exprs)
     for inner in facts.inlined_into(s):
         total += len(list(walk(inner.expr))) * nominal(product(a.extent for a in reduce_axes(inner.expr)))
-    if isinstance(s, Stage):
+    if isinstance(s, TeStage):
         total *= nominal(product(a.extent for a in reduce_axes(s.expr)))
     return max(size * max(total, 1), SERIAL if facts.hint.parallel else 0)

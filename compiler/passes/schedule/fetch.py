@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from math import prod
 
-from occ.compiler.ir.te.function import Stage
+from occ.compiler.ir.te.function import TeStage
 from occ.compiler.ir.te.schedule import Scheduler
-from occ.compiler.passes.schedule.facts import Facts
+from occ.compiler.passes.schedule.facts import ScheduleFacts
 from occ.compiler.passes.schedule.loops import Directives
 
 _STREAMED = 1 << 18  # bytes of a constant that is not in a core's cache any more when the next run begins
 _LINE = 64  # bytes
 
 
-def fetch_ahead(acc: Stage, source: str, panel_axes: int, facts: Facts) -> Directives:
+def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts) -> Directives:
     """Fetches a packed constant ahead, panel by panel.
 
     A panel is used for all tiles of rows, and the first of them would wait for it: the fetching that processors do on their

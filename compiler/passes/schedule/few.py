@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from occ.compiler.ir.dim import lower
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, where, wrap
-from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.schedule import Directive
-from occ.compiler.ir.te.walks import rewrite
-from occ.compiler.passes.schedule.facts import FEW, Facts, contraction, extent_of
+from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.schedule.facts import FEW, ScheduleFacts, contraction, extent_of
 from occ.compiler.passes.schedule.rules import packed_contraction
 from occ.compiler.target.machine import Machine
 
@@ -28,17 +28,17 @@ def few_rows(f: TeFunc, machine: Machine) -> TeFunc:
     """
     for s in f.stages:
         acc = _guarded_product(s, f)
-        if acc is not None and isinstance(s, Stage):
+        if acc is not None and isinstance(s, TeStage):
             return _with_few(f, s, acc, machine)
     return f
 
 
-def _guarded_product(s: AnyStage, f: TeFunc) -> Stage | None:
+def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
     """The product that is computed in the loops of `s` in tiles of rows with a guarded tail."""
     inside = {d.stage for d in f.schedule if d.call == "compute_at" and d.args[0] == s.name}
     bounded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
     for acc in f.stages:
-        if acc.name not in inside or not isinstance(acc, Stage) or acc.role == CONV:
+        if acc.name not in inside or not isinstance(acc, TeStage) or acc.role == CONV:
             continue  # images have more positions than a few
         found = contraction(acc, f)
         if found is None or (acc.name, found.tile) not in bounded:
@@ -49,7 +49,7 @@ def _guarded_product(s: AnyStage, f: TeFunc) -> Stage | None:
     return None
 
 
-def _with_few(f: TeFunc, s: Stage, acc: Stage, machine: Machine) -> TeFunc:
+def _with_few(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
     found = contraction(acc, f)
     assert found is not None, "it has a tile"
     between = _between(f, s, acc)
@@ -57,7 +57,7 @@ def _with_few(f: TeFunc, s: Stage, acc: Stage, machine: Machine) -> TeFunc:
     again = replace(s, expr=_reading(s.expr, set(copies)))
     stages = [again if x is s else copies.get(x.name, x) for x in f.stages]
     alone = replace(f, stages=tuple(stages), schedule=())
-    made = packed_contraction(again, Facts(alone, machine, few=True))
+    made = packed_contraction(again, ScheduleFacts(alone, machine, few=True))
     if made is None:
         return f
     mine = [replace(d, few=1) if d.stage == s.name else d for d in made]
@@ -68,19 +68,19 @@ def _with_few(f: TeFunc, s: Stage, acc: Stage, machine: Machine) -> TeFunc:
     return replace(f, stages=tuple(merged), schedule=(Directive(s.name, "specialize"), *mine, *f.schedule))
 
 
-def _between(f: TeFunc, s: Stage, acc: Stage) -> list[Stage]:
+def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:
     """The product and the stages without memory through which `s` reads it."""
     stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
     found = {acc.name: acc}
     for x in f.stages:
-        if x is s or x.name in stored or not isinstance(x, Stage):
+        if x is s or x.name in stored or not isinstance(x, TeStage):
             continue
         if any(n.source in found for n in loads(x.expr)):
             found[x.name] = x
     return list(found.values())
 
 
-def _copy(s: Stage, names: set[str]) -> Stage:
+def _copy(s: TeStage, names: set[str]) -> TeStage:
     """A stage under another name, with axes of its own, reading others of `names` under their other names."""
     inner = {a.name: f"{a.name}f" for a in reduce_axes(s.expr)}
     outer = {a.name: f"{a.name}f" for a in s.axes}
@@ -93,10 +93,10 @@ def _copy(s: Stage, names: set[str]) -> Stage:
         return None
 
     axes = tuple(Axis(outer[a.name], a.extent) for a in s.axes)
-    return replace(s, name=f"{s.name}few", axes=axes, expr=_reading(rewrite(s.expr, rename), names))
+    return replace(s, name=f"{s.name}few", axes=axes, expr=_reading(transform(s.expr, rename), names))
 
 
 def _reading(e: Expr, names: set[str]) -> Expr:
-    return rewrite(
+    return transform(
         e, lambda n: Load(f"{n.source}few", n.index, n.dtype) if isinstance(n, Load) and n.source in names else None
     )

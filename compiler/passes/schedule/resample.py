@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.te.function import AnyStage, Stage
+from occ.compiler.ir.te.function import AnyStage, TeStage
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.passes.schedule.elementwise import vectorise
-from occ.compiler.passes.schedule.facts import Facts, work
+from occ.compiler.passes.schedule.facts import ScheduleFacts, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
 from occ.compiler.passes.te.sampled import sampled_rows
 
 
-def resample(s: AnyStage, facts: Facts) -> Directives | None:
+def resample(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     """A row of what is sampled is computed, contiguous and in L1, then vectors gather from it.
 
     Linear by 2 of 256 planes of 64x64: 5.6 ms with the rows inlined, four elements gathered for each, and 2.5 ms so.
     """
-    rows = [r for r in facts.roots if isinstance(r, Stage) and sampled_rows(facts.f).get(r.name) == s.name]
-    if not rows or not isinstance(s, Stage) or facts.reductions(s):
+    rows = [r for r in facts.roots if isinstance(r, TeStage) and sampled_rows(facts.f).get(r.name) == s.name]
+    if not rows or not isinstance(s, TeStage) or facts.reductions(s):
         return None
     out = Scheduler(s.name)
     vectorise(out, s, facts, outer=0)

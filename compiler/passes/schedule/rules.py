@@ -12,28 +12,36 @@ from math import prod
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Const, Index, Load, Reduce, Select
-from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.blocks import row_blocks
 from occ.compiler.passes.schedule.elementwise import elementwise, vectorise
-from occ.compiler.passes.schedule.facts import FEW, Contraction, Facts, contraction, element_bits, extent_of, work
+from occ.compiler.passes.schedule.facts import (
+    FEW,
+    Contraction,
+    ScheduleFacts,
+    contraction,
+    element_bits,
+    extent_of,
+    work,
+)
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.resample import resample
 
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
 
-Rule = Callable[[AnyStage, Facts], Directives | None]
+ScheduleRule = Callable[[AnyStage, ScheduleFacts], Directives | None]
 
 
-def packed_contraction(s: AnyStage, facts: Facts) -> Directives | None:
+def packed_contraction(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     """Sums of products with lanes along a contiguous axis of `B`: a tile of rows by vectors stays in registers, `A` is
     broadcast. 97-100 % of peak on packed panels; a tile wants about 14 accumulators, and 28 spill.
     """
-    if not isinstance(s, Stage):
+    if not isinstance(s, TeStage):
         return None
     sums = facts.reductions(s)
     found = contraction(sums[0], facts.f) if len(sums) == 1 else None
@@ -83,12 +91,19 @@ def _unrolled(extent: Dim, wanted: int) -> int:
     return extent if extent <= 8 else max(k for k in range(1, 9) if extent % k == 0)
 
 
-def _same_axes(s: Stage, acc: Stage) -> bool:
+def _same_axes(s: TeStage, acc: TeStage) -> bool:
     return len(s.axes) == len(acc.axes) and all(a.extent == b.extent for a, b in zip(s.axes, acc.axes, strict=True))
 
 
 def _tile(
-    s: Stage, acc: Stage, c: Contraction, here: dict[str, str], width: int, lanes: int, rows: int, facts: Facts
+    s: TeStage,
+    acc: TeStage,
+    c: Contraction,
+    here: dict[str, str],
+    width: int,
+    lanes: int,
+    rows: int,
+    facts: ScheduleFacts,
 ) -> Directives:
     n, m = here[c.lanes], here.get(c.tile, "")
     size = extent_of(acc, c.lanes)
@@ -137,7 +152,7 @@ def _tile(
     return [*out.directives, *start.directives, *update, *fetch]
 
 
-def _update(acc: Stage, c: Contraction, lanes: int, rest: list[str], facts: Facts) -> Directives:
+def _update(acc: TeStage, c: Contraction, lanes: int, rest: list[str], facts: ScheduleFacts) -> Directives:
     """The loops in which a tile is summed up; `rest` are the axes beside its rows and vectors."""
     n = c.lanes
     update = Scheduler(acc.name, update=True)
@@ -155,7 +170,7 @@ def _update(acc: Stage, c: Contraction, lanes: int, rest: list[str], facts: Fact
     return update.directives
 
 
-def _cost(s: Stage, acc: Stage, c: Contraction, facts: Facts) -> int:
+def _cost(s: TeStage, acc: TeStage, c: Contraction, facts: ScheduleFacts) -> int:
     """Operations, for `parallel`: vectors are through with a small product before a second thread has begun."""
     products = nominal(product(acc.shape)) * nominal(product(a.extent for a in reduce_axes(acc.expr)))
     if facts.few:
@@ -163,21 +178,21 @@ def _cost(s: Stage, acc: Stage, c: Contraction, facts: Facts) -> int:
     return 0 if products < _SMALL and facts.hint.parallel is None else work(s, facts)
 
 
-def _count(s: Stage, c: Contraction, loop: str, here: dict[str, str], width: int) -> int:
+def _count(s: TeStage, c: Contraction, loop: str, here: dict[str, str], width: int) -> int:
     """Iterations of a loop over an axis of the result, whose lanes and rows are split by `width`; 0 if not known."""
     axis = here[c.lanes] if loop == f"{here[c.lanes]}o" else loop
     split = width if axis in (here[c.lanes], here.get(c.tile, "")) else 1
     return tasks(extent_of(s, axis), split)
 
 
-def window(s: AnyStage, facts: Facts) -> Directives | None:
+def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     """Other reductions with lanes along the innermost axis of the result: depthwise convolutions, pools, column sums.
 
     A few neighbours along the axis before share the taps that they load. Whether those lie beyond a border is tested once
     for all of them: depthwise convolutions are 1.4 to 2.4 times as fast as with a padded copy. Where there are no
     neighbours, or vectors lie across the border, it is added a few rows at a time, while they are in cache.
     """
-    if not isinstance(s, Stage) or not s.axes:
+    if not isinstance(s, TeStage) or not s.axes:
         return None
     sums = facts.reductions(s)
     if not sums or any(not _same_axes(s, r) for r in sums):
@@ -226,31 +241,31 @@ def window(s: AnyStage, facts: Facts) -> Directives | None:
     return made
 
 
-def _neighbours(s: Stage, facts: Facts) -> int:
+def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
     """How many elements along the axis before the last are computed at once."""
     extent = s.axes[-2].extent
     most = max(facts.machine.registers // 4, 2)
     return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) else 1
 
 
-def _is_border(p: AnyStage, s: Stage, sums: list[Stage], facts: Facts) -> bool:
+def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> bool:
     """Whether a stage in memory only prepares the input of a window: same axes, read by its reductions alone."""
     readers = [r for r in facts.f.stages if any(ld.source == p.name for e in r.exprs for ld in loads(e))]
     results = {r.name for r in facts.f.results}
-    plain = isinstance(p, Stage) and not any(isinstance(n, Reduce) for n in walk(p.expr))
+    plain = isinstance(p, TeStage) and not any(isinstance(n, Reduce) for n in walk(p.expr))
     return plain and p.name not in results and len(p.axes) == len(s.axes) and all(r in sums for r in readers)
 
 
 def _is_outside_vectors(p: AnyStage) -> bool:
     """Whether a border tests nothing along the last axis, and only passes on what it reads."""
-    if not isinstance(p, Stage) or not isinstance(p.expr, Select):
+    if not isinstance(p, TeStage) or not isinstance(p.expr, Select):
         return False
     tested = {n.name for n in walk(p.expr.cond) if isinstance(n, Index)}
     plain = isinstance(p.expr.then, Load) and isinstance(p.expr.other, Const)
     return plain and p.axes[-1].name not in tested and not any(isinstance(n, Load) for n in walk(p.expr.cond))
 
 
-def _border(p: AnyStage, root: str, level: str, facts: Facts) -> Directives:
+def _border(p: AnyStage, root: str, level: str, facts: ScheduleFacts) -> Directives:
     made = Scheduler(p.name).compute_at(root, level)
     last = p.axes[-1]
     lanes = facts.machine.lanes(element_bits(p), last.extent)
@@ -259,7 +274,7 @@ def _border(p: AnyStage, root: str, level: str, facts: Facts) -> Directives:
     return made.directives
 
 
-def _taps(r: Stage, root: str, level: str, lanes: int, tile: int, *, small: bool) -> Directives:
+def _taps(r: TeStage, root: str, level: str, lanes: int, tile: int, *, small: bool) -> Directives:
     """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
     axis = r.axes[-1].name
     start = Scheduler(r.name).compute_at(root, level).vectorize(axis, lanes)
@@ -277,23 +292,23 @@ def _taps(r: Stage, root: str, level: str, lanes: int, tile: int, *, small: bool
     return [*start.directives, *update.directives]
 
 
-def _contiguous(r: Stage, axis: str, facts: Facts) -> bool:
+def _contiguous(r: TeStage, axis: str, facts: ScheduleFacts) -> bool:
     """Whether every load of a reduction moves by at most a few elements along an axis."""
     symbols = axis_symbols((*r.axes, *reduce_axes(r.expr)))
-    steps = [step(n, axis, symbols, facts.f.sources) for n in walk(r.expr) if isinstance(n, Load)]
+    steps = [step(n, axis, symbols, facts.f.shapes) for n in walk(r.expr) if isinstance(n, Load)]
     return all(isinstance(d, int) and abs(d) <= 4 for d in steps)
 
 
-def rows(s: AnyStage, facts: Facts) -> Directives | None:
+def rows(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     """Several stages over the same rows (softmax, layer normalisation): all are computed row by row, in cache."""
-    if not isinstance(s, Stage) or s is not facts.roots[-1] or len(facts.f.results) != 1:
+    if not isinstance(s, TeStage) or s is not facts.roots[-1] or len(facts.f.results) != 1:
         return None
     others = [
         r
         for r in facts.f.stages
         if r is not s and (r.name in facts.root_names or isinstance(getattr(r, "expr", None), Reduce))
     ]
-    if all(isinstance(r, Stage) and _same_axes(s, r) for r in others) and len(others) < 2:
+    if all(isinstance(r, TeStage) and _same_axes(s, r) for r in others) and len(others) < 2:
         return None  # one reduction and what is done with it: the rules for those do better
     if _is_product(others, facts):
         return None
@@ -309,19 +324,19 @@ def rows(s: AnyStage, facts: Facts) -> Directives | None:
         level = fused.get(level, level)
     made = list(out.directives)
     for r in others:
-        assert isinstance(r, Stage)
+        assert isinstance(r, TeStage)
         made += _inside(r, s.name, level, facts, depth)
     return made
 
 
-def _is_product(others: list[AnyStage], facts: Facts) -> bool:
+def _is_product(others: list[AnyStage], facts: ScheduleFacts) -> bool:
     """Whether the stages are a contraction and what it broadcasts, which is computed into memory before it."""
-    sums = [r for r in others if isinstance(r, Stage) and isinstance(r.expr, Reduce)]
+    sums = [r for r in others if isinstance(r, TeStage) and isinstance(r.expr, Reduce)]
     found = contraction(sums[0], facts.f) if len(sums) == 1 else None
     return found is not None and all(r is sums[0] or r.name == found.a.source for r in others)
 
 
-def _shared_rows(s: Stage, others: list[AnyStage], facts: Facts) -> int:
+def _shared_rows(s: TeStage, others: list[AnyStage], facts: ScheduleFacts) -> int:
     """How many leading axes all stages have in common and read each other at."""
     depth = min((len(r.axes) for r in [s, *others]), default=0)
     depth = min(depth, len(s.axes))
@@ -341,7 +356,7 @@ def _shared_rows(s: Stage, others: list[AnyStage], facts: Facts) -> int:
     return depth
 
 
-def _inside(r: Stage, root: str, level: str, facts: Facts, depth: int) -> Directives:
+def _inside(r: TeStage, root: str, level: str, facts: ScheduleFacts, depth: int) -> Directives:
     """A stage computed in a row loop of another one, vectorised along its own last axis."""
     start = Scheduler(r.name).compute_at(root, level)
     update = Scheduler(r.name, update=True)
@@ -363,7 +378,7 @@ def _inside(r: Stage, root: str, level: str, facts: Facts, depth: int) -> Direct
     return [*start.directives, *update.directives]
 
 
-def fallback(s: AnyStage, facts: Facts) -> Directives | None:
+def fallback(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     """Always legal: loops in order, reductions computed where they are read, the outermost loop in parallel."""
     out = Scheduler(s.name)
     made: Directives = []
@@ -375,9 +390,9 @@ def fallback(s: AnyStage, facts: Facts) -> Directives | None:
         else:
             start.compute_root()
         made += start.directives
-    if isinstance(s, Stage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
+    if isinstance(s, TeStage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
         parallel(out, [a.name for a in s.axes], [tasks(a.extent) for a in s.axes], work(s, facts))
     return [*out.directives, *made]
 
 
-RULES: tuple[Rule, ...] = (packed_contraction, window, resample, elementwise, fallback)
+RULES: tuple[ScheduleRule, ...] = (packed_contraction, window, resample, elementwise, fallback)

@@ -9,17 +9,17 @@ from typing import ClassVar
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Index, Load, Reduce, minimum, wrap
-from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Directive, Hint, Scheduler
-from occ.compiler.ir.te.walks import rewrite
+from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.schedule.attention import attention, clamped_rows
 from occ.compiler.passes.schedule.block_products import block_product
-from occ.compiler.passes.schedule.facts import Facts, contraction, element_bits, extent_of
+from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
-from occ.compiler.passes.schedule.rules import RULES, Rule, fallback, rows
+from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
 from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
@@ -42,7 +42,7 @@ class Schedule(Pass):
         make = plain if self.fallback else scheduled
         hints = ctx.tune(m) if ctx.tune is not None else {}
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
-        made = {name: make(f, ctx.machine) for name, f in m.te.items() if not f.source}
+        made = {name: make(f, ctx.machine) for name, f in m.te.items() if not f.halide}
         changed = [name for name, f in made.items() if f != m.te[name]]
         m.te |= made
         ctx.hits["schedule"] += len(changed)
@@ -59,7 +59,7 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
     if has_few(f):
         return f
     f = clamped_rows(widened(_lanes(separate(f), machine)))
-    facts = Facts(f, machine)
+    facts = ScheduleFacts(f, machine)
     last = facts.roots[-1]
     if (tiled := winograd(facts) or strassen(facts) or attention(facts)) is not None:
         return replace(f, schedule=tuple(tiled))
@@ -71,10 +71,10 @@ def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
 
 def plain(f: TeFunc, machine: Machine) -> TeFunc:
     """A te function with the schedule that always applies and nothing else: what measurements take for their baseline."""
-    return _by_rules(Facts(separate(f), machine), (fallback,))
+    return _by_rules(ScheduleFacts(separate(f), machine), (fallback,))
 
 
-def _by_rules(facts: Facts, rules: Sequence[Rule]) -> TeFunc:
+def _by_rules(facts: ScheduleFacts, rules: Sequence[ScheduleRule]) -> TeFunc:
     """The function with each stage in memory scheduled by the first rule that applies to it."""
     f = facts.f
     parts: list[list[Directive]] = []
@@ -94,14 +94,14 @@ def _lanes(f: TeFunc, machine: Machine) -> TeFunc:
     """Reductions along their contiguous axis, which vectors along the result cannot do, in lanes."""
     stages: list[AnyStage] = []
     for s in f.stages:
-        if isinstance(s, Stage) and _wants_lanes(s, f):
+        if isinstance(s, TeStage) and _wants_lanes(s, f):
             stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)))
         else:
             stages.append(s)
     return replace(f, stages=tuple(stages))
 
 
-def _wants_lanes(s: Stage, f: TeFunc) -> bool:
+def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
     r = s.expr
     if not isinstance(r, Reduce) or r.kind not in COMBINE or not r.axes or nominal(r.axes[-1].extent) < 32:
         return False
@@ -114,9 +114,9 @@ def _wants_lanes(s: Stage, f: TeFunc) -> bool:
         if isinstance(n, Load):
             loads.append(n)
 
-    rewrite(s.expr, collect)
-    along = [step(n, r.axes[-1].name, symbols, f.sources) for n in loads]
-    across = [step(n, s.axes[-1].name, symbols, f.sources) if s.axes else None for n in loads]
+    transform(s.expr, collect)
+    along = [step(n, r.axes[-1].name, symbols, f.shapes) for n in loads]
+    across = [step(n, s.axes[-1].name, symbols, f.shapes) if s.axes else None for n in loads]
     reads_rows = any(d == 1 for d in along) and all(d in (0, 1) for d in along)
     reads_columns = bool(across) and all(d in (0, 1) for d in across)
     return reads_rows and not reads_columns
@@ -130,12 +130,12 @@ def _clamp_rows(f: TeFunc) -> TeFunc:
     guarded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
     stages: list[AnyStage] = []
     for s in f.stages:
-        found = contraction(s, f) if isinstance(s, Stage) else None
+        found = contraction(s, f) if isinstance(s, TeStage) else None
         tile = next((a for a in (found.tile, *found.outer) if (s.name, a) in guarded), "") if found is not None else ""
         if found is None or not tile:
             stages.append(s)
             continue
-        assert isinstance(s, Stage)
+        assert isinstance(s, TeStage)
         last = wrap(extent_of(s, tile) - 1)
 
         def clamp(n, source=found.a.source, axis=tile, last=last):
@@ -144,5 +144,5 @@ def _clamp_rows(f: TeFunc) -> TeFunc:
                 return Load(n.source, index, n.dtype)
             return None
 
-        stages.append(replace(s, expr=rewrite(s.expr, clamp)))
+        stages.append(replace(s, expr=transform(s.expr, clamp)))
     return replace(f, stages=tuple(stages))

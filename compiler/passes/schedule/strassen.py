@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import is_multiple
-from occ.compiler.ir.te.function import Stage, reduce_axes
+from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.roles import STRASSEN
 from occ.compiler.ir.te.schedule import Directive, Scheduler
-from occ.compiler.passes.schedule.facts import Facts, parts_of
+from occ.compiler.passes.schedule.facts import ScheduleFacts, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 
 
-def strassen(facts: Facts) -> list[Directive] | None:
+def strassen(facts: ScheduleFacts) -> list[Directive] | None:
     """The schedule of a function that the op `strassen` and elementwise readers of it make; None for any other."""
     parts, root = parts_of(facts.f, STRASSEN), facts.f.stages[-1]
-    if parts is None or not isinstance(root, Stage) or len(facts.f.results) != 1:
+    if parts is None or not isinstance(root, TeStage) or len(facts.f.results) != 1:
         return None
     return _Strassen(facts, root, parts).directives()
 
@@ -26,7 +26,7 @@ class _Strassen:
     prefetch a fixed distance ahead costs 3 to 30 %; panel by panel (`fetch.py`) gains 7 %.
     """
 
-    def __init__(self, facts: Facts, root: Stage, parts: dict[str, Stage]) -> None:
+    def __init__(self, facts: ScheduleFacts, root: TeStage, parts: dict[str, TeStage]) -> None:
         self.facts, self.root, self.parts = facts, root, parts
         self.half, _, self.width = (int(a.extent) for a in parts["products"].axes[-3:])  # pyright: ignore[reportArgumentType]
         machine = facts.machine

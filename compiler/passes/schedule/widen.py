@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.expr import Axis, Cast, Expr, Load, Reduce, cast
-from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, TeFunc, position
-from occ.compiler.ir.te.walks import rewrite, walk
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, position
+from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.passes.schedule.facts import contraction
 
 _HALF = ("f16", "bf16")
@@ -28,19 +28,19 @@ def widened(f: TeFunc) -> TeFunc:
 def _parameters(f: TeFunc) -> TeFunc:
     """A parameter that a contraction broadcasts gets a stage that widens it."""
     params = {p.name: p for p in f.params}
-    made: dict[str, Stage] = {}
+    made: dict[str, TeStage] = {}
     stages: list[AnyStage] = []
     for s in f.stages:
-        found = contraction(s, f) if isinstance(s, Stage) else None
+        found = contraction(s, f) if isinstance(s, TeStage) else None
         p = params.get(found.a.source) if found is not None else None
         if found is None or found.dot or p is None or p.type.dtype.name not in _HALF or p.type.layout.tiles:
             stages.append(s)
             continue
         if p.name not in made:
             axes = tuple(Axis(f"{p.name}w{k}", n) for k, n in enumerate(p.type.dims))
-            made[p.name] = Stage(f"{p.name}wide", axes, cast(F32, Load(p.name, position(axes), p.type.dtype)))
+            made[p.name] = TeStage(f"{p.name}wide", axes, cast(F32, Load(p.name, position(axes), p.type.dtype)))
             stages.append(made[p.name])
-        assert isinstance(s, Stage)
+        assert isinstance(s, TeStage)
         stages.append(replace(s, expr=_read_wide(s.expr, found.a.source, made[p.name].name)))
     return replace(f, stages=tuple(stages))
 
@@ -48,7 +48,7 @@ def _parameters(f: TeFunc) -> TeFunc:
 def _stages(f: TeFunc) -> TeFunc:
     """A stage without a sum, all of whose readers widen it, is widened itself."""
     results = {r.name for r in f.results}
-    sums = [contraction(s, f) for s in f.stages if isinstance(s, Stage)]
+    sums = [contraction(s, f) for s in f.stages if isinstance(s, TeStage)]
     paired = {c.a.source for c in sums if c is not None and c.dot}
     for s in f.stages:
         if isinstance(s, Scatter) or s.name in results or s.dtype.name not in _HALF:
@@ -61,8 +61,8 @@ def _stages(f: TeFunc) -> TeFunc:
     return f
 
 
-def _widened(s: AnyStage) -> Stage:
-    assert isinstance(s, Stage), "what scatters writes in its own type"
+def _widened(s: AnyStage) -> TeStage:
+    assert isinstance(s, TeStage), "what scatters writes in its own type"
     return replace(s, expr=cast(F32, s.expr))
 
 
@@ -94,4 +94,4 @@ def _read_wide(e: Expr, source: str, wide: str) -> Expr:
             return Load(wide, n.arg.index, F32)
         return None
 
-    return rewrite(e, visit)
+    return transform(e, visit)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from occ.compiler.ir.te.expr import Load
-from occ.compiler.ir.te.function import Stage, reduce_axes
+from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINOGRAD
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import Facts, element_bits, parts_of
+from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 
 _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
 
 
-def winograd(facts: Facts) -> list[Directive] | None:
+def winograd(facts: ScheduleFacts) -> list[Directive] | None:
     """The schedule of a function that the op `winograd` and elementwise readers of it make; None for any other.
 
     The measurements behind the choices are of Zen 4: the transformed input of a block lies in L2 (about 0.5 MB, whole
@@ -21,13 +21,13 @@ def winograd(facts: Facts) -> list[Directive] | None:
     stream.
     """
     parts, root = parts_of(facts.f, WINOGRAD), facts.f.stages[-1]
-    if parts is None or not isinstance(root, Stage) or len(facts.f.results) != 1:
+    if parts is None or not isinstance(root, TeStage) or len(facts.f.results) != 1:
         return None
     return _Winograd(facts, root, parts).directives()
 
 
 class _Winograd:
-    def __init__(self, facts: Facts, root: Stage, parts: dict[str, Stage]) -> None:
+    def __init__(self, facts: ScheduleFacts, root: TeStage, parts: dict[str, TeStage]) -> None:
         self.facts, self.root, self.parts = facts, root, parts
         (param,) = (p for p in facts.f.params if p.type.layout.tiles)
         self.weights, self.width = param.name, param.type.layout.tiles[0][1]
@@ -45,7 +45,7 @@ class _Winograd:
         # A border has memory only where planes are small, and most of the tests would be of positions outside: elsewhere
         # testing positions, once for a whole vector of channels, takes less than a copy of the input does.
         few = self.across * self.down < _FEW_TILES
-        pads = [s for s in self.facts.f.stages if isinstance(s, Stage) and s.role == PAD and few]
+        pads = [s for s in self.facts.f.stages if isinstance(s, TeStage) and s.role == PAD and few]
         for s in pads:
             made += self._border(s)
         return made
@@ -101,7 +101,7 @@ class _Winograd:
         extent = self.parts["input"].axes[-1].extent
         return isinstance(extent, int) and extent % self.lanes == 0
 
-    def _vectorise(self, s: Scheduler, stage: Stage) -> None:
+    def _vectorise(self, s: Scheduler, stage: TeStage) -> None:
         last = stage.axes[-1]
         whole = isinstance(last.extent, int) and last.extent % self.lanes == 0
         if whole and stage is self.parts["input"]:
@@ -159,7 +159,7 @@ class _Winograd:
             made += s.directives
         return made
 
-    def _read_twice(self, output: Stage) -> bool:
+    def _read_twice(self, output: TeStage) -> bool:
         """Whether what follows reads anything more than once: the output would be computed as often."""
         counts: dict[str, int] = {}
         for s in self.facts.f.stages[self.facts.f.stages.index(output) + 1 :]:
@@ -170,7 +170,7 @@ class _Winograd:
         made = {s.name for s in self.facts.f.stages[self.facts.f.stages.index(output) :]}
         return any(k > 1 for name, k in counts.items() if name in made)
 
-    def _border(self, s: Stage) -> list[Directive]:
+    def _border(self, s: TeStage) -> list[Directive]:
         *outer, last = (a.name for a in s.axes)
         made = Scheduler(s.name).compute_root()
         lanes = self.facts.machine.lanes(element_bits(s))

@@ -11,9 +11,9 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I32
 from occ.compiler.ir.meaning import dims_of, occurring
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, Size, literal, maximum, where, wrap
-from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
-from occ.compiler.ir.te.walks import rewrite
+from occ.compiler.ir.te.walks import transform
 from occ.compiler.ir.types import TensorType
 
 Put = Callable[[Dim], Dim]
@@ -30,7 +30,7 @@ def checks_to_stage(f: TeFunc) -> TeFunc:
         worst: Expr = Reduce("max", c.axes, failed, I32) if c.axes else failed
         total = worst if total is None else maximum(total, worst)
     assert total is not None
-    stage = simplify_stage(Stage(FLAG, (), total, "checks"))
+    stage = simplify_stage(TeStage(FLAG, (), total, "checks"))
     return replace(f, stages=(*f.stages, stage), results=(*f.results, Param(FLAG, TensorType(I32, ()))), checks=())
 
 
@@ -119,7 +119,7 @@ def _stage(s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], put:
                 return None
 
     def of(e: Expr) -> Expr:
-        return rewrite(e, visit)
+        return transform(e, visit)
 
     if isinstance(s, Scatter):
         return Scatter(

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce
-from occ.compiler.ir.te.function import AnyStage, Param, Scatter, Stage, TeFunc
-from occ.compiler.ir.te.walks import children, rewrite, walk
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage
+from occ.compiler.ir.te.walks import children, transform, walk
 from occ.compiler.ir.types import TensorType
 
 Pair = tuple[str, int]  # (parameter, stage or first axis of a reduction; position of the first of two adjacent dims)
@@ -59,7 +59,7 @@ def _drop_units(f: TeFunc) -> TeFunc:
     cut = _cut(f)
     keep = {
         name: [k for k, n in enumerate(shape) if n != 1 or (name, k) in cut]
-        for name, shape in f.sources.items()
+        for name, shape in f.shapes.items()
         if name not in fixed
     }
 
@@ -72,7 +72,7 @@ def _drop_units(f: TeFunc) -> TeFunc:
                 return Reduce(n.kind, axes, n.body, n.dtype) if axes else n.body
             return None
 
-        return rewrite(e, visit)
+        return transform(e, visit)
 
     stages: list[AnyStage] = []
     for s in f.stages:
@@ -92,16 +92,16 @@ def _cut(f: TeFunc) -> set[Pair]:
 def _mergeable(f: TeFunc) -> set[Pair]:
     """All pairs of adjacent dims that can become one, as a greatest fixpoint: start with all, strike out what clashes."""
     fixed = _fixed(f)
-    alive = {(name, k) for name, shape in f.sources.items() if name not in fixed for k in range(len(shape) - 1)}
+    alive = {(name, k) for name, shape in f.shapes.items() if name not in fixed for k in range(len(shape) - 1)}
     for name, k in _cut(f):  # a part is no run of memory across that axis, which may lead one if the run is constant
         alive.discard((name, k - 1))
-        if not all(isinstance(n, int) for n in f.sources[name][k + 1 :]):
+        if not all(isinstance(n, int) for n in f.shapes[name][k + 1 :]):
             alive.discard((name, k))
-    alive |= {(r.axes[0].name, k) for s in f.stages if isinstance(s, Stage) for r in walk(s.expr)
+    alive |= {(r.axes[0].name, k) for s in f.stages if isinstance(s, TeStage) for r in walk(s.expr)
               if isinstance(r, Reduce) and r.kind not in ("argmax", "argmin") for k in range(len(r.axes) - 1)}  # fmt: skip
     links: dict[Pair, set[Pair]] = {}
     for s in f.stages:
-        if isinstance(s, Stage):
+        if isinstance(s, TeStage):
             _collect(s, f, alive, links)
     changed = True
     while changed:
@@ -113,7 +113,7 @@ def _mergeable(f: TeFunc) -> set[Pair]:
     return alive
 
 
-def _collect(s: Stage, f: TeFunc, alive: set[Pair], links: dict[Pair, set[Pair]]) -> None:
+def _collect(s: TeStage, f: TeFunc, alive: set[Pair], links: dict[Pair, set[Pair]]) -> None:
     """Link each pair of dims to the pairs it must merge with, and strike out those that are used apart."""
     groups = [(s.name, s.axes)] + [(r.axes[0].name, r.axes) for r in walk(s.expr) if isinstance(r, Reduce) and r.axes]
     place = {a.name: (group, k) for group, axes in groups for k, a in enumerate(axes)}
@@ -125,7 +125,7 @@ def _collect(s: Stage, f: TeFunc, alive: set[Pair], links: dict[Pair, set[Pair]]
 
     for node in walk(s.expr):
         if isinstance(node, Load):
-            _collect_load(node, f.sources[node.source], place, extents, alive, links, strike)
+            _collect_load(node, f.shapes[node.source], place, extents, alive, links, strike)
         elif not isinstance(node, Index):
             for child in children(node):  # an axis used as a value, not as a whole index of a load
                 if isinstance(child, Index):
@@ -169,7 +169,7 @@ def _runs(name: str, count: int, mergeable: set[Pair]) -> list[list[int]]:
 
 
 def _merge(f: TeFunc, mergeable: set[Pair]) -> TeFunc:
-    runs = {name: _runs(name, len(shape), mergeable) for name, shape in f.sources.items()}
+    runs = {name: _runs(name, len(shape), mergeable) for name, shape in f.shapes.items()}
 
     def axes_of(name: str, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(
@@ -184,7 +184,7 @@ def _merge(f: TeFunc, mergeable: set[Pair]) -> TeFunc:
                 return Reduce(n.kind, axes_of(n.axes[0].name, n.axes), n.body, n.dtype)
             return None
 
-        return rewrite(e, visit)
+        return transform(e, visit)
 
     stages: list[AnyStage] = []
     for s in f.stages:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
-from occ.compiler.ir.te.function import AnyStage, Scatter, Stage, TeFunc, loads, position, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
-from occ.compiler.ir.te.walks import replace_indices, rewrite, walk
+from occ.compiler.ir.te.walks import replace_indices, transform, walk
 
 _CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed
 
@@ -32,7 +32,7 @@ def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:
         if s.name in kept:
             repeats[s.name], homes[s.name] = 1.0, s.name
             continue
-        assert isinstance(s, Stage)
+        assert isinstance(s, TeStage)
         homes[s.name] = _home(s, sites, homes)
         once = shared and homes[s.name] != ""
         alone = homes[s.name] != "" and len({id(r) for r, _, _ in sites}) == 1
@@ -64,7 +64,7 @@ def _reduced_loads(e: Expr) -> dict[int, tuple]:  # pyright: ignore[reportMissin
     return {id(n): r.axes for r in walk(e) if isinstance(r, Reduce) for n in walk(r.body) if isinstance(n, Load)}
 
 
-def _home(s: Stage, sites: list[tuple[AnyStage, Load, float]], homes: Mapping[str, str]) -> str:
+def _home(s: TeStage, sites: list[tuple[AnyStage, Load, float]], homes: Mapping[str, str]) -> str:
     """The one stage in memory that all readers of `s` end up in, all elementwise and in place; or ""."""
     found: set[str] = set()
     for reader, load, _ in sites:
@@ -73,7 +73,7 @@ def _home(s: Stage, sites: list[tuple[AnyStage, Load, float]], homes: Mapping[st
     return found.pop() if len(found) == 1 else ""
 
 
-def _may_inline(s: Stage, sites: list[tuple[AnyStage, Load, float]], *, once: bool, alone: bool) -> bool:
+def _may_inline(s: TeStage, sites: list[tuple[AnyStage, Load, float]], *, once: bool, alone: bool) -> bool:
     nodes = list(walk(s.expr))
     if any(isinstance(reader, Scatter) for reader, _, _ in sites):
         return not any(isinstance(n, (Reduce, Call)) for n in nodes)
@@ -96,21 +96,21 @@ def _may_inline(s: Stage, sites: list[tuple[AnyStage, Load, float]], *, once: bo
 
 def inline(f: TeFunc, kept: set[str]) -> TeFunc:
     """The function with every stage outside of `kept` substituted into its readers."""
-    bodies: dict[str, Stage] = {}
+    bodies: dict[str, TeStage] = {}
     stages: list[AnyStage] = []
     for s in f.stages:
         done = _substitute(s, bodies)
         if s.name in kept:
             stages.append(simplify_stage(done))
         else:
-            assert isinstance(done, Stage)
+            assert isinstance(done, TeStage)
             bodies[s.name] = done
     return replace(f, stages=tuple(stages))
 
 
-def _substitute(s: AnyStage, bodies: Mapping[str, Stage]) -> AnyStage:
+def _substitute(s: AnyStage, bodies: Mapping[str, TeStage]) -> AnyStage:
     def put(e: Expr) -> Expr:
-        return rewrite(
+        return transform(
             e, lambda n: _body_at(bodies[n.source], n) if isinstance(n, Load) and n.source in bodies else None
         )
 
@@ -119,5 +119,5 @@ def _substitute(s: AnyStage, bodies: Mapping[str, Stage]) -> AnyStage:
     return replace(s, expr=put(s.expr))
 
 
-def _body_at(s: Stage, load: Load) -> Expr:
+def _body_at(s: TeStage, load: Load) -> Expr:
     return replace_indices(s.expr, {a.name: i for a, i in zip(s.axes, load.index, strict=True)})

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, wrap
-from occ.compiler.ir.te.function import AnyStage, Stage, TeFunc, position
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, position
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.walks import replace_indices
 
@@ -19,17 +19,17 @@ def separate(f: TeFunc) -> TeFunc:
     results = {r.name for r in f.results}
     stages: list[AnyStage] = []
     for s in f.stages:
-        if isinstance(s, Stage) and s.name in results and isinstance(s.expr, Reduce) and s.expr.kind in COMBINE:
+        if isinstance(s, TeStage) and s.name in results and isinstance(s.expr, Reduce) and s.expr.kind in COMBINE:
             inner = replace(s, name=f"{s.name}acc")
             axes = tuple(Axis(f"{a.name}c", a.extent) for a in s.axes)
             copied = Load(inner.name, position(axes), s.dtype)
-            stages += [inner, Stage(s.name, axes, copied, s.note)]
+            stages += [inner, TeStage(s.name, axes, copied, s.note)]
         else:
             stages.append(s)
     return replace(f, stages=tuple(stages))
 
 
-def in_lanes(s: Stage, lanes: int) -> list[Stage]:
+def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
     """A reduction along a contiguous axis as one over lanes, which vectors can do, and a rest; all have its role.
 
     `acc[i] = sum[r<n](f(r))` --> `part[i, l<16] = sum[q<n//16](f(16*q + l))`,

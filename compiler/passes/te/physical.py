@@ -8,7 +8,7 @@ from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.te.expr import Expr, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, loads
 from occ.compiler.ir.te.roles import ATTENTION
-from occ.compiler.ir.te.walks import rewrite, walk
+from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
 
 Order = tuple[int, ...]
@@ -39,7 +39,7 @@ def physical(f: TeFunc) -> TeFunc:
                 return Load(n.source, tuple(n.index[k] for k in orders[n.source]), n.dtype)
             return None
 
-        return rewrite(e, visit)
+        return transform(e, visit)
 
     def stage(s: AnyStage) -> AnyStage:
         order = orders.get(s.name, tuple(range(len(s.axes))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.te.expr import Load, Reduce
-from occ.compiler.ir.te.function import Stage, TeFunc, loads, position
+from occ.compiler.ir.te.function import TeFunc, TeStage, loads, position
 from occ.compiler.ir.te.walks import walk
 
 
@@ -15,18 +15,18 @@ def sampled_rows(f: TeFunc) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for s in f.stages:
-        home = _home(s, f) if isinstance(s, Stage) and len(s.axes) > 1 else ""
-        if home and isinstance(s, Stage):
-            found |= {r.name: home for r in f.stages if isinstance(r, Stage) and _is_sampled(r, s, f)}
+        home = _home(s, f) if isinstance(s, TeStage) and len(s.axes) > 1 else ""
+        if home and isinstance(s, TeStage):
+            found |= {r.name: home for r in f.stages if isinstance(r, TeStage) and _is_sampled(r, s, f)}
     return found
 
 
-def _home(s: Stage, f: TeFunc) -> str:
+def _home(s: TeStage, f: TeFunc) -> str:
     """The result that `s` is, or that alone reads it, in place."""
     results = {r.name for r in f.results}
     if s.name in results:
         return s.name
-    readers = [x for x in f.stages if isinstance(x, Stage) and any(n.source == s.name for n in loads(x.expr))]
+    readers = [x for x in f.stages if isinstance(x, TeStage) and any(n.source == s.name for n in loads(x.expr))]
     if len(readers) != 1 or readers[0].name not in results or readers[0].shape != s.shape:
         return ""
     reader = readers[0]
@@ -34,7 +34,7 @@ def _home(s: Stage, f: TeFunc) -> str:
     return reader.name if in_place and not any(isinstance(n, Reduce) for n in walk(reader.expr)) else ""
 
 
-def _is_sampled(r: Stage, s: Stage, f: TeFunc) -> bool:
+def _is_sampled(r: TeStage, s: TeStage, f: TeFunc) -> bool:
     reads = [n for n in loads(s.expr) if n.source == r.name]
     plain = not any(isinstance(n, Reduce) for e in (r.expr, s.expr) for n in walk(e))
     if not reads or not plain or isinstance(r.expr, Load) or len(r.axes) != len(s.axes):

@@ -143,7 +143,7 @@ class _Writer:
     """Expressions of one function as C."""
 
     def __init__(self, f):
-        self.shapes = f.sources
+        self.shapes = f.shapes
 
     def element(self, name, index):
         """One element of a tensor, rows first."""

@@ -53,8 +53,8 @@ class Dims:
         )
 
 
-@op("phases", writes="channels")
-class Phases:
+@op("interleave", writes="channels")
+class Interleave:
     """`out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f` on each axis, `f` row-major over the axes."""
 
     def body(t, x, *, a):
@@ -66,7 +66,7 @@ class Phases:
             phase = flatten([p % s for p, s in zip(shifted, a.strides, strict=True)], a.strides)
             return x[(n, phase * channels + o, *(p // s for p, s in zip(shifted, a.strides, strict=True)))]
 
-        return t.map([x.shape[0], channels, *a.shape], element, name="phases")
+        return t.map([x.shape[0], channels, *a.shape], element, name="interleave")
 
 
 @op("pack", tags=("declared",))
@@ -108,8 +108,8 @@ class View:
     """The operand's bytes under another type."""
 
 
-@op("late", region=True, tags=_DECLARED)
-class Late:
+@op("deferred", region=True, tags=_DECLARED)
+class Deferred:
     """An op that is compiled when its operands are there: their values, or their ranks, decide what it is."""
 
 
@@ -118,4 +118,18 @@ class Host:
     """A routine of the runtime that is not a kernel."""
 
 
-ALL: tuple[OpSpec, ...] = (Fuse, Foreign, Yield, Dims, Phases, Pack, Join, Call, Alloc, Kernel, View, Late, Host)
+ALL: tuple[OpSpec, ...] = (
+    Fuse,
+    Foreign,
+    Yield,
+    Dims,
+    Interleave,
+    Pack,
+    Join,
+    Call,
+    Alloc,
+    Kernel,
+    View,
+    Deferred,
+    Host,
+)

@@ -1,6 +1,6 @@
 """Ops that cannot be compiled before their operands are there: what is known of their results all the same.
 
-An op is late when the value of an operand decides its shape and is computed at run time (the `shape` of a Reshape that is
+An op is deferred when the value of an operand decides its shape and is computed at run time (the `shape` of a Reshape that is
 an input of the model), when the rank of an operand is unknown, or when its elements are none that native code has
 (strings, complex numbers). The runtime compiles it for what it finds, and keeps what it compiled.
 """
@@ -31,7 +31,7 @@ def foreign_types(op: Op) -> list[str]:
     return [t.dtype.name for t in types if isinstance(t, TensorType) and t.dtype.kind in _FOREIGN]
 
 
-def is_late(op: Op) -> bool:
+def is_deferred(op: Op) -> bool:
     """Whether an op waits for its operands; every value has a type."""
     spec = op.spec
     if spec.host or spec.region or not op.results:
@@ -58,8 +58,8 @@ def is_late(op: Op) -> bool:
     return False
 
 
-def late_types(op: Op) -> tuple[TensorType, ...]:
-    """Result types of a late op: element types from the schema, the rank from the operator (`rank`), extents decided by
+def deferred_types(op: Op) -> tuple[TensorType, ...]:
+    """Result types of a deferred op: element types from the schema, the rank from the operator (`rank`), extents decided by
     the data, but for those of elementwise ops that broadcasting gives whatever the others are.
     """
     rank = None

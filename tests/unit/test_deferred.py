@@ -40,7 +40,7 @@ def test_reshape_by_an_input(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_follows_a_late_op_is_compiled_for_its_extents(target: str) -> None:
+def test_what_follows_a_deferred_op_is_compiled_for_its_extents(target: str) -> None:
     text = """g (float[n] x, int64[1] start, int64[1] end) => (float[k] y) {
         s = Slice(x, start, end)  e = Exp(s)  t = Sum(e, e)  y = Neg(t)
     }"""

@@ -1,4 +1,4 @@
-"""Compiles late ops when a run has found their operands, and keeps what it compiled."""
+"""Compiles deferred ops when a run has found their operands, and keeps what it compiled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.ir.deferred import foreign_types
 from occ.compiler.ir.dtype import from_numpy
-from occ.compiler.ir.late import foreign_types
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops import Registry
@@ -27,8 +27,8 @@ Compiled = Callable[[Sequence[Any]], list[Any]]
 Compile = Callable[[Module], Compiled]
 
 
-class Specialiser:
-    """Runs late ops: compiled once for each set of shapes and of values that decide shapes.
+class DeferredCompiler:
+    """Runs deferred ops: compiled once for each set of shapes and of values that decide shapes.
 
     Args:
         compile: makes a module, whose inputs have constant extents, ready to run.
@@ -53,7 +53,7 @@ class Specialiser:
             RunError: OCC0504 the op does not fit its operands.
             CompileError: it cannot be compiled at all.
         """
-        from occ.compiler.frontend.text import parse  # few models have late ops
+        from occ.compiler.frontend.text import parse  # few models have deferred ops
 
         m: Module | None = None
         decided = self._decided.get(text)
