@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
-from occ.compiler.codegen_cann.graph.formats import occ_type
+from occ.compiler.codegen_cann.graph.formats import occ_type, stored
 from occ.compiler.codegen_cann.graph.gears import arguments, gears
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
 from occ.compiler.codegen_cann.graph.memory import total, workspace
@@ -278,7 +278,7 @@ def _for_people(graph: Graph, options: AscendOptions) -> dict[str, bytes]:
     source, constants = cpp(graph)
     made = {f"src/{name}.cpp": source.encode()}
     if options.dump_graphs:
-        made |= {f"src/{file}": value.tobytes() for file, value in constants.items()}
+        made |= {f"src/{file}": stored(value) for file, value in constants.items()}
         made |= {f"graphs/{name}.txt": graph_text(graph).encode(), f"graphs/{name}.onnx": onnx_view(graph)}
     if not options.enable_cann_graph:
         made[f"device/{name}.singleop.json"] = (json.dumps(single_ops(graph.all()), indent=1) + "\n").encode()

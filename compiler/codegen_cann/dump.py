@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from occ.compiler.codegen_cann.build import DeviceGraph, parts_of
+from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.gears import arguments
 from occ.compiler.codegen_cann.output import atc
 from occ.compiler.codegen_cann.output.cpp import cpp
@@ -67,4 +68,4 @@ def _text(c: Build, m: Module, parts: Sequence[Part], graphs: Sequence[DeviceGra
 
 def _source(d: DeviceGraph) -> Piece:
     text, constants = cpp(d.graph)
-    return Piece(d.graph.name, text, {name: value.tobytes() for name, value in constants.items()})
+    return Piece(d.graph.name, text, {name: stored(value) for name, value in constants.items()})

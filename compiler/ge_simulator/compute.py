@@ -160,6 +160,29 @@ def _product(node: Node, x: Arrays) -> np.ndarray:
     return made if len(x) < 3 or x[2] is None else made + x[2]
 
 
+def _weight_quantised(node: Node, x: Arrays) -> np.ndarray:
+    """`x @ ((weight + offset) * scale)`, a scale and an offset for each group of elements of the summed axis."""
+    rows, weight, scale, offset = (*x, None)[:4]
+    group, turned = node.attrs.get("antiquant_group_size", 0), node.attrs.get("transpose_weight", False)
+    if any(v is not None for v in x[4:]) or node.attrs.get("transpose_x", False):
+        raise BadGraph(f"{node.name}: quantised results, bias and transposed rows are not simulated")
+    inner = weight.shape[-1 if turned else 0]
+    if rows.ndim != 2 or rows.shape[1] != inner:
+        raise BadGraph(f"{node.name}: rows {rows.shape} do not fit the weight {weight.shape}")
+    if group and (group % 32 or not 32 <= group < inner):
+        raise BadGraph(f"{node.name}: groups of {group} in an axis of {inner}")
+    groups = -(-inner // group) if group else 1
+    expected = (weight.shape[0], groups) if turned else (groups, weight.shape[1])
+    if scale.shape != expected or (offset is not None and offset.shape != expected):
+        raise BadGraph(f"{node.name}: scales {scale.shape} and offsets do not fit, {expected} do")
+    at, axis = np.arange(inner) // (group or inner), 1 if turned else 0
+    wide = weight.astype(np.float32)
+    if offset is not None:
+        wide = wide + offset.take(at, axis)
+    wide = (wide * scale.take(at, axis)).astype(np.float16).astype(np.float32)
+    return rows @ (wide.T if turned else wide)
+
+
 def _softmax(node: Node, x: Arrays) -> np.ndarray:
     axes = tuple(node.attrs.get("axes", [-1]))
     e = np.exp(x[0] - x[0].max(axis=axes, keepdims=True))
@@ -269,6 +292,6 @@ KERNELS: dict[str, Kernel] = {
     "LogSoftmaxV2": _log_softmax, "LogicalNot": lambda node, x: np.logical_not(x[0]), "MatMulV2": _product,
     "MatrixDeterminant": lambda node, x: np.linalg.det(x[0]).astype(x[0].dtype),
     "Muls": lambda node, x: x[0] * x[0].dtype.type(node.attrs["value"]), "PRelu": _prelu, "SelectV2": _select,
-    "Shrink": _shrink, "SoftmaxV2": _softmax,
+    "Shrink": _shrink, "SoftmaxV2": _softmax, "WeightQuantBatchMatmulV2": _weight_quantised,
     "Swish": lambda node, x: x[0] * _sigmoid(x[0] * x[0].dtype.type(node.attrs.get("scale", 1.0))),
 }  # fmt: skip

@@ -23,7 +23,7 @@ _NAMES = {
     for k, v in {
         "FLOAT": np.float32, "FLOAT16": np.float16, "BF16": ml_dtypes.bfloat16, "DOUBLE": np.float64, "BOOL": np.bool_,
         "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8, "UINT16": np.uint16,
-        "UINT32": np.uint32, "UINT64": np.uint64, "COMPLEX64": np.complex64, "COMPLEX128": np.complex128,
+        "UINT32": np.uint32, "UINT64": np.uint64, "COMPLEX64": np.complex64, "INT4": ml_dtypes.int4, "COMPLEX128": np.complex128,
     }.items()
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ def _attribute(name: str) -> Callable[[Node], Sequence[int]]:
 MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
     "dilations": _attribute("dilations"), "filter": lambda node: node.input_descs[1].shape[2:],
     "inputs": lambda node: (len(node.input_descs),), "outputs": lambda node: (len(node.output_descs),),
-    "pads": _attribute("pads"), "strides": _attribute("strides"), "window": lambda node: (prod(node.attrs["ksize"]),),
+    "pads": _attribute("pads"), "strides": _attribute("strides"), "weight": lambda node: node.input_descs[1].shape, "window": lambda node: (prod(node.attrs["ksize"]),),
 }  # fmt: skip
 
 

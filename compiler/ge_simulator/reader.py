@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +16,11 @@ from occ.compiler.ge_simulator.schema import model_class
 # The enumeration of ge.proto, and that of ge::DataType, which attributes use.
 _PROTO_TYPES: dict[int, Any] = {
     1: np.float32, 2: np.float16, 3: np.int8, 4: np.uint8, 5: np.int16, 6: np.uint16, 7: np.int32, 8: np.int64,
-    9: np.uint32, 10: np.uint64, 11: np.bool_, 12: np.float64, 16: np.complex64, 17: np.complex128, 27: ml_dtypes.bfloat16,
+    9: np.uint32, 10: np.uint64, 11: np.bool_, 12: np.float64, 16: np.complex64, 17: np.complex128, 27: ml_dtypes.bfloat16, 28: ml_dtypes.int4,
 }  # fmt: skip
 _CPP_TYPES: dict[int, Any] = {
     0: np.float32, 1: np.float16, 2: np.int8, 3: np.int32, 4: np.uint8, 6: np.int16, 7: np.uint16, 8: np.uint32,
-    9: np.int64, 10: np.uint64, 11: np.float64, 12: np.bool_, 16: np.complex64, 17: np.complex128, 27: ml_dtypes.bfloat16,
+    9: np.int64, 10: np.uint64, 11: np.float64, 12: np.bool_, 16: np.complex64, 17: np.complex128, 27: ml_dtypes.bfloat16, 29: ml_dtypes.int4,
 }  # fmt: skip
 _FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", 27: "NDHWC", 30: "NCDHW"}
 _LISTS = {1: "s", 2: "i", 3: "f", 4: "b", 10: "dt"}
@@ -163,7 +163,7 @@ def _node(op: Any, files: Mapping[str, bytes]) -> Node:
         if name not in files:
             raise BadGraph(f"{op.name}: no file {name}")
         dtype = np.dtype(_CPP_TYPES[attrs["dtype"]])
-        attrs["value"] = np.frombuffer(files[name], dtype).reshape(attrs["shape"])
+        attrs["value"] = _elements(op.name, files[name], dtype, attrs["shape"])
     return Node(op.name, op.type, edges if op.type != "Data" else [], attrs, ins, outs, list(op.subgraph_name))
 
 
@@ -171,6 +171,18 @@ def _desc(d: Any) -> Tensor:
     layout = _FORMATS.get(d.attr["format_for_int"].i, "?") if "format_for_int" in d.attr else d.layout or "ND"
     kind = _PROTO_TYPES.get(d.dtype)
     return Tensor(d.name, None if kind is None else np.dtype(kind), tuple(d.shape.dim), layout)
+
+
+def _elements(name: str, data: bytes, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
+    """An array from its bytes; in INT4 a byte holds two elements, the first one in its low half."""
+    if dtype != ml_dtypes.int4:
+        return np.frombuffer(data, dtype).reshape(shape)
+    count = int(np.prod(shape))
+    if len(data) != (count + 1) // 2:
+        raise BadGraph(f"{name}: {len(data)} bytes for {count} elements of INT4")
+    pairs = np.frombuffer(data, np.uint8)
+    nibbles = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count].astype(np.int8)
+    return np.where(nibbles > 7, nibbles - 16, nibbles).astype(dtype).reshape(shape)
 
 
 def _attr(a: Any) -> Any:
@@ -182,7 +194,7 @@ def _attr(a: Any) -> Any:
             desc = _desc(a.t.desc)
             if desc.dtype is None:
                 raise BadGraph("a constant of no type")
-            return np.frombuffer(a.t.data, desc.dtype).reshape(desc.shape)
+            return _elements("a constant", a.t.data, desc.dtype, desc.shape)
         case "list":
             if a.list.val_type == 0:
                 return None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.dtype import BY_NAME, DType
+import ml_dtypes
+import numpy as np
 
-# GE spelling -> (number in TensorDescriptor.dtype, number in attributes and in AscendCL, bytes an element)
+from occ.compiler.ir.dtype import BY_NAME, DType, from_numpy
+
+# GE spelling -> (number in TensorDescriptor.dtype, number in attributes and in AscendCL, bytes an element). INT4 is a type of
+# constants alone here: two of them lie in a byte.
 TYPES: dict[str, tuple[int, int, int]] = {
     "UNDEFINED": (0, 28, 0), "FLOAT": (1, 0, 4), "FLOAT16": (2, 1, 2), "INT8": (3, 2, 1), "UINT8": (4, 4, 1),
     "INT16": (5, 6, 2), "UINT16": (6, 7, 2), "INT32": (7, 3, 4), "INT64": (8, 9, 8), "UINT32": (9, 8, 4),
     "UINT64": (10, 10, 8), "BOOL": (11, 12, 1), "DOUBLE": (12, 11, 8), "STRING": (13, 13, 0), "COMPLEX64": (16, 16, 8),
-    "COMPLEX128": (17, 17, 16), "BF16": (27, 27, 2),
+    "COMPLEX128": (17, 17, 16), "BF16": (27, 27, 2), "INT4": (28, 29, 1),
 }  # fmt: skip
 _FROM_OCC = {
     "f32": "FLOAT", "f16": "FLOAT16", "f64": "DOUBLE", "bf16": "BF16", "i8": "INT8", "i16": "INT16", "i32": "INT32",
@@ -29,6 +33,27 @@ def ge_type(dtype: DType) -> str | None:
 def occ_type(name: str) -> DType:
     """The element type that GE calls `name`."""
     return BY_NAME[_TO_OCC[name]]
+
+
+def stored(value: np.ndarray) -> bytes:
+    """The bytes of a constant: those of its elements in a row; of INT4 the first one is in the low half of a byte."""
+    flat = np.ascontiguousarray(value).reshape(-1)
+    if flat.dtype != ml_dtypes.int4:
+        return flat.tobytes()
+    codes = np.pad(flat.astype(np.int8).view(np.uint8) & 15, (0, flat.size % 2))
+    return (codes[::2] | codes[1::2] << 4).tobytes()
+
+
+def stored_size(value: np.ndarray) -> int:
+    """The number of bytes of `stored`."""
+    return -(-value.size // 2) if value.dtype == ml_dtypes.int4 else value.nbytes
+
+
+def constant_type(value: np.ndarray) -> str:
+    """GE's name of the element type of a constant."""
+    name = "INT4" if value.dtype == ml_dtypes.int4 else ge_type(from_numpy(value.dtype))
+    assert name is not None, f"GE has no element type {value.dtype}"
+    return name
 
 
 def descriptor_number(name: str) -> int:

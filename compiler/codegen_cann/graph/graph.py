@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from occ.compiler.codegen_cann.graph.formats import TYPES, occ_type
+from occ.compiler.codegen_cann.graph.formats import TYPES, occ_type, stored_size
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Graph:
     @property
     def weights(self) -> int:
         """Bytes of constants, sub-graphs included."""
-        return sum(n.value.nbytes for g in self.all() for n in g.nodes if n.type == "Const")
+        return sum(stored_size(n.value) for g in self.all() for n in g.nodes if n.type == "Const")
 
 
 def const_node(name: str, value: np.ndarray, dtype: str, source: Sequence[str] = ()) -> Node:

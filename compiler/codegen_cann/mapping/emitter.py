@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.formats import ge_type, occ_type
@@ -97,6 +98,10 @@ class Emitter:
             raise Unsupported(f"GE has no element type for {from_numpy(array.dtype)}")
         node = const_node(self.unique(name) if name else "", array, kind, self._source)
         return self._add(node)
+
+    def int4(self, data: np.ndarray) -> Ref:
+        """A constant of INT4, for the operators that read weights of it."""
+        return self._add(const_node("", data.astype(ml_dtypes.int4), "INT4", self._source))
 
     def ints(self, data: Any, dtype: type = np.int64) -> Ref:
         """A constant of integers: axes, shapes, pads."""

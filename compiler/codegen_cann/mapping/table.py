@@ -10,6 +10,7 @@ from occ.compiler.codegen_cann.graph.graph import Graph, Ref, data_node, drop_de
 from occ.compiler.codegen_cann.graph.validate import node_problems
 from occ.compiler.codegen_cann.mapping import (
     attention,
+    blocks,
     control,
     convolution,
     einsum,
@@ -33,8 +34,8 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
-    elementwise, convolution, pooling, linear, einsum, reduce, shape, resize, quantize, qlinear, attention, control, sample,
-    region,
+    elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
+    sample, region,
 )  # fmt: skip
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from occ.compiler.codegen_cann.graph.formats import FORMATS, attribute_number, descriptor_number, serial_name
+from occ.compiler.codegen_cann.graph.formats import (
+    FORMATS,
+    attribute_number,
+    constant_type,
+    descriptor_number,
+    serial_name,
+    stored,
+    stored_size,
+)
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
 from occ.compiler.codegen_cann.output.proto import Message, encode
@@ -40,19 +48,19 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
     message = {
         "name": graph.name, "version": 1, "custom_version": "", "graph": [_graph(g, outside) for g in graph.all()],
     }  # fmt: skip
-    return encode("ModelDef", message), {f: np.ascontiguousarray(n.value).tobytes() for n, f in outside.items()}
+    return encode("ModelDef", message), {f: stored(n.value) for n, f in outside.items()}
 
 
 def _outside(graph: Graph, limit: int) -> dict[Node, str]:
     """The constants that go to files of their own where they do not all fit: large ones, and others until the rest fits."""
     constants = [n for g in graph.all() for n in g.nodes if n.type == "Const"]
-    total = sum(n.value.nbytes for n in constants)
+    total = sum(stored_size(n.value) for n in constants)
     moved: dict[Node, str] = {}
-    for node in sorted(constants, key=lambda n: -n.value.nbytes) if total > limit else ():
-        if total <= limit and node.value.nbytes < _LARGE:
+    for node in sorted(constants, key=lambda n: -stored_size(n.value)) if total > limit else ():
+        if total <= limit and stored_size(node.value) < _LARGE:
             break
         moved[node] = f"{graph.name}.weight{len(moved)}.bin"
-        total -= node.value.nbytes
+        total -= stored_size(node.value)
     return moved
 
 
@@ -167,9 +175,4 @@ def attribute(kind: str, value: Any) -> Message:
 
 
 def _tensor(value: np.ndarray) -> Message:
-    from occ.compiler.codegen_cann.graph.formats import ge_type
-    from occ.compiler.ir.dtype import from_numpy
-
-    name = ge_type(from_numpy(value.dtype))
-    assert name is not None, f"GE has no element type {value.dtype}"
-    return {"desc": _desc("", Desc(name, value.shape)), "data": np.ascontiguousarray(value).tobytes()}
+    return {"desc": _desc("", Desc(constant_type(value), value.shape)), "data": stored(value)}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from occ.compiler.codegen_cann.graph.formats import TYPES
+from occ.compiler.codegen_cann.graph.formats import TYPES, stored
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
 
@@ -49,7 +49,7 @@ def program(graph: Graph) -> tuple[bytes, bytes] | None:
     data = bytearray()
     for n in constants:
         data += bytes(-len(data) % 64)
-        raw = n.value.tobytes()
+        raw = stored(n.value)
         places.append([len(data), len(raw)])
         data += raw
     operators: list[dict[str, Any]] = []

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from occ.compiler.codegen_cann.graph.formats import stored_size
 from occ.compiler.codegen_cann.graph.graph import Graph, Node, Ref
 from occ.compiler.diagnostics import shorten
 
@@ -49,7 +50,7 @@ def _ref(r: Ref) -> str:
 
 def _value(x: np.ndarray) -> str:
     if x.size > _SHOWN:
-        return f"{x.nbytes} bytes"
+        return f"{stored_size(x)} bytes"
     return str(x.tolist())
 
 

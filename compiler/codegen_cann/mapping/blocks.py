@@ -1,0 +1,123 @@
+"""Products with block-quantised weights, and rows of such tables, as GE nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.chip import HALF_MODES
+from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
+from occ.compiler.codegen_cann.mapping.linear import matmul
+from occ.compiler.codegen_cann.mapping.shape import from_end
+from occ.compiler.ir.op import Op
+
+Row = Callable[..., Any]
+_HALF_LEVELS = (2, 3, 4)  # of accuracy, at which the model allows activations in half precision or less
+_LARGEST = 65535  # inner extents of WeightQuantBatchMatmulV2
+_HALF_MAX = 65504.0
+
+
+def _constant(e: Emitter, op: Op, name: str) -> np.ndarray | None:
+    """An operand that must be a constant; None if it is absent."""
+    k = next(k for k in range(len(op.operands) + 1) if k == len(op.operands) or op.spec.operand_name(k) == name)
+    if k == len(op.operands) or op.operands[k] is None:
+        return None
+    return e.known(op, k)
+
+
+def _fields(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """The first `count` codes of the last axis as INT16, from bytes that hold them from the low bits on."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    found = (packed[..., None] >> shifts) & ((1 << bits) - 1)
+    return found.reshape(*packed.shape[:-1], -1)[..., :count].astype(np.int16)
+
+
+def _zeros(zeros: np.ndarray | None, bits: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The zero point of each block, as it is stored or the centre of the codes."""
+    if zeros is None:
+        return np.full(shape, 1 << (bits - 1), np.int16)
+    if zeros.dtype.kind == "u":
+        return _fields(zeros.reshape(*shape[:-1], -1), bits, shape[-1])
+    return zeros.reshape(shape)
+
+
+def _matmul_nbits(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> Ref:
+    """`x @ W'`: on the matrix unit with 4-bit weights where the chip has that kernel, else with W in floats."""
+    a = op.a
+    blocks = -(-a.K // a.block_size)
+    packed, scales = _constant(e, op, "B"), _constant(e, op, "scales")
+    groups, bias = _constant(e, op, "g_idx"), _constant(e, op, "bias")
+    assert packed is not None, "B is no optional operand"
+    assert scales is not None, "scales are no optional operand"
+    codes = _fields(packed.reshape(a.N, -1), a.bits, blocks * a.block_size)[:, : a.K]
+    scales = scales.reshape(a.N, blocks)
+    zeros = _zeros(_constant(e, op, "zero_points"), a.bits, (a.N, blocks))
+    if groups is None and _has_kernel(e, op, zeros):
+        made = _weight_quantised(e, op, x, codes, scales, zeros)
+    else:
+        at = np.arange(a.K) // a.block_size if groups is None else groups[: a.K]
+        wide = (codes.astype(np.float32) - zeros.astype(np.float32)[:, at]) * scales.astype(np.float32)[:, at]
+        made = matmul(e, x, _stored(e, wide.T, x.dtype))
+    return made if bias is None else e.op("Add", made, e.constant(bias))
+
+
+def _stored(e: Emitter, w: np.ndarray, dtype: str) -> Ref:
+    """A weight; in half precision where the matrix unit rounds it to that anyway."""
+    halves = e.precision in HALF_MODES and float(np.abs(w).max(initial=0)) <= _HALF_MAX
+    kind = np.float16 if dtype == "FLOAT16" or halves else ml_dtypes.bfloat16 if dtype == "BF16" else np.float32
+    return e.cast(e.constant(np.ascontiguousarray(w.astype(kind))), dtype)
+
+
+def _has_kernel(e: Emitter, op: Op, zeros: np.ndarray) -> bool:
+    """Whether the chip multiplies by 4-bit blocks, and the model allows activations in half precision."""
+    a = op.a
+    fits = a.bits == 4 and a.block_size % 32 == 0 and a.block_size < a.K and max(a.K, a.N) <= _LARGEST and a.K % 2 == 0
+    allowed = a.accuracy_level in _HALF_LEVELS or e.precision in HALF_MODES
+    return e.chip.block_products and fits and allowed and zeros.dtype.kind == "i"
+
+
+def _weight_quantised(e: Emitter, op: Op, x: Ref, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray) -> Ref:
+    rows = e.reshape(e.cast(x, "FLOAT16"), (int(np.prod(x.shape[:-1])), op.a.K))
+    weight = e.int4(codes - 8)
+    offset = (8 - zeros).astype(np.float16)
+    made = e.op(
+        "WeightQuantBatchMatmulV2", rows, weight, e.constant(scales.astype(np.float16)),
+        e.constant(offset) if offset.any() else None,
+        out=Desc("FLOAT16", (rows.shape[0], op.a.N)), transpose_weight=True, antiquant_group_size=op.a.block_size,
+    )  # fmt: skip
+    return e.reshape(e.cast(made, x.dtype), (*x.shape[:-1], op.a.N))
+
+
+def _gather(e: Emitter, op: Op, data: Ref, indices: Ref, *_: Ref | None) -> Ref:
+    """Rows of codes and of scales are gathered, and multiplied then: the table stays in integers."""
+    a = op.a
+    packed, scales = _constant(e, op, "data"), _constant(e, op, "scales")
+    assert packed is not None, "data is no optional operand"
+    assert scales is not None, "scales are no optional operand"
+    rank, size = packed.ndim, a.block_size
+    if packed.dtype != np.uint8 or a.gather_axis % rank or a.quantize_axis % rank != rank - 1:
+        raise Unsupported("rows are gathered along axis 0 from u8 that has its blocks along the last axis")
+    width = packed.shape[-1] * (8 // a.bits)
+    if width % size:
+        raise Unsupported(f"rows of {width} are no whole blocks of {size}")
+    zeros = _zeros(_constant(e, op, "zero_points"), a.bits, scales.shape)
+    codes = _fields(packed, a.bits, width).reshape(*scales.shape, size) - zeros[..., None]
+    at = from_end(e, indices, data.shape[0])
+    rows = _rows(e, codes.astype(np.int8 if a.bits < 8 else np.int16), at)
+    factors = _rows(e, scales[..., None], at)
+    return e.reshape(e.op("Mul", e.cast(rows, factors.dtype), factors), e.type(op.result).shape)
+
+
+def _rows(e: Emitter, table: np.ndarray, at: Ref) -> Ref:
+    out = e.constant(table)
+    axis = e.constant(np.array(0, np.int32))
+    return e.op("GatherV2", out, at, axis, out=Desc(out.dtype, (*at.shape, *table.shape[1:])))
+
+
+ROWS: dict[str, Row] = {
+    "com.microsoft.MatMulNBits": _matmul_nbits, "com.microsoft.GatherBlockQuantized": _gather,
+}  # fmt: skip
