@@ -162,7 +162,8 @@ def _product(node: Node, x: Arrays) -> np.ndarray:
 
 def _weight_quantised(node: Node, x: Arrays) -> np.ndarray:
     """`x @ ((weight + offset) * scale)`, a scale and an offset for each group of elements of the summed axis."""
-    rows, weight, scale, offset = (*x, None)[:4]
+    rows, weight, scale = x[:3]
+    offset = x[3] if len(x) > 3 else None
     group, turned = node.attrs.get("antiquant_group_size", 0), node.attrs.get("transpose_weight", False)
     if any(v is not None for v in x[4:]) or node.attrs.get("transpose_x", False):
         raise BadGraph(f"{node.name}: quantised results, bias and transposed rows are not simulated")
