@@ -43,10 +43,14 @@ typeroot:
 bench: $(STAMP)  ## speed beside onnxruntime and OpenVINO; BENCH="--models DIR" says where the models are
 	$(BIN)/python bench/speed.py $(BENCH)
 
+MINUTES ?= 10
+fuzz: $(STAMP)  ## random graphs on all targets, against onnxruntime; MINUTES=10
+	$(BIN)/python -m tools.fuzz graphs --minutes $(MINUTES)
+
 docs: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference.py
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-all lint types typeroot bench docs clean
+.PHONY: help setup demo test test-all lint types typeroot bench fuzz docs clean

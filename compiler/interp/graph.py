@@ -165,7 +165,7 @@ def _attrs(op: Op) -> SimpleNamespace:
 def _bind(value: Value, x: Any, dims: Dims) -> None:
     """Take the sizes that a value shows."""
     if isinstance(value.type, TensorType) and value.type.shape is not None:
-        for d, n in zip(value.type.shape, np.shape(x), strict=False):
+        for d, n in zip(value.type.physical, np.shape(x), strict=False):
             if isinstance(d, Sym) and d.is_symbol:
                 dims[str(d)] = n
 
@@ -215,4 +215,4 @@ def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:
 
 def _read(value: Value, env: Mapping[Value, Any]) -> Any:
     """The array of a value, in its layout; te functions know the layouts of their parameters."""
-    return value.data if isinstance(value, Weight) else env[value]
+    return value.data if isinstance(value, Weight) and value not in env else env[value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -42,39 +43,57 @@ class Schedule(Pass):
         make = plain if self.fallback else scheduled
         hints = ctx.tune(m) if ctx.tune is not None else {}
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
-        made = {name: make(f, ctx.machine) for name, f in m.te.items() if not f.halide}
+        fired = Counter[str]()
+        made = {name: make(f, ctx.machine, fired) for name, f in m.te.items() if not f.halide}
         changed = [name for name, f in made.items() if f != m.te[name]]
         m.te |= made
         ctx.hits["schedule"] += len(changed)
+        ctx.hits.update(fired)
         return bool(changed)
 
 
-def scheduled(f: TeFunc, machine: Machine) -> TeFunc:
-    """A te function with a schedule, its reductions in the form that the schedule takes hold of."""
+def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) -> TeFunc:
+    """A te function with a schedule, its reductions in the form that the schedule takes hold of.
+
+    Args:
+        f: the function.
+        machine: that it is scheduled for.
+        fired: counts the rules that apply, by name (`NAMES`).
+    """
+    fired = Counter() if fired is None else fired
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
     if (product := block_product(f, machine)) is not None:
+        fired["block_product"] += 1
         return product
     if has_few(f):
         return f
     f = clamped_rows(widened(_lanes(separate(f), machine)))
     facts = ScheduleFacts(f, machine)
     last = facts.roots[-1]
-    if (tiled := winograd(facts) or strassen(facts) or attention(facts)) is not None:
-        return replace(f, schedule=tuple(tiled))
-    by_rows = rows(last, facts)
-    if by_rows is not None:
+    for whole in _WHOLE:
+        if (made := whole(facts)) is not None:
+            fired[whole.__name__] += 1
+            return replace(f, schedule=tuple(made))
+    if (by_rows := rows(last, facts)) is not None:
+        fired[rows.__name__] += 1
         return replace(f, schedule=tuple(by_rows))
-    return _clamp_rows(few_rows(_by_rules(facts, RULES), machine))
+    tiled = few_rows(by_rules := _by_rules(facts, RULES, fired), machine)
+    fired[few_rows.__name__] += tiled is not by_rules
+    return _clamp_rows(tiled)
 
 
-def plain(f: TeFunc, machine: Machine) -> TeFunc:
+_WHOLE = (winograd, strassen, attention)  # of a whole function
+NAMES = ("block_product", *(r.__name__ for r in (*_WHOLE, rows, few_rows, *RULES)))
+
+
+def plain(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) -> TeFunc:
     """A te function with the schedule that always applies and nothing else: what measurements take for their baseline."""
-    return _by_rules(ScheduleFacts(separate(f), machine), (fallback,))
+    return _by_rules(ScheduleFacts(separate(f), machine), (fallback,), Counter() if fired is None else fired)
 
 
-def _by_rules(facts: ScheduleFacts, rules: Sequence[ScheduleRule]) -> TeFunc:
+def _by_rules(facts: ScheduleFacts, rules: Sequence[ScheduleRule], fired: Counter[str]) -> TeFunc:
     """The function with each stage in memory scheduled by the first rule that applies to it."""
     f = facts.f
     parts: list[list[Directive]] = []
@@ -83,7 +102,8 @@ def _by_rules(facts: ScheduleFacts, rules: Sequence[ScheduleRule]) -> TeFunc:
     for s in reversed(facts.roots):
         if s.name in placed:
             continue
-        made = next(made for rule in rules if (made := rule(s, facts)) is not None)
+        rule, made = next((rule, made) for rule in rules if (made := rule(s, facts)) is not None)
+        fired[rule.__name__] += 1
         placed |= {d.stage for d in made if d.call in ("compute_at", "compute_inline")}
         root = [] if s.name in results else Scheduler(s.name).compute_root().directives
         parts.append([*root, *made])

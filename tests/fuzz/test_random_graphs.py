@@ -1,0 +1,92 @@
+"""A slice of the fuzzer of graphs: fixed seeds, on all targets but `cpu`, whose passes are interpreted. `make fuzz` does more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tools.fuzz import judge
+from tools.fuzz.campaign import Summary, campaign
+from tools.fuzz.generate import Case, generate
+from tools.fuzz.graphs import Graphs, read, report, write
+from tools.fuzz.oracle import model_of
+from tools.fuzz.products import MAKERS
+from tools.fuzz.profiles import PROFILES
+from tools.fuzz.run import Outcome, Runner, outcomes
+
+SEEDS = range(1000, 1056)
+
+
+def test_random_graphs_are_right(tmp_path: Path) -> None:
+    work = Graphs(tmp_path, jit=4, cpu=10**6)
+    made = campaign(work, tmp_path / "summary.json", [SEEDS], float("inf"), lambda _: None)
+    print(report(made))
+    assert not made.faults, report(made)
+    assert made.cases.total() == len(SEEDS)
+    assert made.outcomes["cpu passes: same"] > len(SEEDS) / 2
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_graph_of_a_seed_is_always_the_same(profile: str) -> None:
+    first, second = (generate(7, profile, PROFILES[profile], MAKERS) for _ in range(2))
+    assert first.model.SerializeToString() == second.model.SerializeToString()
+
+
+def wrong_sum() -> Case:
+    """A Softmax whose known result is not what it should be."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=-1)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy"]
+    model = model_of(helper.make_graph([node], "g", ends[:1], ends[1:]), 13)
+    return Case(0, "made", model, {"x": x}, {"x": x, "y": np.full((2, 3), 1 / 3, np.float32)})
+
+
+def test_wrong_result_is_found_and_the_other_oracle_asked() -> None:
+    (found,) = outcomes(Runner(wrong_sum()), ["interp"])
+    assert found.kind == "oracle"  # what is known here is wrong, and onnx.reference says so
+    case = wrong_sum()
+    analysis = judge.analyse(case)
+    right = np.array(analysis.exact["y"], np.float32)
+    assert judge.verdict(case, {"y": right}, analysis, {"y": right}) == ""
+    assert "6 of 6" in judge.verdict(case, {"y": right * np.float32(1.001)}, analysis, {"y": right})
+
+
+def test_allowed_difference_grows_with_the_condition() -> None:
+    """`(x + 1) - 1` loses what `x` alone does not."""
+    one = numpy_helper.from_array(np.ones((), np.float32), "one")
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", "y", "z")]
+    nodes = [helper.make_node("Add", ["x", "one"], ["a"]), helper.make_node("Sub", ["a", "one"], ["y"]),
+             helper.make_node("Mul", ["x", "x"], ["z"])]  # fmt: skip
+    model = model_of(helper.make_graph(nodes, "g", ends[:1], ends[1:], [one]), 17)
+    x = np.full(4, 1e-3, np.float32)
+    made = judge.analyse(Case(0, "made", model, {"x": x}, {}))
+    assert 1e-7 < made.allowed["y"].max() < 1e-5
+    assert made.allowed["z"].max() < 1e-11
+
+
+def test_written_case_is_read_again(tmp_path: Path) -> None:
+    case = generate(11, "rows", PROFILES["rows"], MAKERS)
+    write(case, [Outcome("interp", "differs", "so")], tmp_path)
+    again = read(tmp_path / "rows-11")
+    assert again.model == case.model
+    for name, x in again.known.items():
+        np.testing.assert_array_equal(x, case.known[name])
+
+
+def test_process_that_ends_is_a_fault_of_its_seed(tmp_path: Path) -> None:
+    import os
+    import signal
+
+    def work(first: int, last: int, say) -> None:
+        for seed in range(first, last):
+            say({"seed": seed, "cases": ["any"]})
+            if seed == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    made = campaign(work, tmp_path / "s.json", [range(6)], float("inf"), lambda _: None)
+    assert made.faults["the process ended with SIGKILL"]["case"] == "3"
+    assert made.cases["any"] == 6
+    assert Summary.read(tmp_path / "s.json").next == 6

@@ -1,0 +1,1 @@
+"""Fuzzers: random graphs against other runtimes (`graphs`), and damaged files (`bytes`). See docs/fuzzing.md."""

@@ -1,0 +1,93 @@
+"""`python -m tools.fuzz graphs|again|reduce`; docs/fuzzing.md says how."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+FOLDER = Path("build/fuzz")
+BLOCK = 112  # seeds a process: what it keeps in memory goes with it
+
+
+@click.group()
+def main() -> None:
+    """Fuzzers of occ."""
+    os.environ.setdefault("OCC_CACHE_DIR", str(FOLDER.absolute() / "cache"))
+
+
+@main.command()
+@click.option("--minutes", type=float, default=10.0, show_default=True)
+@click.option("--seed", type=int, help="The first; by default the campaign goes on where it stopped.")
+@click.option("--count", type=int, default=10**9, help="Graphs at most.")
+@click.option("--profile", "profiles", multiple=True, help="Kinds of graphs; all by default.")
+@click.option("--jit", default=2, show_default=True, help="Native code of `cpu-jit` for one graph in so many.")
+@click.option("--cpu", default=16, show_default=True, help="Native code of `cpu` for one graph in so many.")
+@click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "graphs", show_default=True)
+def graphs(
+    minutes: float, seed: int | None, count: int, profiles: tuple[str, ...], jit: int, cpu: int, out: Path
+) -> None:
+    """Random graphs on every target, against onnxruntime and onnx.reference."""
+    from tools.fuzz.campaign import Summary, campaign
+    from tools.fuzz.graphs import Graphs, report, steering
+    from tools.fuzz.profiles import PROFILES
+
+    file = out / "summary.json"
+    first = Summary.read(file).next if seed is None else seed
+    work = Graphs(out / "failing", profiles or tuple(PROFILES), jit, cpu)
+
+    def tell(summary: Summary) -> None:
+        work.steer = steering(summary)
+        click.echo(
+            f"{summary.next} seeds, {sum(f['count'] for f in summary.faults.values())} failures of {len(summary.faults)} kinds",
+            err=True,
+        )
+
+    made = campaign(work, file, _blocks(first, count), time.time() + 60 * minutes, tell)
+    click.echo(report(made))
+
+
+@main.command()
+@click.argument("stems", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--cpu", is_flag=True, help="Native code of `cpu` as well.")
+def again(stems: tuple[Path, ...], cpu: bool) -> None:
+    """Run cases that were written again: NAME.onnx and NAME.npz of each STEM."""
+    from tools.fuzz.graphs import EVERY, read
+    from tools.fuzz.run import Runner, outcomes
+
+    for stem in stems:
+        for o in outcomes(Runner(read(stem.with_suffix(""))), [*EVERY, "cpu-jit", *(["cpu"] if cpu else [])]):
+            click.echo(f"{stem.stem} {o.way}: {o.kind} {o.text}")
+
+
+@main.command()
+@click.argument("stem", type=click.Path(path_type=Path))
+@click.option("--way", default="", help="That fails, such as `cpu passes`; the first that does by default.")
+@click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "reduced", show_default=True)
+def reduce(stem: Path, way: str, out: Path) -> None:
+    """Make a failing case small, and write it with a test."""
+    from tools.fuzz.graphs import WRONG, read
+    from tools.fuzz.reduce import shrink
+    from tools.fuzz.run import Runner, outcomes
+
+    case = read(stem.with_suffix(""))
+    ways = [way] if way else ["interp", "cpu passes", "cpu-jit passes", "cpu-jit", "cpu"]
+    options = dict(Runner(case).options)
+    for w in ways:
+        if any(o.kind in WRONG for o in outcomes(Runner(case), [w])):
+            made = shrink(case, w, options, out, lambda text: click.echo(text, err=True))
+            click.echo(made.with_suffix(".txt").read_text())
+            return
+    raise click.UsageError("nothing fails")
+
+
+def _blocks(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, BLOCK):
+        yield range(start, min(start + BLOCK, first + count))
+
+
+if __name__ == "__main__":
+    main()

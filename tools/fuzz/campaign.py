@@ -1,0 +1,157 @@
+"""Campaigns: cases in processes of their own, counted in a summary from which a campaign goes on.
+
+A process takes some seeds in a row. What it says comes line by line, so that the seed at which one ends or hangs is known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SECONDS = 60  # without a word from a process
+Say = Callable[[dict[str, Any]], None]
+Work = Callable[[int, int, Say], None]  # seeds from and to; says what comes out
+
+
+@dataclass
+class Summary:
+    """The state of a campaign; a JSON file.
+
+    Attributes:
+        next: the first seed that has not been taken.
+        cases: by kind of case.
+        outcomes: by way and kind, as `way: kind`.
+        fired: what the cases reached, as `kind: name`.
+        faults: by what identifies them: how often, the first case, a text.
+    """
+
+    next: int = 0
+    cases: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @classmethod
+    def read(cls, file: Path) -> Summary:
+        """The summary in a file; an empty one if there is none."""
+        if not file.is_file():
+            return cls()
+        made = cls(**json.loads(file.read_text()))
+        made.cases, made.outcomes, made.fired = Counter(made.cases), Counter(made.outcomes), Counter(made.fired)
+        return made
+
+    def write(self, file: Path) -> None:
+        """Write it so that a file is never half written."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(vars(self), indent=1))
+        part.replace(file)
+
+    def fault(self, key: str, case: str, text: str) -> bool:
+        """Book a fault; whether it is the first of its kind."""
+        known = self.faults.setdefault(key, {"count": 0, "case": case, "text": text})
+        known["count"] += 1
+        return known["count"] == 1
+
+    def take(self, said: dict[str, Any]) -> None:
+        """Book what a process said of one case."""
+        self.cases.update(said.get("cases", []))
+        self.outcomes.update(said.get("outcomes", []))
+        self.fired.update(said.get("fired", []))
+        for key, case, text in said.get("faults", []):
+            self.fault(key, case, text)
+
+
+def campaign(work: Work, file: Path, seeds: Iterable[range], until: float, tell: Callable[[Summary], None]) -> Summary:
+    """Run blocks of seeds one after the other until a time.
+
+    Args:
+        work: does the cases of a block in a process of its own.
+        file: of the summary.
+        seeds: the blocks.
+        until: seconds since the epoch.
+        tell: told the state after each block.
+    """
+    summary = Summary.read(file)
+    for block in seeds:
+        at = block.start
+        while at < block.stop and time.time() < until:
+            start = time.perf_counter()
+            at = _process(work, at, block.stop, summary)
+            summary.next = max(summary.next, at)
+            summary.seconds += time.perf_counter() - start
+            summary.write(file)
+        tell(summary)
+        if time.time() >= until:
+            break
+    return summary
+
+
+def _process(work: Work, first: int, last: int, summary: Summary) -> int:
+    """Do cases in one process; gives the seed to go on with, which is past one that ended the process."""
+    source, sink = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(source)
+        _child(work, first, last, sink)
+    os.close(sink)
+    seed, silent = first, False
+    with os.fdopen(source, "rb", buffering=0) as f:
+        for line in _lines(f):
+            if line is None:
+                silent = True
+                os.kill(child, signal.SIGKILL)
+                break
+            said = json.loads(line)
+            seed = said.get("seed", seed)
+            summary.take(said)
+    _, status = os.waitpid(child, 0)
+    if silent or status:
+        what = f"silent for {SECONDS} s" if silent else f"the process ended with {_ending(status)}"
+        summary.fault(what, str(seed), what)
+        return seed + 1
+    return last
+
+
+def _ending(status: int) -> str:
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
+
+
+def _lines(f: Any) -> Iterable[bytes | None]:
+    """Lines as they come; None where none comes for too long."""
+    rest = b""
+    while True:
+        if not select.select([f], [], [], SECONDS)[0]:
+            yield None
+            return
+        data = f.read(1 << 16)
+        if not data:
+            return
+        *whole, rest = (rest + data).split(b"\n")
+        yield from whole
+
+
+def _child(work: Work, first: int, last: int, sink: int) -> None:
+    def say(what: dict[str, Any]) -> None:
+        os.write(sink, json.dumps(what).encode() + b"\n")
+
+    code = 1
+    try:
+        work(first, last, say)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -1,0 +1,141 @@
+"""The fuzzer of graphs: a block of seeds at a time, native code of `cpu` for some of them at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from occ.compiler.driver.settings import Settings
+from tools.fuzz.campaign import Say, Summary
+from tools.fuzz.cover import UNIVERSE, Cover
+from tools.fuzz.generate import Case, generate
+from tools.fuzz.products import MAKERS
+from tools.fuzz.profiles import PROFILES
+from tools.fuzz.run import Outcome, Runner, outcomes
+
+WRONG = ("differs", "failed")
+EVERY = ("interp", "cpu passes", "cpu-jit passes")
+
+
+@dataclass
+class Graphs:
+    """Does graphs.
+
+    Attributes:
+        folder: where failing cases are written.
+        profiles: that take turns.
+        jit, cpu: native code of a target is made for one graph in so many.
+        steer: factors of the weights of operators.
+    """
+
+    folder: Path
+    profiles: tuple[str, ...] = tuple(PROFILES)
+    jit: int = 2
+    cpu: int = 16
+    steer: dict[str, float] | None = None
+
+    def __call__(self, first: int, last: int, say: Say) -> None:
+        """Do the graphs of some seeds, and say what came out."""
+        halide: list[Case] = []
+        for seed in range(first, last):
+            say({"seed": seed})
+            name = self.profiles[seed % len(self.profiles)]
+            case = generate(seed, name, PROFILES[name], MAKERS, self.steer)
+            turn = seed // len(self.profiles)
+            self._case(case, [*EVERY, *(("cpu-jit",) if turn % self.jit == 0 else ())], say)
+            if turn % self.cpu == 0:
+                halide.append(case)
+        if halide:
+            self._compile(halide)
+        for case in halide:
+            say({"seed": case.seed})
+            self._case(case, ["cpu"], say, cases=False)
+
+    def _compile(self, cases: list[Case]) -> None:
+        """The kernels of many graphs in a few translation units, into the cache."""
+        from occ.compiler.tools.warm import warm
+
+        for options in {json.dumps(Runner(c).options["cpu"]) for c in cases}:
+            chosen = [(str(c.seed), c.model) for c in cases if json.dumps(Runner(c).options["cpu"]) == options]
+            warm(chosen, Settings("cpu", options=json.loads(options)))
+
+    def _case(self, case: Case, ways: list[str], say: Say, *, cases: bool = True) -> None:
+        cover = Cover()
+        found = list(outcomes(Runner(case, [cover]), ways))
+        wrong = [o for o in found if o.kind in WRONG]
+        if wrong:
+            write(case, wrong, self.folder)
+        operators = sorted(case.operators)
+        say({
+            "cases": [case.profile] if cases else [],
+            "outcomes": [f"{o.way}: {o.kind}" for o in found],
+            "fired": [*(f"{k}: {n}" for k, n in cover.fired), *(f"operators: {n}" for n in operators),
+                      *(f"{n} with {o}" for k, n in cover.fired if k == "rewrite rules" or k == "schedule rules" for o in operators)],
+            "faults": [(f"{o.way.split()[0]}: {signature(o)}", f"{case.profile}-{case.seed}", o.text[:600]) for o in wrong],
+        })  # fmt: skip
+
+
+def signature(o: Outcome) -> str:
+    """What outcomes of one cause have in common, as far as their text shows it."""
+    text = re.sub(r"reproducer.*|`[^`]*`|[\d.]+(e[-+]?\d+)?|\[[^]]*\]|%\S+", "_", o.text.split("\n")[0])
+    return f"{o.kind} {text[:120]}"
+
+
+def write(case: Case, wrong: list[Outcome], folder: Path) -> None:
+    """Write a failing case: the model, its inputs and what its outputs should be, and what went wrong."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{case.profile}-{case.seed}"
+    onnx.save(case.model, f"{stem}.onnx")
+    wanted = {f"out:{o.name}": case.known[o.name] for o in case.model.graph.output}
+    np.savez(f"{stem}.npz", allow_pickle=False, **case.feeds, **wanted)
+    Path(f"{stem}.txt").write_text("\n".join(f"{o.way}: {o.kind}: {o.text}" for o in wrong) + "\n")
+
+
+def read(stem: Path) -> Case:
+    """A case that was written; of its values, those of inputs and outputs are known."""
+    with np.load(f"{stem}.npz") as data:
+        arrays = dict(data)
+    feeds = {n: x for n, x in arrays.items() if not n.startswith("out:")}
+    known = feeds | {n.removeprefix("out:"): x for n, x in arrays.items() if n.startswith("out:")}
+    profile, _, seed = stem.name.rpartition("-")
+    return Case(int(seed) if seed.isdigit() else 0, profile, onnx.load(f"{stem}.onnx"), feeds, known)
+
+
+def steering(summary: Summary) -> dict[str, float]:
+    """Factors for operators that were there when rules fired that seldom fire, more often than they are elsewhere."""
+    graphs = max(summary.cases.total(), 1)
+    factors: Counter[str] = Counter()
+    for kind in ("rewrite rules", "schedule rules"):
+        for rule in UNIVERSE[kind]:
+            n = summary.fired[f"{kind}: {rule}"]
+            if 0 < n < graphs / 50:
+                lift = {
+                    o: summary.fired[f"{rule} with {o}"] / n / max(summary.fired[f"operators: {o}"] / graphs, 1e-9)
+                    for o in MAKERS
+                }
+                factors.update(dict.fromkeys(sorted(lift, key=lambda o: -lift[o])[:3], 1))
+    return {o: 1.0 + min(2 * n, 6) for o, n in factors.items()}
+
+
+def report(summary: Summary) -> str:
+    """The state of a campaign for people."""
+    lines = [
+        f"{sum(summary.cases.values())} graphs ({', '.join(f'{n} {k}' for k, n in summary.cases.items())}) in {summary.seconds:.0f} s"
+    ]
+    lines += [f"  {way}: {n}" for way, n in sorted(summary.outcomes.items())]
+    for kind, universe in UNIVERSE.items():
+        missing = sorted(n for n in universe if not summary.fired[f"{kind}: {n}"])
+        lines.append(
+            f"{kind}: {100 * (1 - len(missing) / len(universe)):.0f} % of {len(universe)}, never: {', '.join(missing) or 'none'}"
+        )
+    lines += [
+        f"FAULT {f['count']} x {key} (first: {f['case']})"
+        for key, f in sorted(summary.faults.items(), key=lambda i: -i[1]["count"])
+    ]
+    return "\n".join(lines)

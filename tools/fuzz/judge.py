@@ -1,0 +1,208 @@
+"""Whether results are right. Integers must be equal; floats may differ by what rounding can do to this graph on these inputs:
+the graph is computed in float64, and again with operands of every node disturbed by some units in the last place of the type
+that the model has there. What moves under that may differ in proportion, and what does not may not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
+
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.deferred import DeferredCompiler
+from occ.compiler.driver.settings import Settings
+from occ.compiler.interp.graph import Env, Interpreter
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.types import TensorType
+from occ.compiler.plan.plan import defer_text
+from tools.fuzz.generate import Case
+from tools.fuzz.inputs import is_float
+from tools.fuzz.oracle import run_onnxruntime, run_reference
+
+SAMPLES = 6
+ULPS = 4  # by which operands are disturbed: elementary functions are off by as much
+MARGIN = 8  # samples are few, and may all lie near the truth
+UNITS = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f64": 2.0**-53}
+_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# Results are elements of operands, or rounded to integers: they have no error of their own.
+EXACT = frozenset((
+    "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad", "Expand", "Tile",
+    "Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements", "DepthToSpace", "SpaceToDepth", "Trilu", "Where",
+    "Relu", "Abs", "Neg", "Max", "Min", "Clip", "Floor", "Ceil", "Round", "Sign", "Cast", "MaxPool", "ReduceMax", "ReduceMin",
+    "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "ArgMax", "ArgMin", "TopK", "NonZero", "Compress", "Unique",
+    "ReverseSequence", "CenterCropPad", "Dropout", "Shape", "Size", "Hardmax", "Not", "IsNaN", "IsInf", "EyeLike",
+))  # fmt: skip
+# Operators that ONNX defines as a difference of about ones: `exp(x) - 1` is off by as much as 1 can be.
+AROUND_ONE = frozenset(("Elu", "Selu", "Celu"))
+
+
+@dataclass
+class Analysis:
+    """What the outputs of a case are in float64, and by how much they may differ."""
+
+    exact: dict[str, np.ndarray]
+    allowed: dict[str, np.ndarray]
+
+
+def near(got: np.ndarray, want: np.ndarray) -> bool:
+    """Equal, or off by a few units in the last place: then nothing has to be analysed."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    if not is_float(got.dtype):
+        return bool(np.array_equal(got, want))
+    unit = 2 * float(np.spacing(np.ones(1, got.dtype))[0]) if got.dtype.kind == "f" else 2.0**-6
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return bool(np.all((a == b) | (np.abs(a - b) <= unit * np.abs(b)) | (np.isnan(a) & np.isnan(b))))
+
+
+def difference(got: np.ndarray, want: np.ndarray, allowed: np.ndarray) -> str:
+    """How results differ by more than they may; empty if they do not."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        right = (a == b) | (np.abs(a - b) <= allowed) | np.isinf(allowed)
+    wrong = np.argwhere(~right)
+    if not len(wrong):
+        return ""
+    at = tuple(int(k) for k in wrong[0])
+    return (
+        f"{len(wrong)} of {a.size} elements, {list(at)} is {got[at]!s}, expected {want[at]!s} within {allowed[at]:.2g}"
+    )
+
+
+def analyse(case: Case, feeds: Mapping[str, np.ndarray] | None = None) -> Analysis:
+    """The error analysis of a case on inputs."""
+    given = case.feeds if feeds is None else feeds
+    typed = _inferred(case.model)
+    units = {r.name: UNITS[r.type.dtype.name] for op in typed.walk() for r in op.results
+             if isinstance(r.type, TensorType) and r.type.dtype.name in UNITS}  # fmt: skip
+    names = [o.name for o in case.model.graph.output]
+    try:
+        wide = _inferred(_doubled(case.model))
+        widened = {n: x.astype(np.float64) if is_float(x.dtype) else x for n, x in given.items()}
+        exact = _run(wide, widened, units, None)
+    except Exception:  # an operator that takes no float64: disturbed in its own type
+        wide, widened = typed, dict(given)
+        exact = _run(wide, widened, units, None)
+    samples = [_run(wide, widened, units, np.random.default_rng([case.seed, k])) for k in range(SAMPLES)]
+    allowed = [_spread(exact[k], [s[k] for s in samples], units.get(n, 0.0)) for k, n in enumerate(names)]
+    return Analysis(dict(zip(names, exact, strict=True)), dict(zip(names, allowed, strict=True)))
+
+
+def verdict(case: Case, outputs: Mapping[str, np.ndarray], analysis: Analysis, want: Mapping[str, np.ndarray]) -> str:
+    """How outputs are wrong; empty if they are right."""
+    for name, got in outputs.items():
+        if near(got, want[name]):
+            continue
+        allowed = analysis.allowed[name]
+        if allowed.shape != want[name].shape:
+            if not np.all(np.isinf(allowed)):
+                return f"`{name}` has the shape {list(allowed.shape)} in float64, expected {list(want[name].shape)}"
+            continue
+        text = difference(got, want[name], allowed)
+        if text:
+            return f"`{name}`: {text}"
+    return ""
+
+
+def other_oracle(
+    case: Case, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], analysis: Analysis
+) -> str:
+    """The oracle that agrees with outputs that differ from those known, or nothing."""
+    for oracle in (run_reference, run_onnxruntime):
+        try:
+            want = oracle(case.model, feeds)
+        except Exception:
+            continue
+        if not verdict(case, outputs, analysis, want):
+            return oracle.__name__.removeprefix("run_")
+    return ""
+
+
+def _spread(exact: np.ndarray, samples: Sequence[np.ndarray], unit: float) -> np.ndarray:
+    """By how much each element may differ; any amount where the shape itself is not certain."""
+    base = np.asarray(exact)
+    if any(np.shape(s) != base.shape for s in samples):
+        return np.full(base.shape, np.inf)
+    x = base.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        moved = np.max([np.abs(np.asarray(s).astype(np.float64) - x) for s in samples], axis=0, initial=0.0)
+    return np.nan_to_num(MARGIN * moved + MARGIN * unit * np.abs(x), nan=np.inf)
+
+
+def _run(m: Module, feeds: Mapping[str, np.ndarray], units: Mapping[str, float], rng: Any) -> list[np.ndarray]:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return [np.asarray(x) for x in _Disturbed(m, units, rng).run([feeds[a.name] for a in m.main.args], {})]
+
+
+class _Disturbed(Interpreter):
+    """An interpreter whose nodes read operands that are off by some units in the last place."""
+
+    def __init__(self, m: Module, units: Mapping[str, float], rng: Any) -> None:
+        super().__init__(m, lambda op, operands: deferred(*defer_text(op, operands)))
+        deferred = DeferredCompiler(_interpreted, m.registry)
+        self.units, self.rng, self.unit = units, rng, max(units.values(), default=UNITS["f32"])
+
+    def op(self, op: Op, env: Env, dims: Mapping[str, int]) -> list[Any]:
+        if self.rng is None or op.name in EXACT:
+            return super().op(op, env, dims)
+        units = [self.units[r.name] for r in op.results if r.name in self.units]
+        before, self.unit = self.unit, max(units, default=self.unit)
+        moved = dict(env) | {v: self._disturb(env.get(v, getattr(v, "data", None))) for v in op.inputs}
+        found = [self._disturb(x, op.name in AROUND_ONE) for x in super().op(op, moved, dims)]
+        self.unit = before
+        return found
+
+    def _disturb(self, x: Any, around_one: bool = False) -> Any:
+        if not isinstance(x, np.ndarray) or not is_float(x.dtype):
+            return x
+        wide = x.astype(np.float64)
+        noise = self.rng.uniform(-ULPS, ULPS, x.shape) * self.unit
+        return (wide + noise * (np.maximum(np.abs(wide), 1) if around_one else wide)).astype(x.dtype)
+
+
+def _interpreted(m: Module) -> Any:
+    """What computes an op that waited for its operands."""
+    Compilation(m, Settings("interp", cache=False)).advance("inferred")
+    return lambda operands: Interpreter(m).run(operands, {})
+
+
+def _inferred(model: ModelProto) -> Module:
+    return Compilation(model, Settings("interp", cache=False)).advance("inferred")
+
+
+def _doubled(model: ModelProto) -> ModelProto:
+    """The same model in float64."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    _double_graph(made.graph)
+    return made
+
+
+def _double_graph(g: GraphProto) -> None:
+    for info in (*g.input, *g.output, *g.value_info):
+        if info.type.tensor_type.elem_type in _NARROW:
+            info.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for t in g.initializer:
+        _double_tensor(t)
+    for a in (a for n in g.node for a in n.attribute):
+        if a.type == AttributeProto.TENSOR:
+            _double_tensor(a.t)
+        elif a.type == AttributeProto.GRAPH:
+            _double_graph(a.g)
+        elif a.name in ("to", "dtype") and a.i in _NARROW:
+            a.i = TensorProto.DOUBLE
+
+
+def _double_tensor(t: TensorProto) -> None:
+    if t.data_type in _NARROW:
+        t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float64), t.name))

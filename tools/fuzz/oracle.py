@@ -1,0 +1,102 @@
+"""What a node gives according to runtimes that nobody here wrote: onnxruntime, node by node and without optimisation, and
+onnx.reference for what that does not implement.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from occ.compiler.ir.dtype import from_numpy
+
+Arrays = Mapping[str, np.ndarray]
+onnxruntime.set_default_logger_severity(4)
+_NOT_THERE = set[tuple[Any, ...]]()  # operators with types that onnxruntime does not implement
+
+
+class Reject(Exception):
+    """The node is not valid, or no oracle knows it."""
+
+
+def options(threads: int = 1) -> onnxruntime.SessionOptions:
+    """Of sessions that compute what the model says, without optimisation."""
+    made = onnxruntime.SessionOptions()
+    made.intra_op_num_threads, made.inter_op_num_threads = threads, 1
+    made.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return made
+
+
+def run_onnxruntime(model: ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
+    """The outputs of a whole model."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options(), providers=["CPUExecutionProvider"])
+    names = [o.name for o in model.graph.output]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def run_reference(model: ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
+    """The outputs of a whole model by onnx.reference."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        found = ReferenceEvaluator(model).run(None, dict(feeds))
+    return {o.name: np.asarray(x) for o, x in zip(model.graph.output, found, strict=True)}
+
+
+def run_node(node: NodeProto, feeds: Arrays, opset: int) -> list[np.ndarray]:
+    """The results of one node.
+
+    Raises:
+        Reject: it is not valid, or no oracle knows it.
+    """
+    model = node_model(node, feeds, opset)
+    key = (node.op_type, opset, *(x.dtype.str for x in feeds.values()))
+    plain = all(x.dtype != ml_dtypes.bfloat16 for x in feeds.values())
+    if plain and key not in _NOT_THERE:
+        try:
+            return list(run_onnxruntime(model, feeds).values())
+        except Exception as e:
+            if "NOT_IMPLEMENTED" not in str(e):
+                raise Reject(str(e)) from None
+            _NOT_THERE.add(key)
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        return list(run_reference(model, feeds).values())
+    except Exception as e:
+        raise Reject(str(e)) from None
+
+
+def node_model(node: NodeProto, feeds: Arrays, opset: int) -> ModelProto:
+    """A model of one node; all that it reads is an input."""
+    inputs = [helper.make_tensor_value_info(n, from_numpy(x.dtype).onnx, x.shape) for n, x in feeds.items()]
+    outputs = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
+    return model_of(helper.make_graph([node], "g", inputs, outputs), opset)
+
+
+def model_of(graph: GraphProto, opset: int) -> ModelProto:
+    """A model in the oldest file format that has the operator set, but not older than initialisers that are no inputs."""
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=max(helper.find_min_ir_version_for(imports), 4))
+
+
+def names_read(nodes: Sequence[NodeProto]) -> list[str]:
+    """The names that nodes read from outside, those of their sub-graphs too."""
+    made = {o for n in nodes for o in n.output}
+    found: dict[str, None] = {}
+    for n in nodes:
+        found |= dict.fromkeys(n.input)
+        for a in n.attribute:
+            inside = {i.name for i in a.g.input} | {i.name for i in a.g.initializer}
+            found |= dict.fromkeys(k for k in [*names_read(a.g.node), *_yields(a.g)] if k not in inside)
+    return [n for n in found if n and n not in made]
+
+
+def _yields(g: GraphProto) -> list[str]:
+    made = {o for n in g.node for o in n.output}
+    return [o.name for o in g.output if o.name not in made]

@@ -1,0 +1,143 @@
+"""Runs a case in all the ways in which occ can run it, and compares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.sessions import open_session
+from occ.compiler.driver.settings import Settings
+from occ.compiler.interp.graph import Interpreter
+from occ.compiler.ir.layout import unpack
+from occ.runtime.errors import RunError
+from tools.fuzz import judge
+from tools.fuzz.generate import Case
+
+FAULTS = ("OCC0403", "OCC0901", "OCC0902")  # codes that no valid model may see
+SIZES = ("OCC0501", "OCC0503")  # codes of sizes that the build took to be equal
+OPTIONS: Mapping[str, Sequence[Mapping[str, str]]] = {
+    "cpu": ({}, {}, {}, {"strassen": "on"}, {"winograd": "off"}, {"schedule": "fallback"}, {"qdq": "float"}),
+    "cpu-jit": ({}, {}, {"qdq": "float"}),
+    "interp": ({}, {}, {"qdq": "float"}),
+}
+
+
+@dataclass
+class Outcome:
+    """What one way of running a case came to.
+
+    Attributes:
+        way: the target, and how it was run; `cpu passes` is the module for `cpu` interpreted before code is generated.
+        kind: `same`, `differs`, `failed`, `refused` (a diagnostic says that occ does not do this), `oracle` (the result is
+            another than onnxruntime's, and onnx.reference agrees with it), or `skipped`.
+        text: the difference or the error.
+    """
+
+    way: str
+    kind: str
+    text: str = ""
+
+
+class Runner:
+    """Runs one case.
+
+    Attributes:
+        case: the case.
+        listeners: told of passes.
+    """
+
+    def __init__(
+        self, case: Case, listeners: Sequence[Any] = (), options: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        self.case, self.listeners = case, listeners
+        self.options = options if options is not None else {t: o[case.seed % len(o)] for t, o in OPTIONS.items()}
+        self.symbolic = any(d.dim_param for i in case.model.graph.input for d in i.type.tensor_type.shape.dim)
+        self.want = {o.name: case.known[o.name] for o in case.model.graph.output}
+        self._analysis: judge.Analysis | None = None
+
+    def passes(self, target: str) -> Outcome:
+        """The passes of a native target, and the interpreter after the last one that leaves a module which it can run."""
+        way = f"{target} passes"
+        try:
+            m = self._compilation(target).advance("scheduled")
+        except Exception as e:
+            return self._problem(way, e)
+        if any(op.name == "deferred" for op in m.walk()):
+            return Outcome(way, "skipped", "it waits for values")
+        feeds = [self.case.feeds[a.name] for a in m.main.args]
+
+        def run() -> dict[str, Any]:
+            found = zip(m.main.result_names, m.main.results, Interpreter(m).run(feeds, {}), strict=True)
+            return {n: unpack(x, v.tensor.layout, self.want[n].shape) for n, v, x in found}
+
+        return self._judged(way, run)
+
+    def whole(self, target: str) -> Iterator[Outcome]:
+        """A target to the end; native code is run by the compiled plan and by the Python runner, on one and two threads."""
+        try:
+            artifact = self._compilation(target).artifact()
+        except Exception as e:
+            yield self._problem(target, e)
+            return
+        ways = (
+            ((1, "native"),)
+            if target == "interp"
+            else ((1, "native"), (2, "native"), (1 + self.case.seed % 2, "python"))
+        )
+        for threads, entry in ways:
+            os.environ["OCC_ENTRY"] = entry
+            way = target if target == "interp" else f"{target} {threads} {entry}"
+            yield self._judged(way, lambda n=threads: self._session(artifact, n))
+
+    def _session(self, artifact: Any, threads: int) -> dict[str, Any]:
+        session = open_session(artifact, threads)
+        try:
+            return session.run(self.case.feeds)
+        finally:
+            session.close()
+
+    def _compilation(self, target: str) -> Compilation:
+        options = self.options.get(target, {})
+        settings = Settings(
+            target, options=options, cache=target == "cpu", verify=self.case.seed % 4 == 0, listeners=self.listeners
+        )
+        return Compilation(self.case.model, settings)
+
+    def _judged(self, way: str, run: Any) -> Outcome:
+        try:
+            outputs = {n: np.asarray(x) for n, x in run().items()}
+        except Exception as e:
+            return self._problem(way, e)
+        if all(judge.near(x, self.want[n]) for n, x in outputs.items()):
+            return Outcome(way, "same")
+        self._analysis = self._analysis or judge.analyse(self.case)
+        text = judge.verdict(self.case, outputs, self._analysis, self.want)
+        if not text:
+            return Outcome(way, "same")
+        other = judge.other_oracle(self.case, self.case.feeds, outputs, self._analysis)
+        return Outcome(way, "oracle" if other else "differs", f"{other}: {text}" if other else text)
+
+    def _problem(self, way: str, e: Exception) -> Outcome:
+        if isinstance(e, CompileError):
+            first = e.diagnostics[0]
+            kind = "failed" if first.code in FAULTS else "refused"
+            return Outcome(way, kind, f"{first.code} {first.message} {'; '.join(first.notes[:2])}")
+        if isinstance(e, RunError) and e.code in SIZES and self.symbolic:
+            return Outcome(way, "refused", str(e))
+        return Outcome(way, "failed", f"{type(e).__name__}: {e}")
+
+
+def outcomes(runner: Runner, ways: Sequence[str]) -> Iterator[Outcome]:
+    """The outcomes of the ways that are asked for: a target, or the passes of one, as in `cpu passes`."""
+    for way in ways:
+        target, _, passes = way.partition(" ")
+        if passes:
+            yield runner.passes(target)
+        else:
+            yield from runner.whole(target)
