@@ -60,7 +60,10 @@ class AscendOptions(Options):
     optypelist_for_implmode: str = option("", "operators that `op_select_impl_mode` is for, separated by commas")
     dynamic_batch_size: str = option("", "sizes of a symbolic batch, such as 1,2,4: one compiled model for all of them")
     dynamic_image_size: str = option("", "heights and widths, such as 416,416;832,832")
-    dynamic_dims: str = option("", "values of all symbolic dims, in order, such as 1,128;8,128")
+    dynamic_dims: str = option(
+        "",
+        "values of all symbolic dims, in order, such as 1,128;8,128, or by name, such as past=16,total=17;past=32,total=33",
+    )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
     cpu_fallback: Literal["cpu", "cpu-jit", "off"] = option(
         "cpu", "target of what the device cannot take; `off` makes it an error"

@@ -14,9 +14,11 @@ from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source, load_module, name_of, recipe
 from occ.compiler.frontend.signature import Overrides
+from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.stages import BY_NAME, ORDER, STAGES
+from occ.compiler.ir.types import TensorType
 from occ.compiler.objects.archive import NativeCode
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
@@ -27,6 +29,10 @@ from occ.compiler.target.target import Generated, Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.mapped import mapped_files
+
+
+def _known(t: TensorType, dims: Mapping[str, int]) -> bool:
+    return symbols(*t.dims).keys() <= dims.keys()
 
 
 class Compilation:
@@ -197,10 +203,14 @@ class Compilation:
             raise error(
                 "OCC0603", "gears need the model itself, not a text of a later stage", help="build the .onnx file"
             )
-        labels = {s.symbol.name: s.label for s in self.module.symbols.values()}
+        # By input rather than by name: names of the model may have turned out to be one symbol.
+        shapes = {
+            arg.name: [evaluate(d, dims) for d in arg.tensor.dims]
+            for arg in self.module.main.args
+            if isinstance(arg.type, TensorType) and arg.type.shape is not None and _known(arg.type, dims)
+        }
         given = self.settings.overrides
-        values = {labels.get(name, name): value for name, value in dims.items()}
-        overrides = Overrides(given.shapes, {**given.dims, **values})
+        overrides = Overrides({**given.shapes, **shapes}, given.dims)
         other = Compilation(self.given, replace(self.settings, overrides=overrides, save_stages=False))
         return other.advance(other.last_stage)
 

@@ -54,11 +54,11 @@ _COMPILE = (
 )
 
 
-def pairs(values: Sequence[str], option: str) -> dict[str, str]:
-    """`NAME=VALUE` options; names may hold `=` themselves, values do not."""
+def pairs(values: Sequence[str], option: str, *, keys: bool = False) -> dict[str, str]:
+    """`NAME=VALUE` options; names of a model may hold `=`, values do not; with `keys` it is the other way round."""
     made: dict[str, str] = {}
     for text in values:
-        name, sign, value = text.rpartition("=")
+        name, sign, value = text.partition("=") if keys else text.rpartition("=")
         if not sign or not name:
             raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}")
         made[name] = value
@@ -145,7 +145,7 @@ class Flags:
     @property
     def target_options(self) -> dict[str, str]:
         """What `-C` sets."""
-        return pairs(self.given, "-C")
+        return pairs(self.given, "-C", keys=True)
 
     def with_symbols(self) -> Flags:
         """The same without `--dim`, for a model whose inputs have these sizes."""

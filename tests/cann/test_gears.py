@@ -11,7 +11,9 @@ from simulating import built, worst
 
 from occ.compiler.codegen_cann.options import GEARS
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import open_session
+from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ge_simulator.reader import read
 from occ.runtime.errors import RunError
 
@@ -65,6 +67,36 @@ def test_all_dims_of_several_sizes():
     run_each(model_of(DIMS), {"dynamic_dims": "1,3,1,3;2,7,2,7"}, sizes)
 
 
+CACHE = """g (float[b, 1, 4] q, float[b, past, 4] k, float[m, total] mask) => (float[b, 1, t] y, float[b, t, 4] present) {
+    present = Concat <axis = 1> (k, q)
+    turned = Transpose <perm = [0, 2, 1]> (present)
+    scores = MatMul(q, turned)
+    shown = Add(scores, mask)
+    y = Softmax <axis = -1> (shown)
+}"""
+
+
+def test_gears_by_the_names_of_dims():
+    gears = "past=4;past=9"  # what `total` is follows from it
+    options = {"dynamic_dims": gears}
+    model = model_of(CACHE)
+    made = Compilation(model, Settings("ascend910b", Overrides(dims={"b": 1, "m": 1}), options)).artifact()
+    (part,) = made.manifest.parts
+    assert "--dynamic_dims=4,5;9,10" in part.command
+    session = open_session(made, 1, simulate=True)
+    for past in (4, 9):
+        x = {"q": random(1, 1, 4), "k": random(1, past, 4), "mask": random(1, past + 1)}
+        assert worst(list(session.run(x).values()), reference(model, x)) < 1e-6
+
+
+def test_dims_that_turn_out_to_be_equal_have_one_size():
+    """Adding makes one symbol of `n` and `k`: a gear names one of them, and fixes both."""
+    model = model_of("g (float[n, 4] x, float[k, 4] z) => (float[n, 4] y) { a = Softmax <axis = 0> (x) y = Sub(a, z) }")
+    shown = {str(d) for d in Compilation(model, Settings("ascend910b")).advance("inferred").main.args[0].tensor.dims}
+    name = (shown & {"n", "k"}).pop()
+    run_each(model, {"dynamic_dims": f"{name}=3;{name}=5"}, [{"x": random(n, 4), "z": random(n, 4)} for n in (3, 5)])
+
+
 ORDERS = {
     "inputs read in another order": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y) { r = Relu(b) y = Sub(r, a) }",
     "inputs read as they come": "(float[n, 3] a, float[n, 3] b) => (float[n, 3] y) { r = Relu(a) y = Sub(r, b) }",
@@ -99,6 +131,9 @@ def test_other_extents_are_refused_at_run_time():
         (BATCH, {"dynamic_dims": "1,2;3,4"}, "does not fit the symbolic extents"),
         (IMAGE, {"dynamic_batch_size": "1,2"}, "symbolic too"),
         (DIMS, {"dynamic_dims": "1,3,2,3;2,7,2,7"}, "two values"),
+        (DIMS, {"dynamic_dims": "b=1,s=2;b=2"}, "leaves s open"),
+        (DIMS, {"dynamic_dims": "b=1,s=2;b=2,height=3"}, "names `height`, which is no symbolic dim"),
+        (DIMS, {"dynamic_dims": "b=1,s=2;s=2,b=1"}, "has a gear twice"),
         (BATCH, {"dynamic_batch_size": "1,2", "dynamic_dims": "1;2"}, "exclude each other"),
     ],
 )
