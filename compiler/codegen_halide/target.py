@@ -15,7 +15,7 @@ from occ.runtime.artifact import Artifact
 
 
 def _generate(c: Build, m: Module) -> Generated:
-    from occ.compiler.codegen_llvm.entry.build import entry_code  # LLVM takes most of a second to load
+    from occ.compiler.native_entry.build import entry_code  # LLVM takes most of a second to load
 
     functions, target = list(m.te.values()), c.options.halide_target
     made = cpu_manifest(m, halide.machine(target, c.cache))

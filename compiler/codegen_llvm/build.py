@@ -10,11 +10,11 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
-from occ.compiler.codegen_llvm.entry.entry import emit_entry
 from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.native_entry.entry import emit_entry
 from occ.compiler.objects.elf import link
 from occ.runtime.manifest import Manifest
 

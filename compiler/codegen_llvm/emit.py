@@ -14,8 +14,7 @@ from llvmlite import ir
 
 from occ.compiler.codegen_llvm.expressions import Env, Expressions
 from occ.compiler.codegen_llvm.loop_plan import LoopPlan, plan_loops
-from occ.compiler.codegen_llvm.loops import for_loop
-from occ.compiler.codegen_llvm.values import I32, I64, lanes
+from occ.compiler.codegen_llvm.values import lanes
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.approx import APPROXIMATIONS
@@ -24,6 +23,8 @@ from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import COMBINE, neutral
 from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.native_entry.loops import for_loop
+from occ.compiler.native_entry.types import I32, I64
 
 
 def with_approximations(e: Expr) -> Expr:

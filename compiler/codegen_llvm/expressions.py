@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.functions import emit_call
-from occ.compiler.codegen_llvm.values import I1, I32, I64, PTR, Ops, lanes, mangled, memory_type, register_type
+from occ.compiler.codegen_llvm.values import Ops, lanes, mangled, memory_type, register_type
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64 as I64_TYPE
@@ -18,6 +18,7 @@ from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, In
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.index import axis_of, is_axis, to_dim
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.native_entry.types import I1, I32, I64, PTR
 
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.values import DOUBLE, FLOAT, I32, Ops, lanes
+from occ.compiler.codegen_llvm.values import Ops, lanes
 from occ.compiler.ir.dtype import BOOL, F64, DType
+from occ.compiler.native_entry.types import DOUBLE, FLOAT, I32
 
 _INTRINSICS = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "roundeven",

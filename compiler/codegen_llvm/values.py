@@ -13,10 +13,8 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.ir.dtype import BF16, BOOL, F16, F32, F64, DType
+from occ.compiler.native_entry.types import DOUBLE, FLOAT, HALF, I1, I32
 
-I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
-PTR = I8.as_pointer()
 Value = Any  # llvmlite's values have no common public base with type information
 
 

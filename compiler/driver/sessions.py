@@ -45,7 +45,7 @@ def open_session(
     if artifact.manifest.engine != "interp":
         return open_artifact(artifact, threads, run_deferred=deferred_compiler([registry]), options=options)
     m = parsed(artifact.files["ir/canonical.occ"].decode(), registry, weights=artifact.weights)
-    from occ.compiler.interp.engine import InterpEngine
+    from occ.compiler.codegen_interp.engine import InterpEngine
 
     run_deferred = DeferredCompiler(lambda m: _interpret_deferred(m, registry), registry)
     engine = InterpEngine(m, lambda op, operands: run_deferred(*defer_text(op, operands)))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.interp.evaluate import run as run_te
-from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.kernel import CKernel, library_of
-from occ.compiler.ir.meaning import build_te, expand_composite
+from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.te.function import TeFunc

@@ -7,12 +7,12 @@ extents, and asks for no value.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any
 
 from occ.compiler.ir.dim import symbol
 from occ.compiler.ir.meaning import attributes, typed_operands
 from occ.compiler.ir.op import Op, frozen
+from occ.compiler.ir.ops.spec import Access
 from occ.compiler.ir.te.expr import Index, Load, Reduce
 from occ.compiler.ir.te.function import Builder, Tensor, TeStage, position
 from occ.compiler.ir.te.index import simplify_stage
@@ -20,19 +20,6 @@ from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
 
 ANY, CHANNELS, LAST, ROWS = "any", "channels", "last", "rows"
-
-
-@dataclass(frozen=True)
-class Access:
-    """What the body of an operator reads.
-
-    Attributes:
-        elementwise: an element of the result needs the elements of the operands at its own position, broadcast.
-        permutation: the result is the only operand under these axes of it, as in Transpose; None if it is not.
-    """
-
-    elementwise: bool = False
-    permutation: tuple[int, ...] | None = None
 
 
 def access(op: Op) -> Access:

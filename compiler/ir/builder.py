@@ -1,4 +1,7 @@
-"""Builds named ops with their types inferred on the spot: `b.Mul(x, b.Sigmoid(x))`."""
+"""Builds named ops with their types inferred on the spot: `b.Mul(x, b.Sigmoid(x))`.
+
+The types of a composite operator are those of the ops that it builds, so inference lies here too.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import numpy as np
 
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.location import UNKNOWN, Location
+from occ.compiler.ir.meaning import Known, attributes, static_elements, tensor_of
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.ops.spec import OpSpec
+from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.types import Type
 from occ.compiler.ir.value import Value, Weight
 
@@ -42,8 +47,6 @@ class GraphBuilder:
 
     def op(self, name: str, *operands: Value | None, n_results: int = 1, **attrs: Any) -> Any:
         """Append the operator; gives its result, or a tuple when there are several."""
-        from occ.compiler.ir.meaning import infer_results
-
         given = list(operands)
         while given and given[-1] is None:
             given.pop()
@@ -86,3 +89,46 @@ class GraphBuilder:
         """A constant, added to the weights of the module if the builder has one."""
         array = np.asarray(data, dtype.numpy if dtype else None)
         return self._module.add_weight("c", array) if self._module else Weight("c", array)
+
+
+def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
+    """Result types of an op whose operands all have types.
+
+    Raises:
+        Invalid: the operands do not fit; Unresolved (an Invalid) where the value of an operand is needed.
+    """
+    spec = op.spec
+    a = attributes(op)
+    if spec.infer is None and spec.composite is not None:
+        return _infer_composite(op)
+    names = [spec.operand_name(k) for k in range(len(op.operands))]
+    tensors = [
+        tensor_of(v, n, known, static=n in spec.static or "shape" in spec.tags)
+        for v, n in zip(op.operands, names, strict=True)
+    ]
+    if spec.infer is not None:
+        if spec.region:
+            a.regions = op.regions
+        results = spec.infer(*tensors, a=a)
+    else:
+        assert spec.body is not None, f"{op.name} has no infer"
+        results = spec.body(Builder(), *tensors, a=a)
+    listed = results if isinstance(results, tuple) else (results,)
+    types = tuple(r.type if isinstance(r, Tensor) else r for r in listed)
+    return types[: len(op.results)]
+
+
+def _infer_composite(op: Op) -> tuple[Type, ...]:
+    scratch = Region()
+    results = expand_composite(op, GraphBuilder(scratch, registry=op.spec.registry), op.operands)
+    types = tuple(r.type for r in results if r.type is not None)
+    for inner in scratch:
+        inner.set_operands(())
+    return types[: len(op.results)]
+
+
+def expand_composite(op: Op, b: GraphBuilder, operands: Sequence[Value | None]) -> tuple[Value, ...]:
+    """Build the body of a composite operator on other operands; gives its results."""
+    assert op.spec.composite is not None
+    results = op.spec.composite(b, *operands, a=attributes(op))
+    return results if isinstance(results, tuple) else (results,)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.access import access
+from occ.compiler.ir.builder import infer_results
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import DType
-from occ.compiler.ir.meaning import build_te, infer_results, static_elements, typed_operands
+from occ.compiler.ir.meaning import build_te, static_elements, typed_operands
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.spec import DTYPE_ATTRS, onnx_type_name
 from occ.compiler.ir.shape import data_dim, depends_on_data

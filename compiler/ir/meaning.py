@@ -1,4 +1,4 @@
-"""Applies what an operator states of itself: result types from `infer`, te functions from `body`."""
+"""Applies what an operator states of itself: the te function of its `body`. `builder.py` has types and composites."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from occ.compiler.diagnostics import shorten
-from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, symbols
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import Op
 from occ.compiler.ir.te.expr import Expr, Size, literal
 from occ.compiler.ir.te.function import AnyStage, Builder, Check, Param, Scatter, TeFunc, Tensor, loads, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.ir.types import TensorType, Type
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 Elements = tuple[Dim | float | None, ...]
@@ -52,7 +51,8 @@ def attributes(op: Op) -> SimpleNamespace:
     return a
 
 
-def _tensor(value: Value | None, name: str, known: Known, *, static: bool) -> Any:
+def tensor_of(value: Value | None, name: str, known: Known, *, static: bool) -> Any:
+    """An operand as the functions of an operator see it; with its elements if they are known and it is `static`."""
     if value is None:
         return None
     if not isinstance(value.type, TensorType):
@@ -62,50 +62,7 @@ def _tensor(value: Value | None, name: str, known: Known, *, static: bool) -> An
 
 def typed_operands(op: Op) -> list[Any]:
     """The operands as the functions of an operator see them where values do not matter; None for those left out."""
-    return [_tensor(v, op.spec.operand_name(k), static_elements, static=False) for k, v in enumerate(op.operands)]
-
-
-def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
-    """Result types of an op whose operands all have types.
-
-    Raises:
-        Invalid: the operands do not fit; Unresolved (an Invalid) where the value of an operand is needed.
-    """
-    spec = op.spec
-    a = attributes(op)
-    if spec.infer is None and spec.composite is not None:
-        return _infer_composite(op)
-    names = [spec.operand_name(k) for k in range(len(op.operands))]
-    tensors = [
-        _tensor(v, n, known, static=n in spec.static or "shape" in spec.tags)
-        for v, n in zip(op.operands, names, strict=True)
-    ]
-    if spec.infer is not None:
-        if spec.region:
-            a.regions = op.regions
-        results = spec.infer(*tensors, a=a)
-    else:
-        assert spec.body is not None, f"{op.name} has no infer"
-        results = spec.body(Builder(), *tensors, a=a)
-    listed = results if isinstance(results, tuple) else (results,)
-    types = tuple(r.type if isinstance(r, Tensor) else r for r in listed)
-    return types[: len(op.results)]
-
-
-def _infer_composite(op: Op) -> tuple[Type, ...]:
-    scratch = Region()
-    results = expand_composite(op, GraphBuilder(scratch, registry=op.spec.registry), op.operands)
-    types = tuple(r.type for r in results if r.type is not None)
-    for inner in scratch:
-        inner.set_operands(())
-    return types[: len(op.results)]
-
-
-def expand_composite(op: Op, b: GraphBuilder, operands: Sequence[Value | None]) -> tuple[Value, ...]:
-    """Build the body of a composite operator on other operands; gives its results."""
-    assert op.spec.composite is not None
-    results = op.spec.composite(b, *operands, a=attributes(op))
-    return results if isinstance(results, tuple) else (results,)
+    return [tensor_of(v, op.spec.operand_name(k), static_elements, static=False) for k, v in enumerate(op.operands)]
 
 
 def build_te(

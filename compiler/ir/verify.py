@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.builder import infer_results
 from occ.compiler.ir.deferred import has_unknown_rank
-from occ.compiler.ir.meaning import infer_results
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.printer import op_text

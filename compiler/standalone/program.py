@@ -11,8 +11,8 @@ from pathlib import Path
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.toolchain import compiler, run_all
-from occ.compiler.codegen_llvm.entry.plan import Unsuitable, routines
 from occ.compiler.diagnostics import error
+from occ.compiler.native_entry.plan import Unsuitable, routines
 from occ.compiler.objects.archive import archive
 from occ.compiler.standalone.libocc import FLAGS, HALIDE, SHARED, SYSTEM, libocc, sources
 from occ.compiler.standalone.ports import Ports, glue, header, identifier

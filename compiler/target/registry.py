@@ -15,7 +15,7 @@ OWN = {
     for name, place in {
         "cpu": "codegen_halide.target:CPU",
         "cpu-jit": "codegen_llvm.target:CPU_JIT",
-        "interp": "interp.target:INTERP",
+        "interp": "codegen_interp.target:INTERP",
         "ascend310": "codegen_cann.target:ASCEND310",
         "ascend310p": "codegen_cann.target:ASCEND310P",
         "ascend910": "codegen_cann.target:ASCEND910",

@@ -17,12 +17,12 @@ from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.build import link, setup_for
 from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup, compile_batch
 from occ.compiler.codegen_halide.programs import emitter, runtime_object
-from occ.compiler.codegen_llvm.entry.build import entry_code
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source
 from occ.compiler.ir.module import nodes_of
+from occ.compiler.native_entry.build import entry_code
 from occ.compiler.plan.plan import cpu_manifest
 
 _KERNELS = 64  # of a translation unit: g++ needs 0.5 GB for them, and its start no longer counts

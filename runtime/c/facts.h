@@ -1,4 +1,4 @@
-// What the library of a model tells of it: `occ_model_facts`, which compiler/codegen_llvm writes beside the native entry.
+// What the library of a model tells of it: `occ_model_facts`, which compiler/native_entry writes beside the native entry.
 // Positions are bytes from the start of the facts; texts end with 0. It is part of the code, so it is trusted like it.
 #pragma once
 #include <cstdint>

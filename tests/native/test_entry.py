@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import occ
-from occ.compiler.codegen_llvm.entry.arena import order, typical
-from occ.compiler.codegen_llvm.entry.plan import Slot
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.native_entry.arena import order, typical
+from occ.compiler.native_entry.plan import Slot
 from occ.runtime.dims import evaluate
 from occ.runtime.manifest import DimInfo
 from occ.runtime.native.entry import EntryCall

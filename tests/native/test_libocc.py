@@ -22,7 +22,7 @@ from c_library import (
     two_tensors,
 )
 
-from occ.compiler.codegen_llvm.entry.facts import DTYPES
+from occ.compiler.native_entry.facts import DTYPES
 
 pytestmark = pytest.mark.toolchain
 RNG = np.random.default_rng(0)

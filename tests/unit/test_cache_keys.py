@@ -16,8 +16,8 @@ from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide import build as halide
 from occ.compiler.codegen_halide import kernels, programs
 from occ.compiler.codegen_halide.toolchain import Toolchain
-from occ.compiler.codegen_llvm.entry import build as entry
 from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.native_entry import build as entry
 from occ.compiler.tools.tune import Tuner
 from occ.runtime.manifest import Manifest, Plan
 
@@ -51,7 +51,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, file: s
     [
         *(("occ.runtime", f) for f in ("buffers.py", "dims.py", "attributes.py", "signature.py", "manifest.py")),
         *(("occ.runtime", f"native/{f}.py") for f in ("entry", "library", "frame")),
-        *(("occ.compiler.codegen_llvm", f) for f in ("entry/arena.py", "entry/routine.py", "loops.py", "values.py")),
+        *(("occ.compiler.native_entry", f) for f in ("arena.py", "routine.py", "loops.py", "types.py")),
     ],
 )
 def test_the_entry_depends_on_what_says_where_things_lie(package, file, monkeypatch, tmp_path):
@@ -70,7 +70,7 @@ def test_the_entry_depends_on_llvm_the_machine_and_the_plan(monkeypatch):
 
 def test_all_that_the_entry_imports_is_in_its_key():
     code = (
-        "import sys, occ.compiler.codegen_llvm.entry.build, occ.compiler.codegen_llvm.entry.entry;"
+        "import sys, occ.compiler.native_entry.build, occ.compiler.native_entry.entry;"
         "print(*(m for m in sys.modules if m.startswith('occ.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 from onnx.defs import OpSchema
@@ -25,9 +25,6 @@ from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.ops.ranks import Rank
 from occ.compiler.ir.ops.samples import Sample
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
-
-if TYPE_CHECKING:
-    from occ.compiler.ir.access import Access
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
 MEANINGS = ("body", "composite", "host", "region", "kernel")
@@ -71,6 +68,19 @@ class FormalSignature:
 def formals(text: str) -> tuple[Operand, ...]:
     """Operands from their names, `?` behind optional and `*` behind variadic ones."""
     return tuple(Operand(n.rstrip("?*"), n.endswith("?"), n.endswith("*"), "", frozenset()) for n in text.split())
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the body of an operator reads, as `access` finds it for operands of some types.
+
+    Attributes:
+        elementwise: an element of the result needs the elements of the operands at its own position, broadcast.
+        permutation: the result is the only operand under these axes of it, as in Transpose; None if it is not.
+    """
+
+    elementwise: bool = False
+    permutation: tuple[int, ...] | None = None
 
 
 class OpSpec:

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.meaning import expand_composite, static_elements
+from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops import builtin

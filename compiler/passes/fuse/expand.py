@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.deferred import is_deferred
-from occ.compiler.ir.meaning import expand_composite
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish

@@ -11,10 +11,11 @@ import numpy as np
 from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
+from occ.compiler.ir.builder import infer_results
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, infer_results, static_elements
+from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.spec import onnx_type_name

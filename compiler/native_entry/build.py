@@ -10,7 +10,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest, version_of
 from occ.runtime.manifest import Manifest
 
-PACKAGES = ("occ.compiler.codegen_llvm", "occ.compiler.ir", "occ.runtime")  # what this folder imports lies in these
+PACKAGES = ("occ.compiler.native_entry", "occ.compiler.ir", "occ.runtime")  # what this folder imports lies in these
 _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
@@ -47,7 +47,7 @@ def _compile(m: Manifest, triple: str) -> tuple[str, bytes]:
     import llvmlite.binding as llvm
     from llvmlite import ir
 
-    from occ.compiler.codegen_llvm.entry.entry import emit_entry
+    from occ.compiler.native_entry.entry import emit_entry
 
     module = ir.Module("occ")
     module.triple = triple

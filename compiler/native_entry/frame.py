@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from occ.compiler.codegen_llvm.entry.plan import Routine
+from occ.compiler.native_entry.plan import Routine
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Buffer, Step
 from occ.runtime.native.library import Dimension, HalideBuffer, type_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-from occ.compiler.codegen_llvm.entry.conditions import conditions
+from occ.compiler.native_entry.conditions import conditions
 from occ.runtime.dims import DimExpr, text
 from occ.runtime.manifest import Manifest, Plan, TensorInfo
 

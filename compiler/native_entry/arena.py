@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from occ.compiler.codegen_llvm.entry.plan import Slot
 from occ.compiler.ir.shape import NOMINAL
+from occ.compiler.native_entry.plan import Slot
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.dims import evaluate
 from occ.runtime.manifest import DimInfo

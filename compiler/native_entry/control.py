@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from occ.compiler.codegen_llvm.entry.plan import Inner, nbytes, put
-from occ.compiler.codegen_llvm.entry.sizes import i64
-from occ.compiler.codegen_llvm.loops import for_loop, unless_empty
-from occ.compiler.codegen_llvm.values import I8, I64
+from occ.compiler.native_entry.loops import for_loop, unless_empty
+from occ.compiler.native_entry.plan import Inner, nbytes, put
+from occ.compiler.native_entry.sizes import i64
+from occ.compiler.native_entry.types import I8, I64
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Step
 
 if TYPE_CHECKING:
-    from occ.compiler.codegen_llvm.entry.routine import RoutineEmitter
+    from occ.compiler.native_entry.routine import RoutineEmitter
 
 
 def emit_if(e: RoutineEmitter, k: int, step: Step) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.values import I64
+from occ.compiler.native_entry.types import I64
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.entry.conditions import bound_symbols, conditions
-from occ.compiler.codegen_llvm.entry.facts import model_facts
-from occ.compiler.codegen_llvm.entry.plan import Routine, Unsuitable, routines
-from occ.compiler.codegen_llvm.entry.routine import RoutineEmitter
-from occ.compiler.codegen_llvm.entry.sizes import Sizes, i64
-from occ.compiler.codegen_llvm.entry.support import Support
-from occ.compiler.codegen_llvm.values import I32, I64, PTR
+from occ.compiler.native_entry.conditions import bound_symbols, conditions
+from occ.compiler.native_entry.facts import model_facts
+from occ.compiler.native_entry.plan import Routine, Unsuitable, routines
+from occ.compiler.native_entry.routine import RoutineEmitter
+from occ.compiler.native_entry.sizes import Sizes, i64
+from occ.compiler.native_entry.support import Support
+from occ.compiler.native_entry.types import I32, I64, PTR
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.entry import ABI, INPUTS, MEMORY, VERSION, EntryCall

@@ -10,9 +10,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.entry.sizes import Size, i64
-from occ.compiler.codegen_llvm.loops import for_loop
-from occ.compiler.codegen_llvm.values import I8, I32, I64, PTR
+from occ.compiler.native_entry.loops import for_loop
+from occ.compiler.native_entry.sizes import Size, i64
+from occ.compiler.native_entry.types import I8, I32, I64, PTR
 from occ.runtime.native.entry import EntryCall
 
 _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])

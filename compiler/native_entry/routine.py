@@ -13,14 +13,14 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.entry.arena import order, typical
-from occ.compiler.codegen_llvm.entry.control import emit_if, emit_scan
-from occ.compiler.codegen_llvm.entry.frame import Frame
-from occ.compiler.codegen_llvm.entry.plan import Routine, nbytes
-from occ.compiler.codegen_llvm.entry.sizes import Size, Sizes, i64
-from occ.compiler.codegen_llvm.entry.support import Support
-from occ.compiler.codegen_llvm.loops import unless_empty
-from occ.compiler.codegen_llvm.values import I1, I32, I64, PTR
+from occ.compiler.native_entry.arena import order, typical
+from occ.compiler.native_entry.control import emit_if, emit_scan
+from occ.compiler.native_entry.frame import Frame
+from occ.compiler.native_entry.loops import unless_empty
+from occ.compiler.native_entry.plan import Routine, nbytes
+from occ.compiler.native_entry.sizes import Size, Sizes, i64
+from occ.compiler.native_entry.support import Support
+from occ.compiler.native_entry.types import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.manifest import DimInfo, Step
 from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT, EntryCall

@@ -1,0 +1,1 @@
+"""The target `interp`: artifacts that hold a module as text, and the engine that interprets them."""

@@ -1,1 +1,0 @@
-"""The plan as one native function."""
