@@ -220,6 +220,11 @@ CODES: dict[str, Code] = {
         "The library is missing, has no such function, or its prototype does not fit the operands, results and attributes of"
         " the operator; or the target cannot use a kernel of that kind. docs/guide-operator.md shows what is possible.",
     ),
+    "OCC0616": Code(
+        "the code of an operator failed",
+        "The `body`, `composite` or `infer` of an operator that a rule file or a package defines raised an exception. The"
+        " notes name it and the line.",
+    ),
     "OCC0901": Code(
         "internal error",
         "A fault of occ. The message gives the path of a reproducer: one .occ file that fails the same way.",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from occ.compiler.codes import CODES
 
 # Exit codes of the command line, by the first digits of the first error; 1 where nothing else is said.
 _EXIT = {
+    "OCC0303": 2,
     "OCC03": 3,
     "OCC04": 4,
     "OCC0506": 5,
@@ -25,6 +27,13 @@ _LONGEST = 200  # characters of a name from a model that a message repeats
 def exit_code(code: str) -> int:
     """The exit code of the command line for a diagnostic code."""
     return next((number for prefix, number in _EXIT.items() if code.startswith(prefix)), 1)
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """A question for whoever mistyped a name, such as "did you mean `Conv`?"; empty if nothing known is like it."""
+    by_fold = {k.casefold(): k for k in known}
+    near = get_close_matches(name.casefold(), by_fold, n=2, cutoff=0.65)
+    return f"did you mean {' or '.join(f'`{by_fold[n]}`' for n in near)}?" if near else ""
 
 
 def shorten(text: str, limit: int = _LONGEST) -> str:

@@ -19,6 +19,7 @@ from occ.runtime.session import Session
 
 PEERS = ("onnxruntime", "openvino")
 PAUSE = 0.06  # seconds before each block
+UNSTEADY = 0.3  # spread of the blocks from which on a time says little
 BLOCK = 0.05  # seconds that the timed runs of a block take at least
 Arrays = Mapping[str, np.ndarray]
 Runner = Callable[[], Any]
@@ -85,9 +86,8 @@ class Comparison:
         """A line a runtime; a speed-up only where the outputs agree."""
         made: list[str] = []
         for name, t in self.times.items():
-            head = (
-                f"{name:12} {self.threads} thread{'s' if self.threads > 1 else ' '} {t.ms:10.3f} ms +-{t.spread:4.0%}"
-            )
+            spread = f"+-{t.spread:4.0%}" if t.spread <= UNSTEADY else "unsteady"
+            head = f"{name:12} {self.threads} thread{'s' if self.threads > 1 else ' '} {t.ms:10.3f} ms {spread}"
             if name == "occ":
                 made.append(head)
             elif name in self.reasons:
@@ -95,6 +95,10 @@ class Comparison:
             else:
                 made.append(f"{head}  occ is {t.ratio:.2f}x as fast (outputs differ by {self.differences[name]:.1e})")
         made += [f"{name:12} {reason}" for name, reason in self.reasons.items() if name not in self.times]
+        if any(t.spread > UNSTEADY for t in self.times.values()):
+            made.append(
+                "unsteady: blocks of runs took very different times, something else uses the processors; bench again"
+            )
         return made
 
 

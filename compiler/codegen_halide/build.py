@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.codegen_halide.counting import Tell
 from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, sources
 from occ.compiler.codegen_halide.programs import runtime_object
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
@@ -62,6 +63,7 @@ def build(
     target: str = "host",
     jobs: int = 2,
     entry: EntryFiles | None = None,
+    tell: Tell = lambda _: None,
 ) -> Built:
     """Build the kernels of a model.
 
@@ -72,6 +74,7 @@ def build(
         target: Halide target, or `host`.
         jobs: processes at once.
         entry: the native entry of the model.
+        tell: told how many kernels are compiled.
 
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
@@ -80,7 +83,7 @@ def build(
     kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in functions]
     missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
     if missing:
-        compile_kernels(missing, setup, cache, jobs)
+        compile_kernels(missing, setup, cache, jobs, tell)
     objects = {f"{k.name}.o": cache.path("kernel", k.key, ".o") for k in kernels}
     code = b""
     if is_here:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.codegen_halide.counting import Tell, counted
 from occ.compiler.codegen_halide.emit import front_end, generator, source
 from occ.compiler.codegen_halide.programs import FLAGS, emitter, native, runtime_source
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
@@ -87,13 +88,15 @@ def _without_comments(text: str) -> str:
     return re.sub(r"\s*//[^\n]*", "", text)
 
 
-def compile_kernels(kernels: Sequence[Kernel], setup: Setup, cache: Cache, jobs: int) -> None:
+def compile_kernels(
+    kernels: Sequence[Kernel], setup: Setup, cache: Cache, jobs: int, tell: Tell = lambda _: None
+) -> None:
     """Compile the kernels of one model into the cache: in two translation units at once, then `jobs` kernels at once.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
-    failed = _run(kernels, UNITS, setup, cache, jobs, lines=12)
+    failed = _run(kernels, UNITS, setup, cache, jobs, lines=12, tell=tell)
     for problem in failed.values():
         raise problem
 
@@ -138,7 +141,14 @@ def _named_by(problem: CompileError, kernels: Sequence[Kernel]) -> list[Kernel]:
 
 
 def _run(
-    kernels: Sequence[Kernel], count: int, setup: Setup, cache: Cache, jobs: int, *, lines: int
+    kernels: Sequence[Kernel],
+    count: int,
+    setup: Setup,
+    cache: Cache,
+    jobs: int,
+    *,
+    lines: int,
+    tell: Tell = lambda _: None,
 ) -> dict[str, CompileError]:
     """Compile generators and run them; gives the errors of those that Halide does not compile.
 
@@ -149,6 +159,7 @@ def _run(
         cache: where the objects go.
         jobs: kernels at once.
         lines: of what the tools say that errors repeat.
+        tell: told how many kernels are compiled.
 
     Raises:
         CompileError: OCC0403 a translation unit does not compile.
@@ -161,6 +172,7 @@ def _run(
         texts = units(kernels, count)
         for name, text in texts.items():
             (work / f"{name}.cpp").write_text(text)
+        tell(f"compiling the generators of {len(kernels)} kernels")
         include = f"-I{tools.include}"
         run_all([[tools.cxx, *_UNIT, include, f"{n}.cpp", "-o", f"{n}.so"] for n in texts], work, lines=lines)
         (work / "out").mkdir()
@@ -176,7 +188,8 @@ def _run(
         ]
         problem: CompileError | None = None
         try:
-            run_all([command], work, lines=lines)
+            with counted(work / "out", len(kernels), "compiling kernel", tell):
+                run_all([command], work, lines=lines)
         except CompileError as e:
             problem = e
         return _adopt(kernels, work / "out", cache, problem)

@@ -20,7 +20,7 @@ def _generate(c: Build, m: Module) -> Generated:
     functions, target = list(m.te.values()), c.options.halide_target
     made = cpu_manifest(m, halide.machine(target, c.cache))
     entry = entry_code(made, c.cache)
-    built = halide.build(functions, nodes_of(m), c.cache, target=target, jobs=c.jobs, entry=entry)
+    built = halide.build(functions, nodes_of(m), c.cache, target=target, jobs=c.jobs, entry=entry, tell=c.progress)
     objects = {name: path.read_bytes() for name, path in built.objects.items()}
     sources = {f"src/{name}": data for name, data in built.sources.items()}
     weights = [w.data for w in stored_weights(m)]

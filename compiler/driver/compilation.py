@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -192,6 +192,11 @@ class Compilation:
     def jobs(self) -> int:
         """Processes of the toolchain at once."""
         return self.settings.jobs
+
+    @property
+    def progress(self) -> Callable[[str], None]:
+        """Told what is being done."""
+        return self.settings.progress
 
     def at(self, dims: Mapping[str, int]) -> Module:
         """The model at the last stage, compiled again with values for its symbols.

@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
-from occ.compiler.diagnostics import CompileError, Sink, error, shorten
+from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
 from occ.compiler.frontend.outline import outline, outline_batches
 from occ.compiler.frontend.signature import Overrides, Signature
@@ -235,7 +235,10 @@ class GraphImporter:
         if known:
             self.sink.error("OCC0301", f"the operator `{shorten(node.name)}` is not supported yet", where=where)
         else:
-            help_ = "a model-local function or a plugin can define it; `occ ops` lists what is known"
+            help_ = (
+                closest(node.name, self.m.registry)
+                or "a model-local function or a plugin can define it; `occ ops` lists what is known"
+            )
             self.sink.error("OCC0104", f"unknown operator `{shorten(node.name)}`", where=where, help=help_)
 
     def _operand(self, name: str, scopes: list[dict[str, Value]], where: str) -> Value | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.te import expr as ex
@@ -22,7 +24,7 @@ def literal(token: str) -> ex.Const:
         kind = dt.BY_NAME[dtype]
         return ex.literal(float(value) if kind.is_float else int(value), kind)
     is_int = re.fullmatch(r"-?\d+", text)
-    return ex.literal(int(text), dt.I64) if is_int else ex.literal(float(text), dt.F32)
+    return ex.literal(int(text), dt.I64) if is_int else ex.literal(float(np.float32(text)), dt.F32)
 
 
 def _typed(tree: Any, sources: dict[str, DType]) -> ex.Expr:

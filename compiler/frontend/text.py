@@ -355,7 +355,7 @@ def _shaped(data: np.ndarray, type_: TensorType) -> np.ndarray:
 
 
 def _fill(m: Module, items: list[Any], read: Callable[[_WeightText], np.ndarray]) -> None:
-    for item in items:
+    for item in sorted(items, key=lambda item: isinstance(item, _FuncText)):  # they read weights, which may follow them
         match item:
             case SymbolInfo():
                 m.symbols[item.symbol.name] = item
@@ -390,9 +390,9 @@ def _region(text: _RegionText, outer: dict[str, Value], m: Module) -> Region:
         operands = [look_up(kind, name) for kind, name in t.operands]
         if len(types) != len(t.results):
             raise KeyError(f"`{t.name}` has {len(t.results)} results and {len(types)} types")
-        op = Op(
-            m.registry.get(t.name, t.name), operands, t.attrs, types, result_names=t.results, regions=inner, loc=t.loc
-        )
+        operator = m.registry.get(t.name, t.name)
+        attrs = t.attrs if isinstance(operator, str) else operator.rounded(t.attrs)
+        op = Op(operator, operands, attrs, types, result_names=t.results, regions=inner, loc=t.loc)
         region.insert(op)
         scope.update({v.name: v for v in op.results})
     return region

@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -87,7 +87,15 @@ def attr_text(value: Any) -> str:
             return number(value)
 
 
+def _shortest(value: np.floating[Any]) -> float:
+    """The number of fewest digits that is `value` again when it is rounded to the same type."""
+    short = float(str(value))
+    return short if type(value)(short) == value else float(value)
+
+
 def _elements(data: np.ndarray) -> list[Any]:
+    if data.dtype.kind == "f" and data.dtype.itemsize < 8:
+        return [_shortest(v) for v in data.reshape(-1)]
     if data.dtype.kind in "biuf":
         return data.reshape(-1).tolist()
     if data.dtype.kind in "OUST":
@@ -136,7 +144,7 @@ def expr_text(e: Expr, params: Iterable[str] = (), level: int = 0) -> str:
 def _const(c: Const) -> str:
     if c.dtype in (BOOL, I64):
         return number(c.value)
-    text = repr(c.value)
+    text = repr(short_floats(c.value) if c.dtype == F32 else c.value)
     return text if c.dtype == F32 else f"{text}_{c.dtype}"
 
 
@@ -215,10 +223,26 @@ def op_text(op: Op, names: _Names | None = None) -> str:
     show = names.__getitem__ if names else _loose
     operands = ", ".join(show(v) for v in op.operands)
     head = f"{', '.join(names[r] if names else _loose(r) for r in op.results)} = " if op.results else ""
-    attrs = f" {{{', '.join(f'{k}={attr_text(v)}' for k, v in sorted(op.attrs.items()))}}}" if op.attrs else ""
+    attrs = f" {{{', '.join(f'{k}={_attr_of(op, k)}' for k in sorted(op.attrs))}}}" if op.attrs else ""
     typed = any(r.type is not None for r in op.results)
     types = f" : {types_text([r.type for r in op.results])}" if typed else ""
     return f"{head}{op.name}({operands}){attrs}{types}"
+
+
+def _attr_of(op: Op, name: str) -> str:
+    """An attribute of an op; those that ONNX stores as 32-bit floats in the fewest digits."""
+    value = op.attrs[name]
+    return attr_text(short_floats(value) if name in op.spec.float_attrs else value)
+
+
+def short_floats(value: Any) -> Any:
+    """Numbers, or tuples of them, as those of fewest digits that 32-bit floats round to the same."""
+    if isinstance(value, tuple):
+        return tuple(map(short_floats, value))
+    if not isinstance(value, float):
+        return value
+    with np.errstate(over="ignore"):
+        return _shortest(np.float32(value))
 
 
 def _loose(value: Value | None) -> str:
@@ -290,24 +314,32 @@ def _constraint_line(c: Constraint) -> str:
     return f"  constraint {c.lhs} == {c.rhs} {quote(c.node)}{where}"
 
 
-def module_text(m: Module, weights_file: str = "", *, inline: bool = False) -> str:
+WeightLines = Literal["first", "last", "names", "none"]
+
+
+def module_text(m: Module, weights_file: str = "", *, inline: bool = False, weights: WeightLines = "first") -> str:
     """A module.
 
     Args:
         m: the module.
         weights_file: the file with what `weight_bytes` gives, which has the weights that are not printed in place.
         inline: put those weights into the text, compressed.
+        weights: where their lines stand; `names` (last, without their data) and `none` are for people, and do not parse.
     """
     attrs = {"stage": m.stage} | ({"target": m.target} if m.target else {})
     offsets = weight_offsets(m)
-    if offsets and not inline:
+    if offsets and not inline and weights in ("first", "last"):
         attrs["weights"] = weights_file
     lines = [f"module {sigil('@', m.name)} {{{', '.join(f'{k}={quote(v)}' for k, v in attrs.items())}}} {{"]
     lines += [_symbol_line(info.symbol, info.label) for info in m.symbols.values()]
     lines += [_constraint_line(c) for c in m.constraints]
-    lines += [_weight_line(w, offsets, inline=inline) for w in m.weights.values()]
+    listed = [_weight_line(w, offsets, inline=inline) for w in m.weights.values()] if weights != "none" else []
+    if weights == "names":
+        listed = [line.partition(" = ")[0] for line in listed]
+    lines += listed if weights == "first" else []
     lines += [func_text(f) for f in m.funcs.values()]
     lines += [te_text(f, "  ") for f in m.te.values()]
+    lines += listed if weights != "first" else []
     return "\n".join([*lines, "}", ""])
 
 

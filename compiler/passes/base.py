@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,7 +30,7 @@ class Context:
         source: how messages name the model.
         rules: user rules, in no particular order.
         tune: gives the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
-        why: told why a rule does not match at an op: the rule, the op, the reason; empty where it matched.
+        why: told what became of a rule at an op: the rule, the op, why it does not match, or nothing and the ops that it matched.
     """
 
     target: Target
@@ -40,7 +40,7 @@ class Context:
     source: str = ""
     rules: tuple[Rule, ...] = ()
     tune: Callable[[Module], Mapping[str, str]] | None = None
-    why: Callable[[Rule, Op, str], None] | None = None
+    why: Callable[[Rule, Op, str, Sequence[Op]], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Print:
     def _print(self, what: str, text: str, m: Module) -> None:
         head = f"# {what.partition('-')[0]} {text}\n"
         if self.folder is None:
-            self.say(head + module_text(m))
+            self.say(head + module_text(m, weights="last"))
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{self.number:03}-{what}.occ"

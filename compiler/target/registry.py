@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 
-from occ.compiler.diagnostics import error
+from occ.compiler.diagnostics import closest, error
 from occ.compiler.entry_points import installed, load_point
 from occ.compiler.target.target import Target
 
@@ -32,7 +32,9 @@ def get_target(name: str) -> Target:
     """
     point = OWN.get(name) or installed(GROUP).get(name)
     if point is None:
-        raise error("OCC0303", f"unknown target `{name}`", help=f"targets: {', '.join([*OWN, *installed(GROUP)])}")
+        known = [*OWN, *installed(GROUP)]
+        listed = f"targets: {', '.join(known)}"
+        raise error("OCC0303", f"unknown target `{name}`", help=closest(name, known) or listed)
     return _load(point)
 
 

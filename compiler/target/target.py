@@ -25,6 +25,7 @@ class Build(Protocol):
         source: how messages name the model.
         jobs: processes of the toolchain at once.
         cache: the build cache.
+        progress: told what is being done.
     """
 
     @property
@@ -38,6 +39,9 @@ class Build(Protocol):
 
     @property
     def cache(self) -> Cache: ...
+
+    @property
+    def progress(self) -> Callable[[str], None]: ...
 
     def at(self, dims: Mapping[str, int]) -> Module:
         """The model at the last stage, compiled again with values for its symbols.

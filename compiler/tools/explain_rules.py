@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from occ.compiler.ir.op import Op
@@ -37,7 +38,9 @@ class Why:
     value: str
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
-    def __call__(self, rule: Rule, op: Op, reason: str) -> None:
+    def __call__(self, rule: Rule, op: Op, reason: str, matched: Sequence[Op]) -> None:
+        if matched and not any(self._is_named(o) for o in matched):
+            return  # it matches nearby, but not this
         depth = sum(isinstance(p, Result) for pattern in rule.patterns for p in pattern.walk())
         distance = self._distance(op, depth)
         if distance is None:
@@ -67,6 +70,6 @@ class Why:
             starts = " or ".join(f"`{r}`" for r in rule.roots)
             taken = next((n for n, v in self.verdicts.items() if not v.reason and n != rule.name), None)
             by = f"; `{taken}` has taken what is there" if taken else ""
-            return f"not tried: it starts at {starts}, and none is at or behind %{self.value}{by}"
+            return f"not tried: it starts at {starts}, and none is at or after %{self.value}{by}"
         at = "" if found.distance == 0 else f" (tried at {found.op})"
         return (f"does not match: {found.reason}" if found.reason else "matches") + at

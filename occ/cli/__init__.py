@@ -27,6 +27,7 @@ COMMANDS = {
     "config": "print the flags for C programs that run artifacts without Python",
     "warm": "compile the kernels of many models into the build cache at once",
     "cache": "show or clear the build cache",
+    "completion": "print the script that lets a shell complete commands",
 }
 
 
@@ -41,6 +42,16 @@ class _Lazy(click.Group):
             return None
         return import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from occ.compiler.diagnostics import closest
+
+            hint = closest(args[0], COMMANDS) or "`occ --help` lists them."
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -54,7 +65,7 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
 )

@@ -41,6 +41,7 @@ def command(
         raise click.UsageError(f"--against takes {', '.join(PEERS)}, not {unknown[0]!r}")
     if options.is_artifact(model):
         session = load(model, threads)
+        options.check_as_built(model, session.artifact.manifest.target)
     else:
         reference = reference or model
         with progress() as tell:

@@ -259,7 +259,7 @@ def _summary(f: dict[str, Any]) -> None:
     if "link" in f:
         say(f"link     {f['link']}")
     if str(f["out"]).endswith(EMITS["artifact"][0]):
-        say(f"next     occ run {f['out']}")
+        say(f"next     occ run {f['out']}{' --simulate' if 'device_parts' in f else ''}")
 
 
 def _parts(f: dict[str, Any]) -> None:

@@ -90,7 +90,12 @@ def _line(report: Report, where: Path | None) -> str:
     rule = f"{report.rule.name} ({report.rule.kind})"
     if report.difference:
         help_ = f"occ check-rules {where}"
-        return f"WRONG     {rule}: {report.difference.text}\n          counterexample: {help_}  # error OCC0613"
+        lines = [f"WRONG     {rule}: {report.difference.text}"]
+        if not report.difference.module.main.results[0].tensor.dtype.is_float and report.rule.kind == "rewrite":
+            lines.append("          if it is for floats alone, say so:")
+            lines.append(f"          @{report.rule.name}.when")
+            lines.append("          def _(m): return m.NAME.tensor.dtype.is_float    # NAME: a parameter")
+        return "\n".join([*lines, f"          counterexample: {help_}  # error OCC0613"])
     if not report.ok:
         return f"UNCHECKED {rule}: {report.reason}\n          give it operands with @{report.rule.name}.sample"
     listed = ", ".join(f"{t} {n}" for t, n in sorted(report.instances.items()))

@@ -8,11 +8,13 @@ import tempfile
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any
 
 import click
 
 USAGE, INTERNAL, INTERRUPTED = 2, 70, 130
+WIDTH = 80  # columns of tables and lists
 _COLORS = {"error": "red", "warning": "yellow"}
 
 
@@ -24,6 +26,12 @@ def wants_color() -> bool:
 def say(text: str = "") -> None:
     """Words for people."""
     click.echo(text, err=True)
+
+
+def fitted(head: str, text: str) -> str:
+    """A heading and a text after it that is broken at `WIDTH` columns, its further lines under its first."""
+    lines = wrap(text, max(WIDTH - len(head), 24), break_on_hyphens=False)
+    return ("\n" + " " * len(head)).join([(head + (lines[0] if lines else "")).rstrip(), *lines[1:]])
 
 
 def show_error(text: str) -> None:

@@ -38,12 +38,26 @@ if TYPE_CHECKING:
     show_default=True,
     help="Text; JSON; onnx, for viewers and other runtimes, up to stage layout and of ge; cpp of ge.",
 )
+@click.option(
+    "--weights",
+    type=click.Choice(["full", "names", "none"]),
+    default="full",
+    show_default=True,
+    help="Lines of weights, after the functions: what a build needs; their types alone; or no such lines.",
+)
 @options.compile_options
 @pass_options
 def command(
-    model: str, stage: str, target: str, out: Path | None, form: str, flags: options.Flags, looking: Looking
+    model: str,
+    stage: str,
+    target: str,
+    out: Path | None,
+    form: str,
+    weights: str,
+    flags: options.Flags,
+    looking: Looking,
 ) -> None:
-    """Print MODEL at a stage. Text of every stage up to `lowered` can be built, dumped and run again.
+    """Print MODEL at a stage. Text of every stage up to `lowered` can be built, dumped and run again, with its weights.
 
     On standard output the text refers to its large weights in the build cache; with -o they lie beside the file.
     """
@@ -56,7 +70,7 @@ def command(
     with progress() as tell:
         settings = flags.settings(target, progress=tell, **looking.settings(validator))
         compilation = Compilation(options.source_of(model), settings)
-        text = _text(compilation, stage, form, out)
+        text = _text(compilation, stage, form, weights, out)
     looking.report(compilation.manager.ran, compilation.phases)
     if validator is not None:
         say(validator.summary)
@@ -67,7 +81,7 @@ def command(
         out.write_text(text)
 
 
-def _text(compilation: Compilation, stage: str, form: str, out: Path | None) -> str:
+def _text(compilation: Compilation, stage: str, form: str, weights: str, out: Path | None) -> str:
     own = compilation.target.texts.get(stage)
     if own is not None:
         return _own(compilation, own, stage, form, out)
@@ -76,7 +90,13 @@ def _text(compilation: Compilation, stage: str, form: str, out: Path | None) -> 
     if form == "onnx":
         return _onnx(compilation, stage, out)
     m = compilation.advance(stage)
-    return _json(m) if form == "json" else module_with_weights(m, out)
+    if form == "json":
+        return _json(m)
+    if weights == "full":
+        return module_with_weights(m, out)
+    from occ.compiler.ir.printer import module_text
+
+    return module_text(m, weights="names" if weights == "names" else "none")
 
 
 def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path | None) -> str:
@@ -125,19 +145,19 @@ def module_with_weights(m: Module, out: Path | None) -> str:
     from occ.compiler.ir.printer import module_text, weight_bytes, weight_offsets
 
     if not weight_offsets(m):
-        return module_text(m)
+        return module_text(m, weights="last")
     if out is not None:
         file = out.with_name(out.name + ".weights")
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "wb") as f:
             for piece in weight_bytes(m):
                 f.write(piece)
-        return module_text(m, file.name)
+        return module_text(m, file.name, weights="last")
     key = digest(bytes(p) for p in weight_bytes(m))
     cache = Cache()
     if not cache.has("weights", key, ".bin"):
         cache.put("weights", key, b"".join(bytes(p) for p in weight_bytes(m)), ".bin")
-    return module_text(m, str(cache.path("weights", key, ".bin").absolute()))
+    return module_text(m, str(cache.path("weights", key, ".bin").absolute()), weights="last")
 
 
 def _json(m: Module) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
@@ -33,13 +34,15 @@ def given_inputs(
 
 
 def arrays_of(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name, or the one of an .npy file.
+    """The arrays of an .npz file by name, or the one of an .npy file or of a .pb file with a TensorProto.
 
     Raises:
         RunError: OCC0501 the file cannot be read.
     """
     from occ.runtime.errors import RunError
 
+    if path.endswith(".pb"):
+        return _tensor(path)
     try:
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
@@ -49,7 +52,28 @@ def arrays_of(path: str) -> dict[str, np.ndarray]:
     except OSError as e:
         raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
     except (ValueError, EOFError, BadZipFile) as e:
-        raise RunError("OCC0501", f"`{path}` is not a file of arrays", f"write it with `numpy.save`; {e}") from None
+        help_ = f"`numpy.save` writes .npy files, .pb files hold a TensorProto; {e}"
+        raise RunError("OCC0501", f"`{path}` is not a file of arrays", help_) from None
+
+
+def _tensor(path: str) -> dict[str, np.ndarray]:
+    """The array of a file with a TensorProto, as the test data of ONNX are, by its name.
+
+    Raises:
+        RunError: OCC0501 the file cannot be read.
+    """
+    from google.protobuf.message import DecodeError
+    from onnx import TensorProto, numpy_helper
+
+    from occ.runtime.errors import RunError
+
+    try:
+        tensor = TensorProto.FromString(Path(path).read_bytes())
+        return {tensor.name: numpy_helper.to_array(tensor)}
+    except OSError as e:
+        raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
+    except (DecodeError, ValueError, TypeError) as e:
+        raise RunError("OCC0501", f"`{path}` is not a TensorProto: {e}") from None
 
 
 def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:

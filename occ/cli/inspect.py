@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from occ.cli import options
+from occ.cli.console import fitted
 
 
 @click.command("inspect")
@@ -24,11 +25,11 @@ def command(model: str, as_json: bool) -> None:
         if isinstance(value, list):
             click.echo(f"{key}:")
             for item in value:
-                click.echo(f"  {item}")
+                click.echo(fitted("  ", str(item)))
         elif isinstance(value, dict):
-            click.echo(f"{key}: " + ", ".join(f"{k} {v}" for k, v in value.items()))
+            click.echo(fitted(f"{key}: ", ", ".join(f"{k} {v}" for k, v in value.items())))
         else:
-            click.echo(f"{key}: {value}")
+            click.echo(fitted(f"{key}: ", str(value)))
 
 
 def _artifact(path: str) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def _artifact(path: str) -> dict[str, Any]:
     return {
         "artifact": m.name, "target": m.target, "machine": m.machine, "producer": m.producer, "format": m.format,
         "inputs": [show(t) for t in m.inputs], "outputs": [show(t) for t in m.outputs],
-        "dims": [f"{d.label}: {d.lo} to {'any' if d.hi is None else d.hi}" for d in m.dims],
+        "dims": [f"{d.label}: {_range(d.lo, d.hi)}" for d in m.dims],
         "constraints": [f"{text(c.lhs, labels)} = {text(c.rhs, labels)}, by node {c.node}" for c in m.constraints],
         "steps": dict(Counter(s.kind for s in m.plan.steps)),
         "kernels": len({s.name for s in m.plan.steps if s.kind == "kernel"}),
@@ -70,3 +71,8 @@ def _model(path: str) -> dict[str, Any]:
         "operators": dict(Counter(op.name for op in m.walk() if op.name != "yield").most_common()),
         "weights": f"{len(m.weights)}, {weights} bytes",
     }  # fmt: skip
+
+
+def _range(lo: int, hi: int | None) -> str:
+    """The values that a dim may take."""
+    return str(lo) if lo == hi else f"{lo} to {'any' if hi is None else hi}"

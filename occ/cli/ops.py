@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
+from occ.cli.console import fitted
+
+if TYPE_CHECKING:
+    from occ.compiler.ir.ops.spec import OpSpec
 
 
 @click.command("ops")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-t", "--target", default=None, help="Only what this target supports.")
 @options.as_json
-def command(target: str | None, as_json: bool) -> None:
-    """List the operators: name, newest schema version, kind of definition, known limits."""
+def command(names: tuple[str, ...], target: str | None, as_json: bool) -> None:
+    """List the operators: name, newest schema version, kind of definition, known limits.
+
+    With NAMEs, those alone whose names contain one of them, whatever the case.
+    """
     from occ.compiler.driver.plugins import extensions
     from occ.compiler.target.registry import get_target
 
     operators = get_target(target).operators if target is not None else None
     by_name = operators() if operators is not None else {}
+    listed = _named(names, [s for s in extensions().registry.values() if not s.is_internal])
     kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region", "kernel": "kernel"}
-    for spec in sorted(extensions().registry.values(), key=lambda s: (s.domain, s.operator)):
-        if spec.is_internal or (operators is not None and spec.name not in by_name and not spec.composite):
+    for spec in sorted(listed, key=lambda s: (s.domain, s.operator)):
+        if operators is not None and spec.name not in by_name and not spec.composite:
             continue  # composite ones are taken as what they are made of
         row = {
             "name": spec.name,
@@ -32,4 +43,15 @@ def command(target: str | None, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(row))
         else:
-            click.echo(f"{row['name']:32} {row['since']:4}  {row['kind']:10} {row['limits']}".rstrip())
+            click.echo(fitted(f"{row['name']:32} {row['since']:4}  {row['kind']:10} ", str(row["limits"])))
+
+
+def _named(names: Sequence[str], specs: Sequence[OpSpec]) -> list[OpSpec]:
+    """The operators whose names contain one of `names`; all if there are none."""
+    found = [s for s in specs if not names or any(n.casefold() in s.name.casefold() for n in names)]
+    if not found:
+        from occ.compiler.diagnostics import closest
+
+        hint = closest(names[0], [s.name for s in specs]) or "`occ ops` lists all"
+        raise click.UsageError(f"no operator is called {names[0]!r}; {hint}")
+    return found

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
@@ -123,6 +124,26 @@ def is_artifact(name: str) -> bool:
             return f.read(2) == b"PK"
     except OSError:
         return False
+
+
+def check_as_built(model: str, built_for: str) -> None:
+    """Refuse options of a build that were typed for an artifact, which is what it was built to be.
+
+    Raises:
+        click.UsageError: `-t` names another target than the artifact has; or there is `--shape` or `--rules`.
+    """
+    context = click.get_current_context()
+
+    def typed(name: str) -> bool:
+        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    asked = context.params.get("target")
+    if typed("target") and asked != built_for:
+        remedy = f"leave -t out, or build the model again with -t {asked}"
+        raise click.UsageError(f"`{model}` is an artifact for `{built_for}`, not `{asked}`: {remedy}")
+    for name, option in (("shapes", "--shape"), ("rules", "--rules")):
+        if typed(name):
+            raise click.UsageError(f"`{model}` is an artifact: {option} is for `occ build`")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("run")
 @options.model
 @options.target
-@click.option("--input", "single", multiple=True, metavar="NAME=FILE.npy", help="An input from a file.")
+@click.option("--input", "single", multiple=True, metavar="NAME=FILE", help="An input from an .npy or .pb file.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="All inputs from one file.")
 @click.option(
     "--output", "folder", type=click.Path(path_type=Path), help="Folder to write the outputs to, one .npy each."
@@ -49,7 +49,9 @@ def command(
     from occ.runtime.artifact import Artifact
 
     if options.is_artifact(model):
-        session = open_session(Artifact.load(model), threads, simulate=simulate, options=flags.target_options)
+        artifact = Artifact.load(model)
+        options.check_as_built(model, artifact.manifest.target)
+        session = open_session(artifact, threads, simulate=simulate, options=flags.target_options)
     else:
         with progress() as tell:
             settings = flags.with_symbols().settings(target, progress=tell)

@@ -7,6 +7,7 @@ import json
 import click
 
 from occ.cli import options
+from occ.cli.console import fitted
 
 
 @click.command("targets")
@@ -24,10 +25,9 @@ def command(name: str | None, as_json: bool) -> None:
             }
             click.echo(json.dumps({"name": t.name, "doc": t.doc, "options": choices}))
             continue
-        click.echo(f"{t.name:12} {t.doc}")
+        click.echo(fitted(f"{t.name:12} ", t.doc))
         if name:
             for key, o in t.options.table.items():
-                click.echo(
-                    f"  -C {key}={o.default}  {o.doc}"
-                    + (f" (one of {', '.join(map(str, o.choices))})" if o.choices else "")
-                )
+                choices = f" (one of {', '.join(map(str, o.choices))})" if o.choices else ""
+                click.echo(f"  -C {key}={o.default}")
+                click.echo(fitted("      ", o.doc + choices))

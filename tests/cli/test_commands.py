@@ -297,7 +297,7 @@ def test_targets(occ_cli):
         r["name"] for r in rows
     }
     assert "halide.target" in occ_cli("targets", "cpu").out
-    assert occ_cli("targets", "toaster").code == 3
+    assert occ_cli("targets", "toaster").code == 2
 
 
 def test_ops_lists_what_onnx_has(occ_cli):
@@ -310,7 +310,7 @@ def test_ops_lists_what_onnx_has(occ_cli):
         else:
             assert (row["since"], domain) in ((1, "com.microsoft"), (1, "")), row["name"]
     assert {r["kind"] for r in rows} <= {"te", "composite", "host", "region"}
-    assert len(occ_cli("ops", "-t", "cpu").out.splitlines()) == len(rows)
+    assert sum(line[0] != " " for line in occ_cli("ops", "-t", "cpu").out.splitlines()) == len(rows)
 
 
 def test_doctor(occ_cli):
@@ -353,7 +353,7 @@ def test_opt(model, occ_cli):
 
 def test_json_errors(model, occ_cli):
     ran = occ_cli("build", model, "-t", "toaster", "--json")
-    assert ran.code == 3
+    assert ran.code == 2
     record = json.loads(ran.out)
     assert (record["code"], record["severity"]) == ("OCC0303", "error")
     assert "toaster" in record["message"]

@@ -357,6 +357,20 @@ def _(s: Scene):
     return with_rules(s, "Relu", 0)
 
 
+@case("OCC0616")
+def _(s: Scene):
+    file = s.folder / "ops.py"
+    body = "t.map(x.shape, lambda *i: lambd(x[i]))"
+    meaning = f'operands = ("x",)\n    def body(t, x, *, a):\n        return {body}\n'
+    file.write_text(f'import occ\n@occ.operator("com.example.Bad")\nclass Bad:\n    {meaning}')
+    node = onnx.helper.make_node("Bad", ["x"], ["y"], domain="com.example")
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "g", ports[:1], ports[1:])
+    sets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.example", 1)]
+    model = s.save(onnx.helper.make_model(graph, opset_imports=sets, ir_version=10))
+    return ["build", model, "-t", "interp", "--rules", str(file)]
+
+
 @case("OCC0615")
 def _(s: Scene):
     file = s.folder / "rules.py"

@@ -100,7 +100,7 @@ HERE = tuple(ex.Index(a.name) for a in AXES)
 FLOATS = st.recursive(
     st.just(ex.Load("x", HERE, dt.F32))
     | st.floats(width=32).map(lambda v: ex.literal(v, dt.F32))
-    | st.sampled_from([float("inf"), float("-inf"), float("nan"), -0.0, 1e-45]).map(lambda v: ex.literal(v, dt.F32)),
+    | st.sampled_from([float("inf"), float("-inf"), float("nan"), -0.0, float(np.float32(1e-45))]).map(lambda v: ex.literal(v, dt.F32)),
     lambda e: st.builds(lambda op, a, b: ex.Binary(op, a, b, dt.F32), st.sampled_from(ex.ARITHMETIC[:9]), e, e)
     | st.builds(lambda fn, a: ex.Call(fn, (a,), dt.F32), st.sampled_from([f for f, n in ex.CALLS.items() if n == 1 and f not in ("not", "isnan", "isinf", "popcount", "nearest")]), e)
     | st.builds(ex.Select, CONDITION | st.just(ex.Load("b", (), dt.BOOL)), e, e)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,31 @@ def operator(name: str) -> Callable[[type], OpSpec]:
         except Invalid as e:
             notes = [e.note] if e.note else []
             raise error(e.code, f"operator `{name}`: {e}", where=_origin(cls), notes=notes, help=e.help) from None
+        own = {k: f for k in ("body", "composite", "infer") if (f := more.get(k, vars(cls).get(k))) is not None}
+        more |= {kind: _guarded(name, cls, fn) for kind, fn in own.items()}
         return op(name, signature=FormalSignature(operands, results, attributes), **more)(cls)
 
     return make
+
+
+def _guarded(name: str, cls: type, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of an operator whose exceptions are errors of whoever wrote it: OCC0616, with the line."""
+
+    @wraps(fn)
+    def made(*given: Any, **how: Any) -> Any:
+        try:
+            return fn(*given, **how)
+        except (CompileError, Invalid):
+            raise
+        except Exception as e:
+            file = _origin(cls)
+            frames = traceback.extract_tb(e.__traceback__)
+            own = [f for f in frames if f.filename == file] or frames[-1:]
+            notes = [f"{type(e).__name__}: {e}"[:300], *(f"{f.filename}:{f.lineno} in {f.name}" for f in own[-1:])]
+            message = f"the `{fn.__name__}` of the operator `{name}` failed"
+            raise error("OCC0616", message, where=file, notes=notes) from e
+
+    return made
 
 
 def _origin(cls: type) -> str:

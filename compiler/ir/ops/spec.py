@@ -15,6 +15,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx.defs import OpSchema
 
@@ -193,6 +194,15 @@ class OpSpec:
         return {name: _attr_spec(attr) for name, attr in self.schema.attributes.items()}
 
     @cached_property
+    def float_attrs(self) -> frozenset[str]:
+        """Names of the attributes that ONNX stores as 32-bit floats."""
+        return frozenset(name for name, spec in self.attrs.items() if spec.kind in ("FLOAT", "FLOATS"))
+
+    def rounded(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes from a text, where the fewest digits stand for a 32-bit float, as ONNX has them."""
+        return {k: _single(v) if k in self.float_attrs else v for k, v in given.items()}
+
+    @cached_property
     def _defaults(self) -> dict[str, Any]:
         return {name: spec.default for name, spec in self.attrs.items()}
 
@@ -218,6 +228,12 @@ FIELDS = _PLAIN | {"static", "tags", "operands", "__doc__"}
 def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:
     """Class decorator: the functions and fields of the class become the `OpSpec` of that operator."""
     return lambda cls: OpSpec(name, {**{k: v for k, v in vars(cls).items() if k in FIELDS}, **fields})
+
+
+def _single(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_single, value))
+    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 def _operand(formal: OpSchema.FormalParameter) -> Operand:

@@ -84,7 +84,7 @@ class _Sweep:
             if len(past) >= _DEEPEST:
                 raise self._endless(rule, op, past)
             if self.ctx.why is not None:  # while the op is still where it was
-                self.ctx.why(rule, op, "")
+                self.ctx.why(rule, op, "", found.ops)
             made = replace(rule, found, self.rw)
             if isinstance(made, list):
                 self.history |= dict.fromkeys(made, (*past, rule.name))
@@ -92,7 +92,7 @@ class _Sweep:
                 return True
             reason = made
         if self.ctx.why is not None:
-            self.ctx.why(rule, op, reason or matcher.reason)
+            self.ctx.why(rule, op, reason or matcher.reason, ())
         return False
 
     def _endless(self, rule: Rewrite, op: Op, past: tuple[str, ...]) -> Exception:

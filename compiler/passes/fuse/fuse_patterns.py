@@ -50,7 +50,7 @@ def _apply(rule: Fusion, root: Op, rw: Rewriter, ctx: Context) -> bool:
             attrs, reason = fit(rule, rule.kernel, found)
         if not reason:
             if ctx.why is not None:
-                ctx.why(rule, root, "")
+                ctx.why(rule, root, "", found.ops)
             if attrs is None:
                 _group(rule, found, rw)
             else:
@@ -58,7 +58,7 @@ def _apply(rule: Fusion, root: Op, rw: Rewriter, ctx: Context) -> bool:
             ctx.hits[rule.name] += 1
             return True
     if ctx.why is not None:
-        ctx.why(rule, root, reason or matcher.reason)
+        ctx.why(rule, root, reason or matcher.reason, ())
     return False
 
 

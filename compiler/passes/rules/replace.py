@@ -10,8 +10,10 @@ import numpy as np
 from occ.compiler.diagnostics import CompileError, Invalid, error
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.kernel import CODE
 from occ.compiler.ir.location import fuse
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.spec import OpSpec, onnx_type_name
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value
@@ -61,6 +63,17 @@ class Term:
         return self._b.op("Neg", self)
 
 
+def _untaken(spec: OpSpec, operands: Sequence[Value | None]) -> str:
+    """Why an operator does not take operands, by the types of its schema; empty if it does."""
+    for k, v in enumerate(operands if spec.operands else ()):
+        taken = spec.operands[min(k, len(spec.operands) - 1)].types
+        if v is None or not isinstance(v.type, TensorType) or not taken:
+            continue
+        if onnx_type_name(v.tensor.dtype) not in taken:
+            return f"its replacement gives `{spec.name}` an operand of {v.tensor.dtype}, which it does not take"
+    return ""
+
+
 class RuleBuilder(GraphBuilder):
     """The `b` of a replacement: operators by name; numbers are constants of the type of the other operands."""
 
@@ -75,6 +88,8 @@ class RuleBuilder(GraphBuilder):
         given = [v.value if isinstance(v, Term) else v for v in operands]
         dtype = next((v.tensor.dtype for v in given if isinstance(v, Value)), None)
         plain = [v if v is None or isinstance(v, Value) else super(RuleBuilder, self).constant(v, dtype) for v in given]
+        if refused := _untaken(self._registry[name], plain):
+            raise Invalid(refused, code=CODE)
         made = super().op(name, *plain, n_results=n_results, **attrs)
         values: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
         maker = values[0].defining_op

@@ -1,0 +1,220 @@
+"""What goes wrong in the first hour with occ: each of these was once a stumble."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp, model_of
+
+import occ
+from occ.benchmark import Comparison, Timing
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_bytes(mlp().SerializeToString())
+    return Path("m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "hint"),
+    [
+        (["biuld", "m.onnx"], 2, "did you mean `build`?"),
+        (["build", "m.onnx", "--taget", "cpu"], 2, "--target"),
+        (["build", "m.onnx", "-t", "cpu_jit"], 2, "did you mean `cpu-jit`"),
+        (["ops", "Cnov"], 2, "did you mean `Conv`?"),
+        (["build", "odd.onnx", "-t", "interp"], 1, "did you mean `HardSwish`?"),
+    ],
+)
+def test_a_typing_error_is_met_with_what_was_meant(args, code, hint, model, occ_cli):
+    odd = model_of("g (float[2] x) => (float[2] y) { y = HardSwsh(x) }")
+    Path("odd.onnx").write_bytes(odd.SerializeToString())
+    ran = occ_cli(*args)
+    assert ran.code == code
+    assert hint in ran.err
+
+
+def test_ops_takes_names(occ_cli):
+    listed = [line.split()[0] for line in occ_cli("ops", "relu").out.splitlines()]
+    assert {"Relu", "PRelu", "LeakyRelu"} <= set(listed)
+    assert all("relu" in name.lower() for name in listed)
+    assert "com.microsoft.MatMulNBits" in occ_cli("ops", "NBits", "Softmax").out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell, occ_cli):
+    ran = occ_cli("completion", shell)
+    assert ran.code == 0
+    assert f"_OCC_COMPLETE={shell}_complete" in ran.out
+
+
+def test_completion_completes_commands_options_and_values():
+    def completed(words: str, at: int) -> list[str]:
+        env = {"_OCC_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at), "PATH": ""}
+        run = "import sys; sys.argv[0] = 'occ'; from occ.cli import main; main()"
+        done = subprocess.run([sys.executable, "-c", run], env=env, capture_output=True, text=True, check=False)
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    assert completed("occ bi", 1) == ["bisect"]
+    assert completed("occ build --emi", 2) == ["--emit"]
+    assert "static" in completed("occ build --emit st", 3)
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_the_target_of_an_artifact_is_not_chosen_again(command, model, occ_cli):
+    assert occ_cli("build", model, "-t", "interp").code == 0
+    for options, told in ((["-t", "cpu-jit"], "is an artifact for `interp`"), (["--shape", "x=3,8"], "--shape is for")):
+        ran = occ_cli(command, "m.occ", *options)
+        assert ran.code == 2
+        assert told in ran.err
+    assert occ_cli("run", "m.occ", "-t", "interp").code == 0
+
+
+def test_inputs_may_be_the_test_data_of_onnx(model, occ_cli):
+    x = np.random.default_rng(0).standard_normal((3, 8), dtype=np.float32)
+    Path("input_0.pb").write_bytes(onnx.numpy_helper.from_array(x, "x").SerializeToString())
+    ran = occ_cli("run", model, "-t", "interp", "--input", "x=input_0.pb", "--output", "out")
+    assert ran.code == 0, ran.err
+    np.testing.assert_array_equal(np.load("out/y.npy"), occ.compile(str(model), "interp").run({"x": x})["y"])
+    Path("broken.pb").write_bytes(b"\xff\xff")
+    for name, told in (("broken.pb", "is not a TensorProto"), ("missing.pb", "cannot be read")):
+        ran = occ_cli("run", model, "-t", "interp", "--input", f"x={name}")
+        assert ran.code == 1
+        assert told in ran.err
+        assert "pickle" not in ran.err
+
+
+def test_inspect_of_fixed_sizes_and_in_80_columns(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    names = (
+        "Abs Acos Asin Atan Ceil Cos Elu Erf Exp Floor Neg Relu Round Sigmoid Sign Sin Softplus Softsign Sqrt Tan Tanh"
+    )
+    chain = ["x", *(f"v{k}" for k, _ in enumerate(names.split()))]
+    nodes = "  ".join(f"{b} = {op}({a})" for op, a, b in zip(names.split(), chain, chain[1:], strict=False))
+    text = f"g (float[n,3] x) => (float[n,3] {chain[-1]}) {{ {nodes} }}"
+    Path("long.onnx").write_bytes(model_of(text).SerializeToString())
+    assert max(map(len, occ_cli("inspect", "long.onnx").out.splitlines())) <= 80
+    assert occ_cli("build", "long.onnx", "-t", "cpu-jit", "--dim", "n=4").code == 0
+    out = occ_cli("inspect", "long.occ").out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "0 to any" not in out
+
+
+def test_help_and_lists_fit_80_columns(occ_cli):
+    for args in (["--help"], ["build", "--help"], ["targets"], ["targets", "cpu"], ["ops"]):
+        assert max(map(len, occ_cli(*args).out.splitlines())) <= 80, args
+
+
+def test_times_that_vary_are_not_given_as_a_result():
+    lines = Comparison(1, {"occ": Timing(2.0, 1.36, 2.0)}).lines()
+    assert "136%" not in "".join(lines)
+    assert "unsteady" in lines[0]
+    assert "something else uses the processors" in lines[-1]
+    assert "+- 10%" in Comparison(1, {"occ": Timing(2.0, 0.1, 2.0)}).lines()[0]
+
+
+def test_what_to_do_next_with_an_ascend_artifact_runs_without_a_device(model, occ_cli):
+    ran = occ_cli("build", model, "-t", "ascend310p", "--dim", "n=2")
+    assert ran.code == 0, ran.err
+    (following,) = [line.split()[1:] for line in ran.err.splitlines() if line.startswith("next")]
+    assert occ_cli(*following[1:]).code == 0
+
+
+# Texts
+
+
+def test_weights_of_a_dump_come_last_or_not_at_all(model, occ_cli):
+    full, names, none = (
+        occ_cli("dump", model, "--stage", "canonical", "--weights", how).out for how in ("full", "names", "none")
+    )
+    assert full.index("func @main") < full.index("  weight @")
+    assert full == occ_cli("dump", model, "--stage", "canonical").out
+    assert (
+        occ_cli("dump", "-", "--stage", "canonical", stdin=full.encode()).out.splitlines()[1:] == full.splitlines()[1:]
+    )
+    assert "weight @" in names
+    assert "dense<" not in names
+    assert "ref(" not in names
+    assert "weight @" not in none
+    assert "func @main" in none
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = LeakyRelu <alpha = 0.1> (x)",
+        "c = Constant <value = float[3] {0.1, 0.7, 1e-7}> ()  y = Mul(x, c)",
+        "y = Elu <alpha = 1e-5> (x)",
+    ],
+)
+def test_floats_of_a_dump_have_the_fewest_digits(text, tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    Path("f.onnx").write_bytes(model_of(f"g (float[3] x) => (float[3] y) {{ {text} }}").SerializeToString())
+    for stage in ("canonical", "scheduled"):
+        assert occ_cli("dump", "f.onnx", "--stage", stage, "-t", "cpu-jit", "-o", "f.occ").code == 0
+        dumped = Path("f.occ").read_text()
+        assert "0.10000000149" not in dumped
+        assert "e-08" not in dumped
+        assert "9.9999" not in dumped
+        x = np.float32([-1.5, 0.3, 2.0])
+        want = occ.compile("f.onnx", "cpu-jit").run({"x": x})["y"]
+        np.testing.assert_array_equal(occ.compile("f.occ", "cpu-jit").run({"x": x})["y"], want)
+
+
+# Rules
+
+
+RULES = """
+import occ
+
+@occ.rewrite
+def hard_swish(p, x):
+    return p.Mul(x, p.Div(p.Clip(p.Add(x, 3.0), 0.0, 6.0), 6.0))
+
+@hard_swish.into
+def _(b, x):
+    return b.HardSwish(x)
+
+@occ.rewrite
+def halves(p, x):
+    return p.Div(p.Add(x, x), 4.0)
+
+@halves.into
+def _(b, x):
+    return b.Div(x, 2.0) if x.type.dtype.is_float else b.Add(x, x)
+"""
+
+
+def test_a_rule_to_an_operator_of_floats_is_not_tried_on_integers(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    Path("rules.py").write_text(RULES)
+    ran = occ_cli("check-rules", "rules.py")
+    assert ran.code == 5
+    assert "ok        hard_swish" in ran.out
+    assert "WRONG     halves" in ran.out
+    assert "is_float" in ran.out, "how to restrict a rule to floats is said"
+    text = (
+        "g (int32[4] x) => (int32[4] y) { three = Constant <value = int32 {3}> ()  six = Constant <value = int32 {6}> ()"
+        " zero = Constant <value = int32 {0}> ()  a = Add(x, three)  c = Clip(a, zero, six)  d = Div(c, six)  y = Mul(x, d) }"
+    )
+    Path("i.onnx").write_bytes(model_of(text).SerializeToString())
+    x = np.int32([-5, 0, 4, 9])
+    got = occ.compile("i.onnx", "cpu-jit", rules=["rules.py"]).run({"x": x})["y"]
+    np.testing.assert_array_equal(got, x * (np.clip(x + 3, 0, 6) // 6))
+
+
+def test_why_answers_about_the_value_that_was_asked_for(tmp_path, monkeypatch, occ_cli):
+    """`%a` and `%b` feed the same Add; the rule takes `%b` alone."""
+    monkeypatch.chdir(tmp_path)
+    Path("rules.py").write_text("import occ\n@occ.fusion\ndef gated(p, x, y):\n    return p.Relu(x) + y\n")
+    text = "g (float[2] x) => (float[2] y) { a = Exp(x)  b = Relu(x)  y = Add(b, a) }"
+    Path("g.onnx").write_bytes(model_of(text).SerializeToString())
+    asked = {v: occ_cli("rules", "g.onnx", "--rules", "rules.py", "--why", v, "-t", "cpu-jit").out for v in "ab"}
+    assert "gated (fusion): matches" in asked["b"]
+    assert "matches" not in asked["a"].replace("does not match", "")
