@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.stages import ORDER
+from occ.compiler.passes.algorithms.grow_caches import GrowCaches
 from occ.compiler.passes.algorithms.round_operands import RoundOperands
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposedConv
@@ -93,6 +94,7 @@ def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         Fold(),  # what the bodies of loops compute of constants alone
         Dce(),
         defer,
+        *((GrowCaches(),) if options.caches == "growing" else ()),
         SplitTransposedConv(),
     )
 
@@ -166,7 +168,7 @@ PASSES: Mapping[str, type[Pass]] = {
     p.name: p
     for p in (
         Infer, ApplyRewrites, Canonicalize, Fold, FoldEmpty, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine,
-        UseBlockWeights, UseIntegers, FusePatterns, UseKernels, Defer, Expand, SplitTransposedConv, SplitGroups, UseWinograd, UseAttention,
+        UseBlockWeights, UseIntegers, FusePatterns, UseKernels, Defer, Expand, GrowCaches, SplitTransposedConv, SplitGroups, UseWinograd, UseAttention,
         RoundOperands, UseBlockProducts, UseByteProducts, UseStrassen, UseJoins, Fuse,
         LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
     )

@@ -30,6 +30,12 @@ class InterpOptions(Options):
 class JitOptions(InterpOptions, _DeferredOptions):
     """Options of `cpu-jit`."""
 
+    caches: Literal["as-is", "growing"] = option(
+        "as-is",
+        "`growing` puts the axis along which the cache of a decoder grows first, so that a step that is given the room of past "
+        "and present as one array copies nothing",
+    )
+
 
 @dataclass(frozen=True)
 class CpuOptions(JitOptions):

@@ -139,7 +139,9 @@ class Program:
                 self._step(step, [*reads, *writes], run.env)
             return
         if step.kind == "copy":
-            frame.array(step.writes[0], run.moving)[...] = reads[0]
+            target, source = (frame.array(b, run.moving) for b in (*step.writes, *step.reads))
+            if target.ctypes.data != source.ctypes.data:  # a caller may have put it where it belongs
+                target[...] = source
             return
         results = self._step(step, reads, run.env)
         self._bind(step, results, run)

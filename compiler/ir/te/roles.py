@@ -14,7 +14,8 @@ WINOGRAD = {part: f"winograd_{part}" for part in _WINOGRAD}  # set by the op `wi
 STRASSEN = {part: f"strassen_{part}" for part in _STRASSEN}  # by `strassen`
 ATTENTION = {part: f"attend_{part}" for part in _ATTENTION}  # by `attend_scores` and `attend`
 PEAK = "attend_peak"  # by `attend` where rows may be empty: the top, or 0
+HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for several of queries
 PAD = "pad"  # a border around a tensor
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
 
-ROLES = frozenset({PAD, CONV, PEAK, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()})
+ROLES = frozenset({PAD, CONV, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()})

@@ -23,6 +23,9 @@ from occ.compiler.passes.fuse.outline import outline, results_of
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
 
 
+_APART = ("join", "append")  # no kernels: their operands are computed where the result lies
+
+
 @dataclass(frozen=True)
 class Fuse(Pass):
     """Groups ops into `fuse` regions that become one kernel each. A region has one result, that of its last op.
@@ -94,7 +97,7 @@ class FusionFacts:
 
     @classmethod
     def of(cls, op: Op) -> FusionFacts:
-        if op.spec.body is None or op.regions or "view" in op.spec.tags or len(op.results) != 1 or op.name == "join":
+        if op.spec.body is None or op.regions or "view" in op.spec.tags or len(op.results) != 1 or op.name in _APART:
             return cls(OPAQUE)
         if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":
             return cls(OPAQUE)

@@ -39,25 +39,27 @@ class PlaceJoins(Pass):
         for func in m.funcs.values():
             claims = Claims(func)
             for op in reversed(list(func.body)):  # a join that lies in another one comes before that
-                if op.name == "join":
+                if op.name == "append":
+                    made += _place(rw.exchange(op, _joined(op)), claims, rw, strided=self.strided, always=True)
+                elif op.name == "join":
                     made += _place(op, claims, rw, strided=self.strided)
         ctx.hits["place-joins"] += made
         return made > 0
 
 
-def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool) -> int:
-    """Place the operands of a join; gives the number of changes."""
+def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool, always: bool = False) -> int:
+    """Place the operands of a join, `always` or where most of them can be computed there; gives the number of changes."""
     layout = _layout_inside(join)
     if layout is None or (layout.within and not strided):
         return _copy_all(join, rw)
     chosen = [v for v in join.inputs if claims.may_lie_in(v, join) and _fits(v, join, layout)]
-    if not mostly(join, chosen):
+    if not always and not mostly(join, chosen):
         return _copy_all(join, rw)
     claims.taken.update(chosen)
     changes = 0
     for k, v in enumerate(join.inputs):
         if v not in chosen:
-            made = Op("pack", [v], {}, [v.tensor.with_layout(layout)], result_names=[v.name], loc=join.loc)
+            made = Op(_copying(v, layout), [v], {}, [v.tensor.with_layout(layout)], result_names=[v.name], loc=join.loc)
             claims.body.insert(made, join)
             rw.replace_operand(join, k, made.result)
             changes += 1
@@ -65,6 +67,17 @@ def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool) -> int:
             _retype(v, layout)
             changes += 1
     return changes
+
+
+def _joined(op: Op) -> Op:
+    """An `append` as a join."""
+    new, past = op.operands
+    return Op("join", [past, new], {"axis": 0}, [op.result.type], result_names=[op.result.name], loc=op.loc)
+
+
+def _copying(value: Value, layout: Layout) -> str:
+    """What copies an operand. A caller may have put an input where it belongs, which a `copy` sees."""
+    return "copy" if value.defining_op is None and value.tensor.layout == layout and not layout.within else "pack"
 
 
 def _layout_inside(join: Op) -> Layout | None:

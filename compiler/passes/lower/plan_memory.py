@@ -78,7 +78,9 @@ def _to_destination(op: Op, rw: Rewriter) -> None:
         result.replace_uses(alloc.result)
     attrs = dict(op.attrs) | {"writes": len(buffers)}
     kind = {"call": "kernel", "foreign": "foreign"}.get(op.name, "host")
-    if kind == "host":
+    if op.name == "copy":
+        attrs |= {"routine": "copy"}
+    elif kind == "host":
         attrs = dict(vars(op.a)) | attrs | {"routine": _routine(op), "n_results": len(buffers)}
         for value in buffers:
             assert value.defining_op is not None

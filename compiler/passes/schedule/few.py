@@ -53,8 +53,8 @@ def _with_few(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
     found = contraction(acc, f)
     assert found is not None, "it has a tile"
     between = _between(f, s, acc)
-    copies = {x.name: _copy(x, {y.name for y in between}) for x in between}
-    again = replace(s, expr=_reading(s.expr, set(copies)))
+    copies = {x.name: copied(x, {y.name for y in between}) for x in between}
+    again = replace(s, expr=reading(s.expr, set(copies)))
     stages = [again if x is s else copies.get(x.name, x) for x in f.stages]
     alone = replace(f, stages=tuple(stages), schedule=())
     made = packed_contraction(again, ScheduleFacts(alone, machine, few=True))
@@ -80,7 +80,7 @@ def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:
     return list(found.values())
 
 
-def _copy(s: TeStage, names: set[str]) -> TeStage:
+def copied(s: TeStage, names: set[str]) -> TeStage:
     """A stage under another name, with axes of its own, reading others of `names` under their other names."""
     inner = {a.name: f"{a.name}f" for a in reduce_axes(s.expr)}
     outer = {a.name: f"{a.name}f" for a in s.axes}
@@ -93,10 +93,10 @@ def _copy(s: TeStage, names: set[str]) -> TeStage:
         return None
 
     axes = tuple(Axis(outer[a.name], a.extent) for a in s.axes)
-    return replace(s, name=f"{s.name}few", axes=axes, expr=_reading(transform(s.expr, rename), names))
+    return replace(s, name=f"{s.name}few", axes=axes, expr=reading(transform(s.expr, rename), names))
 
 
-def _reading(e: Expr, names: set[str]) -> Expr:
+def reading(e: Expr, names: set[str]) -> Expr:
     return transform(
         e, lambda n: Load(f"{n.source}few", n.index, n.dtype) if isinstance(n, Load) and n.source in names else None
     )

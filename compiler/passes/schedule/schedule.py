@@ -20,6 +20,7 @@ from occ.compiler.passes.schedule.attention import attention, clamped_rows
 from occ.compiler.passes.schedule.block_products import block_product
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
+from occ.compiler.passes.schedule.few_queries import few_queries
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
 from occ.compiler.passes.schedule.widen import widened
@@ -75,7 +76,7 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
     for whole in _WHOLE:
         if (made := whole(facts)) is not None:
             fired[whole.__name__] += 1
-            return replace(f, schedule=tuple(made))
+            return few_queries(replace(f, schedule=tuple(made)), machine)
     if (by_rows := rows(last, facts)) is not None:
         fired[rows.__name__] += 1
         return replace(f, schedule=tuple(by_rows))

@@ -10,9 +10,18 @@ from __future__ import annotations
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import call, equal, literal, where, wrap
-from occ.compiler.ir.te.roles import ATTENTION, PEAK
+from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 
 PLAIN, ZERO_NAN, ZERO_EMPTY = "plain", "zero-nan", "zero-empty"  # what rows without a finite score give, see Attend
+
+
+@op("repeat_heads")
+class RepeatHeads:
+    """`[N, G, T, D]` as `[N, G*group, T, D]`: each head of keys or values for `group` heads of queries."""
+
+    def body(t, x, *, a):
+        n, heads, *rest = x.shape
+        return t.map((n, heads * a.group, *rest), lambda i, h, *at: x[(i, h // a.group, *at)], role=HEADS)
 
 
 @op("attend_scores", tags=("contraction",))
@@ -74,4 +83,4 @@ class Attend:
         return t.map(acc.shape, element, role=ATTENTION["out"])
 
 
-ALL = (AttendScores, Attend)
+ALL = (RepeatHeads, AttendScores, Attend)

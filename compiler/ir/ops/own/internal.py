@@ -10,7 +10,7 @@ from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import Concat, flatten
 from occ.compiler.ir.ops.shape_of import pick
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.te.expr import cast
+from occ.compiler.ir.te.expr import cast, where, wrap
 from occ.compiler.ir.types import TensorType
 
 
@@ -77,11 +77,33 @@ class Pack:
         return t.map(x.shape, lambda *i: x[i], name="pack")
 
 
+@op("copy", tags=("declared",))
+class Copy:
+    """The same bytes in other memory; where both are the same memory already, nothing."""
+
+    host = "copy"
+
+
 @op("join", writes="any", joins=True)
 class Join:
     """Concat of operands that lie in the memory of the result."""
 
     body = Concat.body
+
+
+@op("append", reads="rows", writes="rows")
+class Append:
+    """`past` with `new` after it along the first axis; a caller may have put `past` where the result begins."""
+
+    operands = ("new", "past")
+
+    def body(t, new, past, *, a):
+        length = past.shape[0]
+
+        def element(i, *rest):
+            return where(i < wrap(length), past[(i, *rest)], new[(i - wrap(length), *rest)])
+
+        return t.map((length + new.shape[0], *new.shape[1:]), element, name="append")
 
 
 # Ops of the `scheduled` and `lowered` stages: their result types are stated by the pass that makes them.
@@ -125,7 +147,9 @@ ALL: tuple[OpSpec, ...] = (
     Dims,
     Interleave,
     Pack,
+    Copy,
     Join,
+    Append,
     Call,
     Alloc,
     Kernel,

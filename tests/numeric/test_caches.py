@@ -1,0 +1,105 @@
+"""Caches that grow in place: steps of a decoder on one array per cache, against onnx.reference on arrays of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import occ
+from occ.runtime.buffers import aligned
+
+RNG = np.random.default_rng(7)
+SIZE = 32
+
+
+def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def attention(heads: int, groups: int, *, empty: bool = False) -> onnx.ModelProto:
+    """Attention with a cache as torch exports it: keys and values repeated for the heads that share them."""
+    n = helper.make_node
+    sizes = {"two": [2], "batch": [0], "length": [2], "G": [groups], "g": [heads // groups], "D": [SIZE], "H": [heads]}
+    held = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in sizes.items()]
+    held += [numpy_helper.from_array(np.array(v, np.float32), k) for k, v in (("scale", 0.25), ("zero", 0.0))]
+    nodes = [
+        n("Concat", ["pk", "k"], ["K"], axis=2), n("Concat", ["pv", "v"], ["V"], axis=-2),
+        n("Shape", ["K"], ["shape"]), n("Gather", ["shape", "batch"], ["n"]), n("Gather", ["shape", "length"], ["t"]),
+        n("Concat", ["n", "G", "g", "t", "D"], ["five"], axis=0), n("Concat", ["n", "H", "t", "D"], ["four"], axis=0),
+        n("Unsqueeze", ["K", "two"], ["K5"]), n("Expand", ["K5", "five"], ["Ke"]), n("Reshape", ["Ke", "four"], ["Kh"]),
+        n("Transpose", ["Kh"], ["Kt"], perm=[0, 1, 3, 2]),
+        n("Unsqueeze", ["V", "two"], ["V5"]), n("Expand", ["V5", "five"], ["Ve"]), n("Reshape", ["Ve", "four"], ["Vh"]),
+        n("MatMul", ["q", "Kt"], ["raw"]), n("Mul", ["raw", "scale"], ["scaled"]), n("Add", ["scaled", "mask"], ["scores"]),
+        n("Softmax", ["scores"], ["p"], axis=-1),
+    ]  # fmt: skip
+    if empty:  # rows without keys, as torch exports them
+        nodes += [n("IsNaN", ["p"], ["nan"]), n("Where", ["nan", "zero", "p"], ["w"])]
+    nodes.append(n("MatMul", ["w" if empty else "p", "Vh"], ["y"]))
+    inputs = [floats("q", "B", heads, "S", SIZE), *(floats(x, "B", groups, "S", SIZE) for x in "kv")]
+    inputs += [*(floats(f"p{x}", "B", groups, "P", SIZE) for x in "kv"), floats("mask", "B", 1, "S", "T")]
+    outputs = [floats("y", "B", heads, "S", SIZE), *(floats(x, "B", groups, "T", SIZE) for x in "KV")]
+    graph = helper.make_graph(nodes, "attention", inputs, outputs, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3)])
+def test_steps_append_to_one_array(target: str, heads: int, groups: int) -> None:
+    made = attention(heads, groups)
+    session, reference = occ.compile(made, target, options={"caches": "growing"}), ReferenceEvaluator(made)
+    for batch in (1, 2):
+        cache = {x: aligned((300, batch, groups, SIZE), np.dtype(np.float32)) for x in "KV"}
+        for array in cache.values():
+            array[:] = np.nan  # what lies after the end is never read
+        past = 0
+        for new in (5, 1, 1, 3, 4, 70, 1, 2, 140, 1):
+            given = {"q": normal(batch, heads, new, SIZE), "mask": normal(batch, 1, new, past + new)}
+            given |= {x: normal(batch, groups, new, SIZE) for x in "kv"}
+            old = {f"p{x.lower()}": cache[x][:past] for x in "KV"}
+            want = reference.run(None, {**given, **{k: v.transpose(1, 2, 0, 3).copy() for k, v in old.items()}})
+            got = session.run({**given, **old}, {x: cache[x][: past + new] for x in "KV"})
+            past += new
+            np.testing.assert_allclose(got["y"], want[0], atol=3e-6)
+            for x, whole in zip("KV", want[1:], strict=True):
+                np.testing.assert_array_equal(cache[x][:past].transpose(1, 2, 0, 3), whole)
+                assert np.isnan(cache[x][past:]).all()
+
+
+def test_arrays_apart_give_the_same() -> None:
+    made = attention(4, 2)
+    session = occ.compile(made, "cpu", options={"caches": "growing"})
+    given = {"q": normal(1, 4, 1, SIZE), "mask": normal(1, 1, 1, 10)} | {x: normal(1, 2, 1, SIZE) for x in "kv"}
+    old = {x: normal(1, 2, 9, SIZE) for x in ("pk", "pv")}
+    want = ReferenceEvaluator(made).run(None, given | old)
+    got = session.run(given | {k: v.transpose(2, 0, 1, 3).copy() for k, v in old.items()})
+    np.testing.assert_allclose(got["y"], want[0], atol=3e-6)
+    np.testing.assert_array_equal(got["K"].transpose(1, 2, 0, 3), want[1])
+
+
+def test_an_append_moves_nothing_that_is_there() -> None:
+    session = occ.compile(attention(4, 2), "cpu", options={"caches": "growing"})
+    cache = {x: aligned((8, 1, 2, SIZE), np.dtype(np.float32)) for x in "KV"}
+    steps = [s for s in session.artifact.manifest.plan.steps if s.kind == "copy"]
+    assert len(steps) == 2  # of the past, where it is not in its place yet
+    given = {"q": normal(1, 4, 1, SIZE), "mask": normal(1, 1, 1, 8)} | {x: normal(1, 2, 1, SIZE) for x in "kv"}
+    got = session.run(given | {f"p{x.lower()}": cache[x][:7] for x in "KV"}, {x: cache[x] for x in "KV"})
+    assert all(np.shares_memory(got[x], cache[x]) for x in "KV")
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_rows_without_keys_are_zero_for_few_queries_too(rows: int) -> None:
+    made = attention(4, 2, empty=True)
+    given = {"q": normal(1, 4, rows, SIZE), "mask": normal(1, 1, rows, rows + 70)}
+    given |= {x: normal(1, 2, rows, SIZE) for x in "kv"} | {f"p{x}": normal(1, 2, 70, SIZE) for x in "kv"}
+    given["mask"][:, :, 0] = -np.inf
+    with np.errstate(invalid="ignore"):
+        want = ReferenceEvaluator(made).run(["y"], given)[0]
+    assert (want[:, :, 0] == 0).all()
+    np.testing.assert_allclose(occ.compile(made, "cpu").run(given)["y"], want, atol=3e-6)
