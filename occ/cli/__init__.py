@@ -30,6 +30,8 @@ COMMANDS = {
     "completion": "print the script that lets a shell complete commands",
 }
 
+_HIDDEN = ("onnxifi",)  # which a library starts
+
 
 class _Lazy(click.Group):
     """A group whose commands are modules of this package."""
@@ -38,7 +40,7 @@ class _Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMANDS and cmd_name not in _HIDDEN:
             return None
         return import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
 

@@ -16,13 +16,21 @@ import click
 @click.option("--cmake", is_flag=True, help="The folder for CMAKE_PREFIX_PATH; then `find_package(occ)`.")
 @click.option("--pkg-config", "pkg_config", is_flag=True, help="The folder for PKG_CONFIG_PATH; then `pkg-config occ`.")
 @click.option("--prefix", is_flag=True, help="The folder with all of it, which can be copied elsewhere.")
-def command(cflags: bool, libs: bool, shared: bool, cmake: bool, pkg_config: bool, prefix: bool) -> None:
+@click.option("--onnxifi", is_flag=True, help="The path of libonnxifi-occ.so; onnxifi.h lies next to it.")
+def command(
+    cflags: bool, libs: bool, shared: bool, cmake: bool, pkg_config: bool, prefix: bool, onnxifi: bool
+) -> None:  # fmt: skip
     """Print where libocc is, the library that runs artifacts without Python. It is built first if need be."""
     from occ.compiler.cache.cache import Cache
+    from occ.compiler.onnxifi.library import onnxifi_library
     from occ.compiler.standalone.libocc import SYSTEM, libocc
 
+    if not (cflags or libs or cmake or pkg_config or prefix or onnxifi):
+        raise click.UsageError("say what to print: --cflags, --libs, --cmake, --pkg-config, --prefix or --onnxifi")
+    if onnxifi:
+        click.echo(onnxifi_library(Cache()))
     if not (cflags or libs or cmake or pkg_config or prefix):
-        raise click.UsageError("say what to print: --cflags, --libs, --cmake, --pkg-config or --prefix")
+        return
     place = libocc(Cache())
     flags = [f"-I{place / 'include'}"] if cflags else []
     if libs and shared:

@@ -1,0 +1,1 @@
+"""ONNXIFI: the library that programs load (its sources are runtime/onnxifi), and the process in which it compiles."""

@@ -1,0 +1,13 @@
+"""`occ onnxifi`: the compiler's side of libonnxifi-occ, which starts it. It is no command for people."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("onnxifi", hidden=True)
+def command() -> None:
+    """Answer the requests of libonnxifi-occ, which come over the socket that is the standard input."""
+    from occ.compiler.onnxifi.server import main
+
+    main()
