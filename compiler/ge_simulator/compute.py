@@ -160,6 +160,13 @@ def _product(node: Node, x: Arrays) -> np.ndarray:
     return made if len(x) < 3 or x[2] is None else made + x[2]
 
 
+def _bitcast(node: Node, x: Arrays) -> np.ndarray:
+    target, given = cpp_type(node.attrs["type"]), x[0].astype(node.input_descs[0].dtype)
+    if target.itemsize != given.itemsize:
+        raise BadGraph(f"{node.name}: {given.dtype} and {target} differ in size")
+    return given.view(target)
+
+
 def _weight_quantised(node: Node, x: Arrays) -> np.ndarray:
     """`x @ ((weight + offset) * scale)`, a scale and an offset for each group of elements of the summed axis."""
     rows, weight, scale = x[:3]
@@ -282,7 +289,7 @@ KERNELS: dict[str, Kernel] = {
     **{name: _unary(fn) for name, fn in UNARY.items()}, **{name: _binary(fn) for name, fn in BINARY.items()},
     "AccumulateNV2": lambda node, x: sum(x[1:], x[0]),
     "Adds": lambda node, x: x[0] + x[0].dtype.type(node.attrs["value"]),
-    "BatchMatMulV2": _product, "BatchNorm": _batch_norm, "Cast": _cast, "Celu": _celu, "ClipByValue": _clip,
+    "BatchMatMulV2": _product, "BatchNorm": _batch_norm, "Bitcast": _bitcast, "Cast": _cast, "Celu": _celu, "ClipByValue": _clip,
     "Einsum": _einsum, "Elu": _elu, "HardMax": _hard_max,
     "HardSigmoid": lambda node, x: np.clip(
         x[0] * x[0].dtype.type(node.attrs.get("alpha", 0.16666666)) + x[0].dtype.type(node.attrs.get("beta", 0.5)), 0, 1

@@ -108,6 +108,20 @@ def _scatter_elements(node: Node, x: Arrays) -> np.ndarray:
     return made
 
 
+def _scatter_rows(node: Node, x: Arrays) -> np.ndarray:
+    """Each batch of updates from a position of its own on, along the axis before the last or the last."""
+    made, axis = x[0].copy(), node.attrs.get("axis", -1)
+    if axis not in (-1, -2) or node.attrs["reduce"] != "update" or x[1].ndim != 1:
+        raise BadGraph(f"{node.name}: axis {axis} and indices of rank {x[1].ndim} are not simulated")
+    count = x[2].shape[axis]
+    for b, start in enumerate(x[1].tolist()):
+        if start < 0 or start + count > made.shape[axis]:
+            raise BadGraph(f"{node.name}: {count} rows from {start} on do not fit {made.shape[axis]}")
+        places = np.moveaxis(made[b], axis, 0)
+        places[start : start + count] = np.moveaxis(x[2][b], axis, 0)
+    return made
+
+
 def _pad(node: Node, x: Arrays) -> np.ndarray:
     v, pads = x[0], _listed(x[1])
     pairs = (
@@ -212,7 +226,7 @@ KERNELS: dict[str, Kernel] = {
     "OneHot": _one_hot, "PadV3": _pad,
     "RandomStandardNormal": _random(lambda rng, shape: rng.standard_normal(shape)),
     "RandomUniform": _random(lambda rng, shape: rng.random(shape)), "Range": _range, "Reshape": lambda node, x: x[0].reshape(_listed(x[1])), "ReverseSequence": _reverse_sequence,
-    "ReverseV2": lambda node, x: np.flip(x[0], tuple(_listed(x[1]))), "ScatterElements": _scatter_elements, "Shape": _shape,
+    "Scatter": _scatter_rows, "ReverseV2": lambda node, x: np.flip(x[0], tuple(_listed(x[1]))), "ScatterElements": _scatter_elements, "Shape": _shape,
     "SpaceToDepth": _space_to_depth, "SplitV": _split_v, "Squeeze": _squeeze, "StridedSliceV2": _strided_slice,
     "ScatterNdMax": _scatter_nd(np.maximum.at), "ScatterNdMin": _scatter_nd(np.minimum.at),
     "TensorScatterAdd": _scatter_nd(np.add.at), "TensorScatterMax": _scatter_nd(np.maximum.at),

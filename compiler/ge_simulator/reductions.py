@@ -40,15 +40,18 @@ def _arg(fn: Callable[..., Any]) -> Kernel:
     return kernel
 
 
-def _cumsum(node: Node, x: Arrays) -> np.ndarray:
-    v, axis = x[0], int(x[1].reshape(-1)[0])
-    if node.attrs.get("reverse", False):
-        v = np.flip(v, axis)
-    total = np.cumsum(v, axis, dtype=v.dtype)
-    if node.attrs.get("exclusive", False):
-        total = np.roll(total, 1, axis)
-        total[tuple(0 if k == axis % v.ndim else slice(None) for k in range(v.ndim))] = 0
-    return np.flip(total, axis) if node.attrs.get("reverse", False) else total
+def _cumulative(fn: Any, neutral: int) -> Any:
+    def made(node: Node, x: Arrays) -> np.ndarray:
+        v, axis = x[0], int(x[1].reshape(-1)[0])
+        if node.attrs.get("reverse", False):
+            v = np.flip(v, axis)
+        total = fn(v, axis, dtype=v.dtype)
+        if node.attrs.get("exclusive", False):
+            total = np.roll(total, 1, axis)
+            total[tuple(0 if k == axis % v.ndim else slice(None) for k in range(v.ndim))] = neutral
+        return np.flip(total, axis) if node.attrs.get("reverse", False) else total
+
+    return made
 
 
 def _top_k(node: Node, x: Arrays) -> list[np.ndarray]:
@@ -66,7 +69,7 @@ def _top_k(node: Node, x: Arrays) -> list[np.ndarray]:
 
 
 KERNELS: dict[str, Kernel] = {
-    "ArgMaxV2": _arg(np.argmax), "ArgMin": _arg(np.argmin), "Cumsum": _cumsum, "ReduceMax": _reduce(np.max),
+    "ArgMaxV2": _arg(np.argmax), "ArgMin": _arg(np.argmin), "Cumprod": _cumulative(np.cumprod, 1), "Cumsum": _cumulative(np.cumsum, 0), "ReduceMax": _reduce(np.max),
     "ReduceMean": _reduce(_mean), "ReduceMin": _reduce(np.min), "ReduceProd": _reduce(np.prod),
     "ReduceSum": _reduce(np.sum), "TopK": _top_k,
 }  # fmt: skip

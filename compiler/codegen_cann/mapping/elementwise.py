@@ -249,10 +249,14 @@ def like(x: Ref, value: float) -> np.ndarray:
     return np.array(value, occ_type(x.dtype).numpy)
 
 
+def _bitcast(e: Emitter, op: Op, x: Ref) -> Ref:
+    return e.op("Bitcast", x, out=e.type(op.result), type=e.type(op.result).dtype)
+
+
 ROWS: dict[str, Row] = {
     **{name: _same(kind) for name, kind in SAME_TYPE.items()},
     **{name: _predicate(kind) for name, kind in PREDICATES.items()},
-    "BitShift": _shift, "Cast": _cast, "Exp": _exp, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
+    "BitCast": _bitcast, "BitShift": _shift, "Cast": _cast, "Exp": _exp, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
     "Elu": _with("Elu", alpha="alpha"), "Gelu": _gelu, "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
     "Identity": _same("Identity"), "IsInf": _isinf, "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
     "Max": _chain("Maximum"), "Mean": _mean, "Min": _chain("Minimum"), "Mod": _mod, "PRelu": _prelu, "Pow": _pow,

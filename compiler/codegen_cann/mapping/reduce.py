@@ -104,22 +104,18 @@ def _top_k(e: Emitter, op: Op, x: Ref, *_: Any) -> tuple[Ref, Ref]:
     return e.cast(values, x.dtype), e.cast(indices, "INT64")
 
 
-def _cumsum(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
-    axis = e.known(op, 1)
-    assert axis is not None, "CumSum has an axis"
-    k = int(axis.reshape(-1)[0]) % len(x.shape)
-    return e.op(
-        "Cumsum",
-        x,
-        e.constant(np.array(k, np.int32)),
-        out=x.desc,
-        exclusive=bool(op.a.exclusive),
-        reverse=bool(op.a.reverse),
-    )
+def _cumulative(kind: str) -> Row:
+    def row(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+        axis = e.known(op, 1)
+        assert axis is not None, "a cumulative operator has an axis"
+        k = e.constant(np.array(int(axis.reshape(-1)[0]) % len(x.shape), np.int32))
+        return e.op(kind, x, k, out=x.desc, exclusive=bool(op.a.exclusive), reverse=bool(op.a.reverse))
+
+    return row
 
 
 ROWS: dict[str, Row] = {
-    "ArgMax": _arg("ArgMaxV2"), "ArgMin": _arg("ArgMin"), "CumSum": _cumsum, "ReduceL1": _reduce("ReduceSum", "Abs"),
+    "ArgMax": _arg("ArgMaxV2"), "ArgMin": _arg("ArgMin"), "CumProd": _cumulative("Cumprod"), "CumSum": _cumulative("Cumsum"), "ReduceL1": _reduce("ReduceSum", "Abs"),
     "ReduceL2": _reduce("ReduceSum", "Square", "Sqrt"), "ReduceLogSum": _reduce("ReduceSum", "", "Log"),
     "ReduceLogSumExp": _log_sum_exp, "ReduceMax": _reduce("ReduceMax"), "ReduceMean": _reduce("ReduceMean"),
     "ReduceMin": _reduce("ReduceMin"), "ReduceProd": _reduce("ReduceProd"), "ReduceSum": _reduce("ReduceSum"),

@@ -18,7 +18,7 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.elementwise import computing_type
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.linear import product
-from occ.compiler.codegen_cann.mapping.shape import gathered
+from occ.compiler.codegen_cann.mapping.shape import gathered, placed
 from occ.compiler.interp.evaluate import run
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.op import Op
@@ -137,4 +137,13 @@ def _by_matrix(e: Emitter, x: Ref, axis: int, matrix: np.ndarray) -> Ref:
     return e.transpose(made, [perm.index(k) for k in range(rank)])
 
 
-ROWS: dict[str, Row] = {"Resize": _resize}
+def _center_crop_pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
+    """The centre: of what is too long the extra element goes at the end, of what is too short as well."""
+    left = [
+        max(n - size, 0) // 2 - max(size - n, 0) // 2 for n, size in zip(e.type(op.result).shape, x.shape, strict=True)
+    ]
+    right = [n - size - b for n, size, b in zip(e.type(op.result).shape, x.shape, left, strict=True)]
+    return placed(e, x, left, right)
+
+
+ROWS: dict[str, Row] = {"CenterCropPad": _center_crop_pad, "Resize": _resize}

@@ -258,7 +258,13 @@ def _pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
     begins, ends = [0] * rank, [0] * rank
     for k, b, f in zip(where, pads[: len(where)], pads[len(where) :], strict=True):
         begins[k], ends[k] = int(b), int(f)
-    mode = op.a.mode
+    return placed(e, x, begins, ends, op.a.mode, value)
+
+
+def placed(
+    e: Emitter, x: Ref, begins: Sequence[int], ends: Sequence[int], mode: str = "constant", value: Ref | None = None
+) -> Ref:
+    """`x` with pads at the begin and end of every axis; negative ones cut."""
     if min([*begins, *ends], default=0) < 0:
         x = _cut(e, x, begins, ends)
         begins, ends = ([max(p, 0) for p in side] for side in (begins, ends))

@@ -15,6 +15,7 @@ from occ.compiler.codegen_cann.mapping import (
     convolution,
     einsum,
     elementwise,
+    kv_cache,
     linear,
     pooling,
     qlinear,
@@ -24,6 +25,7 @@ from occ.compiler.codegen_cann.mapping import (
     resize,
     sample,
     shape,
+    signal,
 )
 from occ.compiler.codegen_cann.mapping.chip import Chip
 from occ.compiler.codegen_cann.mapping.elementwise import Row
@@ -35,7 +37,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
-    sample, region,
+    sample, region, kv_cache, signal,
 )  # fmt: skip
 
 
