@@ -14,12 +14,16 @@ from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr,
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import neutral
+from occ.compiler.ir.te.roles import STRASSEN, WINOGRAD
 from occ.compiler.ir.te.schedule import TAILS, Directive
 from occ.compiler.ir.te.walks import walk
 
 # Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
 # them: it relies on rounding that Halide's fast arithmetic would optimise away.
 _HELPERS = {"log1p": log1p, "tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
+
+# Stages that are sums of a few multiples, which may be taken in any order: docs/numerics.md says what infinities come to.
+_SUMS = frozenset((*WINOGRAD.values(), *STRASSEN.values()))
 
 
 def front_end() -> dict[str, str]:
@@ -33,7 +37,9 @@ def front_end() -> dict[str, str]:
 
 def _helper(name: str) -> str:
     """A C++ function from the te arithmetic of an approximation."""
-    body = Printer({"x": ()}, {}, {}).data(_HELPERS[name](Load("x", (), F32)))
+    printer = Printer({"x": ()}, {}, {})
+    printer.relaxed = True
+    body = printer.data(_HELPERS[name](Load("x", (), F32)))
     return (
         f"Expr te_{name}(const Expr &value) {{\n"
         f'    if (value.type() == Float(64)) return te_libm("{name}", {{value}});\n'
@@ -183,7 +189,9 @@ class _Generator:
 
     def _printer(self, s: AnyStage) -> Printer:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
-        return Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
+        printer = Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
+        printer.relaxed = isinstance(s, TeStage) and s.role in _SUMS
+        return printer
 
     def _domain(self, name: str, axes: Sequence[Axis]) -> None:
         """An RDom over axes, the last one innermost, and a name for each of its variables."""
@@ -218,7 +226,8 @@ class _Generator:
     def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
         self._domain(f"dom_{name}", r.axes)
         self._line(f"{at} = {literal_text(neutral(r.kind, r.dtype), r.dtype)};")
-        body = printer.data(r.body) if name in self.relaxed else self._exactly(printer.data(r.body))
+        body = printer.term(r.body) if r.kind == "sum" else printer.data(r.body)
+        body = body if name in self.relaxed else self._exactly(body)
         match r.kind:
             case "sum" | "prod":
                 total = f"{at} {'+' if r.kind == 'sum' else '*'} {body}"
@@ -239,7 +248,8 @@ class _Generator:
         sign = ">" if r.kind == "argmax" else "<"
         beats = f"{name}_v {sign} {at}[0]"
         if dtype.is_float:
-            beats = f"(strict_float({beats}) || te_isnan({name}_v)) && !te_isnan({at}[0])"
+            greater, less = (f"{name}_v", f"{at}[0]") if sign == ">" else (f"{at}[0]", f"{name}_v")
+            beats = f"(te_lt({less}, {greater}) || te_isnan({name}_v)) && !te_isnan({at}[0])"
         self._line(f"Expr {name}_better = {at}[1] < 0 || ({beats});")
         position = f"cast<int64_t>({r.axes[0].name})"
         self._line(

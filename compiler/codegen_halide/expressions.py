@@ -90,6 +90,7 @@ class Printer:
         layouts: parameters whose layout is not row-major.
         tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
         names: C++ names of hoisted reductions, by id of the node.
+        relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Printer:
     ) -> None:
         self.sources, self.axes, self.layouts, self.tiled = sources, axes, layouts, tiled
         self.names: dict[int, str] = {}
+        self.relaxed = False
 
     def data(self, e: Expr, *, guarded: bool = False) -> str:
         """An expression of its own element type."""
@@ -183,12 +185,34 @@ class Printer:
                 return f"({a} != {b})" if e.op == "xor" else f"({a} {'&&' if e.op == 'and' else '||'} {b})"
             case "and" | "or" | "xor":
                 return f"({a} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[e.op]} {b})"
+            case _ if e.op in _SIGNS and e.lhs.dtype.is_float and not self.relaxed:
+                return self._ieee(e, a, b, guarded=guarded)
             case _ if e.op in _SIGNS:
                 return f"({a} {_SIGNS[e.op]} {b})"
+            case "div" if e.dtype.is_float and self.relaxed:
+                return f"({a} / {b})"
             case "min" | "max":
                 return self._extremum(e, a, b)
             case _:
                 return f"te_{e.op}({a}, {b})"
+
+    def _ieee(self, e: Binary, a: str, b: str, *, guarded: bool) -> str:
+        """An operation of floats on its own; a product and the sum that it goes into are left to be fused."""
+        if e.op in ("add", "sub"):
+            if _is_product(e.rhs, e.lhs):
+                return f"({a} {_SIGNS[e.op]} {self._product(e.rhs, guarded=guarded)})"
+            if _is_product(e.lhs, e.rhs):
+                return f"({self._product(e.lhs, guarded=guarded)} {_SIGNS[e.op]} {b})"
+        return f"te_{e.op}({a}, {b})"
+
+    def term(self, e: Expr) -> str:
+        """What is added to a sum: a product is left to be fused with it."""
+        is_product = isinstance(e, Binary) and e.op == "mul" and e.dtype.is_float
+        return self._product(e, guarded=False) if is_product else self.data(e)
+
+    def _product(self, e: Expr, *, guarded: bool) -> str:
+        assert isinstance(e, Binary)
+        return f"({self.data(e.lhs, guarded=guarded)} * {self.data(e.rhs, guarded=guarded)})"
 
     def _extremum(self, e: Binary, a: str, b: str) -> str:
         if not e.dtype.is_float:
@@ -201,7 +225,7 @@ class Printer:
     def _call(self, e: Call, *, guarded: bool) -> str:
         args = [self.data(a, guarded=guarded) for a in e.args]
         if e.fn == "neg":
-            return f"(-{args[0]})"
+            return f"te_neg({args[0]})" if e.dtype.is_float and not self.relaxed else f"(-{args[0]})"
         if e.fn == "not":
             return f"(!{args[0]})" if e.dtype == BOOL else f"(~{args[0]})"
         if e.args[0].dtype.is_int and e.fn in ("floor", "ceil", "trunc", "round_even"):
@@ -219,7 +243,7 @@ class Printer:
     def _cast(self, e: Cast, *, guarded: bool) -> str:
         arg = self.index(e.arg) if is_index(e.arg) else self.data(e.arg, guarded=guarded)
         if e.dtype == BOOL:
-            return f"({arg} != 0)"
+            return f"te_ne({arg}, {literal_text(0, e.arg.dtype)})" if e.arg.dtype.is_float else f"({arg} != 0)"
         if e.arg.dtype.is_float and e.dtype.is_int:
             return f"te_to_int<{cpp_type(e.dtype)}>({arg})"
         if e.dtype.name == "bf16" and e.arg.dtype.is_float:
@@ -235,6 +259,15 @@ def physical_index(index: list[str], layout: object) -> list[str]:
     tiles = dict(layout.tiles)
     outer = [f"({index[a]} / {tiles[a]})" if a in tiles else index[a] for a in layout.order]
     return [*outer, *(f"({index[a]} % {size})" for a, size in layout.tiles)]
+
+
+def _is_product(e: Expr, other: Expr) -> bool:
+    """Whether an expression is a product that may be fused into a sum with another: Halide would leave out one with zero, and
+    take the two together where they share a factor.
+    """
+    if not isinstance(e, Binary) or e.op != "mul":
+        return False
+    return not any(x == other or (isinstance(x, Const) and x.value == 0) for x in (e.lhs, e.rhs))
 
 
 def _on_sizes(e: Expr) -> bool:

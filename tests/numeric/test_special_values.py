@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.reference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -149,3 +150,109 @@ def test_powers_remainders_and_casts(target: str) -> None:
             wanted[f"cast{to}"] = np.clip(np.trunc(np.nan_to_num(x, nan=0)), info.min, info.max)
         wrong = {k: found for k, v in wanted.items() if (found := differences(a, got[k], v, 100))}
     assert wrong == {}
+
+
+def pairs(kind: str) -> tuple[dict[str, np.ndarray], list[onnx.NodeProto], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs, nodes, constants and what numpy makes of them: each operation rounds once, and nothing cancels."""
+    dtype = TYPES[kind][0]
+    some = np.array([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 3e38, 6e4, 1e-40, 1e-7, 1e-3, 2.5, -7.0]).astype(dtype)
+    a, b = (v.ravel() for v in np.meshgrid(some, some, indexing="ij"))
+    node = helper.make_node
+    constants = {"zero": 0.0, "six": 6.0, "one": 1.0, "big": 1e3, "small": 1e-3}
+    c = {k: np.array(v).astype(dtype) for k, v in constants.items()}
+    total, less, scaled = a + b, a < b, a * c["big"]
+    nodes = {
+        "sum_is_first": ([node("Add", ["a", "b"], ["_s"]), node("Equal", ["_s", "a"], ["sum_is_first"])], total == a),
+        "sum_is_less": ([node("Less", ["_s", "a"], ["sum_is_less"])], total < a),
+        "back": ([node("Sub", ["_s", "a"], ["back"])], total - a),
+        "nothing": ([node("Sub", ["a", "a"], ["nothing"])], a - a),
+        "times_zero": ([node("Mul", ["a", "zero"], ["times_zero"])], a * c["zero"]),
+        "zero_and": ([node("Mul", ["a", "zero"], ["_z"]), node("Add", ["_z", "b"], ["zero_and"])], a * c["zero"] + b),
+        "le": ([node("LessOrEqual", ["a", "b"], ["le"])], a <= b),
+        "ge": ([node("GreaterOrEqual", ["a", "b"], ["ge"])], a >= b),
+        "gt": ([node("Greater", ["a", "b"], ["gt"])], a > b),
+        "lesser": ([node("Less", ["a", "b"], ["_l"]), node("Where", ["_l", "a", "b"], ["lesser"])], np.where(less, a, b)),
+        "sixth": ([node("Div", ["a", "six"], ["sixth"])], a / c["six"]),
+        "itself": ([node("Div", ["a", "a"], ["itself"])], a / a),
+        "there": ([node("Mul", ["a", "big"], ["_m"]), node("Mul", ["_m", "small"], ["there"])], scaled * c["small"]),
+        "side": ([node("Neg", ["a"], ["_n"]), node("Div", ["one", "_n"], ["side"])], c["one"] / -a),
+        "bool": ([node("Cast", ["a"], ["bool"], to=TensorProto.BOOL)], a != 0),
+        "most": ([node("Max", ["a", "b"], ["most"])], np.maximum(a, b)),
+        "least": ([node("Min", ["a", "b"], ["least"])], np.minimum(a, b)),
+    }
+    return {"a": a, "b": b}, [n for made, _ in nodes.values() for n in made], c, {k: v for k, (_, v) in nodes.items()}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_arithmetic_is_that_of_ieee_754(kind: str, target: str) -> None:
+    """Nothing of `a + b == a`, `a - a`, `a * 0 + b`, `a / 6` is worked out as for real numbers. (Half precision keeps some digits
+    of what it is computed in where nodes are fused.)
+    """
+    with np.errstate(all="ignore"):
+        feed, nodes, constants, wanted = pairs(kind)
+    if kind == "f16":
+        kept = {k: v for k, v in wanted.items() if k not in ("sum_is_first", "sum_is_less", "back", "there", "zero_and")}
+        wanted, nodes = kept, [n for n in nodes if n.output[0] in kept or n.output[0] in ("_l", "_n")]
+        constants = {k: v for k, v in constants.items() if any(k in n.input for n in nodes)}
+    got = run(nodes, feed, target, constants)
+    with np.errstate(all="ignore"):
+        wrong = {
+            k: [(float(a), float(b), x, y) for a, b, x, y in zip(*feed.values(), v, got[k], strict=True) if not same(x, y)]
+            for k, v in wanted.items()
+        }
+    assert {k: v[:5] for k, v in wrong.items() if v} == {}
+
+
+def same(x: np.generic, y: np.generic) -> bool:
+    """Equal, or both NaN; below the normal numbers a target may give zero."""
+    return bool(x == y or (x != x and y != y) or (abs(x) < 2e-38 and abs(y) < 2e-38))
+
+
+ROWS = np.array([[1, NAN, 3, 2], [NAN, 1, 2, 3], [3, 2, 1, NAN], [NAN] * 4, [1, 5, 2, 4], [-INF, NAN, INF, 0]], np.float32)
+WITH_NAN = {
+    "ReduceMax": helper.make_node("ReduceMax", ["x", "axes"], ["ReduceMax"]),
+    "ReduceMin": helper.make_node("ReduceMin", ["x", "axes"], ["ReduceMin"]),
+    "ArgMax": helper.make_node("ArgMax", ["x"], ["ArgMax"], axis=1),
+    "ArgMin": helper.make_node("ArgMin", ["x"], ["ArgMin"], axis=1),
+    "last": helper.make_node("ArgMax", ["x"], ["last"], axis=1, select_last_index=1),
+    "TopK": helper.make_node("TopK", ["x", "k"], ["TopK", "positions"], axis=1),
+    "Hardmax": helper.make_node("Hardmax", ["x"], ["Hardmax"], axis=1),
+    "GlobalMaxPool": helper.make_node("GlobalMaxPool", ["x3"], ["GlobalMaxPool"]),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nan_is_the_greatest_and_the_least(target: str) -> None:
+    """As numpy and onnx.reference have it; onnxruntime's answer depends on where the NaN stands. ONNX does not say."""
+    nodes = [*WITH_NAN.values(), helper.make_node("Unsqueeze", ["x", "axes"], ["x3"])]
+    nodes.sort(key=lambda n: n.op_type != "Unsqueeze")
+    constants = {"axes": np.array([1]), "k": np.array([4])}
+    got = run(nodes, {"x": ROWS}, target, constants)
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ROWS.shape)],
+        [helper.make_empty_tensor_value_info(k) for k in got], [numpy_helper.from_array(v, k) for k, v in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    wanted = onnx.reference.ReferenceEvaluator(model).run(None, {"x": ROWS})
+    for name, w in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(got[name].ravel(), w.ravel(), err_msg=name)  # it drops an axis of GlobalMaxPool
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_max_pool_keeps_nan(target: str) -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y", "positions"], kernel_shape=[2])
+    got = run([node], {"x": ROWS[:, None]}, target)
+    np.testing.assert_array_equal(got["y"][:, 0], np.maximum(ROWS[:, :-1], ROWS[:, 1:]))
+    first = np.where(np.isnan(ROWS[:, :-1]) | (ROWS[:, :-1] >= ROWS[:, 1:]), 0, 1)
+    at = np.arange(ROWS.size).reshape(ROWS.shape)[:, :-1] + first
+    np.testing.assert_array_equal(got["positions"][:, 0], at)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_log_softmax_of_large_numbers(target: str) -> None:
+    """`x - max` is exact where they are near; `x - (max + log)` would lose the digits of the result."""
+    x = (np.random.default_rng(0).standard_normal((100, 4)) * 2 + 89).astype(np.float32)
+    got = run([helper.make_node("LogSoftmax", ["x"], ["y"], axis=1)], {"x": x}, target)["y"]
+    shifted = x.astype(np.float64) - x.max(axis=1, keepdims=True)
+    np.testing.assert_allclose(got, shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), rtol=1e-6, atol=3e-7)

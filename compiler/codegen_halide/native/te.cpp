@@ -27,6 +27,22 @@ using namespace Halide;
 Expr te_inf(Type t) { return cast(t, Expr(std::numeric_limits<float>::infinity())); }
 Expr te_nan(Type t) { return cast(t, Expr(std::numeric_limits<float>::quiet_NaN())); }
 
+// Operations of IEEE 754, as they stand. Halide's own lose infinities, NaN and rounding: its simplifier makes 0 of `x - x` and
+// `b == 0` of `a + b == a`, multiplies by the reciprocal of a constant divisor, and tells LLVM that no NaN comes about. Operands
+// stay as they are: `strict_float` would compute them again, without fused multiply-add.
+Expr strictly(Internal::Call::IntrinsicOp op, const Expr &a, const Expr &b, Type t) {
+    return Internal::Call::make(t, op, {a, b}, Internal::Call::PureIntrinsic);
+}
+Expr strictly(Internal::Call::IntrinsicOp op, const Expr &a, const Expr &b) { return strictly(op, a, b, a.type()); }
+Expr te_add(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_add, a, b); }
+Expr te_sub(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_sub, a, b); }
+Expr te_mul(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_mul, a, b); }
+Expr te_lt(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_lt, a, b, Bool()); }
+Expr te_eq(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_eq, a, b, Bool()); }
+Expr te_le(const Expr &a, const Expr &b) { return te_lt(a, b) || te_eq(a, b); }  // Halide makes !(b < a) of its own, true for NaN
+Expr te_ne(const Expr &a, const Expr &b) { return !te_eq(a, b); }
+Expr te_neg(const Expr &x) { return te_sub(cast(x.type(), -0.0f), x); }
+
 // Whether a value is NaN or infinite, by its bits: fast-math lets LLVM take it that nothing that was computed is.
 Expr magnitude(const Expr &x) {
     Type whole = UInt(x.type().bits());
@@ -46,16 +62,16 @@ Expr te_joined(const Expr &x, const Expr &y) {
     return reinterpret(x.type(), reinterpret(bits, x) | reinterpret(bits, y));
 }
 Expr te_max(const Expr &a, const Expr &b) {
-    if (a.type().bits() < 32) return select(te_isnan(a) || strict_float(a > b), a, b);
-    return te_joined(strict_float(select(a > b, a, b)), strict_float(select(b > a, b, a)));
+    if (a.type().bits() < 32) return select(te_isnan(a) || te_lt(b, a), a, b);
+    return te_joined(select(te_lt(b, a), a, b), select(te_lt(a, b), b, a));
 }
 Expr te_min(const Expr &a, const Expr &b) {
-    if (a.type().bits() < 32) return select(te_isnan(a) || strict_float(a < b), a, b);
-    return te_joined(strict_float(select(a < b, a, b)), strict_float(select(b < a, b, a)));
+    if (a.type().bits() < 32) return select(te_isnan(a) || te_lt(a, b), a, b);
+    return te_joined(select(te_lt(a, b), a, b), select(te_lt(b, a), b, a));
 }
 // The same against a constant that is not NaN: the comparison is false for NaN, which is kept.
-Expr te_max_const(const Expr &x, const Expr &c) { return select(strict_float(x < c), c, x); }
-Expr te_min_const(const Expr &x, const Expr &c) { return select(strict_float(x > c), c, x); }
+Expr te_max_const(const Expr &x, const Expr &c) { return select(te_lt(x, c), c, x); }
+Expr te_min_const(const Expr &x, const Expr &c) { return select(te_lt(c, x), c, x); }
 
 // A divisor that the processor does not trap on: 0, which a check reports, and -1, which overflows the least integer.
 Expr te_divisor(const Expr &b) {
@@ -70,7 +86,7 @@ Expr te_libm(const char *name, const std::vector<Expr> &x) {
 
 // Integers truncate toward zero; Halide's own `/` and `%` round down.
 Expr te_div(const Expr &a, const Expr &b) {
-    if (a.type().is_float()) return a / b;
+    if (a.type().is_float()) return strictly(Internal::Call::strict_div, a, b);
     Expr quotient = div_round_to_zero(a, te_divisor(b));
     return a.type().is_uint() ? quotient : select(b == -1, -a, quotient);
 }
@@ -80,15 +96,15 @@ Expr te_rem(const Expr &a, const Expr &b) {
     if (a.type() == Float(64)) return te_libm("fmod", {a, b});
     return cast(a.type(), te_libm("fmodf", {cast<float>(a), cast<float>(b)}));
 }
-Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(a / b) : a / b; }
+Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(te_div(a, b)) : a / b; }
 Expr te_mod(const Expr &a, const Expr &b) {
     if (a.type().is_float()) {  // the remainder has the sign of b, even where it is zero
         Expr zero = cast(a.type(), 0);
         Expr r = te_rem(a, b);
         Type whole = UInt(a.type().bits());
         Expr negative_zero = reinterpret(a.type(), cast(whole, 1) << (whole.bits() - 1));
-        Expr signed_zero = select(b < zero, negative_zero, zero);
-        return select(r == zero, signed_zero, (r < zero) != (b < zero), r + b, r);
+        Expr signed_zero = select(te_lt(b, zero), negative_zero, zero);
+        return select(te_eq(r, zero), signed_zero, te_lt(r, zero) != te_lt(b, zero), te_add(r, b), r);
     }
     if (a.type().is_uint()) return a % b;
     Expr r = te_rem(a, b);
@@ -127,7 +143,7 @@ Expr te_to_int(Type to, const Expr &x) {
     const int bits = to.bits();
     Expr low = cast(x.type(), Expr(to.is_int() ? -std::ldexp(1.0, bits - 1) : 0.0));
     Expr high = cast(x.type(), Expr(std::ldexp(1.0, to.is_int() ? bits - 1 : bits) - 1));  // 2**63 in f64
-    Expr under = strict_float(x < low), over = !strict_float(x < high);  // Halide takes <= to be the contrary of >
+    Expr under = te_lt(x, low), over = !te_lt(x, high);
     Expr value = cast(to, trunc(select(under || over, cast(x.type(), 0), x)));
     value = select(under, to.min(), over, to.max(), value);
     return select(te_isnan(x), cast(to, 0), value);
@@ -144,6 +160,7 @@ Expr te_to_bf16(const Expr &x) {
 Expr te_sign(const Expr &x) {
     Expr one = cast(x.type(), 1);
     if (x.type().is_uint()) return select(x > 0, one, x);
+    if (x.type().is_float()) return select(te_lt(cast(x.type(), 0), x), one, te_lt(x, cast(x.type(), 0)), -one, x);
     return select(x > 0, one, x < 0, -one, x);
 }
 
@@ -334,6 +351,8 @@ UNARY(acos, Halide::acos) UNARY(atan, Halide::atan) UNARY(sinh, Halide::sinh) UN
 UNARY(asinh, Halide::asinh) UNARY(acosh, Halide::acosh) UNARY(atanh, Halide::atanh) UNARY(floor, Halide::floor)
 UNARY(ceil, Halide::ceil) UNARY(trunc, Halide::trunc) UNARY(round, Halide::round)
 BINARY(atan2, Halide::atan2) UNARY(popcount, Halide::popcount) UNARY(te_isnan, whole::te_isnan) UNARY(te_isinf, whole::te_isinf)
+BINARY(te_add, whole::te_add) BINARY(te_sub, whole::te_sub) BINARY(te_mul, whole::te_mul) UNARY(te_neg, whole::te_neg)
+BINARY(te_lt, whole::te_lt) BINARY(te_le, whole::te_le) BINARY(te_eq, whole::te_eq) BINARY(te_ne, whole::te_ne)
 BINARY(te_max, whole::te_max) BINARY(te_min, whole::te_min)
 BINARY(te_max_const, whole::te_max_const) BINARY(te_min_const, whole::te_min_const) BINARY(te_div, whole::te_div)
 BINARY(te_rem, whole::te_rem) BINARY(te_floordiv, whole::te_floordiv) BINARY(te_mod, whole::te_mod)
