@@ -163,7 +163,7 @@ def _attrs(op: Op) -> SimpleNamespace:
 
 
 def _bind(value: Value, x: Any, dims: Dims) -> None:
-    """Take the sizes that a value shows."""
+    """Take the sizes that a value shows, whose array has its axes in the order of memory."""
     if isinstance(value.type, TensorType) and value.type.shape is not None:
         for d, n in zip(value.type.physical, np.shape(x), strict=False):
             if isinstance(d, Sym) and d.is_symbol:

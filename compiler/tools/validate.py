@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,9 @@ def inputs_of(m: Module, given: Mapping[str, int], seed: int = 0) -> list[Any] |
         seed: of the values.
     """
     fixed = {info.symbol.name: given[info.label] for info in m.symbols.values() if info.label in given}
-    for size in _SIZES if m.symbols else _SIZES[:1]:
-        inputs = _inputs(m, size, fixed, seed)
+    tried = product(_SIZES, (1, 0)) if m.symbols else [(_SIZES[0], 0)]  # sizes that differ show more, where they may
+    for size, apart in tried:
+        inputs = _inputs(m, size, apart, fixed, seed)
         if inputs is None:
             continue
         try:
@@ -78,14 +80,15 @@ def inputs_of(m: Module, given: Mapping[str, int], seed: int = 0) -> list[Any] |
     return None
 
 
-def _inputs(m: Module, size: int, fixed: Mapping[str, int], seed: int) -> list[Any] | None:
+def _inputs(m: Module, size: int, apart: int, fixed: Mapping[str, int], seed: int) -> list[Any] | None:
     rng = np.random.default_rng(seed)
     made: list[Any] = []
+    wanted = {s.symbol.name: size + k * apart for k, s in enumerate(m.symbols.values())}
     for arg in m.main.args:
         if not isinstance(arg.type, TensorType) or arg.type.shape is None:
             return None
         names = {
-            n: fixed.get(n, max(size, s.lo) // s.divisible_by * s.divisible_by)
+            n: fixed.get(n, max(wanted.get(n, size), s.lo) // s.divisible_by * s.divisible_by)
             for n, s in symbols(*arg.type.shape).items()
         }
         shape = [evaluate(d, names) for d in arg.type.shape]
@@ -148,7 +151,7 @@ class Validate:
         """Compare after each pass.
 
         Raises:
-            CompileError: OCC0614 the pass changed a value.
+            CompileError: OCC0614 the pass changed a value, or the model does not run any more.
         """
         if m is not self.module:
             self.module, self.inputs, self.before = m, None, None
@@ -167,6 +170,10 @@ class Validate:
         except NotInterpretable as e:
             self.skipped = f"after `{p}` the model cannot be interpreted: {e}"
             return
+        except (RunError, ValueError, IndexError) as e:
+            raise error(
+                "OCC0614", f"after the pass `{p}` the model runs no more", notes=[str(e)], help="`occ bisect` has more"
+            ) from e
         self.checked += 1
         for name, old, new in zip(m.main.result_names, self.outputs, outputs, strict=True):
             text = difference(old, new)

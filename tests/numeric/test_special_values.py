@@ -152,7 +152,9 @@ def test_powers_remainders_and_casts(target: str) -> None:
     assert wrong == {}
 
 
-def pairs(kind: str) -> tuple[dict[str, np.ndarray], list[onnx.NodeProto], dict[str, np.ndarray], dict[str, np.ndarray]]:
+def pairs(
+    kind: str,
+) -> tuple[dict[str, np.ndarray], list[onnx.NodeProto], dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs, nodes, constants and what numpy makes of them: each operation rounds once, and nothing cancels."""
     dtype = TYPES[kind][0]
     some = np.array([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 3e38, 6e4, 1e-40, 1e-7, 1e-3, 2.5, -7.0]).astype(dtype)
@@ -171,7 +173,10 @@ def pairs(kind: str) -> tuple[dict[str, np.ndarray], list[onnx.NodeProto], dict[
         "le": ([node("LessOrEqual", ["a", "b"], ["le"])], a <= b),
         "ge": ([node("GreaterOrEqual", ["a", "b"], ["ge"])], a >= b),
         "gt": ([node("Greater", ["a", "b"], ["gt"])], a > b),
-        "lesser": ([node("Less", ["a", "b"], ["_l"]), node("Where", ["_l", "a", "b"], ["lesser"])], np.where(less, a, b)),
+        "lesser": (
+            [node("Less", ["a", "b"], ["_l"]), node("Where", ["_l", "a", "b"], ["lesser"])],
+            np.where(less, a, b),
+        ),
         "sixth": ([node("Div", ["a", "six"], ["sixth"])], a / c["six"]),
         "itself": ([node("Div", ["a", "a"], ["itself"])], a / a),
         "there": ([node("Mul", ["a", "big"], ["_m"]), node("Mul", ["_m", "small"], ["there"])], scaled * c["small"]),
@@ -192,13 +197,19 @@ def test_arithmetic_is_that_of_ieee_754(kind: str, target: str) -> None:
     with np.errstate(all="ignore"):
         feed, nodes, constants, wanted = pairs(kind)
     if kind == "f16":
-        kept = {k: v for k, v in wanted.items() if k not in ("sum_is_first", "sum_is_less", "back", "there", "zero_and")}
+        kept = {
+            k: v for k, v in wanted.items() if k not in ("sum_is_first", "sum_is_less", "back", "there", "zero_and")
+        }
         wanted, nodes = kept, [n for n in nodes if n.output[0] in kept or n.output[0] in ("_l", "_n")]
         constants = {k: v for k, v in constants.items() if any(k in n.input for n in nodes)}
     got = run(nodes, feed, target, constants)
     with np.errstate(all="ignore"):
         wrong = {
-            k: [(float(a), float(b), x, y) for a, b, x, y in zip(*feed.values(), v, got[k], strict=True) if not same(x, y)]
+            k: [
+                (float(a), float(b), x, y)
+                for a, b, x, y in zip(*feed.values(), v, got[k], strict=True)
+                if not same(x, y)
+            ]
             for k, v in wanted.items()
         }
     assert {k: v[:5] for k, v in wrong.items() if v} == {}
@@ -209,7 +220,9 @@ def same(x: np.generic, y: np.generic) -> bool:
     return bool(x == y or (x != x and y != y) or (abs(x) < 2e-38 and abs(y) < 2e-38))
 
 
-ROWS = np.array([[1, NAN, 3, 2], [NAN, 1, 2, 3], [3, 2, 1, NAN], [NAN] * 4, [1, 5, 2, 4], [-INF, NAN, INF, 0]], np.float32)
+ROWS = np.array(
+    [[1, NAN, 3, 2], [NAN, 1, 2, 3], [3, 2, 1, NAN], [NAN] * 4, [1, 5, 2, 4], [-INF, NAN, INF, 0]], np.float32
+)
 WITH_NAN = {
     "ReduceMax": helper.make_node("ReduceMax", ["x", "axes"], ["ReduceMax"]),
     "ReduceMin": helper.make_node("ReduceMin", ["x", "axes"], ["ReduceMin"]),

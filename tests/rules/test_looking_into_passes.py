@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from building import model_of
 
@@ -154,6 +155,20 @@ def test_options_and_passes_that_were_renamed_are_answered_with_their_name(occ_c
 def test_validation_accepts_the_own_passes(net, occ_cli, target) -> None:
     ran = occ_cli("dump", net, "--stage", "lowered", "-t", target, "--validate")
     assert re.search(r"validated after \d+ passes", ran.err), ran.err
+
+
+def test_validation_reads_sizes_off_values_whatever_the_order_of_their_axes(occ_cli, tmp_path) -> None:
+    """With channels last the third axis of an array is the fourth of its type; equal sizes would not show it."""
+    weight = np.ones((4, 3, 3, 3), np.float32)
+    text = "g (float[n, h, w, 3] x) => (float[a, b, c, 4] y) { t = Transpose <perm = [0, 3, 1, 2]> (x) r = Conv (t, k) "
+    text += "s = Softmax <axis = 1> (r) y = Transpose <perm = [0, 2, 3, 1]> (s) }"
+    onnx.save(model_of(text, {"k": weight}), tmp_path / "m.onnx")
+    ran = occ_cli(
+        "dump", tmp_path / "m.onnx", "--stage", "lowered", "-t", "cpu", "--validate", "--dim", "h=5", "--dim", "w=8"
+    )
+    assert (ran.code, "validated after" in ran.err) == (0, True), ran.err
+    ran = occ_cli("dump", tmp_path / "m.onnx", "--stage", "lowered", "-t", "cpu", "--validate")
+    assert (ran.code, "validated after" in ran.err) == (0, True), ran.err
 
 
 def test_validation_names_a_broken_pass_and_the_value(net, occ_cli, tmp_path) -> None:
