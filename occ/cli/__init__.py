@@ -40,14 +40,14 @@ class _Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS and cmd_name not in _HIDDEN:
+        if cmd_name not in {*COMMANDS, *_HIDDEN}:
             return None
         return import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if args[0] not in {*COMMANDS, *_HIDDEN} and not args[0].startswith("-") and not ctx.resilient_parsing:
             from occ.compiler.diagnostics import closest
 
             hint = closest(args[0], COMMANDS) or "`occ --help` lists them."
