@@ -343,10 +343,19 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
     "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round_even": np.rint, "isnan": np.isnan, "isinf": np.isinf,
-    "popcount": np.bitwise_count, "pow": np.power, "atan2": np.arctan2, "nearest": np.rint, "decay": np.exp,
+    "popcount": np.bitwise_count, "pow": lambda a, b: _power(a, b), "atan2": np.arctan2, "nearest": np.rint, "decay": np.exp,
     "log1p": np.log1p,
     "fma": lambda a, b, c: np.float64(a) * b + c,  # exact for f32, but that the sum is rounded to f64 first
 }  # fmt: skip
+
+
+def _power(a: Any, b: Any) -> Any:
+    """Powers; of integers with a negative exponent 0, or a power of 1 or -1."""
+    a, b = np.asarray(a), np.asarray(b)
+    if b.dtype.kind != "i":
+        return np.power(a, b)
+    whole = np.power(a, np.maximum(b, 0))
+    return np.where(b < 0, np.where(np.abs(a) == 1, np.power(a, b & 1), 0), whole)
 
 
 def _call(fn: str, args: list[Any], dtype: DType) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.dtype import BOOL
+from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements
 from occ.compiler.ir.te.expr import Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import TeFunc, TeStage
@@ -50,6 +50,10 @@ class _Scalar:
         self.sources, self.index = sources, index
 
     def value(self, e: Expr) -> Element:
+        """What an expression is, within what its type holds."""
+        return _held(e.dtype, self._value(e))
+
+    def _value(self, e: Expr) -> Element:
         match e:
             case Const():
                 return e.value if isinstance(e.value, (int, float)) else None
@@ -100,6 +104,16 @@ class _Scalar:
             if total is None:
                 return None
         return total
+
+
+def _held(dtype: DType, x: Element) -> Element:
+    """A number as a type holds it: integers wrap. Sizes are taken to fit 32 bits, and are not known in types of less."""
+    if not dtype.is_int or isinstance(x, (bool, float)) or x is None:
+        return x
+    if isinstance(x, Sym):
+        fits = dtype.bits >= 32 or (dim.lower(x) >= dtype.lowest and dim.upper(x) <= dtype.highest)
+        return x if fits else None
+    return (x - dtype.lowest) % (1 << dtype.bits) + dtype.lowest
 
 
 _FOLD: dict[str, tuple[str, Element]] = {
@@ -215,7 +229,9 @@ def _cast(e: Cast, x: Element) -> Element:
     if isinstance(x, Sym):
         return x
     if e.dtype.is_int:
-        return None if isinstance(x, float) and not math.isfinite(x) else int(x)
+        if isinstance(x, float):
+            return min(max(int(x), e.dtype.lowest), e.dtype.highest) if math.isfinite(x) else None
+        return int(x)
     return float(x)
 
 

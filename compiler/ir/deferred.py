@@ -108,6 +108,8 @@ def _result_dtype(op: Op, k: int) -> DType:
         from occ.compiler.ir.dtype import from_numpy
 
         return from_numpy(value.dtype)
+    if spec.dtype is not None:
+        return spec.dtype
     first = next(v.type for v in op.inputs if isinstance(v.type, TensorType))
     return first.dtype
 

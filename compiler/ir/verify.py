@@ -72,7 +72,8 @@ def _types(op: Op) -> Iterator[str]:
         inferred = infer_results(op)
     except (Unresolved, Invalid) as e:
         # Else the op is deferred, or of a branch that does not fit and is an error only where it is taken.
-        if not any(_is_loose(r) for r in op.results):
+        waits = isinstance(e, Unresolved) and any(map(_is_loose, op.inputs))
+        if not waits and not any(map(_is_loose, op.results)):
             yield f"{op_text(op)}{' is invalid' if isinstance(e, Invalid) else ''}: {e}"
         return
     for value, found in zip(op.results, inferred, strict=False):

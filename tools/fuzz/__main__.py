@@ -51,6 +51,31 @@ def graphs(
 
 
 @main.command()
+@click.option("--minutes", type=float, default=10.0, show_default=True, help="For all kinds.")
+@click.option("--seed", type=int, help="The first; by default each kind goes on where it stopped.")
+@click.option("--count", type=int, default=10**6, help="Seeds of each kind at most.")
+@click.option("--cases", default=500, show_default=True, help="Changed files of one seed.")
+@click.option("--kind", "kinds", multiple=True, help="Of files; all by default.")
+@click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "files", show_default=True)
+def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple[str, ...], out: Path) -> None:
+    """Damaged models, texts, artifacts and inputs."""
+    from tools.fuzz.campaign import Summary, campaign, counts
+    from tools.fuzz.files import KINDS, Files
+
+    chosen = kinds or tuple(KINDS)
+    for left, kind in zip(range(len(chosen), 0, -1), chosen, strict=True):
+        file = out / f"{kind}.json"
+        first = Summary.read(file).next if seed is None else seed
+        began = time.time()
+        seeds = [range(s, min(s + 4, first + count)) for s in range(first, first + count, 4)]
+        made = campaign(
+            Files(kind, cases, out / "failing"), file, seeds, began + 60 * minutes / left, lambda _: None, patience=90
+        )
+        minutes -= (time.time() - began) / 60
+        click.echo(counts(made))
+
+
+@main.command()
 @click.argument("stems", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--cpu", is_flag=True, help="Native code of `cpu` as well.")
 def again(stems: tuple[Path, ...], cpu: bool) -> None:

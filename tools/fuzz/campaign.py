@@ -73,7 +73,23 @@ class Summary:
             self.fault(key, case, text)
 
 
-def campaign(work: Work, file: Path, seeds: Iterable[range], until: float, tell: Callable[[Summary], None]) -> Summary:
+def counts(summary: Summary) -> str:
+    """Cases, outcomes and faults for people."""
+    kinds = ", ".join(f"{n} {k}" for k, n in summary.cases.items())
+    lines = [f"{summary.cases.total()} cases ({kinds}) in {summary.seconds:.0f} s"]
+    lines += [f"  {way}: {n}" for way, n in sorted(summary.outcomes.items())]
+    most = sorted(summary.faults.items(), key=lambda item: -item[1]["count"])
+    return "\n".join([*lines, *(f"FAULT {f['count']} x {key} (first: {f['case']})" for key, f in most)])
+
+
+def campaign(
+    work: Work,
+    file: Path,
+    seeds: Iterable[range],
+    until: float,
+    tell: Callable[[Summary], None],
+    patience: int = SECONDS,
+) -> Summary:
     """Run blocks of seeds one after the other until a time.
 
     Args:
@@ -82,13 +98,14 @@ def campaign(work: Work, file: Path, seeds: Iterable[range], until: float, tell:
         seeds: the blocks.
         until: seconds since the epoch.
         tell: told the state after each block.
+        patience: seconds without a word from a process, after which it is ended.
     """
     summary = Summary.read(file)
     for block in seeds:
         at = block.start
         while at < block.stop and time.time() < until:
             start = time.perf_counter()
-            at = _process(work, at, block.stop, summary)
+            at = _process(work, at, block.stop, summary, patience)
             summary.next = max(summary.next, at)
             summary.seconds += time.perf_counter() - start
             summary.write(file)
@@ -98,7 +115,7 @@ def campaign(work: Work, file: Path, seeds: Iterable[range], until: float, tell:
     return summary
 
 
-def _process(work: Work, first: int, last: int, summary: Summary) -> int:
+def _process(work: Work, first: int, last: int, summary: Summary, patience: int) -> int:
     """Do cases in one process; gives the seed to go on with, which is past one that ended the process."""
     source, sink = os.pipe()
     sys.stdout.flush()
@@ -109,7 +126,7 @@ def _process(work: Work, first: int, last: int, summary: Summary) -> int:
     os.close(sink)
     seed, silent = first, False
     with os.fdopen(source, "rb", buffering=0) as f:
-        for line in _lines(f):
+        for line in _lines(f, patience):
             if line is None:
                 silent = True
                 os.kill(child, signal.SIGKILL)
@@ -119,7 +136,7 @@ def _process(work: Work, first: int, last: int, summary: Summary) -> int:
             summary.take(said)
     _, status = os.waitpid(child, 0)
     if silent or status:
-        what = f"silent for {SECONDS} s" if silent else f"the process ended with {_ending(status)}"
+        what = f"silent for {patience} s" if silent else f"the process ended with {_ending(status)}"
         summary.fault(what, str(seed), what)
         return seed + 1
     return last
@@ -129,11 +146,11 @@ def _ending(status: int) -> str:
     return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
 
 
-def _lines(f: Any) -> Iterable[bytes | None]:
+def _lines(f: Any, patience: int) -> Iterable[bytes | None]:
     """Lines as they come; None where none comes for too long."""
     rest = b""
     while True:
-        if not select.select([f], [], [], SECONDS)[0]:
+        if not select.select([f], [], [], patience)[0]:
             yield None
             return
         data = f.read(1 << 16)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from occ.compiler.driver.settings import Settings
-from tools.fuzz.campaign import Say, Summary
+from tools.fuzz.campaign import Say, Summary, counts
 from tools.fuzz.cover import UNIVERSE, Cover
 from tools.fuzz.generate import Case, generate
 from tools.fuzz.products import MAKERS
@@ -125,17 +125,9 @@ def steering(summary: Summary) -> dict[str, float]:
 
 def report(summary: Summary) -> str:
     """The state of a campaign for people."""
-    lines = [
-        f"{sum(summary.cases.values())} graphs ({', '.join(f'{n} {k}' for k, n in summary.cases.items())}) in {summary.seconds:.0f} s"
-    ]
-    lines += [f"  {way}: {n}" for way, n in sorted(summary.outcomes.items())]
+    lines = [counts(summary)]
     for kind, universe in UNIVERSE.items():
         missing = sorted(n for n in universe if not summary.fired[f"{kind}: {n}"])
-        lines.append(
-            f"{kind}: {100 * (1 - len(missing) / len(universe)):.0f} % of {len(universe)}, never: {', '.join(missing) or 'none'}"
-        )
-    lines += [
-        f"FAULT {f['count']} x {key} (first: {f['case']})"
-        for key, f in sorted(summary.faults.items(), key=lambda i: -i[1]["count"])
-    ]
+        share = 100 * (1 - len(missing) / len(universe))
+        lines.append(f"{kind}: {share:.0f} % of {len(universe)}, never: {', '.join(missing) or 'none'}")
     return "\n".join(lines)

@@ -25,6 +25,7 @@ DOMAINS: dict[tuple[str, int], tuple[float, float]] = {
     ("Sinh", 0): (-8, 8), ("Cosh", 0): (-8, 8), ("Tan", 0): (-1.4, 1.4), ("Div", 1): (0.5, 99), ("Mod", 1): (1, 99),
     ("Pow", 0): (0.1, 9), ("Pow", 1): (-3, 3), ("ReduceLogSum", 0): (0.01, 99), ("ReduceProd", 0): (-2, 2),
     ("ReduceLogSumExp", 0): (-9, 9), ("BitShift", 1): (0, 5), ("CumProd", 0): (-2, 2),
+    ("ReduceL2", 0): (-99, 99), ("ReduceSumSquare", 0): (-99, 99),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dtype import F64
 from occ.compiler.ir.layout import in_panels
 from occ.compiler.ir.ops.samples import matrices
 from occ.compiler.ir.ops.spec import op
@@ -76,11 +77,16 @@ class Gemm:
 
         acc = t.sum([m, n], [k], product, name="gemm")
 
+        real = acc.dtype.is_int and any(n % 1 for n in (a.alpha, a.beta))  # a factor of integers that is none itself
+
+        def scaled(value, factor):
+            value = cast(F64, value) if real else value
+            return value if factor == 1 else value * factor
+
         def element(*i):
-            value = acc[i] if a.alpha == 1 else acc[i] * a.alpha
+            value = scaled(acc[i], a.alpha)
             if c is not None:
-                bias = f.in_acc(c.at(i))
-                value = value + (bias if a.beta == 1 else bias * a.beta)
+                value = value + scaled(f.in_acc(c.at(i)), a.beta)
             return cast(a_.dtype, value)
 
         return t.map([m, n], element, name="gemm_out")

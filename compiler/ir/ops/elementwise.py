@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dtype import BOOL, U8
+from occ.compiler.ir.dtype import BOOL, F64, U8
 from occ.compiler.ir.ops.samples import alike, scalars_after_first
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes
@@ -117,7 +117,8 @@ def _isinf(x: Expr, *, a: Any) -> Expr:
 
 
 def _shrink(x: Expr, *, a: Any) -> Expr:
-    return where(x < -a.lambd, x + a.bias, where(x > a.lambd, x - a.bias, literal(0, x.dtype)))
+    y = cast(F64, x) if x.dtype.is_int else x  # bounds and bias are no integers
+    return cast(x.dtype, where(y < -a.lambd, y + a.bias, where(y > a.lambd, y - a.bias, literal(0, y.dtype))))
 
 
 def _mod(x: Expr, y: Expr, *, a: Any) -> Expr:

@@ -39,7 +39,7 @@ def scale_at(name: str, x: Tensor, scale: Tensor, axis: int, block: int) -> Read
     return lambda i: scale[tuple(p // block if j == k else p for j, p in enumerate(i))]
 
 
-@op("QuantizeLinear")
+@op("QuantizeLinear", dtype=U8)
 class QuantizeLinear:
     """`saturate(round(x / scale) + zero_point)` per tensor, axis or block."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum
-from occ.compiler.ir.dtype import I64, from_numpy
+from occ.compiler.ir.dtype import F32, I64, from_numpy
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import fixed, length_of
 from occ.compiler.ir.ops.spec import op
@@ -40,7 +40,7 @@ class Size:
         return t.map([], lambda: wrap(data.type.size), name="size")
 
 
-@op("ConstantOfShape", static=("input",), rank=length_of(0))
+@op("ConstantOfShape", static=("input",), dtype=F32, rank=length_of(0))
 class ConstantOfShape:
     def body(t, shape, *, a):
         value = np.zeros(1, np.float32) if a.value is None else a.value

@@ -99,6 +99,7 @@ class OpSpec:
         pure: whether the same operands give the same results; False for what draws random numbers.
         commutes: whether the order of the operands does not matter; patterns try each.
         moves: whether the elements of the result are elements of the first operand, moved or chosen among.
+        dtype: the element type of the result where neither operands nor attributes state one.
         rank: `rank(*operands, a=attributes)` returns the rank of the results, or None, where only the data decide the shape.
         reads: the order of axes in memory in which it reads fastest. `any` (what nothing is stated of): all are alike;
             `channels`: the first operand has axis 1 last; `last`: the last axis of each operand is innermost; `rows`: the
@@ -126,6 +127,7 @@ class OpSpec:
     pure: bool = True
     commutes: bool = False
     moves: bool = False
+    dtype: DType | None = None
     rank: Rank | None = None
     reads: str | Callable[..., str] = ""
     writes: str | Callable[..., str] = ""

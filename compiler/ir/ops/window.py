@@ -181,7 +181,7 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
         full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + (taps[k] - 1) * dilations[k] + 1
         if a.output_shape or a.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             size: Dim = a.output_shape[-n:][k] if a.output_shape else x.shape[2 + k] * strides[k]
-            total = dim.maximum(full - size, 0)
+            total = full - size  # below 0 where the stride is longer than the kernel: zeros are put around
             half = floordiv(total, 2)
             before.append(half if a.auto_pad == "SAME_UPPER" else total - half)
             after.append(total - before[-1])

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from occ.compiler.ir.dim import floordiv
+from occ.compiler.ir.dim import floordiv, lower
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.window import Window, transposed_window
@@ -41,13 +41,14 @@ class SplitTransposedConv(Pass):
 
 
 def _window(op: Op) -> Window | None:
-    """The window, if the op has the form that can be split: constant weight, one group, no dilation."""
+    """The window, if the op has the form that can be split: constant weight, one group, no dilation, nothing put around."""
     x, w = op.operands[:2]
     bias = op.operands[2] if len(op.operands) > 2 else None
     if x is None or not isinstance(w, Weight) or op.a.group != 1 or not (bias is None or isinstance(bias, Weight)):
         return None
     window = transposed_window(Tensor("x", x.tensor), Tensor("w", w.tensor), op.a)
-    return window if all(d == 1 for d in window.dilations) else None
+    inside = all(lower(n) >= 0 for n in (*window.before, *window.after))
+    return window if inside and all(d == 1 for d in window.dilations) else None
 
 
 def _split(op: Op, win: Window, rw: Rewriter) -> Value:

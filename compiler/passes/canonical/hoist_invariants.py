@@ -53,6 +53,8 @@ def _hoist(op: Op, m: Module, rw: Rewriter) -> int:
     end = func.body.terminator
     rw.replace_operands(end, [v for k, v in enumerate(end.operands) if k - given not in found])
     op.attrs["captures"] += len(found)
+    if not op.results:  # nothing is left that it computes
+        rw.erase(op)
     return len(found)
 
 

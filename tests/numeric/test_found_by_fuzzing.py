@@ -1,0 +1,90 @@
+"""Faults that random graphs found, each as small as it can be; the oracle is onnx.reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from building import TARGETS, model_of, reference
+
+import occ
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
+
+NATIVE = ("interp", "cpu-jit")
+
+
+def check(text: str, feeds: dict[str, np.ndarray], target: str, weights: dict[str, np.ndarray] | None = None) -> None:
+    model = model_of(text, weights)
+    for got, want in zip(occ.compile(model, target).run(feeds).values(), reference(model, feeds), strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
+def test_transposed_convolution_whose_stride_is_longer_than_its_kernel(auto: str, target: str) -> None:
+    """Pads below 0 were taken for 0, which moved the result by a row."""
+    text = f"""g (float[1,1,3,2] x) => (float[a,b,c,d] y) {{
+        y = ConvTranspose<auto_pad="{auto}", kernel_shape=[1,2], strides=[4,3]>(x, w)
+    }}"""
+    x = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2) + 1
+    check(text, {"x": x}, target, {"w": np.array([[[[1.0, 10.0]]]], np.float32)})
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_loop_that_changes_nothing(target: str) -> None:
+    """Once its state was found to be invariant it had no results, and was kept as if it had an effect."""
+    body = "(int64 i, bool c, float s) => (bool d, float t) { d = Identity(c) t = Identity(s) }"
+    text = f'g (float x, int64 n) => (float y) {{ y = Loop(n, "", x) <body = body {body}> }}'
+    check(text, {"x": np.array(3.0, np.float32), "n": np.array(2)}, target)
+
+
+@pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        ("ConstantOfShape", "y0 = ConstantOfShape(s)  y = Expand(y0, s)"),
+        ("QuantizeLinear", "t = Reshape(x, s)  u = Squeeze(t)  y = QuantizeLinear(u, scale)"),
+    ],
+)
+def test_deferred_result_has_the_default_type(node: str, text: str, target: str) -> None:
+    """It had the type of the first operand, which is that of no result."""
+    feeds = {"x": np.array([1.0, 2.0], np.float32), "s": np.array([1, 2])}
+    check(f"g (float[2] x, int64[2] s) => (y) {{ {text} }}", feeds, target, {"scale": np.array(0.5, np.float32)})
+
+
+def test_value_of_known_shape_made_with_one_of_unknown_extent_verifies() -> None:
+    text = "g (float[2,n] x, bool[2] c) => (float[a,b] y) { v = Compress<axis=0>(x, c)  y = Sub(x, v) }"
+    assert Compilation(model_of(text), Settings("cpu-jit", cache=False, verify=True)).advance("canonical").main.results
+    check(text, {"x": np.ones((2, 3), np.float32), "c": np.array([True, False])}, "cpu-jit")
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_gemm_of_integers_with_half_of_a_product(target: str) -> None:
+    """`alpha` became an integer: 0."""
+    text = "g (int32[2,3] x) => (int32[2,1] y) { y = Gemm<alpha=0.5, beta=1.5>(x, w, c) }"
+    x = np.array([[7, 1, 3], [-5, 0, 2]], np.int32)
+    check(text, {"x": x}, target, {"w": np.array([[-9], [-3], [2]], np.int32), "c": np.array([3], np.int32)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_shrink_of_integers(target: str) -> None:
+    """`bias` and `lambd` became integers: 0."""
+    text = "g (int64[5] x) => (int64[5] y) { y = Shrink<bias=0.78, lambd=1.5>(x) }"
+    check(text, {"x": np.array([-5, -1, 0, 2, 9])}, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_integer_to_a_negative_power(target: str) -> None:
+    text = "g (int64[6] x, int32[6] n) => (int64[6] y) { y = Pow(x, n) }"
+    x, n = np.array([1, -1, -1, 5, -2, 3]), np.array([-3, -3, -2, -1, -2, 2], np.int32)
+    got = occ.compile(model_of(text), target).run({"x": x, "n": n})["y"]
+    np.testing.assert_array_equal(got, [1, -1, 1, 0, 0, 9])  # truncated; numpy, and so onnx.reference, refuses
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_known_small_integers_wrap(target: str) -> None:
+    """123 + 136 is 3 in uint8, also where it decides a shape; it was 259, which uint8 does not hold."""
+    text = "g (float[3] x) => (uint8 y, float[a,b] z) { y = Add(a, b)  s = Cast<to=7>(y)  t = Unsqueeze(s, i)  u = Concat<axis=0>(i, t)  v = Sub(u, j)  z = Reshape(x, v) }"
+    weights = {"a": np.array(123, np.uint8), "b": np.array(136, np.uint8), "i": np.array([0]), "j": np.array([-1, 0])}
+    check(text, {"x": np.ones(3, np.float32)}, target, weights)
