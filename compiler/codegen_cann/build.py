@@ -12,6 +12,8 @@ from occ.compiler.codegen_cann.graph.formats import occ_type, stored
 from occ.compiler.codegen_cann.graph.gears import arguments, gears
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
 from occ.compiler.codegen_cann.graph.memory import total, workspace
+from occ.compiler.codegen_cann.graph.ranges import arguments as range_arguments
+from occ.compiler.codegen_cann.graph.ranges import ranges, samples
 from occ.compiler.codegen_cann.graph.validate import graph_problems
 from occ.compiler.codegen_cann.mapping.chip import CHIPS
 from occ.compiler.codegen_cann.mapping.merge import merged
@@ -75,8 +77,8 @@ def check(m: Module, options: AscendOptions, source: str, at: AtGear) -> list[Di
     Raises:
         CompileError: what `build` would raise; with symbolic extents also every op that GE has no operator for.
     """
-    if options.gears:
-        geared_graph(m, [at(gear) for gear in gears(m, options)], options, source)
+    if sizes := _sets_of_sizes(m, options):
+        geared_graph(m, [at(each) for each in sizes], options, source)
         return []
     try:
         found = _verdicts_within(m, options, source)
@@ -187,7 +189,7 @@ def geared_graph(m: Module, modules: Sequence[Module], options: AscendOptions, s
             )
         graphs.append(graph_of(each, _whole(each, where), options, [m.main.result_names[k] for k in where]))
     need = max(map(workspace, graphs))
-    graph = merged(graphs)
+    graph = merged(graphs, bounded="?" not in options.dynamic_ranges)
     keep.mark(graph, options)
     problems = list(graph_problems(graph))
     assert not problems, problems[:3]
@@ -265,11 +267,18 @@ def parts_of(m: Module, options: AscendOptions, source: str, at: AtGear) -> tupl
     Raises:
         CompileError: as `cut` and `geared_graph`.
     """
-    if options.gears:
-        made = geared_graph(m, [at(gear) for gear in gears(m, options)], options, source)
+    if sizes := _sets_of_sizes(m, options):
+        made = geared_graph(m, [at(each) for each in sizes], options, source)
         return [made.part], [made]
     parts = cut(m, options, source)
     return parts, device_graphs(m, parts, options)
+
+
+def _sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
+    """The sizes of the symbolic dims at which the one graph of a model is made; none where all extents are constant."""
+    if options.dynamic_ranges:
+        return samples(ranges(m, options))
+    return gears(m, options) if options.gears else []
 
 
 def _for_people(graph: Graph, options: AscendOptions) -> dict[str, bytes]:
@@ -306,7 +315,8 @@ def _nothing(parts: Sequence[Part], target: str) -> list[str]:
 def _record(d: DeviceGraph, options: AscendOptions, members: list[str], m: Module) -> DevicePart:
     graph = d.graph
     with_gears = gears(m, options) if options.gears else []
-    one_by_one = not options.enable_cann_graph and not graph.children and not with_gears
+    within = ranges(m, options) if options.dynamic_ranges else {}
+    one_by_one = not options.enable_cann_graph and not graph.children and not with_gears and not within
     return DevicePart(
         graph.name, f"device/{graph.name}.air", options.soc_version, options.precision,
         [_tensor(n.name, n.outputs[0], v) for n, v in zip(graph.data, d.part.inputs, strict=True)],
@@ -314,7 +324,8 @@ def _record(d: DeviceGraph, options: AscendOptions, members: list[str], m: Modul
             _tensor(name, r.desc, v)
             for name, r, v in zip(graph.output_names, graph.outputs, d.part.outputs, strict=True)
         ],
-        files=members, command=atc.command(graph.name, options, arguments(m, options)), gears=with_gears,
+        files=members, command=atc.command(graph.name, options, [*arguments(m, options), *range_arguments(m, options)]), gears=with_gears,
+        ranges={name: [r.least, -1 if r.most is None else r.most, r.step] for name, r in within.items()},
         weights=graph.weights, workspace=d.workspace, program=f"device/{graph.name}.program.json" if one_by_one else "",
     )  # fmt: skip
 

@@ -64,6 +64,9 @@ class AscendOptions(Options):
         "",
         "values of all symbolic dims, in order, such as 1,128;8,128, or by name, such as past=16,total=17;past=32,total=33",
     )
+    dynamic_ranges: str = option(
+        "", "bounds of the symbolic dims, such as height=32..1280:32,width=?: one graph for all sizes between them"
+    )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
     cpu_fallback: Literal["cpu", "cpu-jit", "off"] = option(
         "cpu", "target of what the device cannot take; `off` makes it an error"
@@ -124,7 +127,7 @@ class AscendOptions(Options):
                 "`optypelist_for_implmode` names operators for an `op_select_impl_mode`, which is not given",
                 help="add `-C op_select_impl_mode=high_precision`",
             )
-        given = [k for k in GEARS if getattr(self, k)]
+        given = [k for k in (*GEARS, "dynamic_ranges") if getattr(self, k)]
         if len(given) > 1:
             raise _exclusive(*given[:2])
 

@@ -56,12 +56,14 @@ class Sizes:
     Args:
         parts: the graph at each gear; the nodes are for the first.
         names: of the nodes of the model; new ones are added.
+        bounded: as for `merge.merged`.
     """
 
-    def __init__(self, parts: Sequence[Graph], names: set[str]) -> None:
+    def __init__(self, parts: Sequence[Graph], names: set[str], *, bounded: bool = True) -> None:
         self.graph = parts[0]
         self._own = Graph(f"{self.graph.name}/sizes")
         self._e = Emitter(self._own, lambda *_: None, names=names)
+        self._bounded = bounded
         self._extents = _differing_extents(parts)
         self._shapes: dict[int, Ref] = {}
         self._products: dict[tuple[_Extent, ...], Ref] = {}
@@ -87,7 +89,7 @@ class Sizes:
         if all(v.shape == values[0].shape for v in values):
             is_small = values[0].dtype.kind in "iu" and values[0].size <= 64
             return self._elements(values, kind) if is_small else None
-        return self._range(values, kind) or self._beginning(values, kind)
+        return self._range(values, kind) or (self._beginning(values, kind) if self._bounded else None)
 
     def _elements(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
         columns = np.stack([v.reshape(-1) for v in values], 1).tolist()

@@ -1,0 +1,125 @@
+"""Ranges of extents: one dynamic graph for all sizes of its symbolic dims between bounds.
+
+The graph is made from the graphs at some sets of sizes, as that of gears is: what differs between them becomes an expression
+in the extents of the inputs, and has to hold for all of the sets. They have the bounds in them, each dim moved by itself, and
+sizes that are not multiples of each other, so that a wrong expression does not get through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.diagnostics import error, shorten
+from occ.compiler.ir.dim import Sym, symbols
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.types import TensorType
+
+_FORM = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?|(\?)")
+_PARTS = (0.29, 0.53, 0.83)  # of the way from the lower bound to the upper one
+_OPEN = 97  # steps from the lower bound, where there is no upper one
+
+
+@dataclass(frozen=True)
+class Range:
+    """Sizes `least, least + step, ...` up to `most`; without an end where that is None."""
+
+    least: int
+    most: int | None
+    step: int = 1
+
+    def at(self, part: float) -> int:
+        """A size that far from the lower bound to the upper one; not 1, at which transpositions are no moves and axes go."""
+        steps = _OPEN if self.most is None else (self.most - self.least) // self.step
+        return self.least + self.step * max(round(part * steps), self.least == 1)
+
+
+def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
+    """The range of each symbol of the inputs.
+
+    Raises:
+        CompileError: OCC0603 the option is no list of ranges, or does not fit the symbolic dims.
+    """
+    given = options.dynamic_ranges
+    known = {
+        name: s
+        for arg in m.main.args
+        if isinstance(arg.type, TensorType)
+        for name, s in symbols(*arg.type.dims).items()
+    }
+    labels = {m.symbols[name].label: name for name in known if name in m.symbols}
+    found: dict[str, Range] = {}
+    for item in given.split(","):
+        label, _, text = (part.strip() for part in item.rpartition("="))
+        match = _FORM.fullmatch(text)
+        name = labels.get(label, label)
+        if name not in known:
+            have = ", ".join(labels) or "none"
+            raise error(
+                "OCC0603",
+                f"`dynamic_ranges` names `{shorten(label)}`, which is no symbolic dim",
+                help=f"there are: {have}",
+            )
+        if match is None:
+            raise error(
+                "OCC0603",
+                f"`dynamic_ranges` has `{shorten(item)}`",
+                help="it takes NAME=1..64, NAME=32..640:32 and NAME=?",
+            )
+        least, most, step, is_open = match.groups()
+        found[name] = Range(max(known[name].lo, 1), None) if is_open else Range(int(least), int(most), int(step or 1))
+        r = found[name]
+        if r.step < 1 or r.least < 1 or (r.most is not None and r.most <= r.least):
+            raise error(
+                "OCC0603", f"`{shorten(item)}` of `dynamic_ranges` has no two sizes", help="`--dim` fixes a size"
+            )
+    if missing := [m.symbols[s].label if s in m.symbols else s for s in known if s not in found]:
+        raise error(
+            "OCC0603",
+            f"`dynamic_ranges` leaves {', '.join(missing)} open",
+            help="name each of them, or fix it with --dim",
+        )
+    return found
+
+
+def samples(found: dict[str, Range]) -> list[dict[str, int]]:
+    """The sets of sizes at which the graph is made."""
+
+    def each() -> Iterator[dict[str, int]]:
+        yield {name: r.at(0) for name, r in found.items()}
+        for name, r in found.items():
+            for part in _PARTS[:2]:
+                yield {**{n: o.at(0) for n, o in found.items()}, name: r.at(part)}
+        for turn in range(3):
+            yield {name: r.at(_PARTS[(k + turn) % 3]) for k, (name, r) in enumerate(found.items())}
+        yield {name: r.at(1) for name, r in found.items()}
+
+    return list({tuple(sizes.values()): sizes for sizes in each()}.values())
+
+
+def arguments(m: Module, options: AscendOptions) -> list[str]:
+    """The arguments of atc for the ranges of a model.
+
+    Raises:
+        CompileError: OCC0305 the name of an input cannot stand in an argument of atc.
+    """
+    if not options.dynamic_ranges:
+        return []
+    found = ranges(m, options)
+    shapes: list[str] = []
+    for arg in m.main.args:
+        if set(arg.name) & set(':;,"') or not arg.name.isprintable():
+            raise error(
+                "OCC0305", f"atc takes no ranges for an input named `{shorten(arg.name)}`", help="rename the input"
+            )
+        shapes.append(f"{arg.name}:{','.join(_extent(d, found) for d in arg.tensor.dims)}")
+    return [f"--input_shape={';'.join(shapes)}"]
+
+
+def _extent(d: object, found: dict[str, Range]) -> str:
+    r = found.get(str(d)) if isinstance(d, Sym) else None
+    if r is None or r.most is None:
+        return str(d) if isinstance(d, int) else "-1"
+    return f"{r.least}~{r.most}"
