@@ -134,7 +134,7 @@ def _peak() -> float:
 
 def _inputs(model: Model, path: Path, folder: Path | None, session: Any) -> dict[str, np.ndarray]:
     """Inputs beside the model or in the folder of inputs; else seeded random ones."""
-    from occ.cli.inputs import random_inputs
+    from occ.inputs import random_inputs
 
     beside = path.parent / "inputs.npz"
     listed = folder / f"{path.parent.name}__{path.stem}.npz" if folder is not None else beside

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     __version__: str
 
     from occ import backend
+    from occ.analysis.bench import bench
+    from occ.analysis.diff import diff
+    from occ.analysis.dump import dump
+    from occ.analysis.extract import extract
+    from occ.analysis.inspect import inspect
     from occ.api import build, capability, compile, targets  # noqa: A004
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.frontend.kernels import te_kernel
@@ -30,12 +35,13 @@ _WHERE = {
     "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
     "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
-    "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
+    "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
+    "extract": "occ.analysis.extract", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "__version__", "backend", "build", "c_kernel", "capability",
-    "compile", "fusion", "halide_kernel", "load", "operator", "rewrite", "targets", "te_kernel",
+    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
+    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "operator", "rewrite", "targets", "te_kernel",
 ]  # fmt: skip
 
 

@@ -22,9 +22,10 @@ from occ.runtime.session import Session
 Shapes = Mapping[str, Sequence[int | str]]
 
 
-def _settings(
+def settings_of(
     target: str, shapes: Shapes | None, dims: Mapping[str, int] | None, options: Mapping[str, Any] | None, **more: Any
 ) -> Settings:
+    """Settings from the arguments of the functions of `occ`; `more` are fields of `Settings`."""
     overrides = Overrides(shapes or {}, dims or {})
     return Settings(target, overrides, {k: str(v) for k, v in (options or {}).items()}, **more)
 
@@ -56,7 +57,7 @@ def compile(  # noqa: A001 - the name that users expect
     Raises:
         CompileError: the model cannot be compiled; `diagnostics` has every problem.
     """
-    return compile_model(model, _settings(target, shapes, dims, options, rules=rules), threads)
+    return compile_model(model, settings_of(target, shapes, dims, options, rules=rules), threads)
 
 
 def build(
@@ -77,7 +78,7 @@ def build(
         OSError: `out` cannot be written.
     """
     place = None if out is None else check_out(Path(out), [model], folder=folder)
-    compilation = Compilation(model, _settings(target, shapes, dims, options, rules=rules))
+    compilation = Compilation(model, settings_of(target, shapes, dims, options, rules=rules))
     artifact = compilation.artifact()
     if place is not None:
         artifact.save(check_out(place, compilation.module.files, folder=folder), folder=folder)
@@ -109,7 +110,7 @@ def capability(model: Source, target: str = "cpu") -> Capability:
     from occ.compiler.diagnostics import CompileError
 
     try:
-        compilation = Compilation(model, _settings(target, None, None, None))
+        compilation = Compilation(model, settings_of(target, None, None, None))
         warnings = compilation.check()
     except CompileError as e:
         return Capability(False, tuple(d.text() for d in e.diagnostics))

@@ -8,7 +8,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import progress
-from occ.cli.inputs import given_inputs
+from occ.inputs import given_inputs
 
 
 @click.command("bench")
@@ -49,7 +49,7 @@ def command(
             session = compile_model(options.source_of(model), settings, threads)
     if peers and (not reference or not reference.endswith(".onnx")):
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
-    inputs = given_inputs(session, (), npz, flags.sizes, 0)
+    inputs = given_inputs(session, {}, npz, flags.sizes, 0)
     made = compare(session, reference, inputs, peers, rounds=rounds)
     click.echo(json.dumps(made.as_data()) if as_json else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.differences):

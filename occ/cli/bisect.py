@@ -90,9 +90,12 @@ def _expected(
     from occ.compiler.tools.validate import results
 
     if model.endswith(".onnx") and against != "interp":
-        from occ.cli.diff import oracle
+        from occ.analysis.diff import CannotCompare, oracle
 
-        found = oracle(model, against, outputs, dict(zip(names, inputs, strict=True)))
+        try:
+            found = oracle(model, against, outputs, dict(zip(names, inputs, strict=True)), settings)
+        except CannotCompare as e:
+            raise click.UsageError(str(e)) from None
         return [found[n] for n in outputs]
     from dataclasses import replace
 

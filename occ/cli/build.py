@@ -147,8 +147,8 @@ def _build(
 
 
 def _calibrated(compilation: Compilation, samples: Sequence[str]) -> Calibration:
-    from occ.cli.inputs import arrays_of
     from occ.compiler.tools.calibrate import calibrate
+    from occ.inputs import arrays_of
 
     return calibrate(compilation, [arrays_of(path) for path in samples])
 

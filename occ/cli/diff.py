@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
-from occ.benchmark import difference
 from occ.cli import options
-from occ.cli.console import progress
-from occ.cli.inputs import given_inputs
+from occ.cli.console import progress, say
+
+if TYPE_CHECKING:
+    from occ.analysis.diff import Differences, Row
 
 
 @click.command("diff")
@@ -25,7 +24,14 @@ from occ.cli.inputs import given_inputs
     show_default=True,
     help="What to compare with.",
 )
+@click.option("--onnx", help="The model that an artifact was built from.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
+@click.option(
+    "--every-node", is_flag=True, help="Compare what each node gives, too; the first that differs comes first."
+)
+@click.option(
+    "--node", metavar="RE", help="The same for nodes whose names, or results, this regular expression is found in."
+)
 @click.option(
     "--tolerance",
     type=float,
@@ -36,77 +42,59 @@ from occ.cli.inputs import given_inputs
 @options.compile_options
 @options.as_json
 def command(
-    model: str,
-    target: str,
-    against: str,
-    npz: str | None,
-    tolerance: float,
-    as_json: bool,
-    flags: options.Flags,
-) -> None:
-    """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs."""
-    from occ.compiler.diagnostics import error, shorten
-    from occ.compiler.driver.sessions import compile_model
+    model: str, target: str, against: str, onnx: str | None, npz: str | None, every_node: bool, node: str | None,
+    tolerance: float, as_json: bool, flags: options.Flags,
+) -> None:  # fmt: skip
+    """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs.
 
+    MODEL may be .occ text of any stage, or an artifact with the model that it was built from as --onnx.
+    """
+    from occ.analysis.diff import CannotCompare, compared
+    from occ.compiler.diagnostics import error, shorten
+    from occ.inputs import arrays_of
+
+    if options.is_artifact(model):
+        from occ.runtime.artifact import Artifact
+
+        options.check_as_built(model, Artifact.load(model).manifest.target)
+    chosen = node if node is not None else ("" if every_node else None)
     with progress() as tell:
         settings = flags.with_symbols().settings(target, progress=tell)
-        session = compile_model(options.source_of(model), settings)
-    inputs = given_inputs(session, (), npz, flags.sizes, 0)
-    ours = session.run(inputs)
-    theirs = oracle(model, against, list(ours), inputs, settings.rules)
-    rows = [_row(name, ours[name], theirs[name], tolerance) for name in ours]
-    for row in rows:
-        click.echo(json.dumps(row) if as_json else _line(row))
-    if wrong := [shorten(row["output"], 60) for row in rows if not row["ok"]]:
-        raise error("OCC0506", f"{len(wrong)} of {len(rows)} outputs differ from {against}: {', '.join(wrong[:8])}")
-
-
-def oracle(
-    model: str, against: str, names: list[str], inputs: dict[str, np.ndarray], rules: Sequence[Any] = ()
-) -> dict[str, np.ndarray]:
-    """The outputs of another runtime; of `rules`, the interpreter takes the operators alone."""
-    if against == "interp":
-        from occ.api import compile as compile_
-        from occ.compiler.driver.plugins import extensions
-
-        return compile_(model, "interp", rules=[extensions(rules).registry]).run(inputs)
-    if against == "reference":
-        from onnx.reference import ReferenceEvaluator
-
-        found: list[Any] = list(ReferenceEvaluator(model).run(names, inputs))  # pyright: ignore[reportArgumentType]
-    else:
+        given = arrays_of(npz) if npz else None
         try:
-            import onnxruntime
-        except ImportError:
-            hint = "`pip install onnxruntime`, or use --against reference"
-            raise click.UsageError(f"onnxruntime is not installed; {hint}") from None
-        session: Any = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        found = session.run(names, inputs)
-    return dict(zip(names, found, strict=True))
+            found = compared(options.source_of(model), settings, against, onnx, given, flags.sizes, tolerance, chosen)
+        except CannotCompare as e:
+            raise click.UsageError(f"{e}{' (--onnx FILE)' if str(e).endswith(': onnx') else ''}") from None
+    _show(found, as_json=as_json)
+    wrong = [r for r in found.rows if not r.ok]
+    if wrong:
+        assert found.first is not None
+        first = f"node `{shorten(found.first.node, 60)}` first" if found.first.node else ""
+        listed = first or ", ".join(shorten(r.output, 60) for r in wrong[:8])
+        raise error("OCC0506", f"{len(wrong)} of {len(found.rows)} outputs differ from {against}: {listed}")
 
 
-def _row(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> dict[str, Any]:
-    row: dict[str, Any] = {"output": name, "shape": list(ours.shape), "ok": False}
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return row | {"reason": f"{theirs.dtype}{list(theirs.shape)} expected"}
-    if ours.dtype.kind not in "fiub":
-        return row | {"ok": bool(np.all(ours == theirs)), "difference": 0.0, "worst": []}
-    share = difference(ours, theirs)
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    places: list[Any] = []
-    if a.ndim and share > tolerance:
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
-        places = [np.unravel_index(k, a.shape) for k in np.argsort(gap, axis=None)[::-1][:5]]
-    listed = [{"at": [int(i) for i in p], "ours": float(a[p]), "theirs": float(b[p])} for p in places]
-    return row | {"ok": bool(share <= tolerance), "difference": share, "worst": listed}
+def _show(found: Differences, *, as_json: bool) -> None:
+    """All rows as data; for people the outputs, and of nodes those that differ."""
+    if as_json:
+        for row in found.rows:
+            click.echo(json.dumps(row.as_data()))
+        return
+    outputs, nodes = found.rows[: found.outputs], found.rows[found.outputs :]
+    wrong = [r for r in nodes if not r.ok]
+    for row in [*wrong, *outputs]:
+        click.echo(_line(row))
+    if nodes:
+        say(f"{len(nodes) - len(wrong)} of {len(nodes)} values of nodes are the same")
+        if not wrong and not all(r.ok for r in outputs):
+            say("no node differs where each is computed alone: `occ bisect` finds the pass that makes them differ")
 
 
-def _line(row: dict[str, Any]) -> str:
-    if "reason" in row:
-        return f"DIFFERS  {row['output']}: {row['shape']}, {row['reason']}"
-    head = "same   " if row["ok"] else "DIFFERS"
-    lines = [
-        f"{head}  {row['output']}: {row['shape']}, largest difference {row['difference']:.2e} of the largest value"
-    ]
-    lines += [f"         at {w['at']}: {w['ours']!r}, expected {w['theirs']!r}" for w in row["worst"]]
+def _line(row: Row) -> str:
+    name = f"{row.output} (node {row.node})" if row.node else row.output
+    if row.reason:
+        return f"DIFFERS  {name}: {list(row.shape)}, {row.reason}"
+    head = f"{'same   ' if row.ok else 'DIFFERS'}  {name}: {list(row.shape)}"
+    lines = [f"{head}, largest difference {row.difference or 0.0:.2e} of the largest value"]
+    lines += [f"         at {w['at']}: {w['ours']!r}, expected {w['theirs']!r}" for w in row.worst]
     return "\n".join(lines)

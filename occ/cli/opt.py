@@ -63,6 +63,6 @@ def command(
     except Stopped:
         say(f"stopped after {len(manager.ran)} passes")
     looking.report(manager.ran)
-    from occ.cli.dump import module_with_weights
+    from occ.analysis.dump import module_with_weights
 
     click.echo(module_with_weights(m, None), nl=False)

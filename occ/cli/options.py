@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from occ.analysis.inspect import is_artifact as is_artifact
+
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
@@ -112,18 +114,6 @@ def source_of(name: str) -> Source:
     except UnicodeDecodeError:
         return data
     return text if text.lstrip().startswith(("module", "#")) else data
-
-
-def is_artifact(name: str) -> bool:
-    """Whether a MODEL argument is an artifact: a zip, or a folder."""
-    path = Path(name)
-    if path.is_dir():
-        return True
-    try:
-        with open(path, "rb") as f:
-            return f.read(2) == b"PK"
-    except OSError:
-        return False
 
 
 def check_as_built(model: str, built_for: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import tempfile
@@ -61,16 +62,32 @@ def command(model: str, target: str, test: str | None, out: Path, flags: options
 
 
 def _by_command(test: str) -> Callable[[Module], bool]:
+    """Fails as the whole model does: with the same exit code, error code or kind of exception."""
     from occ.compiler.ir.printer import module_text
+
+    wanted: list[tuple[str, ...]] = []
 
     def fails(m: Module) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "candidate.occ"
             file.write_text(module_text(m, inline=True))
             command = [part.replace("{}", str(file)) for part in shlex.split(test)]
-            return subprocess.run(command, capture_output=True, check=False).returncode != 0
+            ran = subprocess.run(command, capture_output=True, check=False)
+        if ran.returncode == 0:
+            return False
+        found = _failure(ran.returncode, ran.stderr.decode("utf-8", "replace"))
+        if not wanted:
+            wanted.append(found)
+            say(f"reducing: {' '.join(found)}")
+        return found == wanted[0]
 
     return fails
+
+
+def _failure(code: int, text: str) -> tuple[str, ...]:
+    """What kind of failure it was: the exit code, and the diagnostic code or the type of the exception that was printed."""
+    kinds = re.findall(r"^error\[(\w+)\]|^([\w.]*(?:Error|Exception|Interrupt))\b", text, re.MULTILINE)
+    return (f"exit code {code}", *(a or b for a, b in kinds[-1:]))
 
 
 def _by_code(m: Module, settings: Any) -> Callable[[Module], bool]:

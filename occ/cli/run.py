@@ -12,7 +12,7 @@ import numpy as np
 
 from occ.cli import options
 from occ.cli.console import progress, say
-from occ.cli.inputs import given_inputs
+from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session
@@ -56,7 +56,7 @@ def command(
         with progress() as tell:
             settings = flags.with_symbols().settings(target, progress=tell)
             session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
-    inputs = given_inputs(session, single, npz, flags.sizes, seed)
+    inputs = given_inputs(session, options.pairs(single, "--input"), npz, flags.sizes, seed)
     if profiled or trace is not None:
         _profile(session, inputs, trace, as_json=as_json)
         return

@@ -1,32 +1,35 @@
-"""Inputs of a run on the command line: from files, and random ones for the rest."""
+"""Inputs of a run: from files, and random ones for the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
-import click
 import numpy as np
-
-from occ.cli.options import pairs
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session
 
 
 def given_inputs(
-    session: Session, single: Sequence[str], npz: str | None, sizes: dict[str, int], seed: int
+    session: Session, single: Mapping[str, str], npz: str | None, sizes: dict[str, int], seed: int
 ) -> dict[str, np.ndarray]:
-    """Inputs from files, and seeded random ones for the rest."""
+    """Inputs from files: `single` by name, one file each, or `npz` for all; seeded random ones if there are none.
+
+    Raises:
+        RunError: OCC0501 a file cannot be read, or one of `single` has more than one array.
+    """
+    from occ.runtime.errors import RunError
+
     found: dict[str, np.ndarray] = {}
     if npz is not None:
         found |= arrays_of(npz)
-    for name, path in pairs(single, "--input").items():
+    for name, path in single.items():
         arrays = list(arrays_of(path).values())
         if len(arrays) != 1:
-            raise click.UsageError(f"--input takes a file of one array, {path} has {len(arrays)}")
+            raise RunError("OCC0501", f"the input `{name}` takes a file of one array, `{path}` has {len(arrays)}")
         found[name] = arrays[0]
     if found:
         return found

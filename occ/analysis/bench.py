@@ -1,0 +1,60 @@
+"""`occ.bench`: speed beside other runtimes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from occ.analysis.inspect import is_artifact
+from occ.api import Shapes, compile  # noqa: A004
+from occ.benchmark import PEERS, Comparison, compare
+from occ.inputs import random_inputs
+from occ.loading import load
+
+if TYPE_CHECKING:
+    from occ.compiler.driver.source import Source
+
+
+def bench(
+    model: Source,
+    target: str = "cpu",
+    *,
+    against: Sequence[str] = (),
+    onnx: str | bytes = "",
+    inputs: Mapping[str, np.ndarray] | None = None,
+    rounds: int = 9,
+    threads: int | None = None,
+    shapes: Shapes | None = None,
+    dims: Mapping[str, int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    rules: Sequence[Any] = (),
+) -> Comparison:
+    """Time a model or an artifact, and other runtimes on the same inputs; other arguments as `occ.compile`.
+
+    Args:
+        model: as `occ.compile` takes, or the path of an artifact.
+        target: of a model; that of an artifact is its own.
+        against: `onnxruntime` and `openvino`, to compare with.
+        onnx: the model that the others run, where `model` is not the path of it.
+        inputs: by name; seeded random ones by default, symbolic dims as `dims` says.
+        rounds: blocks of each runtime.
+        threads: of one run.
+
+    Raises:
+        ValueError: a runtime is not known, or there is no ONNX model for it.
+    """
+    if unknown := [p for p in against if p not in PEERS]:
+        raise ValueError(f"against takes {', '.join(PEERS)}, not {unknown[0]!r}")
+    path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
+    if path and is_artifact(path):
+        session = load(path, threads)
+    else:
+        session = compile(model, target, shapes=shapes, options=options, rules=rules, threads=threads)
+        onnx = onnx or path
+    if against and not onnx:
+        raise ValueError("the others need the model: onnx=, a path or bytes")
+    given = inputs or random_inputs(session, dict(dims or {}), np.random.default_rng(0))
+    return compare(session, onnx, given, against, rounds=rounds)

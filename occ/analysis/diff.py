@@ -1,0 +1,268 @@
+"""`occ.diff`: results beside those of another runtime, of the whole model or of each node."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from occ.analysis.inspect import is_artifact
+from occ.analysis.onnx_graph import exposed, loaded, with_data
+from occ.api import Shapes, settings_of
+from occ.benchmark import difference
+from occ.compiler.driver.sessions import compile_model
+from occ.compiler.driver.source import load_module
+from occ.compiler.ir.stages import ORDER
+from occ.inputs import random_inputs
+from occ.loading import load
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from occ.compiler.driver.settings import Settings
+    from occ.compiler.driver.source import Source
+    from occ.runtime.session import Session
+
+ORACLES = ("onnxruntime", "reference", "interp")
+TOLERANCE = 1e-4
+Arrays = Mapping[str, np.ndarray]
+
+
+class CannotCompare(ValueError):
+    """There is nothing to compare with: the other runtime is missing, or does not take the model."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value of both sides.
+
+    Attributes:
+        output: name of the value.
+        shape: of it, here.
+        ok: whether the sides agree.
+        node: that computes it, where each node was asked for.
+        difference: the largest one, as a share of the largest value; None where type or shape differ.
+        worst: the places that differ most, with `at`, `ours`, `theirs`.
+        reason: why the values cannot be compared.
+    """
+
+    output: str
+    shape: tuple[int, ...]
+    ok: bool
+    node: str = ""
+    difference: float | None = None
+    worst: tuple[dict[str, Any], ...] = ()
+    reason: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass
+class Differences:
+    """What a comparison found.
+
+    Attributes:
+        against: the other runtime.
+        rows: the outputs, then the values of nodes in the order of the model.
+        outputs: how many of the rows are outputs.
+    """
+
+    against: str
+    rows: list[Row] = field(default_factory=list)
+    outputs: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether all agree."""
+        return all(r.ok for r in self.rows)
+
+    @property
+    def first(self) -> Row | None:
+        """The first value that differs, in the order of the model: of a node, if nodes were asked for."""
+        return next((r for r in [*self.rows[self.outputs :], *self.rows[: self.outputs]] if not r.ok), None)
+
+
+def diff(
+    model: Source,
+    target: str = "cpu",
+    *,
+    against: str = "onnxruntime",
+    onnx: str | os.PathLike[str] | bytes | None = None,
+    inputs: Arrays | None = None,
+    tolerance: float = TOLERANCE,
+    every_node: bool = False,
+    node: str = "",
+    shapes: Shapes | None = None,
+    dims: Mapping[str, int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    rules: Sequence[Any] = (),
+) -> Differences:
+    """Run a model, and compare its outputs with those of another runtime; other arguments as `occ.compile`.
+
+    Args:
+        model: as `occ.compile` takes, .occ text too; or the path of an artifact.
+        target: of a model.
+        against: one of `ORACLES`.
+        onnx: the model that an artifact was built from.
+        inputs: by name; seeded random ones by default, symbolic dims as `dims` says.
+        tolerance: the largest difference that passes, as a share of the largest value.
+        every_node: compare what each node of the main graph gives, too.
+        node: a regular expression: compare what nodes give whose names, or results, it is found in.
+
+    Raises:
+        CompileError: the model cannot be compiled. RunError: it cannot be run.
+        CannotCompare: the other runtime is missing, or does not take the model.
+    """
+    settings = settings_of(target, shapes, None, options, rules=rules)
+    chosen = node or ("" if every_node else None)
+    return compared(model, settings, against, onnx, inputs, dict(dims or {}), tolerance, chosen)
+
+
+def compared(
+    model: Source, settings: Settings, against: str, onnx: Any, inputs: Arrays | None, sizes: dict[str, int],
+    tolerance: float, node: str | None,
+) -> Differences:  # fmt: skip
+    """The same with settings; `node` is None where outputs alone are compared."""
+    path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
+    artifact = bool(path) and is_artifact(path)
+    if artifact and onnx is None:
+        raise CannotCompare("an artifact is compared with the model that it was built from: onnx")
+    if artifact and node is not None:
+        raise CannotCompare("an artifact has no nodes to compare: give the model")
+    session = load(path) if artifact else compile_model(model, settings)
+    given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
+    theirs = oracle(onnx if artifact else model, against, [p.name for p in session.outputs], given, settings)
+    found = Differences(against, _rows(session, theirs, given, tolerance))
+    found.outputs = len(found.rows)
+    if node is not None:
+        found.rows += _node_rows(model, settings, against, given, tolerance, node)
+    return found
+
+
+def _node_rows(
+    model: Source, settings: Settings, against: str, given: Arrays, tolerance: float, node: str
+) -> list[Row]:
+    """Rows of the values that nodes give; the model is compiled again with all of them as outputs."""
+    if is_text(model):
+        raise CannotCompare("nodes are those of an ONNX model: give the .onnx file")
+    whole, folder = loaded(model)  # pyright: ignore[reportArgumentType] - texts are told apart above
+    have = {v.name for v in whole.graph.output}
+    wanted = {
+        name: n.name or f"{n.op_type} {name}"
+        for n in whole.graph.node
+        for name in n.output
+        if name and name not in have and (re.search(node, n.name) or re.search(node, name))
+    }
+    if not wanted:
+        raise CannotCompare(f"no node has a name with `{node}` in it")
+    opened = with_data(exposed(whole, list(wanted)), folder)
+    session = compile_model(opened, settings)
+    theirs = oracle(opened, against, [p.name for p in session.outputs], given, settings)
+    rows = _rows(session, theirs, given, tolerance)
+    return [replace(r, node=wanted[r.output]) for r in rows if r.output in wanted]
+
+
+def is_text(model: Source) -> bool:
+    """Whether a model is given as .occ text, or a module."""
+    if isinstance(model, str):
+        return model.endswith(".occ") or "\n" in model
+    return (isinstance(model, os.PathLike) and str(model).endswith(".occ")) or type(model).__name__ == "Module"
+
+
+def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
+    """The outputs of another runtime, by name.
+
+    Raises:
+        CannotCompare: it is missing, or does not take the model.
+    """
+    if against not in ORACLES:
+        raise CannotCompare(f"there is no `{against}` to compare with, but {', '.join(ORACLES)}")
+    if against == "interp":
+        return _interpreted(model, names, given, settings)
+    if is_text(model):
+        from occ.compiler.driver.plugins import extensions
+        from occ.compiler.frontend.export import STAGES, export
+
+        m = load_module(model, registry=extensions(settings.rules).registry)
+        if m.stage not in STAGES:
+            raise CannotCompare(f"text of the stage `{m.stage}` has no ONNX form: compare with `interp`")
+        model = export(m)
+    try:
+        run = _reference if against == "reference" else _onnxruntime
+        return dict(zip(names, run(model, names, dict(given)), strict=True))
+    except ImportError:
+        raise CannotCompare(
+            "onnxruntime is not installed: `pip install onnxruntime`, or compare with `reference`"
+        ) from None
+    except Exception as e:
+        line = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
+        raise CannotCompare(f"{against} does not run the model: {line}") from e
+
+
+def _interpreted(model: Any, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
+    """The outputs of the interpreter: of .occ text as it is, of a model with the operators of the rules alone."""
+    from occ.compiler.driver.plugins import extensions
+    from occ.compiler.tools.validate import NotInterpretable, results
+
+    registry = extensions(settings.rules).registry
+    m = load_module(model, registry=registry) if is_text(model) else None
+    if m is not None and ORDER[m.stage] > ORDER["canonical"]:
+        if m.stage == "lowered":
+            raise CannotCompare("text of the stage `lowered` is a plan, which nothing but its target runs")
+        try:
+            return dict(zip(names, results(m, [given[a.name] for a in m.main.args]), strict=True))
+        except NotInterpretable as e:
+            raise CannotCompare(f"the interpreter cannot run the text: {e}") from None
+    plain = replace(settings, target="interp", options={}, rules=[registry])
+    return compile_model(model, plain).run(given)
+
+
+def _reference(model: ModelProto | str | bytes, names: list[str], given: dict[str, np.ndarray]) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    taken: Any = os.fspath(model) if isinstance(model, os.PathLike) else model
+    return list(ReferenceEvaluator(taken).run(names, given))
+
+
+def _onnxruntime(model: ModelProto | str | bytes, names: list[str], given: dict[str, np.ndarray]) -> list[Any]:
+    import onnxruntime
+
+    if isinstance(model, (str, os.PathLike)):
+        taken: Any = os.fspath(model)
+    else:
+        taken = model if isinstance(model, bytes) else model.SerializeToString()
+    options: Any = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session: Any = onnxruntime.InferenceSession(taken, options, providers=["CPUExecutionProvider"])
+    return session.run(names, given)
+
+
+def _rows(session: Session, theirs: Mapping[str, Any], given: Arrays, tolerance: float) -> list[Row]:
+    return [_row(name, value, theirs[name], tolerance) for name, value in session.run(given).items()]
+
+
+def _row(name: str, ours: Any, theirs: Any, tolerance: float) -> Row:
+    if not isinstance(ours, np.ndarray) or not isinstance(theirs, np.ndarray):
+        same = type(ours) is type(theirs) and bool(np.all(np.asarray(ours == theirs)))
+        return Row(name, (), same, reason="" if same else "they are no arrays, and not equal")
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return Row(name, ours.shape, False, reason=f"{theirs.dtype}{list(theirs.shape)} expected")
+    if ours.dtype.kind not in "fiub":
+        return Row(name, ours.shape, bool(np.all(ours == theirs)), difference=0.0)
+    share = difference(ours, theirs)
+    return Row(name, ours.shape, bool(share <= tolerance), "", share, _worst(ours, theirs) if share > tolerance else ())
+
+
+def _worst(ours: np.ndarray, theirs: np.ndarray, count: int = 5) -> tuple[dict[str, Any], ...]:
+    """The places that differ most."""
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    places = [np.unravel_index(k, a.shape) for k in np.argsort(gap, axis=None)[::-1][:count]]
+    return tuple({"at": [int(i) for i in p], "ours": float(a[p]), "theirs": float(b[p])} for p in places if gap[p])

@@ -1,0 +1,85 @@
+"""`occ.inspect`: what a model or an artifact is."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from occ.compiler.driver.source import Source
+
+
+def inspect(model: Source) -> dict[str, Any]:
+    """Facts about a model or an artifact, as `occ inspect --json` prints them.
+
+    Returns:
+        Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an artifact:
+        `artifact`, `target`, `machine`, `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
+        by kind), `kernels`, `weights`, `arena`, `members`.
+
+    Raises:
+        CompileError: the model cannot be read. RunError: the artifact is damaged.
+    """
+    if isinstance(model, (str, os.PathLike)) and is_artifact(model):
+        return _artifact(os.fspath(model))
+    return _model(model)
+
+
+def is_artifact(name: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of an artifact: a zip, or a folder."""
+    path = Path(name)
+    if path.is_dir():
+        return True
+    try:
+        with open(path, "rb") as f:
+            return f.read(2) == b"PK"
+    except (OSError, ValueError):
+        return False
+
+
+def _artifact(path: str) -> dict[str, Any]:
+    from occ.runtime.artifact import Artifact
+    from occ.runtime.dims import text
+    from occ.runtime.manifest import TensorInfo
+    from occ.runtime.members import MANIFEST
+
+    a = Artifact.load(path)
+    a.verify()
+    m = a.manifest
+    labels = {d.name: d.label for d in m.dims}
+
+    def show(t: TensorInfo) -> str:
+        return f"{t.name}: {t.dtype}[{','.join(text(e, labels) for e in t.shape)}]"
+
+    return {
+        "artifact": m.name, "target": m.target, "machine": m.machine, "producer": m.producer, "format": m.format,
+        "inputs": [show(t) for t in m.inputs], "outputs": [show(t) for t in m.outputs],
+        "dims": [f"{d.label}: {_range(d.lo, d.hi)}" for d in m.dims],
+        "constraints": [f"{text(c.lhs, labels)} = {text(c.rhs, labels)}, by node {c.node}" for c in m.constraints],
+        "steps": dict(Counter(s.kind for s in m.plan.steps)),
+        "kernels": len({s.name for s in m.plan.steps if s.kind == "kernel"}),
+        "weights": f"{len(m.weights)}, {sum(w.nbytes for w in m.weights)} bytes",
+        "arena": "sized per run" if m.plan.arena < 0 else f"{m.plan.arena} bytes",
+        "members": sorted({*a.files, *m.digests, MANIFEST}),
+    }  # fmt: skip
+
+
+def _model(source: Source) -> dict[str, Any]:
+    from occ.compiler.driver.source import load_module
+
+    m = load_module(source)
+    weights = sum(w.data.nbytes for w in m.weights.values())
+    return {
+        "model": m.name, "stage": m.stage,
+        "inputs": [f"{a.name}: {a.type}" for a in m.main.args], "outputs": m.main.result_names,
+        "dims": [f"{i.symbol.name}: {i.label}" for i in m.symbols.values()],
+        "operators": dict(Counter(op.name for op in m.walk() if op.name != "yield").most_common()),
+        "weights": f"{len(m.weights)}, {weights} bytes",
+    }  # fmt: skip
+
+
+def _range(lo: int, hi: int | None) -> str:
+    """The values that a dim may take."""
+    return str(lo) if lo == hi else f"{lo} to {'any' if hi is None else hi}"

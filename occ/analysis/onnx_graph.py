@@ -1,0 +1,67 @@
+"""Looks at ONNX models as graphs: who makes a value, what a node reads, inside of its sub-graphs too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto, shape_inference
+
+from occ.compiler.diagnostics import error
+
+
+def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, Path]:
+    """A model, whose external data stay where they are, and the folder that their paths start from.
+
+    Raises:
+        CompileError: OCC0101, OCC0102 it cannot be read.
+    """
+    if isinstance(model, ModelProto):
+        return model, Path()
+    try:
+        if isinstance(model, bytes):
+            return ModelProto.FromString(model), Path()
+        path = Path(model)
+        return ModelProto.FromString(path.read_bytes()), path.parent
+    except OSError as e:
+        raise error("OCC0101", f"`{e.filename}` cannot be read: {e.strerror}") from None
+    except Exception as e:  # of protobuf, which has several
+        raise error("OCC0102", f"this is no ONNX model: {e}") from None
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """Names of the values that a node reads, those that its sub-graphs take from outside included."""
+    yield from (n for n in node.input if n)
+    for attribute in node.attribute:
+        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+            own |= {n for inner in graph.node for n in inner.output}
+            yield from (n for inner in graph.node for n in reads(inner) if n not in own)
+            yield from (v.name for v in graph.output if v.name not in own)
+
+
+def value_types(model: ModelProto) -> dict[str, ValueInfoProto]:
+    """What is known of the type of each value of the main graph, as far as ONNX infers it."""
+    try:
+        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    except (ValueError, RuntimeError):  # more than protobuf holds, or not to be inferred
+        graph = model.graph
+    return {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
+
+
+def exposed(model: ModelProto, names: list[str]) -> ModelProto:
+    """The model with more outputs: values of its main graph."""
+    types = value_types(model)
+    made = ModelProto()
+    made.CopyFrom(model)
+    have = {v.name for v in made.graph.output}
+    made.graph.output.extend(types.get(n, ValueInfoProto(name=n)) for n in names if n not in have)
+    return made
+
+
+def with_data(model: ModelProto, folder: Path) -> ModelProto:
+    """The same with its external data inside."""
+    onnx.load_external_data_for_model(model, str(folder))
+    return model
