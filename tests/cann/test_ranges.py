@@ -61,6 +61,7 @@ def test_images_of_any_size_between_bounds():
 
 def test_texts_of_any_length():
     model = model_of(ATTENTION, {"heads": np.array([0, 0, 2, 4], np.int64)})
+    check(model, "b=1..2,s=1..3", [(1, 1, 8), (2, 3, 8), (1, 3, 8)])
     check(model, "b=?,s=1..200", [(1, 1, 8), (5, 7, 8), (2, 200, 8), (300, 3, 8)])
 
 

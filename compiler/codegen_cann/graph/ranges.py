@@ -31,8 +31,13 @@ class Range:
     step: int = 1
 
     def at(self, part: float) -> int:
-        """A size that far from the lower bound to the upper one; not 1, at which transpositions are no moves and axes go."""
+        """A size that far from the lower bound to the upper one; not 1, at which transpositions are no moves and axes go.
+
+        From 1 to 2 it goes on to 3, since one size alone would be taken for a constant.
+        """
         steps = _OPEN if self.most is None else (self.most - self.least) // self.step
+        if self.least + self.step * steps == 2:
+            steps += 1
         return self.least + self.step * max(round(part * steps), self.least == 1)
 
 
