@@ -97,6 +97,14 @@ class Cache:
         except OSError:
             return False
 
+    def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
+        """What an entry holds; None if there is none, or one that is damaged."""
+        with suppress(OSError):
+            data = self.path(kind, key, suffix).read_bytes()
+            if hashlib.sha256(data).hexdigest() == self.checksum(kind, key, suffix):
+                return data
+        return None
+
     def checksum(self, kind: str, key: str, suffix: str = "") -> str:
         """The SHA-256 that an entry had when it was written; empty if it is not known."""
         with suppress(OSError, UnicodeDecodeError):

@@ -1,22 +1,30 @@
-"""te functions to a shared library, with llvmlite alone."""
+"""te functions to object files and a shared library, with llvmlite alone; objects of kernels are kept in the build cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.cache.sources import source_digest, version_of
 from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
 from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.printer import te_text
 from occ.compiler.ir.te.function import TeFunc, TeStage
-from occ.compiler.native_entry.entry import emit_entry
+from occ.compiler.native_entry.build import PACKAGES as ENTRY_PACKAGES
+from occ.compiler.native_entry.build import compile_entry
 from occ.compiler.objects.elf import link
 from occ.runtime.manifest import Manifest
+
+PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # what kernels are made by lies in these
 
 
 @cache
@@ -53,31 +61,61 @@ def tasks_of(f: TeFunc) -> Dim:
     return plan_loops(stage, f.shapes, vector_bits()).tasks(stage)
 
 
-def emit_module(functions: Iterable[TeFunc], manifest: Manifest | None = None) -> ir.Module:
-    """LLVM IR of kernels, and of the native entry of a model, before optimisation."""
+def emit_module(functions: Iterable[TeFunc]) -> ir.Module:
+    """LLVM IR of kernels, before optimisation."""
     module = ir.Module("occ")
     module.triple = llvm.get_process_triple()
     for f in functions:
         KernelEmitter(f, module, vector_bits()).emit()
-    if manifest is not None:
-        emit_entry(module, manifest, ranged=True)
     return module
 
 
-def optimised(module: ir.Module) -> Any:
-    """The module through LLVM's pipeline; vectors are explicit already, so its own vectorisers stay off."""
-    parsed = llvm.parse_assembly(str(module))
+def _compile(f: TeFunc) -> bytes:
+    """A kernel through LLVM's pipeline; vectors are explicit already, so its own vectorisers stay off."""
+    parsed = llvm.parse_assembly(str(emit_module([f])))
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_unrolling = True
     builder = llvm.create_pass_builder(_machine(), options)
     builder.getModulePassManager().run(parsed, builder)
-    return parsed
+    return _machine().emit_object(parsed)
 
 
-def build(functions: Iterable[TeFunc], manifest: Manifest | None = None) -> tuple[bytes, bytes]:
-    """The object file of some kernels and of the native entry, and the shared library that it links to.
+@cache
+def _identity() -> str:
+    """What kernels become objects by: the sources that emit them, LLVM, and the machine."""
+    features = llvm.get_host_cpu_features().flatten()
+    return digest([source_digest(*PACKAGES), version_of("llvmlite"), machine_name(), features])
+
+
+def kernel_key(f: TeFunc) -> str:
+    """The key of the object of a kernel in the build cache."""
+    return digest(["llvm kernel", _identity(), te_text(f.without_notes())])
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build makes.
+
+    Attributes:
+        code: the shared library.
+        objects: the kernels and the native entry before linking, by file name.
+        compiled: kernels that were compiled, where others came from the cache.
+    """
+
+    code: bytes
+    objects: dict[str, bytes]
+    compiled: int
+
+
+def build(functions: Sequence[TeFunc], m: Manifest, store: Cache) -> Built:
+    """Build the kernels of a model and its native entry.
+
+    Args:
+        functions: te functions; their names are the symbols.
+        m: the manifest.
+        store: the build cache. One that is not enabled, or that cannot be written, keeps nothing.
 
     Raises:
         CompileError: OCC0403 this machine is not x86-64 Linux.
@@ -89,5 +127,17 @@ def build(functions: Iterable[TeFunc], manifest: Manifest | None = None) -> tupl
             f"`cpu-jit` makes code for x86-64 Linux only, this machine is {triple}",
             help="build with `-t cpu`",
         )
-    made = _machine().emit_object(optimised(emit_module(functions, manifest)))
-    return made, link(made)
+    objects: dict[str, bytes] = {}
+    compiled = 0
+    for f in functions:
+        key = kernel_key(f) if store.enabled else ""
+        known = store.get("kernel", key, ".o") if store.enabled else None
+        if known is None:
+            known = _compile(f)
+            compiled += 1
+            if store.enabled:
+                with suppress(OSError):
+                    store.put("kernel", key, known, ".o")
+        objects[f"{f.name}.o"] = known
+    objects["entry.o"] = compile_entry(m, triple, ranged=True)[1]
+    return Built(link(*objects.values()), objects, compiled)

@@ -12,14 +12,15 @@ from occ.runtime.artifact import Artifact
 from occ.runtime.members import LIBRARY
 
 
-def _generate(_: Build, m: Module) -> Generated:
+def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.codegen_llvm import build as llvm
 
+    functions = list(m.te.values())
     weights = [w.data for w in stored_weights(m)]
     made = manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of)
-    compiled, code = llvm.build(m.te.values(), made)
-    native = NativeCode({"kernels.o": compiled}, header(m.te.values(), ranged=True))
-    return Generated(Artifact(made, weights, code), native)
+    built = llvm.build(functions, made, c.cache)
+    native = NativeCode(built.objects, header(functions, ranged=True))
+    return Generated(Artifact(made, weights, built.code), native, built.compiled)
 
 
 def _module_text(_: Build, m: Module, _format: str) -> str:

@@ -1,4 +1,4 @@
-"""Links one x86-64 object file into a shared library, without a linker.
+"""Links x86-64 object files into a shared library, without a linker.
 
 Takes what LLVM emits for position-independent code without exceptions: text, read-only data, PC-relative relocations,
 and calls of C library functions, which go through a table that the loader fills. Format: System V ABI, AMD64 supplement.
@@ -7,13 +7,15 @@ and calls of C library functions, which go through a table that the loader fills
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PAGE, _X86_64 = 4096, 62
 _SHF_ALLOC, _SHF_EXEC, _SHF_WRITE = 2, 4, 1
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS = 1, 2, 4, 8
-_R_64, _R_PC32, _R_PLT32, _R_GOTPCREL, _R_GLOB_DAT, _R_RELATIVE = 1, 2, 4, 9, 6, 8
+_R_PC32, _R_PLT32, _R_GOTPCREL, _R_GLOB_DAT = 2, 4, 9, 6
 _R_GOTPCRELX, _R_REX_GOTPCRELX, _R_PC64 = 41, 42, 24
+_R_GOT = (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX)  # by way of the table of imported addresses
 
 
 class LinkError(ValueError):
@@ -71,31 +73,64 @@ def _symbols(sections: list[_Section]) -> list[_Symbol]:
     return made
 
 
-def link(obj: bytes, needed: tuple[str, ...] = ("libm.so.6", "libc.so.6")) -> bytes:
-    """The shared library of an object file.
+class _Object:
+    """An object file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.sections = _sections(data)
+        if struct.unpack_from("<H", data, 18)[0] != _X86_64:
+            raise LinkError("not an x86-64 object")
+        self.symbols = _symbols(self.sections)
+        self.kept = [
+            s for s in self.sections
+            if s.flags & _SHF_ALLOC and s.name != ".eh_frame" and s.kind in (_SHT_PROGBITS, _SHT_NOBITS)
+        ]  # fmt: skip
+        self.relocations = {
+            r.info: r.data for r in self.sections if r.kind == _SHT_RELA and self.sections[r.info] in self.kept
+        }
+
+    @property
+    def exports(self) -> dict[str, _Symbol]:
+        return {s.name: s for s in self.symbols if _is_exported(s)}
+
+    @property
+    def undefined(self) -> set[str]:
+        """Names that are used here and defined elsewhere."""
+        used = {
+            struct.unpack_from("<QQq", data, at)[1] >> 32
+            for data in self.relocations.values() for at in range(0, len(data), 24)
+        }  # fmt: skip
+        return {self.symbols[k].name for k in used if self.symbols[k].section == 0 and self.symbols[k].name}
+
+    def address(self, s: _Symbol) -> int:
+        """Where a symbol of this object lies, when all sections have their places."""
+        return self.sections[s.section].address + s.value
+
+
+def link(*files: bytes, needed: tuple[str, ...] = ("libm.so.6", "libc.so.6")) -> bytes:
+    """The shared library of object files.
 
     Args:
-        obj: an ELF relocatable file.
+        files: ELF relocatable files; what one defines for others, others find.
         needed: libraries in which undefined functions are looked up at load time.
 
     Raises:
-        LinkError: the object needs a real linker.
+        LinkError: the objects need a real linker.
     """
-    sections = _sections(obj)
-    if struct.unpack_from("<H", obj, 18)[0] != _X86_64:
-        raise LinkError("not an x86-64 object")
-    symbols = _symbols(sections)
-    kept = [
-        s for s in sections if s.flags & _SHF_ALLOC and s.name != ".eh_frame" and s.kind in (_SHT_PROGBITS, _SHT_NOBITS)
-    ]
-    relocations = {r.info: r.data for r in sections if r.kind == _SHT_RELA and sections[r.info] in kept}
-    imports = _imports(symbols, relocations)
-    exports = list(filter(_is_exported, symbols))
+    objects = [_Object(data) for data in files]
+    exports: dict[str, tuple[_Object, _Symbol]] = {}
+    for o in objects:
+        for name, symbol in o.exports.items():
+            if name in exports:
+                raise LinkError(f"two objects define {name}")
+            exports[name] = o, symbol
+    imports = sorted({name for o in objects for name in o.undefined} - set(exports))
     image = _Image(imports, exports, needed)
-    for s in sorted(kept, key=lambda s: not s.flags & _SHF_EXEC):
+    for s in sorted((s for o in objects for s in o.kept), key=lambda s: not s.flags & _SHF_EXEC):
         s.address = image.place(s)
-    image.relocate(sections, symbols, relocations)
-    return image.finish(sections)
+    for o in objects:
+        image.relocate(o)
+    return image.finish()
 
 
 def _is_exported(s: _Symbol) -> bool:
@@ -112,19 +147,14 @@ def exported(obj: bytes) -> list[str]:
     return [s.name for s in _symbols(_sections(obj)) if _is_exported(s)]
 
 
-def _imports(symbols: list[_Symbol], relocations: dict[int, bytes]) -> list[str]:
-    used = {
-        struct.unpack_from("<QQq", data, at)[1] >> 32 for data in relocations.values() for at in range(0, len(data), 24)
-    }
-    return sorted({symbols[k].name for k in used if symbols[k].section == 0 and symbols[k].name})
-
-
 class _Image:
     """The library under construction: dynamic tables, stubs and code in one readable and executable segment, then a
     writable one with the dynamic section and the table of imported addresses.
     """
 
-    def __init__(self, imports: list[str], exports: list[_Symbol], needed: tuple[str, ...]) -> None:
+    def __init__(
+        self, imports: list[str], exports: Mapping[str, tuple[_Object, _Symbol]], needed: tuple[str, ...]
+    ) -> None:
         self.imports, self.exports, self.needed = imports, exports, needed
         self.strings = b"\0"
         self.tables_at = 64 + 56 * 4
@@ -133,7 +163,7 @@ class _Image:
         self.hash_at = self.dynsym_at + 24 * count
         self.rela_at = _align(self.hash_at + 4 * (2 + 1 + count), 8)
         self.strings_at = self.rela_at + 24 * len(imports)
-        self.names = {n: self._string(n) for n in [*imports, *(e.name for e in exports), *needed]}
+        self.names = {n: self._string(n) for n in [*imports, *exports, *needed]}
         self.stubs_at = _align(self.strings_at + len(self.strings), 16)
         self.end = self.stubs_at + 16 * len(imports)
         self.code = bytearray()
@@ -160,34 +190,34 @@ class _Image:
 
     @property
     def table_at(self) -> int:
-        """Address of the table of imported functions, behind the dynamic section."""
+        """Address of the table of imported functions, after the dynamic section."""
         return self.dynamic_at + 16 * (len(self.needed) + 9)
 
-    def relocate(self, sections: list[_Section], symbols: list[_Symbol], relocations: dict[int, bytes]) -> None:
-        slots = {name: self.table_at + 8 * k for k, name in enumerate(self.imports)}
-        stubs = {name: self.stubs_at + 16 * k for k, name in enumerate(self.imports)}
-        for section, data in relocations.items():
+    def relocate(self, o: _Object) -> None:
+        """Write the addresses that the sections of an object leave open; all have their places."""
+        for section, data in o.relocations.items():
             for at in range(0, len(data), 24):
                 offset, info, addend = struct.unpack_from("<QQq", data, at)
-                symbol, kind = symbols[info >> 32], info & 0xFFFFFFFF
-                place = sections[section].address + offset
+                symbol, kind = o.symbols[info >> 32], info & 0xFFFFFFFF
+                place = o.sections[section].address + offset
                 here = place - self.code_at
-                if symbol.section == 0:
-                    target = (
-                        slots[symbol.name]
-                        if kind in (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX)
-                        else stubs[symbol.name]
-                    )
-                else:
-                    target = sections[symbol.section].address + symbol.value
-                    if kind in (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX):
-                        self._relax(here, symbol.name)
-                if kind in (_R_PC32, _R_PLT32, _R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX):
+                target = self._target(o, symbol, kind, here)
+                if kind in (_R_PC32, _R_PLT32, *_R_GOT):
                     struct.pack_into("<i", self.code, here, target + addend - place)
                 elif kind == _R_PC64:
                     struct.pack_into("<q", self.code, here, target + addend - place)
                 else:
                     raise LinkError(f"relocation type {kind}")
+
+    def _target(self, o: _Object, symbol: _Symbol, kind: int, here: int) -> int:
+        """The address that code at `here` has to reach."""
+        if symbol.section == 0 and symbol.name in self.imports:
+            k = self.imports.index(symbol.name)
+            return self.table_at + 8 * k if kind in _R_GOT else self.stubs_at + 16 * k
+        if kind in _R_GOT:
+            self._relax(here, symbol.name)
+        owner, found = self.exports[symbol.name] if symbol.section == 0 else (o, symbol)
+        return owner.address(found)
 
     def _relax(self, here: int, name: str) -> None:
         """Take an address that is known here instead of reading it from the table (supplement, section B.2)."""
@@ -195,10 +225,10 @@ class _Image:
             raise LinkError(f"table entry for the local symbol {name}")
         self.code[here - 2] = 0x8D  # lea
 
-    def finish(self, sections: list[_Section]) -> bytes:
+    def finish(self) -> bytes:
         dynsym = bytes(24) + b"".join(struct.pack("<IBBHQQ", self.names[n], 0x12, 0, 0, 0, 0) for n in self.imports)
-        for e in self.exports:
-            dynsym += struct.pack("<IBBHQQ", self.names[e.name], 0x12, 0, 1, sections[e.section].address + e.value, 0)
+        for name, (o, symbol) in self.exports.items():
+            dynsym += struct.pack("<IBBHQQ", self.names[name], 0x12, 0, 1, o.address(symbol), 0)
         count = len(dynsym) // 24
         head, chain = 0, [0] * count
         for k in range(count - 1, 0, -1):  # one bucket: libraries have few symbols

@@ -7,19 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from building import mlp
+from building import mlp, model_of
 
 import occ
 from occ.compiler.cache.cache import cache_dir
 
-pytestmark = pytest.mark.toolchain
-
 X = np.full((3, 8), 0.5, np.float32)
 
 
-@pytest.mark.parametrize(
+DAMAGE = pytest.mark.parametrize(
     "damage", [lambda data: data[: len(data) // 2], lambda data: b"\0" * len(data)], ids=["cut", "zeros"]
 )
+
+
+@pytest.mark.toolchain
+@DAMAGE
 def test_damaged_entries_are_made_again(damage, tmp_path: Path, monkeypatch):
     occ.build(mlp(), "cpu")  # so that the programs are there, which take long
     shutil.copytree(cache_dir() / "tool", tmp_path / "tool", ignore=shutil.ignore_patterns("*.libocc*"))
@@ -35,3 +37,32 @@ def test_damaged_entries_are_made_again(damage, tmp_path: Path, monkeypatch):
     np.testing.assert_allclose(occ.load(tmp_path / "m.occ")(X)[0], occ.compile(mlp(), "interp")(X)[0], rtol=1e-5)
     for kind in ("kernel", "library"):
         assert all(p.read_bytes() == data for p, data in seen.items() if p.parts[-3] == kind)
+
+
+@DAMAGE
+def test_damaged_kernels_of_cpu_jit_are_made_again(damage, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
+    want = occ.build(mlp(), "cpu-jit")
+    seen = {p: p.read_bytes() for p in (tmp_path / "kernel").rglob("*.o")}
+    assert len(seen) == len({step.name for step in want.manifest.plan.steps if step.kind == "kernel"})
+    for path, data in seen.items():
+        path.write_bytes(damage(data))
+    assert occ.build(mlp(), "cpu-jit").code == want.code
+    assert {p: p.read_bytes() for p in seen} == seen
+
+
+def test_cpu_jit_builds_where_the_cache_cannot_be_written(tmp_path: Path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    np.testing.assert_allclose(occ.compile(mlp(), "cpu-jit")(X)[0], occ.compile(mlp(), "interp")(X)[0], rtol=1e-5)
+
+
+def test_what_is_compiled_during_a_run_is_not_kept(tmp_path: Path, monkeypatch):
+    """A server would fill the disk with it."""
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
+    graph = "g (float[n] x, int64[2] shape) => (float[a, b] y) { z = Reshape(x, shape)  y = Exp(z) }"
+    session = occ.compile(model_of(graph), "cpu-jit")
+    before = list(tmp_path.rglob("*.o"))
+    (y,) = session(np.zeros(6, np.float32), np.array([2, 3]))
+    assert y.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert list(tmp_path.rglob("*.o")) == before

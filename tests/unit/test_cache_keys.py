@@ -10,12 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from building import mlp
 
 from occ.compiler.cache import sources
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide import build as halide
 from occ.compiler.codegen_halide import kernels, programs
 from occ.compiler.codegen_halide.toolchain import Toolchain
+from occ.compiler.codegen_llvm import build as llvm
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.native_entry import build as entry
 from occ.compiler.tools.tune import Tuner
@@ -23,13 +27,16 @@ from occ.runtime.manifest import Manifest, Plan
 
 EMPTY = Manifest("m", "cpu", "", [], [], [], [], [], Plan([], [], [], [], []))
 TOOLS = Toolchain("/usr/bin/c++", "c++ 1", Path("/halide"), "21")
+APART = {"occ.compiler", "occ.compiler.diagnostics", "occ.compiler.codes"}  # say what is wrong, and make nothing
 BODY = TeFunc("mine", (), (), (), (), halide="y() = 1;")
+FIRST, SECOND = list(Compilation(mlp(), Settings("cpu-jit")).advance("lowered").te.values())[:2]
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     yield
     sources.source_digest.cache_clear()
+    llvm._identity.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +81,41 @@ def test_all_that_the_entry_imports_is_in_its_key():
         "print(*(m for m in sys.modules if m.startswith('occ.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    apart = {"occ.compiler", "occ.compiler.diagnostics", "occ.compiler.codes"}  # say what is wrong, and make nothing
-    loaded = [m for m in done.stdout.split() if m not in apart and not m.startswith("occ.compiler.cache")]
+    loaded = [m for m in done.stdout.split() if m not in APART and not m.startswith("occ.compiler.cache")]
     assert len(loaded) > 20
     assert [m for m in loaded if not m.startswith(entry.PACKAGES)] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "file"),
+    [
+        ("occ.compiler.codegen_llvm", "emit.py"),
+        ("occ.compiler.ir", "te/approx.py"),
+        ("occ.runtime", "native/library.py"),
+    ],
+)
+def test_a_kernel_of_llvm_depends_on_what_emits_it(package, file, monkeypatch, tmp_path):
+    before = llvm.kernel_key(FIRST)
+    changed(monkeypatch, tmp_path, package, file)
+    llvm._identity.cache_clear()
+    assert llvm.kernel_key(FIRST) != before
+
+
+def test_a_kernel_of_llvm_depends_on_its_text_its_symbol_and_the_machine(monkeypatch):
+    keys = [llvm.kernel_key(f) for f in (FIRST, FIRST.with_name("other"), SECOND)]
+    noted = replace(FIRST, stages=tuple(replace(s, note="node 7") for s in FIRST.stages))
+    assert llvm.kernel_key(noted) == keys[0]
+    monkeypatch.setattr(llvm, "machine_name", lambda: "another")
+    llvm._identity.cache_clear()
+    keys.append(llvm.kernel_key(FIRST))
+    assert len(set(keys)) == len(keys)
+
+
+def test_all_that_kernels_of_llvm_import_is_in_their_key():
+    code = "import sys, occ.compiler.codegen_llvm.build; print(*(m for m in sys.modules if m.startswith('occ.')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [m for m in done.stdout.split() if m not in APART and not m.startswith("occ.compiler.cache")]
+    assert [m for m in loaded if not m.startswith((*llvm.PACKAGES, "occ.compiler.objects"))] == []
 
 
 def test_every_source_of_the_package_is_listed():

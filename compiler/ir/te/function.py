@@ -156,6 +156,10 @@ class TeFunc:
     def with_name(self, name: str) -> TeFunc:
         return replace(self, name=name)
 
+    def without_notes(self) -> TeFunc:
+        """What is computed, and not for which nodes."""
+        return replace(self, stages=tuple(replace(s, note="") for s in self.stages))
+
 
 def position(axes: Sequence[Axis]) -> tuple[Expr, ...]:
     """The current position on axes as simplified indices: 0 where the extent is 1."""

@@ -185,8 +185,7 @@ class _Lowering:
         self._replace(op, [known[name] for name in made.results])
 
     def _name(self, stem: str, f: TeFunc) -> str:
-        bare = replace(f, name="f", stages=tuple(replace(s, note="") for s in f.stages))
-        text = te_text(bare)
+        text = te_text(f.with_name("f").without_notes())
         if text not in self.names:
             digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
             self.names[text] = f"{stem}_{digest}"
