@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,5 +52,28 @@ def occ_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
+# What takes long comes first, so that no process of a parallel run is left with it while the others have nothing to do.
+LONG = (
+    "tests/docs/test_guides.py",
+    "tests/models/",
+    "tests/acl/test_whole_path.py",
+    "tests/numeric/test_elementwise.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write the expected texts again")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was skipped, and why: a line for each reason."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(" ".join(r.longrepr[2].removeprefix("Skipped: ").split()) for r in reports)
+    if reasons:
+        terminalreporter.write_sep("-", f"{len(reports)} skipped")
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        terminalreporter.write_line(f"{count:4}  {reason}")
