@@ -78,9 +78,39 @@ def test_difference_is_a_share_of_the_largest_value() -> None:
     assert difference(a.astype(np.float64), a) == np.inf
 
 
-def test_ratio_is_of_neighbouring_blocks() -> None:
-    import time
+class Clock:
+    """The time of a machine that is 25, 1 and 5 times as slow as at first, a round each; each block begins with a pause."""
 
-    made = measure({"a": lambda: time.sleep(0.002), "b": lambda: time.sleep(0.006)}, rounds=2)
-    assert 1.5 < made["b"].ratio < 4.5
-    assert made["a"].ratio == 1
+    def __init__(self) -> None:
+        self.now, self.pauses = 0.0, 0
+
+    @property
+    def round(self) -> int:
+        return max(self.pauses - 1, 0) // 2
+
+    def run(self, *seconds: float) -> None:
+        """Something that takes so long in the rounds."""
+        self.now += seconds[self.round] * (25, 1, 5)[self.round]
+
+    def sleep(self, _: float) -> None:
+        self.pauses += 1
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.now / 2
+
+
+def test_ratio_is_of_neighbouring_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("occ.benchmark.time", clock)
+    a, b = lambda: clock.run(0.002, 0.002, 0.002), lambda: clock.run(0.004, 0.006, 0.020)
+    made = measure({"a": a, "b": b}, rounds=3)
+    assert made["a"].ratio == made["a"].cpu_ratio == 1
+    assert made["b"].ratio == pytest.approx(
+        3
+    )  # the median of 2, 3 and 10, while the medians of times are 10 and 100 ms
+    assert made["b"].cpu_ratio == pytest.approx(3)
+    assert (made["a"].ms, made["b"].ms) == pytest.approx((10, 100))
+    assert made["b"].cpu_ms == pytest.approx(50)
