@@ -19,10 +19,10 @@ demo: $(STAMP)  ## read a picture of some text with a real model, beside onnxrun
 	$(BIN)/python docs/demo.py
 
 test: $(STAMP)  ## the tests that take seconds or a few minutes
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(STAMP)  ## all tests, the slow ones too
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP) typeroot  ## ruff, formatting, and the import contracts
 	$(BIN)/ruff check

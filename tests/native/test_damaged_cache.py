@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from building import mlp, model_of
 
 import occ
-from occ.compiler.cache.cache import cache_dir
 
 X = np.full((3, 8), 0.5, np.float32)
 
@@ -22,10 +20,8 @@ DAMAGE = pytest.mark.parametrize(
 
 @pytest.mark.toolchain
 @DAMAGE
-def test_damaged_entries_are_made_again(damage, tmp_path: Path, monkeypatch):
-    occ.build(mlp(), "cpu")  # so that the programs are there, which take long
-    shutil.copytree(cache_dir() / "tool", tmp_path / "tool", ignore=shutil.ignore_patterns("*.libocc*"))
-    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
+def test_damaged_entries_are_made_again(damage, tmp_path: Path, tools_only):
+    tmp_path = tools_only("cache")
     want = occ.build(mlp(), "cpu")
     seen = {p: p.read_bytes() for kind in ("kernel", "library") for p in (tmp_path / kind).rglob("*.*o")}
     seen |= {p: p.read_bytes() for p in (tmp_path / "tool").rglob("*.o")}
