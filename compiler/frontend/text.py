@@ -18,6 +18,7 @@ import numpy as np
 from occ.compiler.diagnostics import error
 from occ.compiler.frontend.te_text import literal as te_literal
 from occ.compiler.frontend.te_text import te_func
+from occ.compiler.frontend.weight_text import WeightsFile, WeightText, array_of, data_of, shaped
 from occ.compiler.ir import dim as dims
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dim import Dim
@@ -44,6 +45,7 @@ class _OpText(NamedTuple):
     types: list[Type | None]
     regions: list[_RegionText]
     loc: Location
+    line: int
 
 
 class _RegionText(NamedTuple):
@@ -55,13 +57,6 @@ class _FuncText(NamedTuple):
     name: str
     region: _RegionText
     result_names: list[str]
-
-
-class _WeightText(NamedTuple):
-    name: str
-    type: TensorType
-    ref: tuple[int, int] | None
-    values: list[Any] | bytes
 
 
 _SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le"}
@@ -153,7 +148,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
         return dt.BY_NAME[name]
 
     def tensor_value(self, type_: TensorType, *items: Any) -> np.ndarray:
-        return _array(type_, _present([*items]))
+        return array_of(type_, _present([*items]))
 
     def attrs(self, *pairs: tuple[str, Any]) -> dict[str, Any]:
         return dict(_present([*pairs]))
@@ -175,7 +170,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     names = staticmethod(lambda *items: [str(i) for i in items])
 
     def close(self, operands: Any) -> _OpText:
-        return _OpText([], "yield", operands or [], {}, [], [], Location())
+        return _OpText([], "yield", operands or [], {}, [], [], Location(), 0)
 
     def block(self, *ops: _OpText) -> list[_OpText]:
         return [*ops]
@@ -183,17 +178,26 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def region(self, params: Any, ops: Any) -> _RegionText:
         return _RegionText(params or [], ops)
 
-    def op(self, results: Any, name: str, operands: Any, attrs: Any, types: Any, *rest: Any) -> _OpText:
+    def op(self, results: Any, name: lark.Token, operands: Any, attrs: Any, types: Any, *rest: Any) -> _OpText:
         *regions, loc = rest
-        return _OpText(results or [], str(name), operands or [], attrs or {}, types or [], regions, loc or Location())
+        return _OpText(
+            results or [],
+            str(name),
+            operands or [],
+            attrs or {},
+            types or [],
+            regions,
+            loc or Location(),
+            name.line or 0,
+        )
 
     labels = staticmethod(lambda *names: [_string(str(n)) for n in names])
 
     def func(self, name: str, params: Any, _types: Any, labels: Any, ops: Any) -> _FuncText:
         return _FuncText(_name(name), _RegionText(params or [], ops), labels or [])
 
-    def weight(self, name: str, type_: TensorType, data: Any) -> _WeightText:
-        return _WeightText(_name(name), type_, *data)
+    def weight(self, name: str, type_: TensorType, data: Any) -> WeightText:
+        return WeightText(_name(name), type_, *data)
 
     def ref(self, offset: str, size: str) -> tuple[tuple[int, int], list[Any]]:
         return (int(offset), int(size)), []
@@ -274,11 +278,6 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
         return _name(name), attrs, [*items]
 
 
-def _array(type_: TensorType, values: list[Any]) -> np.ndarray:
-    data = np.array(values, dtype=object).astype(type_.dtype.numpy) if values else np.empty(0, type_.dtype.numpy)
-    return data.reshape(_extents(type_))
-
-
 @cache
 def _parser() -> lark.Lark:
     text = files("occ.compiler.ir").joinpath("grammar.lark").read_text("utf-8")
@@ -311,9 +310,9 @@ def parse(
         raise error("OCC0601", f"{e.orig_exc}", where=where) from None
     m = Module(name, attrs.get("stage", "imported"), target=attrs.get("target", ""), registry=registry or Registry())
     try:
-        file = _WeightsFile(attrs.get("weights", ""), path)
+        file = WeightsFile(attrs.get("weights", ""), path)
         given = iter(weights or ())
-        _fill(m, items, file.read if weights is None else lambda w: _shaped(next(given), w.type))
+        _fill(m, items, file.read if weights is None else lambda w: shaped(next(given), w.type))
         if (unknown := next((op.name for op in m.walk() if op.name not in m.registry), None)) is not None:
             raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
     except KeyError as e:
@@ -321,48 +320,15 @@ def parse(
     return m
 
 
-class _WeightsFile:
-    """The mapped weights file of a text."""
-
-    def __init__(self, name: str, text_path: Path | None) -> None:
-        self.path = (text_path.parent if text_path else Path()) / name if name else None
-        self._map: np.ndarray | None = None
-
-    def read(self, w: _WeightText) -> np.ndarray:
-        assert w.ref is not None
-        offset, size = w.ref
-        if self._map is None:
-            if self.path is None or not self.path.is_file():
-                raise error("OCC0604", f"the weights file `{self.path or ''}` is missing", help="dump the stage again")
-            self._map = np.memmap(self.path, np.uint8, "r")
-        if offset + size > self._map.size:
-            raise error("OCC0604", f"`{self.path}` ends before weight `{w.name}`", help="dump the stage again")
-        return _shaped(self._map[offset : offset + size], w.type)
-
-
-def _data(type_: TensorType, values: list[Any] | bytes) -> np.ndarray:
-    return _shaped(np.frombuffer(values, np.uint8), type_) if isinstance(values, bytes) else _array(type_, values)
-
-
-def _extents(type_: TensorType) -> tuple[int, ...]:
-    """Physical extents of a weight, which are constants."""
-    return type_.with_shape(type_.static).layout.physical_shape(type_.static)  # pyright: ignore[reportReturnType]
-
-
-def _shaped(data: np.ndarray, type_: TensorType) -> np.ndarray:
-    """Bytes as the array of a weight."""
-    return data.reshape(-1).view(np.uint8).view(type_.dtype.numpy).reshape(_extents(type_))
-
-
-def _fill(m: Module, items: list[Any], read: Callable[[_WeightText], np.ndarray]) -> None:
+def _fill(m: Module, items: list[Any], read: Callable[[WeightText], np.ndarray]) -> None:
     for item in sorted(items, key=lambda item: isinstance(item, _FuncText)):  # they read weights, which may follow them
         match item:
             case SymbolInfo():
                 m.symbols[item.symbol.name] = item
             case Constraint():
                 m.constraints.append(item)
-            case _WeightText():
-                data = read(item) if item.ref else _data(item.type, item.values)
+            case WeightText():
+                data = read(item) if item.ref else data_of(item.type, item.values)
                 m.weights[item.name] = Weight(item.name, data, item.type)
             case _FuncText():
                 m.funcs[item.name] = Func(item.name, _region(item.region, {}, m), item.result_names)
@@ -391,7 +357,11 @@ def _region(text: _RegionText, outer: dict[str, Value], m: Module) -> Region:
         if len(types) != len(t.results):
             raise KeyError(f"`{t.name}` has {len(t.results)} results and {len(types)} types")
         operator = m.registry.get(t.name, t.name)
-        attrs = t.attrs if isinstance(operator, str) else operator.rounded(t.attrs)
+        attrs = t.attrs
+        if not isinstance(operator, str):
+            for problem in operator.own_attributes.problems(attrs) if operator.own_attributes is not None else ():
+                raise KeyError(f"line {t.line}: `{t.name}` {problem}")
+            attrs = operator.rounded(attrs)
         op = Op(operator, operands, attrs, types, result_names=t.results, regions=inner, loc=t.loc)
         region.insert(op)
         scope.update({v.name: v for v in op.results})

@@ -53,6 +53,8 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
                     yield f"{op_text(op)} reads the weight @{value.name}, which is not in the module"
             elif value not in visible:
                 yield f"{op_text(op)} reads %{value.name}, which is not defined before it"
+        if op.spec.own_attributes is not None:
+            yield from (f"{op_text(op)} {text}" for text in op.spec.own_attributes.problems(op.attrs))
         for inner in op.regions:
             yield from _region(inner, visible, m, types=types and op.name not in ("deferred", "host"))
         if types and op.name != "yield":

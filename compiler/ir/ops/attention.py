@@ -81,7 +81,7 @@ def grouped_matmul(b: GraphBuilder, x: Value, y: Value, *, name: str) -> Value:
     return reshape(b, b.MatMul(left, y), (n, hx, length, m))
 
 
-@op("attention_mask")
+@op("attention_mask", own_attributes="causal=int left=int right=int")
 class AttentionMask:
     """Scores with everything that forbids a key: mask, causality, window, valid length. `offset` is the key before query 0.
 
@@ -127,7 +127,7 @@ def _masked(value: Expr, allowed: Expr, mask: Tensor, i: Sequence[Expr], low: Ex
     return where(equal(bias, low), low, value + bias), allowed
 
 
-@op("attention_softmax")
+@op("attention_softmax", own_attributes="")
 class AttentionSoftmax:
     """Softmax along the last axis; a row that is all -inf, which attends to nothing, gives zeros."""
 
@@ -211,7 +211,7 @@ class FlexAttention:
     """Scores, softmax and output, with sub-graphs between them; import takes it apart into those."""
 
 
-@op("flex_scores")
+@op("flex_scores", own_attributes="scale=float? softmax_precision=dtype?")
 class FlexScores:
     """The scores of FlexAttention in the precision of its softmax."""
 
@@ -225,7 +225,7 @@ class FlexScores:
         return b.Cast(scores_of(b, q, k, scale, name="FlexAttention"), to=precision)
 
 
-@op("flex_output")
+@op("flex_output", own_attributes="")
 class FlexOutput:
     """What FlexAttention makes of its probabilities."""
 

@@ -16,7 +16,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 
-@op("linear_attention_step")
+@op("linear_attention_step", own_attributes="scale=float")
 class LinearAttentionStep:
     """One step of LinearAttention in f32: the state decays, takes the outer product of key and value, and is read."""
 

@@ -23,6 +23,7 @@ from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.layout import Layout
+from occ.compiler.ir.ops.attributes import Attributes
 from occ.compiler.ir.ops.ranks import Rank
 from occ.compiler.ir.ops.samples import Sample
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
@@ -113,6 +114,7 @@ class OpSpec:
         sample: shapes of random operands that fit, see `samples`; None where any that broadcast do.
         limits: what it needs, for the reference.
         operands, signature: operands of operators that `onnx.defs` does not know.
+        own_attributes: the attributes of the compiler's own operators, as `attributes.py` reads them; the verifier checks them.
         tags: `contraction`: sums of products, worth a kernel of their own; `view`: the elements of the first operand in
             row-major order, under another shape; `shape`: the operands are looked at for their shapes alone; `declared`:
             whoever makes the op states its result types; `control`: it runs functions of the module.
@@ -147,6 +149,7 @@ class OpSpec:
         self.registry: Mapping[str, OpSpec] | None = None  # of the compilation that has added the operator
         self.accesses: dict[Hashable, Access] = {}  # what `access` has found
         self._operand_names: tuple[str, ...] = fields.get("operands", ())
+        self.own_attributes = Attributes.of(fields["own_attributes"]) if "own_attributes" in fields else None
         for key in _PLAIN & fields.keys():
             setattr(self, key, fields[key])
 
@@ -224,7 +227,7 @@ class OpSpec:
 
 
 _PLAIN = frozenset(OpSpec.__annotations__)
-FIELDS = _PLAIN | {"static", "tags", "operands", "__doc__"}
+FIELDS = _PLAIN | {"static", "tags", "operands", "own_attributes", "__doc__"}
 
 
 def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:

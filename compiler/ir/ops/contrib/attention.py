@@ -34,7 +34,7 @@ from occ.compiler.ir.value import Value
 MASKED = -10000.0  # what onnxruntime adds to the score of a masked key, where the node does not say
 
 
-@op("key_mask")
+@op("key_mask", own_attributes="value=float")
 class KeyMask:
     """What is added to the scores of masked keys, `[N or 1, 1, Q or 1, K]`.
 
@@ -201,7 +201,7 @@ def _unpacked(b: GraphBuilder, x: Value, n: int) -> list[Value]:
     return [reshape(b, part, (batch, length, heads * size)) for part in _split(b, x, (1,) * n, 3)]
 
 
-@op("positions")
+@op("positions", own_attributes="")
 class Positions:
     """`[N, L]` from the position of the first: `start[n] + l`; the start is one number or one of each row."""
 
@@ -239,7 +239,7 @@ class RotaryEmbedding:
         )  # fmt: skip
 
 
-@op("past_lengths")
+@op("past_lengths", own_attributes="")
 class PastLengths:
     """How many keys of the cache of each row count: `max(seqlens_k + 1 - L, 0)`, none in the first run."""
 
@@ -256,7 +256,7 @@ class PastLengths:
         return t.map(seqlens.shape[:1], element, name="past_lengths")
 
 
-@op("cache_append")
+@op("cache_append", own_attributes="")
 class CacheAppend:
     """`[N, H, T, D]`: of each row the first `lengths[n]` keys of the cache, then the new ones, then zeros."""
 

@@ -15,7 +15,7 @@ from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 PLAIN, ZERO_NAN, ZERO_EMPTY = "plain", "zero-nan", "zero-empty"  # what rows without a finite score give, see Attend
 
 
-@op("repeat_heads")
+@op("repeat_heads", own_attributes="group=int")
 class RepeatHeads:
     """`[N, G, T, D]` as `[N, G*group, T, D]`: each head of keys or values for `group` heads of queries."""
 
@@ -24,7 +24,7 @@ class RepeatHeads:
         return t.map((n, heads * a.group, *rest), lambda i, h, *at: x[(i, h // a.group, *at)], role=HEADS)
 
 
-@op("attend_scores", tags=("contraction",))
+@op("attend_scores", tags=("contraction",), own_attributes="scale=float")
 class AttendScores:
     """`scale * q @ k` for `q : f32[.., S, D]` and `k : f32[.., D, K]` with equal axes before those."""
 
@@ -41,7 +41,7 @@ class AttendScores:
         return t.sum([*q.shape[:-1], k.shape[-1]], [q.shape[-1]], product, role=ATTENTION["scores"])
 
 
-@op("attend", tags=("contraction",), writes="last")
+@op("attend", tags=("contraction",), writes="last", own_attributes="rows=text")
 class Attend:
     """`Softmax(scores) @ v` along the last axis, for `scores : f32[.., S, K]` and `v : f32[.., K, D]`.
 

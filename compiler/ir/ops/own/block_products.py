@@ -35,7 +35,7 @@ def _blocks(t: Builder, x: Tensor, size: int) -> Tensor:
     return t.map((*rows, ceildiv(k, size), size), element, name="blocks")
 
 
-@op("block_steps")
+@op("block_steps", own_attributes="size=int digits=int")
 class BlockSteps:
     """What a code of each block of `size` elements stands for, f32 `[.., K]` --> `[.., blocks]`: `FULL` is the largest element.
 
@@ -56,7 +56,7 @@ class BlockSteps:
         return t.map(top.shape, lambda *i: maximum(Bitcast(top[i], F32), _LEAST) * (1 / FULL[a.digits]), name="steps")
 
 
-@op("block_codes")
+@op("block_codes", own_attributes="size=int digits=int")
 class BlockCodes:
     """The elements of each block in its steps, to nearest even: i8 `[.., digits, blocks, size]`, the lowest digit first.
 
@@ -88,7 +88,7 @@ class BlockCodes:
         return t.map((*rows, a.digits, blocks, size), digit, name="codes")
 
 
-@op("block_matmul", tags=("contraction",))
+@op("block_matmul", tags=("contraction",), own_attributes="n=int bits=int")
 class BlockMatmul:
     """`x @ w` in f32 for `codes` and `steps` of `x` and a packed weight of `n` columns.
 

@@ -14,7 +14,7 @@ from occ.compiler.ir.te.expr import cast, where, wrap
 from occ.compiler.ir.types import TensorType
 
 
-@op("fuse", region=True)
+@op("fuse", region=True, own_attributes="kind=text schedule=text?")
 class Fuse:
     """Ops that become one kernel. The region still contains them, so grouping cannot change what is computed."""
 
@@ -22,7 +22,11 @@ class Fuse:
         return tuple(v.type for v in a.regions[0].yields)
 
 
-@op("foreign", region=True)
+@op(
+    "foreign", region=True,
+    own_attributes="""kind=text kernel=text source=text? names=texts? library=text? digest=text? symbol=text? arguments=tuple?
+        gives_code=bool? writes=int?""",
+)  # fmt: skip
 class Foreign:
     """A kernel of a user; the region says what it computes. All that it reads is an operand, constants too."""
 
@@ -30,7 +34,7 @@ class Foreign:
         return tuple(v.type for region in a.regions for v in region.yields)
 
 
-@op("yield")
+@op("yield", own_attributes="")
 class Yield:
     """Closes a region."""
 
@@ -40,7 +44,7 @@ class Yield:
         return ()
 
 
-@op("dims", tags=("shape",), writes="any")
+@op("dims", tags=("shape",), writes="any", own_attributes="values=values shape=sizes dtype=dtype?")
 class Dims:
     """A tensor of sizes that follow from the shapes of the inputs: what is left of Shape -> Gather -> Concat."""
 
@@ -53,7 +57,7 @@ class Dims:
         )
 
 
-@op("interleave", writes="channels")
+@op("interleave", writes="channels", own_attributes="strides=ints before=sizes shape=sizes")
 class Interleave:
     """`out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f` on each axis, `f` row-major over the axes."""
 
@@ -69,7 +73,7 @@ class Interleave:
         return t.map([x.shape[0], channels, *a.shape], element, name="interleave")
 
 
-@op("pack", tags=("declared",))
+@op("pack", tags=("declared",), own_attributes="")
 class Pack:
     """The same elements in another order in memory: the layout of the result."""
 
@@ -77,21 +81,21 @@ class Pack:
         return t.map(x.shape, lambda *i: x[i], name="pack")
 
 
-@op("copy", tags=("declared",))
+@op("copy", tags=("declared",), own_attributes="")
 class Copy:
     """The same bytes in other memory; where both are the same memory already, nothing."""
 
     host = "copy"
 
 
-@op("join", writes="any", joins=True)
+@op("join", writes="any", joins=True, own_attributes="axis=int")
 class Join:
     """Concat of operands that lie in the memory of the result."""
 
     body = Concat.body
 
 
-@op("append", reads="rows", writes="rows")
+@op("append", reads="rows", writes="rows", own_attributes="")
 class Append:
     """`past` with `new` after it along the first axis; a caller may have put `past` where the result begins."""
 
@@ -110,32 +114,32 @@ class Append:
 _DECLARED = ("declared",)
 
 
-@op("call", region=True, tags=_DECLARED)
+@op("call", region=True, tags=_DECLARED, own_attributes="te=text dims=sizes? checks=texts?")
 class Call:
     """Runs a te function: `call(operands) {te="name", dims=[...]}`."""
 
 
-@op("alloc", region=True, tags=_DECLARED)
+@op("alloc", region=True, tags=_DECLARED, own_attributes="first=int? last=int? offset=int? output=int? host=bool?")
 class Alloc:
     """A buffer of the run's arena: live over a range of steps, at an offset where sizes are constant."""
 
 
-@op("kernel", region=True, tags=_DECLARED)
+@op("kernel", region=True, tags=_DECLARED, own_attributes="te=text dims=sizes? checks=texts? writes=int")
 class Kernel:
     """Calls a compiled kernel: the operands it reads, then the buffers it writes."""
 
 
-@op("view", region=True, tags=_DECLARED)
+@op("view", region=True, tags=_DECLARED, own_attributes="start=size? transposed=bool?")
 class View:
     """The operand's bytes under another type."""
 
 
-@op("deferred", region=True, tags=_DECLARED)
+@op("deferred", region=True, tags=_DECLARED, own_attributes="op=text")
 class Deferred:
     """An op that is compiled when its operands are there: their values, or their ranks, decide what it is."""
 
 
-@op("host", region=True, tags=_DECLARED)
+@op("host", region=True, tags=_DECLARED, own_attributes="routine=text writes=int n_results=int? *")
 class Host:
     """A routine of the runtime that is not a kernel."""
 

@@ -11,7 +11,7 @@ from occ.compiler.ir.te.expr import wrap
 from occ.compiler.ir.value import Value
 
 
-@op("legacy.Align", tags=("view",))
+@op("legacy.Align", tags=("view",), own_attributes="axis=int")
 class Align:
     """The first operand with ones behind it, so that its first axis meets `axis` of the second one (opset < 7)."""
 
@@ -21,7 +21,7 @@ class Align:
         return reshaped(t, x, (*x.shape, *(1,) * behind), "align")
 
 
-@op("legacy.PerChannel")
+@op("legacy.PerChannel", own_attributes="num_groups=int")
 class PerChannel:
     """A value per group, repeated for each channel of the group (GroupNormalization, opset < 21)."""
 
@@ -30,7 +30,7 @@ class PerChannel:
         return t.map([like.shape[1]], lambda i: x[i // wrap(each)], name="per_channel")
 
 
-@op("legacy.Tile", static=("tiles", "axis"))
+@op("legacy.Tile", static=("tiles", "axis"), own_attributes="")
 class Tile:
     """`tiles` copies along `axis` (opset < 6)."""
 
@@ -55,7 +55,7 @@ def _flat(name: str) -> OpSpec:
         back = b.dims(values=x.tensor.dims, shape=(rank,))
         return b.Reshape(b.op(name, rows, axis=-1), back)
 
-    return OpSpec(f"legacy.{name}", {"composite": composite})
+    return OpSpec(f"legacy.{name}", {"composite": composite, "own_attributes": "axis=int?"})
 
 
 ALL = (Align, PerChannel, Tile, _flat("Softmax"), _flat("LogSoftmax"), _flat("Hardmax"))

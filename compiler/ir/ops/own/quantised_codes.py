@@ -16,7 +16,7 @@ from occ.compiler.ir.te.roles import CONV
 _LEAST_RANGE = 1e-30  # of a row: smaller ones, of equal elements as a rule, are in fewer steps
 
 
-@op("fma")
+@op("fma", own_attributes="")
 class Fma:
     """`x * y + z`, rounded once."""
 
@@ -25,7 +25,7 @@ class Fma:
         return t.map(shape, lambda *i: call("fma", x.at(i), y.at(i), z.at(i)), name="fma")
 
 
-@op("saturate")
+@op("saturate", own_attributes="to=dtype")
 class Saturate:
     """The integers of type `to` nearest to `x`, halves to even, plus `zero`; finite values beyond its range saturate.
 
@@ -59,7 +59,10 @@ def _sums_in(w: Tensor) -> DType:
     return F32 if w.dtype == BF16 else I32
 
 
-@op("conv_dot", tags=("contraction",), reads="channels", writes="channels")
+@op(
+    "conv_dot", tags=("contraction",), reads="channels", writes="channels",
+    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int",
+)  # fmt: skip
 class ConvDot:
     """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
 
@@ -98,7 +101,7 @@ class ConvDot:
         return acc if total is None else t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
 
 
-@op("matmul_dot", tags=("contraction",), reads="last", writes="last")
+@op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="")
 class MatmulDot:
     """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`; `total` has the sums of its columns.
 
@@ -131,7 +134,7 @@ class MatmulDot:
         return t.map(acc.shape, element, name="sums")
 
 
-@op("row_range", reads="last")
+@op("row_range", reads="last", own_attributes="")
 class RowRange:
     """The least and the greatest element of each row, `[.., K]` --> `[.., 2]`; NaN where a row has one."""
 
@@ -141,7 +144,7 @@ class RowRange:
         return t.map((*rows, 2), lambda *i: where(i[-1] < 1, low[i[:-1]], high[i[:-1]]), name="range")
 
 
-@op("row_codes", reads="last")
+@op("row_codes", reads="last", own_attributes="")
 class RowCodes:
     """The elements of each row in 255 steps from its least one to its greatest, as u8; `between` is their `row_range`."""
 
@@ -153,7 +156,7 @@ class RowCodes:
         return t.map(x.shape, element, name="codes")
 
 
-@op("from_row_codes")
+@op("from_row_codes", own_attributes="")
 class FromRowCodes:
     """What products of `row_codes` by the codes of a weight stand for.
 

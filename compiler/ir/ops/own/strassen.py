@@ -59,7 +59,7 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
-@op("strassen", tags=("contraction",), reads="last")
+@op("strassen", tags=("contraction",), reads="last", own_attributes="rows=size width=int")
 class Strassen:
     """`x @ w` for `x : f32[.., M, K]` and `u`, the `combined_weight` of `w : f32[K, N]` for `width`.
 

@@ -102,7 +102,7 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
-@op("winograd", tags=("contraction",), reads="channels", writes="channels")
+@op("winograd", tags=("contraction",), reads="channels", writes="channels", own_attributes="pads=ints")
 class Winograd:
     """A 3x3 convolution of stride 1 whose weight is `transformed_weight`; `pads` as in Conv."""
 
