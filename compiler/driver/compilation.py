@@ -75,13 +75,14 @@ class Compilation:
         self.seconds["import"] = time.perf_counter() - start
         self.source = name_of(source, self.module)
         self.context = Context(
-            self.target, self.options.machine, source=self.source, rules=tuple(self.extensions.rules)
-        )
+            self.target, self.options.machine, source=self.source, rules=tuple(self.extensions.rules),
+            tune=settings.tune, why=settings.why,
+        )  # fmt: skip
         self._save_text()
 
     def _again(self, number: int) -> Module:
         """The module as it was after a number of passes, made from the source again."""
-        quiet = replace(self.settings, limit=number, verify=False, listeners=(), stop_after="")
+        quiet = replace(self.settings, limit=number, verify=False, listeners=(), stop_after="", tune=None, why=None)
         made = Compilation(self._source(), quiet)
         return made.advance(made.last_stage)
 
@@ -225,7 +226,9 @@ class Compilation:
         Raises:
             CompileError: it does not compile.
         """
-        return Compilation(m, replace(self.settings, target=target, options={}, save_stages=False)).artifact()
+        return Compilation(
+            m, replace(self.settings, target=target, options={}, save_stages=False, tune=None)
+        ).artifact()
 
     def _generate(self, m: Module) -> Generated:
         """Generate code; a fault of the generator leaves a reproducer."""

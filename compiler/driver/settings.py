@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from occ.compiler.frontend.signature import Overrides
+from occ.compiler.passes.base import Tune, Why
 from occ.compiler.passes.manager import Listener
 
 Progress = Callable[[str], None]
@@ -29,6 +30,8 @@ class Settings:
         listeners: told before and after each pass.
         rules: rules, passes and operators of the user: objects, modules, or paths of rule files.
         progress: told what is being done.
+        tune: returns the choices of schedules that measurements prefer, see `Context`.
+        why: told why rules do not match, see `Context`.
     """
 
     target: str = "cpu"
@@ -43,3 +46,5 @@ class Settings:
     listeners: Sequence[Listener] = ()
     rules: Sequence[Any] = ()
     progress: Progress = lambda _: None
+    tune: Tune | None = None
+    why: Why | None = None

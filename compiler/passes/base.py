@@ -17,6 +17,9 @@ from occ.compiler.target.target import Target
 if TYPE_CHECKING:
     from occ.compiler.passes.rules.rule import Rule
 
+Tune = Callable[[Module], Mapping[str, str]]  # the choices of schedules (`Hint`) by te function
+Why = Callable[["Rule", Op, str, Sequence[Op]], None]  # (rule, op, why it does not match there, what it matched)
+
 
 @dataclass
 class Context:
@@ -29,7 +32,7 @@ class Context:
         hits: how often each rule fired, by rule name.
         source: how messages name the model.
         rules: user rules, in no particular order.
-        tune: gives the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
+        tune: returns the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
         why: told what became of a rule at an op: the rule, the op, why it does not match, or nothing and the ops that it matched.
     """
 
@@ -39,8 +42,8 @@ class Context:
     hits: Counter[str] = field(default_factory=Counter)
     source: str = ""
     rules: tuple[Rule, ...] = ()
-    tune: Callable[[Module], Mapping[str, str]] | None = None
-    why: Callable[[Rule, Op, str, Sequence[Op]], None] | None = None
+    tune: Tune | None = None
+    why: Why | None = None
 
 
 @dataclass(frozen=True)

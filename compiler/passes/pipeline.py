@@ -164,15 +164,12 @@ def pipeline_for(target: Target, options: Options, more: Iterable[Pass] = ()) ->
     return made
 
 
+# The passes of occ by name: what this file imports, since no pipeline has others.
 PASSES: Mapping[str, type[Pass]] = {
-    p.name: p
-    for p in (
-        Infer, ApplyRewrites, Canonicalize, Fold, FoldEmpty, HoistInvariants, PropagateConstants, Cse, Dce, FoldAffine,
-        UseBlockWeights, UseIntegers, FusePatterns, UseKernels, Defer, Expand, GrowCaches, SplitTransposedConv, SplitGroups, UseWinograd, UseAttention,
-        RoundOperands, UseBlockProducts, UseByteProducts, UseStrassen, UseJoins, Fuse,
-        LayoutActivations, NarrowWeights, LayoutWeights, PlaceJoins, LowerTe, Schedule, PlanMemory,
-    )
-}  # fmt: skip
+    kind.name: kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, Pass) and kind.name
+}
 
 
 # What passes were called before; a name that is found here is answered with the present one.

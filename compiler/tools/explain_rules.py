@@ -28,7 +28,7 @@ class Verdict:
 
 @dataclass
 class Why:
-    """Listens to the passes that apply rules; `Context.why`.
+    """Listens to the passes that apply rules, as `Settings.why`.
 
     Attributes:
         value: name of the value asked about, or of an ONNX node.

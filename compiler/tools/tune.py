@@ -27,12 +27,13 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.schedule.schedule import scheduled
 from occ.compiler.target.machine import Machine
 from occ.compiler.target.native import CpuOptions
+from occ.compiler.target.registry import get_target
 from occ.compiler.tools.forked import isolated
 from occ.compiler.tools.measure import Bench, Operands
 from occ.runtime.threads import thread_count
 
 if TYPE_CHECKING:
-    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.settings import Settings
 
 # What is tried of each choice, and in which order; what changes nothing in a schedule is not compiled.
 TRIED: Mapping[str, Sequence[str]] = {
@@ -103,17 +104,15 @@ class Tuner:
     left: int = 0
 
     @classmethod
-    def of(cls, compilation: Compilation, seconds: float) -> Tuner:
-        """The tuner of a compilation, for the number of threads that runs take by default.
+    def of(cls, settings: Settings, seconds: float) -> Tuner:
+        """The tuner of what is compiled with these settings, for the number of threads that runs take by default.
 
         Raises:
             CompileError: OCC0603 its target has no schedules to choose.
         """
-        options, settings = compilation.options, compilation.settings
+        options = get_target(settings.target).options.read(settings.target, settings.options)
         if not isinstance(options, CpuOptions) or options.schedule != "rules":
-            what = (
-                "`-C schedule=fallback`" if isinstance(options, CpuOptions) else f"target `{compilation.target.name}`"
-            )
+            what = "`-C schedule=fallback`" if isinstance(options, CpuOptions) else f"target `{settings.target}`"
             raise error("OCC0603", f"{what} has no schedules to tune", help="leave out --tune, or build with `-t cpu`")
         cache = Cache(enabled=settings.cache)
         threads = thread_count(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.settings import Settings
     from occ.compiler.tools.calibrate import Calibration
     from occ.compiler.tools.tune import Tuner
     from occ.runtime.artifact import Artifact
@@ -89,10 +90,13 @@ def command(
         with progress() as tell:
             more = looking.settings(validator)
             settings = flags.settings(target, progress=tell, save_stages=save_stages, **more)
+            tuner = _tuner(settings, tune) if tune is not None else None
+            settings = replace(settings, tune=tuner)
             compilation = Compilation(options.source_of(model), settings)
             stem = Path("model" if model == "-" else model).stem
             calibration = _calibrated(compilation, samples) if samples else None
-            facts, tuner = _build(compilation, place, stem, emit, weights, folder, tune, calibration)
+            facts = _build(compilation, place, stem, emit, weights, folder, calibration)
+            facts |= {"tuned": [asdict(t) for t in tuner.done]} if tuner is not None else {}
         looking.report(compilation.manager.ran, compilation.phases)
         if validator is not None and not as_json:
             say(validator.summary)
@@ -125,11 +129,9 @@ def _build(
     emit: str,
     weights: str,
     folder: bool,
-    tune: float | None,
     calibration: Calibration | None,
-) -> tuple[dict[str, Any], Tuner | None]:
-    """Compile and write; gives the facts of the summary, and the tuner, if there was one."""
-    tuner = _tuner(compilation, tune) if tune is not None else None
+) -> dict[str, Any]:
+    """Compile and write; returns the facts of the summary."""
     artifact = calibration.artifact if calibration else compilation.artifact(linked=emit in ("artifact", "shared"))
     if emit == "om":
         artifact = _compile_parts(compilation, artifact)
@@ -140,10 +142,10 @@ def _build(
         written, link = _write_program(compilation, artifact, place, stem, emit, weights)
     else:
         written = _write(compilation, artifact, place, emit, folder)
-    tuned = {"tuned": [asdict(t) for t in tuner.done]} if tuner is not None else {}
+    more: dict[str, Any] = {"link": link} if link else {}
     if calibration is not None:
-        tuned |= {"calibration": [asdict(f) for f in calibration.findings], "calibrated": calibration.table()}
-    return {**_facts(compilation, artifact, written), **tuned, **({"link": link} if link else {})}, tuner
+        more |= {"calibration": [asdict(f) for f in calibration.findings], "calibrated": calibration.table()}
+    return {**_facts(compilation, artifact, written), **more}
 
 
 def _calibrated(compilation: Compilation, samples: Sequence[str]) -> Calibration:
@@ -165,11 +167,10 @@ def _write_program(
     return made.files[0], made.link
 
 
-def _tuner(compilation: Compilation, seconds: float) -> Tuner:
+def _tuner(settings: Settings, seconds: float) -> Tuner:
     from occ.compiler.tools.tune import Tuner
 
-    compilation.context.tune = tuner = Tuner.of(compilation, seconds)
-    return tuner
+    return Tuner.of(settings, seconds)
 
 
 def _default_out(model: str, emit: str) -> Path:

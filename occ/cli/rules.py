@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from occ.cli.console import say
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.passes.rules.rule import Rule
+    from occ.compiler.tools.explain_rules import Why
 
 
 @click.command("rules")
@@ -38,12 +40,13 @@ def command(model: str | None, target: str, why: str | None, as_json: bool, flag
             click.echo(json.dumps(_facts(rule)) if as_json else _line(rule))
         return
     from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.tools.explain_rules import Why
 
-    compilation = Compilation(options.source_of(model), settings)
     if why is not None:
-        _why(compilation, why.removeprefix("%").strip('"'), as_json=as_json)
+        heard = Why(why.removeprefix("%").strip('"'))
+        _why(Compilation(options.source_of(model), replace(settings, why=heard)), heard, as_json=as_json)
     else:
-        _fired(compilation, as_json=as_json)
+        _fired(Compilation(options.source_of(model), settings), as_json=as_json)
 
 
 def _applied(compilation: Compilation) -> None:
@@ -65,17 +68,15 @@ def _fired(compilation: Compilation, *, as_json: bool) -> None:
         say("passes: " + ", ".join(f"{n} {k}" for n, k in others.items()))
 
 
-def _why(compilation: Compilation, value: str, *, as_json: bool) -> None:
+def _why(compilation: Compilation, heard: Why, *, as_json: bool) -> None:
     from occ.compiler.diagnostics import error
-    from occ.compiler.tools.explain_rules import Why
 
+    value = heard.value
     if not any(r.name == value for op in compilation.module.walk() for r in op.results) and not any(
         value in op.loc.nodes for op in compilation.module.walk()
     ):
         help_ = f"`occ dump {compilation.context.source} --stage canonical` shows the names"
         raise error("OCC0205", f"the model has no value or node `{value}`", help=help_)
-    heard = Why(value)
-    compilation.context.why = heard
     _applied(compilation)
     if not compilation.extensions.rules:
         say("no rules are loaded: --rules FILE loads some")

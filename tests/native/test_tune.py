@@ -28,9 +28,13 @@ from occ.runtime.open import open_artifact
 pytestmark = pytest.mark.toolchain
 
 
-def tuner(compilation: Compilation, seconds: float) -> Tuner:
-    compilation.context.tune = made = Tuner.of(compilation, seconds)
-    return made
+def tuner(seconds: float) -> Tuner:
+    return Tuner.of(Settings("cpu"), seconds)
+
+
+def tuned(model: onnx.ModelProto, seconds: float) -> tuple[Compilation, Tuner]:
+    made = tuner(seconds)
+    return Compilation(model, Settings("cpu", tune=made)), made
 
 
 def forget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +84,7 @@ NETS = {
 
 @pytest.mark.parametrize("name", ["product", *(pytest.param(n, marks=pytest.mark.slow) for n in list(NETS)[1:])])
 def test_no_choice_changes_results(name: str) -> None:
-    maker = tuner(Compilation(mlp(), Settings("cpu")), 1)
+    maker = tuner(1)
     for f in unscheduled(NETS[name]):
         made = candidates(f)
         code, names = maker.compiled(made)
@@ -89,7 +93,7 @@ def test_no_choice_changes_results(name: str) -> None:
 
 
 def test_a_kernel_that_computes_something_else_cannot_win() -> None:
-    maker = tuner(Compilation(mlp(), Settings("cpu")), 1)
+    maker = tuner(1)
     (f,) = unscheduled(model_of("g (float[500] x) => (float[500] y) { y = Relu(x) }"))
     (s,) = f.stages
     assert isinstance(s, TeStage)
@@ -101,7 +105,7 @@ def test_a_kernel_that_computes_something_else_cannot_win() -> None:
 
 
 def test_a_kernel_that_ends_its_process_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    maker = tuner(Compilation(mlp(), Settings("cpu")), 1)
+    maker = tuner(1)
     (f,) = unscheduled(product_of(100))
     made = candidates(f)[:4]
     code, names = maker.compiled(made)
@@ -130,8 +134,7 @@ def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tune, "TRIED", {"unroll": ("2",)})
     model = product_of("n")
     plain = Compilation(model, Settings("cpu")).artifact()
-    first = Compilation(model, Settings("cpu"))
-    looked = tuner(first, 60)
+    first, looked = tuned(model, 60)
     session = open_artifact(first.artifact(), 1)
     (found,) = looked.done
     assert (found.hint, found.uses, found.remembered, looked.left) == ("unroll=2", 1, False, 0)
@@ -143,8 +146,7 @@ def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.Mon
         (want,) = reference(model, {"x": x})
         assert np.abs(session(x)[0] - want).max() <= 1e-5 * np.abs(want).max()
 
-    again = Compilation(model, Settings("cpu"))
-    recalled = tuner(again, 0)
+    again, recalled = tuned(model, 0)
     assert again.artifact().code == first.artifact().code
     assert [t.remembered for t in recalled.done] == [True]
     assert "(1 remembered, 0 not looked at)" in recalled.table()
@@ -155,14 +157,12 @@ def test_nothing_is_measured_without_time_and_a_spoilt_entry_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(tmp_path, monkeypatch)
-    compilation = Compilation(mlp(), Settings("cpu"))
-    made = tuner(compilation, 0)
+    compilation, made = tuned(mlp(), 0)
     compilation.advance("scheduled")
     assert (made.done, made.left) == ([], 2)
     for f in unscheduled(mlp()):
         Cache().put("tuned", made._key(f), b'{"hint": 3', ".json")
-    compilation = Compilation(mlp(), Settings("cpu"))
-    made = tuner(compilation, 0)
+    compilation, made = tuned(mlp(), 0)
     compilation.advance("scheduled")
     assert (made.done, made.left) == ([], 2)
 

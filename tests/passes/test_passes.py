@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import shlex
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -27,13 +28,14 @@ from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
-from occ.compiler.passes.base import Context
+from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import PASSES, parse_pipeline
 from occ.compiler.target.registry import get_target
 from occ.runtime.errors import RunError
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 FILES = sorted(HERE.glob("*.occ"))
 ARROW = "# -->\n"
 
@@ -98,6 +100,19 @@ def test_pass(file, request):
 def onnx_names() -> set[str]:
     """Operators that can be interpreted: those of ONNX, and the regions that hold them."""
     return {s.name for s in onnx.defs.get_all_schemas()} | {"fuse", "dims"}
+
+
+def test_every_pass_of_occ_has_a_name_that_is_read():
+    """A file that is named like a pass is that pass."""
+    found: dict[str, type[Pass]] = {}
+    for path in (ROOT / "compiler/passes").rglob("*.py"):
+        module = import_module(
+            "occ." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        )
+        kinds = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Pass) and v is not Pass]
+        found |= {v.name: v for v in kinds if v.__module__ == module.__name__}
+        assert all(v.name.replace("-", "_") == path.stem for v in kinds if v.__module__ == module.__name__), path
+    assert found == dict(PASSES)
 
 
 def test_every_pass_has_a_text():
