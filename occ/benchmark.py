@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from occ.compiler.tools.compare import difference
 from occ.runtime.session import Session
 
 PEERS = ("onnxruntime", "openvino")
@@ -27,20 +28,6 @@ Runner = Callable[[], Any]
 
 class Unavailable(Exception):
     """A peer is not installed or cannot take the model."""
-
-
-def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The largest difference as a share of the largest value; infinity where shapes, types or NaNs differ."""
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return float("inf")
-    if ours.dtype.kind not in "fiub":
-        return 0.0 if bool(np.all(ours == theirs)) else float("inf")
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        gap = np.where(same, 0.0, np.abs(a - b))
-    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1.0
-    return float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0)) / scale
 
 
 @dataclass(frozen=True)

@@ -81,16 +81,11 @@ def _tensor(path: str) -> dict[str, np.ndarray]:
 
 def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Random inputs of the right types; symbolic dims take the values of `sizes`, or 1."""
+    from occ.compiler.tools.samples import random_array
     from occ.runtime.signature import numpy_dtype
 
     made: dict[str, np.ndarray] = {}
     for port in session.inputs:
         shape = tuple(d if isinstance(d, int) else sizes.get(d, 1) for d in port.shape)
-        dtype = numpy_dtype(port.dtype)
-        if dtype.kind == "O":
-            made[port.name] = np.full(shape, "text", object)
-        elif dtype.kind in "iub":
-            made[port.name] = rng.integers(0, 2, shape).astype(dtype)
-        else:
-            made[port.name] = rng.standard_normal(shape).astype(dtype)
+        made[port.name] = random_array(rng, numpy_dtype(port.dtype), shape)
     return made

@@ -28,7 +28,8 @@ from occ.compiler.passes.fuse.fuse_patterns import fit, obstacle, to_foreign
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace
 from occ.compiler.passes.rules.rule import Fusion, Rewrite, Rule
-from occ.compiler.tools.rule_samples import Instance, random_array
+from occ.compiler.tools.compare import first_apart
+from occ.compiler.tools.rule_samples import Instance, random_operand
 from occ.runtime.errors import RunError
 from occ.runtime.native.foreign import run_foreign
 
@@ -205,7 +206,7 @@ def _compare(rule: Rule, module: Module, inputs: list[Value], rng: Generator) ->
 
 
 def _values(rng: Generator, value: Value, *, special: bool) -> np.ndarray:
-    data = random_array(rng, value.tensor)
+    data = random_operand(rng, value.tensor)
     if special and value.tensor.dtype.is_float and data.size:
         some = rng.random(data.shape) < 0.4
         data[some] = rng.choice(SPECIAL, int(some.sum())).astype(data.dtype)
@@ -232,18 +233,8 @@ def difference(a: np.ndarray, b: np.ndarray, dtype: DType) -> str:
     """The first element in which two arrays differ by more than rounding; empty if there is none."""
     if a.shape != b.shape:
         return f"the shape is {list(a.shape)} before and {list(b.shape)} after"
-    if dtype.is_float:
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        scale = max(1.0, float(np.abs(x[np.isfinite(x)]).max(initial=0.0)))
-        with np.errstate(invalid="ignore"):
-            same = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= TOLERANCE.get(str(dtype), 0.25) * scale)
-    else:
-        same = np.asarray(a == b)
-    wrong = np.argwhere(~same)
-    if not len(wrong):
-        return ""
-    at = tuple(int(i) for i in wrong[0])
-    return f"element {list(at)} is {a[at]!s} before and {b[at]!s} after"
+    at = first_apart(b, a, TOLERANCE.get(str(dtype), 0.25) if dtype.is_float else 0.0, 1.0)
+    return "" if at is None else f"element {list(at)} is {a[at]!s} before and {b[at]!s} after"
 
 
 def _simpler(interpreter: Interpreter, module: Module, given: list[np.ndarray]) -> list[np.ndarray]:

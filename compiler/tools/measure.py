@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 
 from occ.compiler.ir.dim import Symbol, evaluate, symbols
 from occ.compiler.ir.te.function import Param, TeFunc
+from occ.compiler.tools.compare import first_apart
+from occ.compiler.tools.samples import random_array
 from occ.runtime.buffers import aligned_bytes
 from occ.runtime.native.library import Dimension, HalideBuffer, Library, fill_buffer
 
@@ -158,7 +159,8 @@ def _tensor(
     if like is not None:
         data[...] = like
     elif rng is not None:
-        data[...] = _random(rng, dtype, count)
+        integers = (0, 100) if dtype.itemsize == 1 else (0, 1)
+        data[...] = random_array(rng, dtype, (count,), integers=integers, positive=True)
     buffer, dims = HalideBuffer(), (Dimension * max(len(shape), 1))()
     strides = [max(evaluate(d, sizes), 0) for d in p.type.strides]
     fill_buffer(buffer, dims, p.type.dtype.name, dtype.itemsize, shape, strides)
@@ -166,26 +168,8 @@ def _tensor(
     return Tensor(p, shape, data, buffer, dims)
 
 
-def _random(rng: np.random.Generator, dtype: np.dtype, count: int) -> np.ndarray:
-    if dtype.kind == "f" or dtype == ml_dtypes.bfloat16:
-        return (rng.random(count, dtype=np.float32) * 0.9 + 0.1).astype(dtype)
-    if dtype.kind == "b" or dtype.itemsize == 1:
-        return rng.integers(0, 2 if dtype.kind == "b" else 100, count).astype(dtype)
-    return np.zeros(count, dtype)
-
-
 def _same(got: list[np.ndarray] | None, want: list[np.ndarray], results: Sequence[Tensor]) -> bool:
     return got is not None and all(
-        _agree(a, b, t.param.type.dtype.name) for a, b, t in zip(got, want, results, strict=True)
+        first_apart(a, b, _TOLERANCE.get(t.param.type.dtype.name, 0.0)) is None
+        for a, b, t in zip(got, want, results, strict=True)
     )
-
-
-def _agree(got: np.ndarray, want: np.ndarray, dtype: str) -> bool:
-    if dtype not in _TOLERANCE or not want.size:
-        return np.array_equal(got, want)
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return False
-    most = np.abs(b[finite]).max(initial=0)
-    return bool(np.all(np.abs(a[finite] - b[finite]) <= _TOLERANCE[dtype] * most))

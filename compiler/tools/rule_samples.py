@@ -36,6 +36,7 @@ from occ.compiler.passes.rules.pattern import (
     Variable,
 )
 from occ.compiler.passes.rules.rule import Rule
+from occ.compiler.tools.samples import random_array
 
 DTYPES = tuple(BY_NAME[n] for n in ("f32", "f32", "f32", "f64", "f16", "i32", "i64", "bool"))
 
@@ -109,7 +110,7 @@ class Instance:
             shape = wanted.shape if wanted.ndim else type_.static
             return self.module.add_weight("k", np.broadcast_to(wanted, shape).astype(type_.dtype.numpy).copy())
         for _ in range(64):
-            data = random_array(self.rng, type_)
+            data = random_operand(self.rng, type_)
             if pattern.test is None or _accepted(pattern.test, data):
                 return self.module.add_weight(pattern.name or "k", data)
             type_ = TensorType(type_.dtype, self.shape() if self.rng.random() < 0.7 else (1,) * len(type_.dims))
@@ -193,14 +194,10 @@ def _is_op(pattern: Pattern) -> bool:
     return any(isinstance(p, Result) for p in pattern.walk())
 
 
-def random_array(rng: Generator, type_: TensorType) -> np.ndarray:
-    """Ordinary values of a type."""
-    shape, dtype = type_.static, type_.dtype
-    if dtype == BOOL:
-        return rng.integers(0, 2, shape).astype(bool)
-    if dtype.is_float:
-        return rng.standard_normal(shape).astype(dtype.numpy)
-    return rng.integers(0 if dtype.kind == "u" else -4, 5, shape).astype(dtype.numpy)
+def random_operand(rng: Generator, type_: TensorType) -> np.ndarray:
+    """Ordinary values of a type, negative ones too."""
+    least = 0 if type_.dtype.kind == "u" else -4
+    return random_array(rng, type_.dtype.numpy, type_.static, integers=(least, 5))
 
 
 def operand_type(made: Instance, spec: OpSpec, k: int, known: Sequence[Value | None]) -> TensorType | None:

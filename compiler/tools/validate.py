@@ -18,6 +18,8 @@ from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.manager import Ran
+from occ.compiler.tools.compare import first_apart
+from occ.compiler.tools.samples import random_array
 from occ.runtime.errors import RunError
 
 TOLERANCE = 1e-3  # of the largest value: passes may round differently, and errors add up
@@ -92,17 +94,8 @@ def _inputs(m: Module, size: int, apart: int, fixed: Mapping[str, int], seed: in
             for n, s in symbols(*arg.type.shape).items()
         }
         shape = [evaluate(d, names) for d in arg.type.shape]
-        made.append(random_values(rng, arg.type, shape))
+        made.append(random_array(rng, arg.type.dtype.numpy, shape))
     return made
-
-
-def random_values(rng: np.random.Generator, type_: TensorType, shape: Sequence[int]) -> np.ndarray:
-    """Values of a type: normal floats, zeros and ones for integers, which may be indices."""
-    if type_.dtype.kind == "s":
-        return np.full(shape, "text", object)
-    if type_.dtype.is_float:
-        return rng.standard_normal(shape).astype(type_.dtype.numpy)
-    return rng.integers(0, 2, shape).astype(type_.dtype.numpy)
 
 
 def difference(a: Any, b: Any, tolerance: float = TOLERANCE) -> str:
@@ -111,21 +104,8 @@ def difference(a: Any, b: Any, tolerance: float = TOLERANCE) -> str:
         return "" if type(a) is type(b) else "another kind of value"
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"{a.dtype}{list(a.shape)} became {b.dtype}{list(b.shape)}"
-    if a.dtype.kind == "O" or a.dtype.kind in "biu":
-        wrong = np.argwhere(a != b)
-    else:
-        x, y = (
-            a.astype(np.complex128 if a.dtype.kind == "c" else np.float64),
-            b.astype(np.complex128 if a.dtype.kind == "c" else np.float64),
-        )
-        scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
-        with np.errstate(invalid="ignore"):
-            same = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= tolerance * max(scale, 1e-6))
-        wrong = np.argwhere(~same)
-    if not len(wrong):
-        return ""
-    at = tuple(int(i) for i in wrong[0])
-    return f"element {list(at)} was {a[at]!s} and is {b[at]!s}"
+    at = first_apart(b, a, tolerance, 1e-6)
+    return "" if at is None else f"element {list(at)} was {a[at]!s} and is {b[at]!s}"
 
 
 class Validate:

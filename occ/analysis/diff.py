@@ -13,10 +13,10 @@ import numpy as np
 from occ.analysis.inspect import is_artifact
 from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.api import Shapes, settings_of
-from occ.benchmark import difference
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.source import load_module
 from occ.compiler.ir.stages import ORDER
+from occ.compiler.tools.compare import difference, gaps
 from occ.inputs import random_inputs
 from occ.loading import load
 
@@ -253,16 +253,20 @@ def _row(name: str, ours: Any, theirs: Any, tolerance: float) -> Row:
         return Row(name, (), same, reason="" if same else "they are no arrays, and not equal")
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return Row(name, ours.shape, False, reason=f"{theirs.dtype}{list(theirs.shape)} expected")
-    if ours.dtype.kind not in "fiub":
-        return Row(name, ours.shape, bool(np.all(ours == theirs)), difference=0.0)
     share = difference(ours, theirs)
+    if ours.dtype.kind == "O":
+        return Row(name, ours.shape, not share, difference=0.0)
     return Row(name, ours.shape, bool(share <= tolerance), "", share, _worst(ours, theirs) if share > tolerance else ())
 
 
 def _worst(ours: np.ndarray, theirs: np.ndarray, count: int = 5) -> tuple[dict[str, Any], ...]:
     """The places that differ most."""
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
-    places = [np.unravel_index(k, a.shape) for k in np.argsort(gap, axis=None)[::-1][:count]]
-    return tuple({"at": [int(i) for i in p], "ours": float(a[p]), "theirs": float(b[p])} for p in places if gap[p])
+    gap = gaps(ours, theirs)
+    places = [np.unravel_index(k, gap.shape) for k in np.argsort(gap, axis=None)[::-1][:count]]
+    return tuple(
+        {"at": [int(i) for i in p], "ours": _number(ours[p]), "theirs": _number(theirs[p])} for p in places if gap[p]
+    )
+
+
+def _number(value: Any) -> float | str:
+    return str(value) if np.iscomplexobj(value) else float(value)

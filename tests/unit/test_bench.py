@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import occ
-from occ.benchmark import compare, difference, measure
+from occ.benchmark import compare, measure
 from occ.cli import cli
+from occ.compiler.tools.compare import difference
 from occ.runtime.profile import profile
 
 MODEL = """

@@ -12,8 +12,9 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.frontend.export import export
 from occ.compiler.ir.module import Module
+from occ.compiler.tools.samples import random_array
 from occ.compiler.tools.shrink import copy_of, reduce
-from occ.compiler.tools.validate import Recorder, random_values
+from occ.compiler.tools.validate import Recorder
 from tools.fuzz.generate import Case
 from tools.fuzz.graphs import WRONG, write
 from tools.fuzz.oracle import run_onnxruntime, run_reference
@@ -99,7 +100,7 @@ def _feed(arg, values: dict[str, np.ndarray]) -> np.ndarray:
     if name in values:
         return values[name]
     shape = [d if isinstance(d, int) else 3 for d in arg.tensor.dims]
-    return random_values(np.random.default_rng(0), arg.type, shape)
+    return random_array(np.random.default_rng(0), arg.type.dtype.numpy, shape)
 
 
 def _oracle(model: ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

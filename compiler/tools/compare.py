@@ -1,0 +1,54 @@
+"""Whether two arrays say the same: the one answer of benchmarks, `occ diff`, validation, tuning and proofs of rules.
+
+A difference is measured against the largest finite magnitude of what is expected, since rounding is of sums of such values.
+Equal infinities and two NaN are the same; a value that is finite on one side only is infinitely far off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def largest(expected: np.ndarray) -> float:
+    """The largest finite magnitude; 0 if there is none."""
+    values = _wide(expected)
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+
+
+def gaps(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """How far the elements of two arrays of numbers are apart, as f64: 0 where they say the same, else above 0 or inf."""
+    a, b = _wide(got), _wide(expected)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
+
+
+def difference(got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest gap as a share of the largest expected value; infinity where shapes, types, or texts differ."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return float("inf")
+    if got.dtype.kind in "OSU":
+        return 0.0 if bool(np.all(got == expected)) else float("inf")
+    return float(gaps(got, expected).max(initial=0.0)) / (largest(expected) or 1.0)
+
+
+def first_apart(got: np.ndarray, expected: np.ndarray, tolerance: float, least: float = 0.0) -> tuple[int, ...] | None:
+    """Where two arrays of one shape differ first; None if they do not.
+
+    Args:
+        got: integers, bools and texts have to be equal; floats may be off.
+        expected: what it should be.
+        tolerance: by how much floats may be off, as a share of the largest expected value.
+        least: what that value counts as at least.
+    """
+    if got.dtype.kind in "OSUbiu":
+        wrong = np.argwhere(got != expected)
+    else:
+        wrong = np.argwhere(~(gaps(got, expected) <= tolerance * max(largest(expected), least)))
+    return tuple(int(i) for i in wrong[0]) if len(wrong) else None
+
+
+def _wide(values: np.ndarray) -> Any:
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
