@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from occ.compiler.passes.base import Pass
     from occ.compiler.passes.rules.rule import fusion, rewrite
     from occ.compiler.target.target import Target
+    from occ.generation.language_model import LanguageModel
     from occ.loading import load
     from occ.runtime.acl.tensor import DeviceTensor
     from occ.runtime.artifact import Artifact
@@ -36,11 +37,11 @@ _WHERE = {
     "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
     "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
-    "extract": "occ.analysis.extract", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
+    "extract": "occ.analysis.extract", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "Pass", "RunError", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
+    "Artifact", "CompileError", "DeviceTensor", "LanguageModel", "Pass", "RunError", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
     "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "operator", "rewrite", "targets", "te_kernel",
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "check": "say whether a target can take a model, and what it cannot take",
     "diff": "compare results with another runtime",
     "extract": "write a part of a model as a model of its own",
+    "generate": "write text with a language model",
     "bench": "time a model beside other runtimes",
     "opt": "run passes on .occ text",
     "rules": "list the rules, and say why they match or do not",

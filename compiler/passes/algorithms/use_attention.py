@@ -7,14 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.own.attend import PLAIN, ZERO_EMPTY, ZERO_NAN
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
-from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.algorithms.shared_heads import served, ungroup
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
 from occ.compiler.passes.fuse.outline import outline
@@ -40,6 +39,10 @@ class UseAttention(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
         made = 0
+        for func in m.funcs.values():
+            for op in [op for op in func.body.body if op.name == "Reshape"]:
+                ungroup(op, rw)
+        erase_dead(m)
         for func in m.funcs.values():
             for op in list(func.body.body):
                 if op.name == "MatMul" and op.parent is not None and (found := _match(op)) is not None:
@@ -161,7 +164,7 @@ def _rewrite(found: _Match, rw: Rewriter) -> None:
     assert k is not None
     assert v is not None
     (q, by_q), (k, by_k) = _unscaled(q), _unscaled(k)
-    (keys, k), (values, v) = _served(k, rw.builder(found.scores)), _served(v, rw.builder(found.product))
+    (keys, k), (values, v) = served(k, rw.builder(found.scores)), served(v, rw.builder(found.product))
     scores = rw.builder(found.scores).attend_scores(q, k, scale=by_q * by_k)
     rw.replace(found.scores, [scores])
     x = found.behind[-1].operands[0]
@@ -170,38 +173,3 @@ def _rewrite(found: _Match, rw: Rewriter) -> None:
     for op in found.behind:
         rw.erase(op)
     outline([*keys, *values, scores.defining_op, *found.maps, made.defining_op], rw, kind=KIND)
-
-
-def _served(v: Value, b: GraphBuilder) -> tuple[list[Op], Value]:
-    """Keys or values, each head of which serves several heads of queries, read where they are.
-
-    Exporters repeat heads in memory: `[N,G,T,D]`, Unsqueeze, Expand to `[N,G,g,T,D]`, Reshape to `[N,G*g,T,D]`; before
-    or after leading axes may be merged, and after it the last two exchanged.
-    """
-    x, turned = v, False
-    while (maker := x.defining_op) is not None and len(x.uses) == 1 and (source := maker.operands[0]) is not None:
-        rank = source.tensor.rank
-        if maker.name == "Expand":
-            return _repeated(v, source, x, b, turned=turned)
-        if maker.name == "Transpose" and maker.a.perm == (*range(rank - 2), rank - 1, rank - 2):
-            turned = not turned
-        elif maker.name != "Reshape" or source.tensor.dims[-2:] != x.tensor.dims[-2:]:
-            break
-        x = source
-    return [], v
-
-
-def _repeated(v: Value, source: Value, wide: Value, b: GraphBuilder, *, turned: bool) -> tuple[list[Op], Value]:
-    """`v`, which is the Expand `wide` of `source` with leading axes merged, and perhaps the last two exchanged."""
-    maker, dims = source.defining_op, wide.tensor.dims
-    if maker is None or maker.name not in ("Unsqueeze", "Reshape") or len(dims) != 5 or v.tensor.rank != 4:
-        return [], v
-    x, (n, heads, group, *rest) = maker.operands[0], dims
-    expected = TensorType(wide.tensor.dtype, (n, heads, *rest))
-    fits = source.tensor.dims == (n, heads, 1, *rest) and x is not None and x.type == expected
-    if not fits or not isinstance(heads, int) or not isinstance(group, int) or v.tensor.dims[:2] != (n, heads * group):
-        return [], v
-    made = [b.repeat_heads(x, group=group)]
-    if turned:
-        made.append(b.Transpose(made[0], perm=(0, 1, 3, 2)))
-    return [x.defining_op for x in made], made[-1]

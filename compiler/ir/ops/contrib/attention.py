@@ -299,7 +299,7 @@ class GroupQueryAttention:
             raise Unresolved("GroupQueryAttention", "total_sequence_length")
         heads = a.num_heads if k is not None else a.num_heads + 2 * a.kv_num_heads
         size = quotient("GroupQueryAttention", q.shape[2], heads)
-        keys = known if past_k is None else dim.maximum(known, past_k.shape[2])
+        keys = known if past_k is None else _keys(known, past_k.shape[2], q.shape)
         present = TensorType(q.dtype, (q.shape[0], a.kv_num_heads, keys, size))
         return TensorType(q.dtype, (*q.shape[:2], a.num_heads * size)), present, present
 
@@ -315,25 +315,45 @@ class GroupQueryAttention:
         k, v = (to_heads(b, "GroupQueryAttention", x, groups) for x in (k, v))
         n, _, length, _ = q.tensor.dims
         past = 0 if past_k is None else past_k.tensor.dims[2]
-        keys = total_of(total) if past_k is None else dim.maximum(total_of(total), past)
-        lengths = b.past_lengths(reshape(b, seqlens, (n,)), b.dims(values=(length, past), shape=(2,)))
+        total = total_of(total)
+        keys = total if past_k is None else _keys(total, past, (n, length))
+        follows = past_k is not None and _follows(total, past, (n, length))
+        start = b.dims(values=(past,), shape=(1,))
+        lengths = (
+            None if follows else b.past_lengths(reshape(b, seqlens, (n,)), b.dims(values=(length, past), shape=(2,)))
+        )
         if a.do_rotary:
-            at = ids if ids is not None else b.positions(lengths, b.dims(values=(n, length), shape=(2,)))
+            first = start if lengths is None else lengths
+            at = ids if ids is not None else b.positions(first, b.dims(values=(n, length), shape=(2,)))
             q, k = (b.RotaryEmbedding(x, cos, sin, at, interleaved=a.rotary_interleaved) for x in (q, k))
-        shape = b.dims(values=(keys,), shape=(1,))
-        k, v = b.cache_append(past_k, k, lengths, shape), b.cache_append(past_v, v, lengths, shape)
+        if lengths is None:
+            k, v = _joined(b, past_k, k), _joined(b, past_v, v)
+        else:
+            shape = b.dims(values=(keys,), shape=(1,))
+            k, v = b.cache_append(past_k, k, lengths, shape), b.cache_append(past_v, v, lengths, shape)
         scores = scores_of(
             b, q, k, a.scale or head_scale(q, None, name="GroupQueryAttention"), name="GroupQueryAttention"
         )
         if a.softcap:
             scores = scaled(b, b.Tanh(scaled(b, scores, 1 / a.softcap)), a.softcap)
-        end = b.Add(lengths, b.dims(values=(length,), shape=(1,)))
+        end = None if lengths is None else b.Add(lengths, b.dims(values=(length,), shape=(1,)))
         left = a.local_window_size - 1 if a.local_window_size > 0 else -1
-        scores = b.attention_mask(scores, bias, end, None, causal=int(a.causal), left=left, right=-1)
+        offset = start if end is None else None
+        scores = b.attention_mask(scores, bias, end, offset, causal=int(a.causal), left=left, right=-1)
         if sink is None and a.smooth_softmax > 0:
             sink = b.constant(np.zeros(heads, scores.tensor.dtype.numpy))
         y = grouped_matmul(b, _sunk(b, scores, sink), v, name="GroupQueryAttention")
         return (from_heads(b, y), k, v)[: a.n_results]
+
+
+def _follows(total: Dim, past: Dim, query: Sequence[Dim]) -> bool:
+    """Whether the new keys follow all that the cache holds: one sequence, as long as the cache and they together."""
+    return query[0] == 1 and total == past + query[1]
+
+
+def _keys(total: Dim, past: Dim, query: Sequence[Dim]) -> Dim:
+    """Keys of the present: the cache may have room for more than there are."""
+    return total if _follows(total, past, query) else dim.maximum(total, past)
 
 
 def _sunk(b: GraphBuilder, scores: Value, sink: Value | None) -> Value:

@@ -1,0 +1,67 @@
+"""`occ generate`: write text with a language model."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from occ.cli import options
+from occ.cli.console import say
+
+
+@click.command("generate")
+@click.argument("model", metavar="DIR")
+@click.option("--prompt", help="The text to continue.")
+@click.option("--tokens", metavar="ID,ID,...", help="Tokens to continue, for a folder without a tokenizer.")
+@click.option("--chat", is_flag=True, help="Take the prompt as what a user says, in the chat template of the model.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(0), default=64, show_default=True, help="When to stop at the latest."
+)
+@click.option("--greedy", is_flag=True, help="Always take the most probable token.")
+@click.option(
+    "--temperature", type=float, default=0.8, show_default=True, help="Below 1 makes probable tokens more so."
+)
+@click.option("--top-k", type=int, default=50, show_default=True, help="Only so many of the most probable; 0 for all.")
+@click.option(
+    "--top-p", type=float, default=0.95, show_default=True, help="Only the most probable that together have this."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of chance; the same seed gives the same text.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="A text at which to end.")
+@click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens that the cache has room for.")
+@options.threads
+def command(
+    model: str, prompt: str | None, tokens: str | None, chat: bool, max_new_tokens: int, greedy: bool, temperature: float,
+    top_k: int, top_p: float, seed: int, stop: tuple[str, ...], capacity: int, threads: int | None,
+) -> None:  # fmt: skip
+    """Continue a prompt with the language model in the folder DIR; text comes as it is written.
+
+    DIR has model.onnx and tokenizer.json, as the exporters of onnxruntime-genai, optimum and transformers.js write them.
+    """
+    from occ.generation.language_model import LanguageModel, Prompt
+
+    if (prompt is None) == (tokens is None):
+        raise click.UsageError("give either --prompt TEXT or --tokens ID,ID,...")
+    given: Prompt = prompt if prompt is not None else _ids(tokens or "")
+    lm = LanguageModel(Path(model), threads, capacity)
+    if chat and isinstance(given, str):
+        given = lm.chat([{"role": "user", "content": given}])
+    start, count = time.perf_counter(), 0
+    written = lm.stream(
+        given, max_new_tokens, do_sample=not greedy, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop,
+        texts=prompt is not None,
+    )  # fmt: skip
+    for piece in written:
+        click.echo(piece if prompt is not None else f"{piece} ", nl=False)
+        count += 1
+    click.echo()
+    seconds = time.perf_counter() - start
+    say(f"{count} pieces in {seconds:.2f} s on {lm.session.threads} thread{'s' if lm.session.threads > 1 else ''}")
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(t) for t in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--tokens takes numbers with commas between, not {text!r}") from None

@@ -1,0 +1,98 @@
+"""A decoder and its cache: tokens in, the logits of the next one out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from occ.generation.prepare import IDS, LOGITS, is_cache
+from occ.runtime.buffers import aligned
+from occ.runtime.errors import RunError
+from occ.runtime.session import Port, Session
+from occ.runtime.signature import numpy_dtype
+
+
+@dataclass
+class _Cache:
+    """One input that holds what was computed of the tokens before, and the output that continues it.
+
+    Attributes:
+        past, present: their names.
+        rows: its memory, a row for each token.
+    """
+
+    past: str
+    present: str
+    rows: np.ndarray
+
+
+class Decoder:
+    """One sequence of a model that was built with `caches=growing`. A step appends to the caches, and copies nothing.
+
+    Args:
+        session: of a decoder; it may be shared by many of these.
+        capacity: tokens that the caches have room for.
+
+    Attributes:
+        tokens: those that the caches hold.
+
+    Raises:
+        RunError: OCC0501 the session is of no decoder that was built for this.
+    """
+
+    def __init__(self, session: Session, capacity: int) -> None:
+        self.session, self.capacity = session, capacity
+        self.tokens: list[int] = []
+        outputs = {o.name: o for o in session.outputs}
+        if IDS not in {i.name for i in session.inputs} or LOGITS not in outputs:
+            raise RunError("OCC0501", f"the model does not take `{IDS}` and give `{LOGITS}`", "give a decoder")
+        self._ids = next(numpy_dtype(i.dtype) for i in session.inputs if i.name == IDS)
+        others = [i for i in session.inputs if i.name != IDS]
+        presents = [o for o in session.outputs if o.name != LOGITS]
+        if len(others) > len(presents) or any(not is_cache(i.name) for i in others):
+            names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more caches than it gives"
+            raise RunError("OCC0501", f"the decoder takes {names}", "export it with past key values, and nothing else")
+        self._caches = [self._cache(i, o) for i, o in zip(others, presents, strict=False)]
+
+    def _cache(self, past: Port, present: Port) -> _Cache:
+        first, *rest = past.shape
+        if isinstance(first, int) or any(not isinstance(d, int) for d in rest):
+            raise RunError(
+                "OCC0501", f"the cache `{past.name}` cannot grow in place: it is {past}",
+                "build the model with -C caches=growing and a batch of 1",
+            )  # fmt: skip
+        shape = (self.capacity, *(d for d in rest if isinstance(d, int)))
+        return _Cache(past.name, present.name, aligned(shape, numpy_dtype(past.dtype)))
+
+    def append(self, ids: Sequence[int]) -> np.ndarray:
+        """Append tokens; the logits `[vocabulary]` of what follows the last of them, in f32.
+
+        Raises:
+            RunError: OCC0501 there is no token, or no room for so many.
+        """
+        if not ids:
+            raise RunError("OCC0501", "there is no token to append", "give at least one")
+        if not self._caches:  # a plain decoder: everything again
+            ids = [*self.tokens, *ids]
+            self.tokens = []
+        done, end = len(self.tokens), len(self.tokens) + len(ids)
+        if end > self.capacity:
+            raise RunError(
+                "OCC0501", f"{end} tokens are more than the cache has room for, {self.capacity}", "raise `capacity`"
+            )
+        given = {IDS: np.array([ids], self._ids)} | {c.past: c.rows[:done] for c in self._caches}
+        found = self.session.run(given, {c.present: c.rows[:end] for c in self._caches})
+        self.tokens += ids
+        return found[LOGITS].reshape(-1, found[LOGITS].shape[-1])[-1].astype(np.float32)
+
+    def continue_with(self, ids: Sequence[int]) -> np.ndarray:
+        """Make `ids` the whole sequence, keeping what the caches hold of its beginning; logits as `append`."""
+        same = next((k for k, (a, b) in enumerate(zip(self.tokens, ids, strict=False)) if a != b), len(self.tokens))
+        self.rewind(min(same, len(ids) - 1))
+        return self.append(ids[len(self.tokens) :])
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first tokens."""
+        del self.tokens[max(length, 0) :]

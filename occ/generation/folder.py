@@ -1,0 +1,107 @@
+"""The folders that language models come in: of onnxruntime-genai's builder, of optimum and transformers.js, or plain ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from occ.runtime.errors import RunError
+
+# Where the model is, the best first; optimum splits some into a decoder for the prompt and one with a past.
+_MODELS = ("model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx", "model.occ")
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder says of its model.
+
+    Attributes:
+        model: the `.onnx` file or artifact.
+        tokenizer: `tokenizer.json`, or None.
+        template: the chat template, in Jinja, or empty.
+        special: texts of special tokens by name.
+        ends: tokens that end a text.
+        context: tokens that the model can take, or 0 if nothing says so.
+        head: elements of a head, likewise.
+    """
+
+    model: Path
+    tokenizer: Path | None = None
+    template: str = ""
+    special: tuple[tuple[str, str], ...] = ()
+    ends: tuple[int, ...] = ()
+    context: int = 0
+    head: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> Folder:
+        """The folder `path`, or that of the file `path`.
+
+        Raises:
+            RunError: OCC0501 there is no model, or several, or a file cannot be read.
+        """
+        if not path.exists():
+            raise RunError("OCC0501", f"`{path}` does not exist", "give a folder with a model, or an artifact")
+        home = path if path.is_dir() and not (path / "manifest.json").exists() else path.parent
+        genai, config = _read(home / "genai_config.json").get("model", {}), _read(home / "config.json")
+        generation, words = _read(home / "generation_config.json"), _read(home / "tokenizer_config.json")
+        model = _model(home, genai) if home == path else path
+        file = home / "tokenizer.json"
+        special = tuple((k, _text(words[k])) for k in _SPECIAL if words.get(k))
+        ends = next((e for c in (generation, genai, config) if (e := _tokens(c.get("eos_token_id")))), ())
+        context = genai.get("context_length") or config.get("max_position_embeddings") or 0
+        head = int(genai.get("decoder", {}).get("head_size") or config.get("head_dim") or 0)
+        return cls(model, file if file.exists() else None, _template(home, words), special, ends, int(context), head)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty if there is no such file.
+
+    Raises:
+        RunError: OCC0501 it is something else.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise RunError("OCC0501", f"`{path}` cannot be read: {e}", "take the file of the model again") from None
+    if not isinstance(found, dict):
+        raise RunError("OCC0501", f"`{path}` has no object", "take the file of the model again")
+    return found
+
+
+def _model(home: Path, genai: dict[str, Any]) -> Path:
+    named = genai.get("decoder", {}).get("filename")
+    for name in (*([named] if named else []), *_MODELS):
+        if (home / name).exists():
+            return home / name
+    found = sorted([*home.glob("*.onnx"), *home.glob("onnx/*.onnx")])
+    if len(found) == 1:
+        return found[0]
+    listed = f"several models: {', '.join(p.name for p in found)}" if found else "no model"
+    raise RunError("OCC0501", f"`{home}` has {listed}", "give the path of one model.onnx")
+
+
+def _template(home: Path, words: dict[str, Any]) -> str:
+    file = home / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    found = words.get("chat_template") or ""
+    if isinstance(found, list):  # several by name
+        found = next((x["template"] for x in found if x.get("name") == "default"), "")
+    return found
+
+
+def _text(token: Any) -> str:
+    return token.get("content", "") if isinstance(token, dict) else str(token)
+
+
+def _tokens(found: Any) -> tuple[int, ...]:
+    if isinstance(found, int):
+        return (found,)
+    return tuple(found) if isinstance(found, Iterable) and not isinstance(found, str) else ()

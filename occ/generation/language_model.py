@@ -1,0 +1,184 @@
+"""`occ.LanguageModel`: text from a folder with a model."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from occ.generation.decoder import Decoder
+from occ.generation.folder import Folder
+from occ.generation.open import open_model
+from occ.generation.sampling import Sampling
+from occ.generation.text import TextStream, Tokenizer
+from occ.runtime.errors import RunError
+
+Prompt = str | Sequence[int]
+
+
+class LanguageModel:
+    """A decoder with its tokenizer, ready to write. May be called from many threads; each text has a cache of its own.
+
+    Args:
+        path: a folder with `model.onnx` or an artifact, and what belongs to it: `tokenizer.json`, `genai_config.json`, ...;
+            or the path of such a file. A model is built once, and found again in the build cache.
+        threads: of one step; OCC_NUM_THREADS or all processors if None.
+        capacity: tokens of a prompt and its continuation together, at the most; less if the model takes less.
+        target: `cpu` or `cpu-jit`.
+
+    Attributes:
+        session: the compiled step.
+        tokenizer: None if the folder has none; prompts are tokens then.
+        ends: tokens that end a text.
+
+    Raises:
+        CompileError: the model cannot be compiled.
+        RunError: OCC0501 there is no model or no decoder.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = "cpu"
+    ) -> None:
+        if capacity < 2:
+            raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
+        folder = Folder.of(Path(path))
+        self.capacity = min(capacity, folder.context or capacity)
+        self.ends = folder.ends
+        self.tokenizer = (
+            None if folder.tokenizer is None else Tokenizer(folder.tokenizer, folder.template, dict(folder.special))
+        )
+        self.session = open_model(folder, threads, target)
+        self._idle: list[Decoder] = [Decoder(self.session, self.capacity)]
+        self._lock = threading.Lock()
+
+    def generate(self, prompt: Prompt, max_new_tokens: int = 64, **how: Any) -> list[int] | str:
+        """Continue a prompt: a text gives a text, tokens give tokens, the prompt not among them.
+
+        Args:
+            prompt: a text, or tokens.
+            max_new_tokens: when to stop at the latest.
+            how: as `stream`.
+
+        Raises:
+            RunError: as `stream`.
+        """
+        made = list(self.stream(prompt, max_new_tokens, **how))
+        return "".join(map(str, made)) if isinstance(prompt, str) else [int(t) for t in made]
+
+    def stream(
+        self, prompt: Prompt, max_new_tokens: int = 64, do_sample: bool = False, temperature: float = 1.0, top_k: int = 0,
+        top_p: float = 1.0, seed: int = 0, stop: Sequence[str] | Sequence[int] | str = (), repetition_penalty: float = 1.0,
+        texts: bool | None = None,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Continue a prompt, a piece of text or a token at a time.
+
+        It ends after `max_new_tokens`, with a token that ends texts (which is given where tokens are), at a stop text
+        (which is not), or where the cache is full.
+
+        Args:
+            prompt: a text, or tokens.
+            max_new_tokens: when to stop at the latest.
+            do_sample: choose by chance; else the most probable token.
+            temperature: below 1 makes probable tokens more so.
+            top_k: only so many of the most probable tokens; 0 for all.
+            top_p: only the most probable tokens that together have this probability.
+            seed: of chance; the same seed gives the same text.
+            stop: texts, or tokens, at which to end.
+            repetition_penalty: above 1 makes tokens less probable that are there already.
+            texts: whether to give text; None for what the prompt is.
+
+        Raises:
+            RunError: OCC0501 the prompt is empty or too long, a value makes no sense, or a text meets a folder without a
+                tokenizer.
+        """
+        sampling = Sampling(do_sample, temperature, top_k, top_p, repetition_penalty)
+        stops: list[Any] = [stop] if isinstance(stop, str) else list(stop)
+        ids = self.tokens_of(prompt)
+        as_text = isinstance(prompt, str) if texts is None else texts
+        words = [s for s in stops if isinstance(s, str)]
+        ends = {*self.ends, *(int(s) for s in stops if not isinstance(s, str))}
+        tokens = self._tokens(ids, max_new_tokens, sampling, np.random.default_rng(seed), ends)
+        if not as_text and not words:
+            return tokens
+        written = TextStream(self._speaking(), words)
+        return _texts(tokens, written) if as_text else _until(tokens, written)
+
+    def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The tokens of a conversation, `[{"role": "user", "content": ..}, ..]`, up to where the model answers.
+
+        Raises:
+            RunError: OCC0501 the folder has no tokenizer or no chat template, or that refuses the messages.
+        """
+        return self._speaking().chat(messages)
+
+    def tokens_of(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt.
+
+        Raises:
+            RunError: OCC0501 it is empty or too long, or a text meets a folder without a tokenizer.
+        """
+        ids = self._speaking().encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        if not 0 < len(ids) < self.capacity:
+            raise RunError(
+                "OCC0501", f"the prompt has {len(ids)} tokens", f"give 1 to {self.capacity - 1}, or raise `capacity`"
+            )
+        return ids
+
+    def _speaking(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RunError("OCC0501", "there is no tokenizer.json beside the model", "add it, or give tokens")
+        return self.tokenizer
+
+    def _tokens(
+        self, ids: list[int], count: int, sampling: Sampling, rng: np.random.Generator, ends: set[int]
+    ) -> Iterator[int]:
+        decoder = self._take(ids)
+        try:
+            new, every = ids, list(ids)
+            for _ in range(min(count, self.capacity - len(ids))):
+                logits = decoder.continue_with(ids) if new is ids else decoder.append(new)
+                token = sampling.choose(logits, every, rng)
+                new = [token]
+                every.append(token)
+                yield token
+                if token in ends:
+                    return
+        finally:
+            with self._lock:
+                self._idle.append(decoder)
+
+    def _take(self, ids: Sequence[int]) -> Decoder:
+        """The idle decoder that holds the most of a prompt, or a new one."""
+        with self._lock:
+            if not self._idle:
+                return Decoder(self.session, self.capacity)
+            best = max(self._idle, key=lambda d: _common(d.tokens, ids))
+            self._idle.remove(best)
+            return best
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _texts(tokens: Iterator[int], written: TextStream) -> Iterator[str]:
+    for token in tokens:
+        if piece := written.push(token):
+            yield piece
+        if written.ended:
+            return
+    if piece := written.finish():
+        yield piece
+
+
+def _until(tokens: Iterator[int], written: TextStream) -> Iterator[int]:
+    """Tokens, up to the one with which a stop text has come."""
+    for token in tokens:
+        written.push(token)
+        yield token
+        if written.ended:
+            return

@@ -1,0 +1,73 @@
+"""Opens the model of a folder: an artifact as it is, an ONNX file once it is built. Builds are kept in the build cache."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from occ.generation import prepare
+from occ.generation.folder import Folder
+from occ.loading import load
+from occ.runtime.artifact import Artifact
+from occ.runtime.session import Session
+
+if TYPE_CHECKING:
+    from occ.compiler.cache.artifact_cache import ArtifactCache, Request
+
+
+def open_model(folder: Folder, threads: int | None = None, target: str = "cpu") -> Session:
+    """The step of a decoder, ready to run.
+
+    Raises:
+        CompileError: the model cannot be compiled.
+        RunError: OCC0501 it is no decoder; OCC0502 the artifact cannot be used.
+    """
+    model = folder.model
+    if model.is_dir() or _is_zip(model):
+        return load(model, threads)
+    from occ.compiler.cache.artifact_cache import ArtifactCache, Request
+    from occ.compiler.cache.cache import Cache, digest
+    from occ.compiler.cache.file_stamps import Stamps
+
+    cache = Cache()
+    how = {"generation": digest([Path(prepare.__file__).read_bytes()]), "target": target, "head": folder.head}
+    request, kept = Request(model, how, Stamps(cache)), ArtifactCache(cache)
+    if (found := kept.find(request)) is None:
+        artifact, files = build(folder, target)
+        if not _keep(kept, request, artifact, files) or (found := kept.find(request)) is None:
+            from occ.compiler.driver.sessions import open_session
+
+            return open_session(artifact, threads)
+    return load(found.path, threads)
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iterable[Path]) -> bool:
+    """Keep an artifact, whose weights are then mapped from the file of the cache; False if that has no room."""
+    with suppress(OSError), tempfile.TemporaryDirectory(dir=kept.cache.root) as place:
+        kept.keep(request, artifact.save(Path(place) / "model.occ"), files, {})
+        return True
+    return False
+
+
+def build(folder: Folder, target: str = "cpu") -> tuple[Artifact, Iterable[Path]]:
+    """The artifact of a decoder, whose caches grow in place, and the files besides the model that it was made from.
+
+    Raises:
+        CompileError: the model cannot be compiled.
+        RunError: OCC0501 it is no decoder.
+    """
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.settings import Settings
+
+    compilation = Compilation(
+        prepare.prepared(folder.model, folder.head), Settings(target, options={"caches": "growing"})
+    )
+    return compilation.artifact(), compilation.module.files

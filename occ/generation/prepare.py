@@ -1,0 +1,112 @@
+"""A decoder as it came from an exporter, as a step of one sequence: tokens and caches go in, the last logits and caches come out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from occ.compiler.driver.source import load_module
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+from occ.runtime.errors import RunError
+
+IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+_PAST = ("past_key_values.", "past_", "past.")
+_AFTER_HEAD = ("Cast", "Mul", "Div", "Tanh", "Identity")  # what may stand between the head and the logits
+_HEADS = ("MatMul", "com.microsoft.MatMulNBits")
+_END = np.iinfo(np.int64).max
+
+
+def is_cache(name: str) -> bool:
+    """Whether an input holds what a decoder has computed of the tokens before."""
+    return name.startswith(_PAST)
+
+
+def prepared(path: Path, head: int = 0) -> Module:
+    """The module of a decoder, for one sequence without padding.
+
+    Mask and positions follow from the length of the caches, so they are no inputs any more, and the head is computed for
+    the last token alone.
+
+    Args:
+        path: of the file.
+        head: elements of a head, where the file leaves them open; 0 if nothing says how many.
+
+    Raises:
+        CompileError: the file cannot be read.
+        RunError: OCC0501 it is no decoder.
+    """
+    m = load_module(path)
+    args = {a.name: a for a in m.main.args}
+    if IDS not in args or not m.main.result_names or m.main.result_names[0] != LOGITS:
+        raise RunError(
+            "OCC0501", f"`{path}` is no decoder: it does not take `{IDS}` and give `{LOGITS}` first",
+            "export the model for text generation, with past key values",
+        )  # fmt: skip
+    for a in m.main.args:
+        if isinstance(a.type, TensorType) and a.type.shape:
+            a.type = TensorType(a.type.dtype, (1, *a.type.dims[1:]))
+    past = _one_past(m, head)
+    length = args[IDS].tensor.dims[1]
+    _decide(m, args, past, length)
+    _last_token_only(m)
+    return m
+
+
+def _one_past(m: Module, head: int) -> Dim:
+    """Let all caches have the same length, and give it; 0 if there are none."""
+    found: Dim = 0
+    for a in m.main.args:
+        if not is_cache(a.name):
+            continue
+        grows = [k for k, d in enumerate(a.tensor.dims) if k and not isinstance(d, int)]
+        if not grows:
+            continue
+        k = grows[0]
+        found = found if not isinstance(found, int) else a.tensor.dims[k]
+        rest = [head if head and not isinstance(d, int) else d for d in a.tensor.dims[k + 1 :]]
+        a.type = TensorType(a.tensor.dtype, (*a.tensor.dims[:k], found, *rest))
+    return found
+
+
+def _decide(m: Module, args: dict[str, Value], past: Dim, length: Dim) -> None:
+    """Compute the mask and the positions in the place of taking them."""
+    first = m.main.body.first
+    assert first is not None
+    b = Rewriter(m).builder(first)
+    if MASK in args:
+        shape = b.dims(values=(1, past + length), shape=(2,))
+        ones = np.ones(1, args[MASK].tensor.dtype.numpy)
+        _replace(m, args[MASK], b.ConstantOfShape(shape, value=ones))
+    if POSITIONS in args:
+        start, sizes = b.dims(values=(past,), shape=(1,)), b.dims(values=(1, length), shape=(2,))
+        _replace(m, args[POSITIONS], _as(b, b.positions(start, sizes), args[POSITIONS].tensor.dtype))
+
+
+def _as(b: GraphBuilder, x: Value, dtype: DType) -> Value:
+    return x if x.tensor.dtype == dtype else b.Cast(x, to=dtype)
+
+
+def _replace(m: Module, arg: Value, made: Value) -> None:
+    arg.replace_uses(made)
+    m.main.body.args.remove(arg)
+
+
+def _last_token_only(m: Module) -> None:
+    """Give the head the last row of what it reads."""
+    logits = m.main.body.terminator.operands[0]
+    op = logits.defining_op if logits is not None else None
+    while op is not None and op.name in _AFTER_HEAD and op.operands[0] is not None:
+        op = op.operands[0].defining_op
+    if op is None or op.name not in _HEADS or not isinstance(op.operands[1], Weight) or op.parent is None:
+        return
+    ends = [m.add_weight("last", np.array([k], np.int64)) for k in (-1, _END, 1)]
+    last = op.parent.insert(Op(m.registry["Slice"], [op.operands[0], *ends], {}, (None,), loc=op.loc), op)
+    Rewriter(m).replace_operand(op, 0, last.result)

@@ -1,0 +1,87 @@
+"""Small decoders with random weights, in the form of onnxruntime-genai's builder, and what onnxruntime writes with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+HEADS, GROUPS, SIZE, WORDS, LAYERS = 4, 2, 32, 50, 2
+WIDTH = HEADS * SIZE
+RNG = np.random.default_rng(11)
+
+
+def decoder(**attributes: int | float) -> onnx.ModelProto:
+    """Embedding, layers of grouped attention with a cache and rotation, and a head; the batch is symbolic."""
+    n, held = helper.make_node, []
+
+    def weight(name: str, *shape: int, by: float = 0.3) -> str:
+        held.append(numpy_helper.from_array((RNG.normal(size=shape) * by).astype(np.float32), name))
+        return name
+
+    angles = np.arange(256)[:, None] / 100.0 ** (np.arange(SIZE // 2) / (SIZE // 2))
+    held += [
+        numpy_helper.from_array(f(angles).astype(np.float32), name) for name, f in (("cos", np.cos), ("sin", np.sin))
+    ]
+    held += [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in (("one", [1]), ("at", 1))]
+    nodes = [
+        n("ReduceSum", ["attention_mask", "one"], ["count"], keepdims=0), n("Sub", ["count", "one"], ["ends"]),
+        n("Cast", ["ends"], ["seqlens"], to=TensorProto.INT32), n("Shape", ["attention_mask"], ["shape"]),
+        n("Gather", ["shape", "at"], ["whole"]), n("Cast", ["whole"], ["total"], to=TensorProto.INT32),
+        n("Gather", [weight("words", WORDS, WIDTH, by=1), "input_ids"], ["x0"]),
+    ]  # fmt: skip
+    for k in range(LAYERS):
+        qkv = ((HEADS, "q"), (GROUPS, "k"), (GROUPS, "v"))
+        nodes += [n("MatMul", [f"x{k}", weight(f"w{y}{k}", WIDTH, h * SIZE)], [f"{y}{k}"]) for h, y in qkv]
+        reads = [
+            *(f"{y}{k}" for _, y in qkv),
+            *(f"past_key_values.{k}.{y}" for y in ("key", "value")),
+            "seqlens",
+            "total",
+            "cos",
+            "sin",
+        ]
+        writes = [f"a{k}", *(f"present.{k}.{y}" for y in ("key", "value"))]
+        nodes += [
+            n("GroupQueryAttention", reads, writes, domain="com.microsoft", num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=1, **attributes),
+            n("MatMul", [f"a{k}", weight(f"wo{k}", WIDTH, WIDTH)], [f"o{k}"]), n("Tanh", [f"o{k}"], [f"t{k}"]),
+            n("Add", [f"x{k}", f"t{k}"], [f"x{k + 1}"]),
+        ]  # fmt: skip
+    nodes.append(n("MatMul", [f"x{LAYERS}", weight("head", WIDTH, WORDS)], ["logits"]))
+    caches = [f"{k}.{y}" for k in range(LAYERS) for y in ("key", "value")]
+
+    def value(name: str, kind: int, *shape: int | str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    inputs = [
+        value("input_ids", TensorProto.INT64, "batch", "sequence"),
+        value("attention_mask", TensorProto.INT64, "batch", "total"),
+    ]
+    inputs += [value(f"past_key_values.{c}", TensorProto.FLOAT, "batch", GROUPS, "past", SIZE) for c in caches]
+    outputs = [value("logits", TensorProto.FLOAT, "batch", "sequence", WORDS)]
+    outputs += [value(f"present.{c}", TensorProto.FLOAT, "batch", GROUPS, "total", SIZE) for c in caches]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(nodes, "decoder", inputs, outputs, held)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+class Reference:
+    """The decoder in onnxruntime."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        self.caches = [i.name for i in self.session.get_inputs() if i.name.startswith("past")]
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        """Logits of every position."""
+        given = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
+        empty = np.zeros((1, GROUPS, 0, SIZE), np.float32)
+        return self.session.run(["logits"], given | dict.fromkeys(self.caches, empty))[0][0]
+
+    def greedy(self, ids: list[int], count: int) -> list[int]:
+        """The most probable continuation, all computed again for each token."""
+        every = list(ids)
+        for _ in range(count):
+            every.append(int(self.logits(every)[-1].argmax()))
+        return every[len(ids) :]

@@ -1,0 +1,159 @@
+"""occ.LanguageModel: tokens of onnxruntime, choices by chance, folders, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from decoders import WORDS, Reference, decoder
+
+import occ
+from occ.generation.sampling import Sampling
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return decoder()
+
+
+@pytest.fixture(scope="module")
+def folder(model: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("decoder")
+    onnx.save(model, path / "model.onnx")
+    return path
+
+
+@pytest.fixture(scope="module")
+def lm(folder: Path) -> occ.LanguageModel:
+    return occ.LanguageModel(folder, threads=1, capacity=200, target="cpu-jit")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize("attributes", [{}, {"local_window_size": 6}, {"softcap": 2.0}])
+def test_greedy_tokens_are_those_of_onnxruntime(target: str, attributes: dict[str, float], tmp_path: Path) -> None:
+    made = decoder(**attributes)
+    onnx.save(made, tmp_path / "model.onnx")
+    reference = Reference(made)
+    lm = occ.LanguageModel(tmp_path, threads=1, capacity=64, target=target)
+    for ids in (PROMPT, [7], list(range(40))):
+        got = lm.generate(ids, max_new_tokens=24)
+        want = reference.logits([*ids, *got])[len(ids) - 1 : -1]
+        assert [int(x) for x in got] == want.argmax(-1).tolist()
+
+
+def test_all_texts_share_the_beginning_that_they_have_in_common(lm: occ.LanguageModel, model: onnx.ModelProto) -> None:
+    reference = Reference(model)
+    for ids in (PROMPT, [*PROMPT, 8, 8], PROMPT[:3], PROMPT, [1]):
+        assert lm.generate(ids, max_new_tokens=5) == reference.greedy(ids, 5)
+
+
+def test_it_stops_where_asked_or_where_the_cache_is_full(lm: occ.LanguageModel) -> None:
+    every = lm.generate(PROMPT, max_new_tokens=30)
+    third = every[2]
+    assert lm.generate(PROMPT, max_new_tokens=30, stop=[third]) == every[: every.index(third) + 1]
+    assert len(lm.generate(PROMPT, max_new_tokens=1000)) == lm.capacity - len(PROMPT)
+    assert lm.generate(PROMPT, max_new_tokens=0) == []
+
+
+def test_chance_follows_its_seed(lm: occ.LanguageModel) -> None:
+    how = {"max_new_tokens": 20, "do_sample": True, "temperature": 2.0}
+    one, again, other = (lm.generate(PROMPT, seed=s, **how) for s in (1, 1, 2))
+    assert one == again != other
+    assert lm.generate(PROMPT, **how | {"top_k": 1}) == lm.generate(PROMPT, max_new_tokens=20)
+
+
+def test_several_threads_write_at_once(lm: occ.LanguageModel) -> None:
+    prompts = [[k, k + 1] for k in range(4)]
+    alone = [lm.generate(p, max_new_tokens=20) for p in prompts]
+    got: dict[int, object] = {}
+    threads = [
+        threading.Thread(target=lambda k=k: got.update({k: lm.generate(prompts[k], max_new_tokens=20)}))
+        for k in range(4)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [got[k] for k in range(4)] == alone
+
+
+def test_a_stream_that_nobody_reads_to_its_end_gives_its_cache_back(lm: occ.LanguageModel) -> None:
+    for _ in range(3):
+        stream = lm.stream(PROMPT, 50)
+        next(stream)
+        stream.close()
+    assert len(lm._idle) <= 4
+    assert lm.generate(PROMPT, max_new_tokens=4) == lm.generate(PROMPT, max_new_tokens=4)
+
+
+def test_sampling_takes_tokens_by_their_probabilities() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    rng = np.random.default_rng(0)
+
+    def shares(**how: float) -> np.ndarray:
+        s = Sampling(do_sample=True, **how)  # pyright: ignore[reportArgumentType]
+        return np.bincount([s.choose(logits, [], rng) for _ in range(4000)], minlength=4) / 4000
+
+    np.testing.assert_allclose(shares(), [0.5, 0.3, 0.15, 0.05], atol=0.03)
+    np.testing.assert_allclose(shares(top_k=2), [0.625, 0.375, 0, 0], atol=0.03)
+    np.testing.assert_allclose(shares(top_p=0.9), [0.526, 0.316, 0.158, 0], atol=0.03)
+    np.testing.assert_allclose(shares(temperature=0.5), np.array([25, 9, 2.25, 0.25]) / 36.5, atol=0.03)
+    assert Sampling(repetition_penalty=10).choose(np.array([3.0, 2.0, -1.0], np.float32), [0], rng) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"temperature": 0}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"texts": True}, "tokenizer"),
+    ],
+)
+def test_values_that_make_no_sense_are_errors(lm: occ.LanguageModel, how: dict[str, float], said: str) -> None:
+    with pytest.raises(occ.RunError, match=said):
+        lm.generate(PROMPT, do_sample=True, **how)
+
+
+def test_prompts_that_do_not_fit_are_errors(lm: occ.LanguageModel) -> None:
+    for prompt, said in (
+        ([], "0 tokens"),
+        ([1] * 200, "200 tokens"),
+        ("text", "tokenizer.json"),
+        ([WORDS + 5], "Gather"),
+    ):
+        with pytest.raises(occ.RunError, match=said):
+            lm.generate(prompt, max_new_tokens=1)
+
+
+def test_folders_say_what_they_lack(tmp_path: Path, model: onnx.ModelProto) -> None:
+    with pytest.raises(occ.RunError, match="does not exist"):
+        occ.LanguageModel(tmp_path / "none")
+    with pytest.raises(occ.RunError, match="no model"):
+        occ.LanguageModel(tmp_path)
+    (tmp_path / "genai_config.json").write_text("[")
+    with pytest.raises(occ.RunError, match="genai_config"):
+        occ.LanguageModel(tmp_path)
+    config = {"model": {"decoder": {"filename": "it.onnx"}, "eos_token_id": [4, 7], "context_length": 32}}
+    (tmp_path / "genai_config.json").write_text(json.dumps(config))
+    onnx.save(model, tmp_path / "it.onnx")
+    lm = occ.LanguageModel(tmp_path, target="cpu-jit")
+    assert (lm.capacity, lm.ends) == (32, (4, 7))
+
+
+def test_a_model_that_is_no_decoder_is_an_error(tmp_path: Path) -> None:
+    x = onnx.helper.make_tensor_value_info("x", 1, [2])
+    y = onnx.helper.make_tensor_value_info("y", 1, [2])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(
+        onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 20)]),
+        tmp_path / "model.onnx",
+    )
+    with pytest.raises(occ.RunError, match="no decoder"):
+        occ.LanguageModel(tmp_path)
