@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
 
-    from occ import backend
+    from occ import backend, onnxruntime
     from occ.analysis.bench import bench
     from occ.analysis.diff import diff
     from occ.analysis.dump import dump
@@ -40,15 +40,17 @@ _WHERE = {
     "extract": "occ.analysis.extract", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
+_MODULES = ("backend", "onnxruntime")
+
 __all__ = [
     "Artifact", "CompileError", "DeviceTensor", "LanguageModel", "Pass", "RunError", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
-    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "operator", "rewrite", "targets", "te_kernel",
+    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "rewrite", "targets", "te_kernel",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name == "backend":
-        return import_module("occ.backend")
+    if name in _MODULES:
+        return import_module(f"occ.{name}")
     if name == "__version__":
         return import_module("occ.runtime.version").occ_version()
     if name in _WHERE:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-KINDS = ("kernel", "library", "tool", "weights", "device", "artifact", "tuned", "stat")
+KINDS = ("kernel", "library", "tool", "weights", "device", "artifact", "group", "tuned", "stat")
 _SUM = ".sha256"
 _STALE = 24 * 3600  # seconds after which a temporary folder belongs to a build that was killed
 

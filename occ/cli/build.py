@@ -31,9 +31,11 @@ EMITS = {
     "object": ("-objects", "the same as an object file; of another machine, the kernels alone"),
     "generator": ("-src", "a folder of the generated sources with their Makefile"),
     "air": (".air", "the GE graph of an Ascend target; a folder where there are several parts"),
+    "ort": (".onnx", "an ONNX model for onnxruntime with the execution provider of `occ config --ep`"),
     "om": (".om", "the same, compiled by the CANN toolkit; with -o NAME.occ, an artifact that has it inside"),
 }
 
+_EMITS_HELP = "; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) + "."
 _LINKED = ("static", "shared", "object")  # what programs in C are linked with
 
 
@@ -48,14 +50,14 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
     type=click.Choice(list(EMITS)),
     default="artifact",
     show_default=True,
-    help="; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) + ".",
+    help=_EMITS_HELP,
 )
 @click.option(
     "--weights",
     type=click.Choice(["file", "embed"]),
     default="file",
     show_default=True,
-    help="Where --emit static, shared and object put the weights: in a file of their own, or in the library.",
+    help="Where --emit static, shared and object put the weights, and ort the artifacts: in files of their own, or inside.",
 )
 @click.option(
     "--tune",
@@ -79,6 +81,9 @@ def command(
 ) -> None:  # fmt: skip
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
     start = time.perf_counter()
+    if emit == "ort":
+        _emit_ort(model, target, out or _default_out(model, emit), weights, flags, as_json=as_json)
+        return
     place = _place(out or _default_out(model, emit), [model], emit, folder)
     plain = emit == "artifact" and not folder and not looking.asked and tune is None and not samples
     earlier = Earlier.of(model, target, save_stages, flags) if plain else None
@@ -173,11 +178,35 @@ def _tuner(settings: Settings, seconds: float) -> Tuner:
     return Tuner.of(settings, seconds)
 
 
+def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.Flags, *, as_json: bool) -> None:
+    """Write an ONNX model of EPContext nodes."""
+    from occ.compiler.driver.outputs import check_out
+    from occ.onnxruntime.emit import emit
+
+    if not model.endswith(".onnx"):
+        raise click.UsageError("--emit ort takes an .onnx file: what occ has no code for stays as it is there")
+    shapes, given = options.shapes_of(flags.shapes), flags.target_options
+    place = check_out(out, [model])
+    made = emit(model, place, target, embed=weights == "embed", dims=flags.sizes, shapes=shapes, options=given)
+    facts = {
+        "out": str(made.out),
+        "groups": list(made.groups),
+        "left": made.left,
+        "files": [str(f) for f in made.files],
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    say(f"wrote    {made.out} ({_bytes(made.out.stat().st_size)})" + "".join(f", {f}" for f in made.files))
+    say(f"groups   {len(made.groups)} of {sum(made.groups)} nodes; {made.left} nodes stay with onnxruntime")
+    say("next     onnxruntime with the library that `occ config --ep` prints; docs/onnxruntime.md")
+
+
 def _default_out(model: str, emit: str) -> Path:
     stem = Path("model" if model == "-" else model).stem
     name = stem + EMITS[emit][0]
     if Path(name).resolve() == Path(model).resolve():
-        name = f"{stem}-built.occ"
+        name = f"{stem}-built{EMITS[emit][0]}"
     return Path(name)
 
 

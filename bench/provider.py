@@ -1,0 +1,94 @@
+"""onnxruntime with occ as execution provider, beside onnxruntime alone and occ alone.
+
+`python bench/provider.py MODEL.onnx ...`: groups, nodes, the largest difference of outputs as a share of the largest value,
+and times of a run: processor time of the process, minima of interleaved blocks, on one thread unless --threads says other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+import occ
+from occ.benchmark import difference
+from occ.inputs import random_inputs
+
+
+def sessions(path: str, threads: int) -> tuple[Any, Any, float]:
+    """Sessions of onnxruntime with occ and without it, and the seconds that the first took to open."""
+
+    def options() -> Any:
+        made = onnxruntime.SessionOptions()
+        made.intra_op_num_threads, made.inter_op_num_threads, made.log_severity_level = threads, 1, 3
+        made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        return made
+
+    start = time.perf_counter()
+    ours = onnxruntime.InferenceSession(path, occ.onnxruntime.session_options(options()))
+    seconds = time.perf_counter() - start
+    return ours, onnxruntime.InferenceSession(path, options(), providers=["CPUExecutionProvider"]), seconds
+
+
+def assigned(session: Any) -> dict[str, int]:
+    """Nodes by provider, as onnxruntime tells."""
+    found: dict[str, int] = {}
+    for part in session.get_provider_graph_assignment_info():
+        found[part.ep_name] = found.get(part.ep_name, 0) + len(part.get_nodes())
+    return found
+
+
+def minima(runners: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Milliseconds of the quickest run of each."""
+    best = dict.fromkeys(runners, float("inf"))
+    for _ in range(rounds):
+        for name, run in runners.items():
+            run()
+            for _ in range(3):
+                start = clock()
+                run()
+                best[name] = min(best[name], clock() - start)
+    return {name: round(seconds * 1e3, 4) for name, seconds in best.items()}
+
+
+def measured(path: str, threads: int, rounds: int) -> dict[str, Any]:
+    """One row."""
+    before = len(occ.onnxruntime.claimed())
+    ours, alone, seconds = sessions(path, threads)
+    whole = occ.compile(path, threads=threads)
+    feeds = random_inputs(whole, {}, np.random.default_rng(0))
+    got, want = ours.run(None, feeds), alone.run(None, feeds)
+    worst = max((difference(np.asarray(a), np.asarray(b)) for a, b in zip(got, want, strict=True)), default=0.0)
+    runners = {
+        "with": lambda: ours.run(None, feeds),
+        "onnxruntime": lambda: alone.run(None, feeds),
+        "occ": lambda: whole.run(feeds),
+    }
+    times = minima(runners, rounds, time.process_time if threads == 1 else time.perf_counter)
+    row = {"model": Path(path).parent.name + "/" + Path(path).name, "groups": len(occ.onnxruntime.claimed()) - before}
+    return row | {"nodes": assigned(ours), "open": round(seconds, 2), "difference": f"{worst:.1e}", **times,
+                  "gain": round(times["onnxruntime"] / times["with"], 3)}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    occ.onnxruntime.register()
+    for path in args.models:
+        try:
+            print(json.dumps(measured(path, args.threads, args.rounds)), flush=True)
+        except Exception as e:  # the others are still worth measuring
+            print(json.dumps({"model": path, "error": f"{type(e).__name__}: {e}"[:300]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

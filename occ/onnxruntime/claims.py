@@ -1,0 +1,140 @@
+"""Answers the plugin: which nodes of a graph to take, and the artifacts that compute them."""
+
+from __future__ import annotations
+
+import ctypes as c
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, helper
+
+from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.cache.sources import source_digest
+from occ.compiler.diagnostics import CompileError
+from occ.onnxruntime import policy
+from occ.onnxruntime.ortgraph import GraphFacts, read_graph
+from occ.runtime.errors import RunError
+
+log = logging.getLogger("occ.onnxruntime")
+Refusal = Callable[[Path], str]
+
+
+@dataclass
+class Claimed:
+    """A group that was taken: how many nodes, and the artifact."""
+
+    nodes: int
+    artifact: Path
+
+
+@dataclass
+class Claims:
+    """What one library is told.
+
+    Attributes:
+        library: the plugin, loaded.
+        target: that groups are compiled for.
+        options: of the target.
+        least: `policy.LEAST`, or another cost from which on groups are taken.
+        taken: groups of all sessions so far.
+        refused: why groups were left to onnxruntime, by their digest.
+    """
+
+    library: c.CDLL
+    target: str = "cpu"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    least: int = policy.LEAST
+    taken: list[Claimed] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, table: int, graph: int, claims: int) -> None:
+        """The callback; whatever fails leaves the nodes to onnxruntime."""
+        try:
+            self._claim(table, graph, claims)
+        except Exception:
+            log.exception("occ takes nothing of a graph")
+
+    def _claim(self, table: int, graph: int, claims: int) -> None:
+        facts = read_graph(table, graph)
+        for group, artifact in self.groups(facts):
+            handles = (c.c_void_p * len(group))(*[facts.handles[k] for k in group])
+            path = os.fsencode(artifact)
+            if not self.library.occ_ep_claim(c.c_void_p(claims), handles, c.c_size_t(len(group)), path):
+                self.taken.append(Claimed(len(group), artifact))
+
+    def groups(self, facts: GraphFacts) -> Iterator[tuple[list[int], Path]]:
+        """Groups with their artifacts: all that can be compiled; where that fails, without what the data decide."""
+        ours = policy.with_known_ranks(
+            facts.nodes, {k for k, n in enumerate(facts.nodes) if k not in facts.opaque and policy.supported(n)},
+            lambda n: n in facts.weights or facts.has_rank(n),
+        )  # fmt: skip
+        for group in self._worth(facts, ours):
+            made = self._artifact(facts, group)
+            if made is not None:
+                yield group, made
+                continue
+            fixed = {k for k in group if not policy.decided_by_data(facts.nodes[k], facts.weights)}
+            for smaller in self._worth(facts, fixed) if len(fixed) < len(group) else ():
+                again = self._artifact(facts, smaller)
+                if again is not None:
+                    yield smaller, again
+
+    def _worth(self, facts: GraphFacts, ours: set[int]) -> Iterator[list[int]]:
+        for group in policy.convex_groups(facts.nodes, ours.__contains__, facts.implicit):
+            if policy.cost(group, facts.nodes, facts.types, facts.weights) >= self.least:
+                yield group
+
+    def _artifact(self, facts: GraphFacts, group: Sequence[int]) -> Path | None:
+        inside = set(group)
+        outside = set(facts.outputs)
+        for k, node in enumerate(facts.nodes):
+            if k not in inside:
+                outside |= {*node.input, *facts.implicit.get(k, ())}
+        types = facts.types | {
+            n: helper.make_tensor_value_info(n, v.type.tensor_type.elem_type, None)
+            for n, v in facts.types.items()
+            if not facts.has_rank(n)
+        }
+        model = policy.part(group, facts.nodes, types, facts.weights, outside, facts.opsets)
+        return None if model is None else self.build(model)
+
+    def build(self, model: ModelProto) -> Path | None:
+        """The artifact of a group, out of the cache if it was built before; None if there is no native code for it."""
+        data = model.SerializeToString(deterministic=True)
+        how = [
+            self.target,
+            *(f"{k}={v}" for k, v in sorted(self.options.items())),
+            source_digest("occ.compiler", "occ.runtime"),
+        ]
+        key = digest(["ort", *how, data])
+        if key in self.refused:
+            return None
+        cache = Cache()
+        path, reason = cache.path("group", key, ".occ"), ""
+        if not cache.has("group", key, ".occ"):
+            reason = self._build(data, key, cache)
+        reason = reason or self.library.occ_ep_refusal(os.fsencode(path)).decode("utf-8", "replace")
+        if not reason:
+            return path
+        self.refused[key] = reason
+        log.info("a group of %d nodes stays with onnxruntime: %s", len(model.graph.node), reason)
+        return None
+
+    def _build(self, data: bytes, key: str, cache: Cache) -> str:
+        """Compile a group into the cache; returns why that is not possible."""
+        from occ.api import build
+
+        try:
+            with cache.workspace() as folder:
+                made = Path(folder) / "group.occ"
+                build(data, self.target, made, options=self.options)
+                cache.adopt("group", key, made, ".occ")
+        except (CompileError, RunError) as e:
+            return str(e)
+        except Exception as e:  # a fault of the compiler must not fail a session
+            return f"{type(e).__name__}: {e}"
+        return ""

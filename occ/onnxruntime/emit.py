@@ -1,0 +1,170 @@
+"""Writes ONNX models whose nodes are artifacts: `occ build --emit ort`. No session of onnxruntime is needed for it."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, helper
+
+from occ.analysis.onnx_graph import loaded, reads, value_types, with_data
+from occ.compiler.diagnostics import error
+from occ.onnxruntime.claims import Claims
+from occ.onnxruntime.library import get_library_path
+from occ.onnxruntime.ortgraph import GraphFacts
+from occ.runtime.version import occ_version
+
+SOURCE = "OccExecutionProvider"
+_IR, _OPSET = 10, 21  # that onnxruntime 1.23 takes, for models that are EPContext nodes alone
+_LARGEST = 1 << 30  # bytes of artifacts inside of a model
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What was written.
+
+    Attributes:
+        out: the model.
+        groups: nodes of the model that each EPContext node stands for.
+        left: nodes that stay as they were.
+        files: artifacts next to the model, where they are not inside.
+    """
+
+    out: Path
+    groups: tuple[int, ...]
+    left: int
+    files: tuple[Path, ...]
+
+
+def emit(
+    model: str | os.PathLike[str] | bytes | ModelProto,
+    out: str | os.PathLike[str],
+    target: str = "cpu",
+    *,
+    embed: bool = True,
+    least: int = 0,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Emitted:
+    """Write a model with an EPContext node for each group of nodes that occ has native code for.
+
+    Args:
+        model: an ONNX model.
+        out: the ONNX file to write.
+        target: `cpu` or `cpu-jit`.
+        embed: put the artifacts into the model; else, and over a gigabyte, they lie next to it as `NAME.K.occ`.
+        least: the cost from which on a group is taken (`policy.cost`); all are by default.
+        dims: values of symbolic dims to fix.
+        shapes: extents of inputs to fix.
+        options: of the target.
+
+    Raises:
+        CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has native code for no group of it.
+    """
+    whole, folder = loaded(model)
+    fixed = ModelProto()
+    fixed.CopyFrom(whole)
+    with_data(fixed, folder)
+    _fix(fixed, dims or {}, shapes or {})
+    facts = facts_of(fixed)
+    library = c.CDLL(str(get_library_path()))
+    library.occ_ep_refusal.restype = c.c_char_p
+    claims = Claims(library, target, dict(options or {}), least)
+    groups = list(claims.groups(facts))
+    if not groups:
+        reason = next(iter(claims.refused.values()), "no operator of it is one that occ compiles")
+        raise error("OCC0301", "nothing of the model becomes native code", notes=reason.splitlines()[:4])
+    return _write(fixed, facts, groups, Path(out), embed=embed)
+
+
+def facts_of(model: ModelProto) -> GraphFacts:
+    """A graph as the policy looks at it, from an ONNX model."""
+    graph = model.graph
+    nested = {
+        k: list(reads(n)) for k, n in enumerate(graph.node) if any(a.HasField("g") or a.graphs for a in n.attribute)
+    }
+    types = {n: v for n, v in value_types(model).items() if v.type.tensor_type.HasField("shape")}
+    return GraphFacts(
+        nodes=list(graph.node), opaque=set(nested), implicit=nested, types=types,
+        weights={t.name: t for t in graph.initializer}, outputs=[v.name for v in graph.output],
+        opsets={o.domain: o.version for o in model.opset_import}, scalars_known=True,
+    )  # fmt: skip
+
+
+def _fix(model: ModelProto, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int | str]]) -> None:
+    """Fix extents of the inputs, and forget what was inferred from others."""
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        for k, extent in enumerate(shapes.get(value.name, ())):
+            if isinstance(extent, int):
+                tensor.shape.dim[k].dim_value = extent
+        for d in tensor.shape.dim:
+            if d.dim_param in dims:
+                d.dim_value = dims[d.dim_param]
+    if dims or shapes:
+        del model.graph.value_info[:]
+
+
+def _write(
+    model: ModelProto, facts: GraphFacts, groups: list[tuple[list[int], Path]], out: Path, *, embed: bool
+) -> Emitted:
+    inside = {k for group, _ in groups for k in group}
+    total = sum(path.stat().st_size for _, path in groups)
+    embed = embed and total < _LARGEST
+    nodes = [n for k, n in enumerate(facts.nodes) if k not in inside]
+    files: list[Path] = []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for k, (_, path) in enumerate(groups):
+        if not embed:
+            files.append(out.with_name(f"{out.stem}.{k}.occ"))
+            shutil.copyfile(path, files[-1])
+        nodes.append(_context(path.read_bytes() if embed else files[-1].name.encode(), f"occ_{k}", path, embed=embed))
+    wanted = {n for node in nodes for n in reads(node)}
+    given = {v.name for v in model.graph.output}
+    graph = helper.make_graph(
+        _sorted(nodes), model.graph.name, list(model.graph.input), list(model.graph.output),
+        [t for t in model.graph.initializer if t.name in wanted],
+        value_info=[facts.types[n] for n in dict.fromkeys(n for node in nodes for n in node.output) if n in facts.types and n not in given],
+    )  # fmt: skip
+    alone = len(nodes) == len(groups)
+    sets = {"": _OPSET} if alone else dict(facts.opsets)
+    imports = [helper.make_opsetid(d, v) for d, v in (sets | {"com.microsoft": 1}).items()]
+    made = helper.make_model(
+        graph, opset_imports=imports, ir_version=_IR if alone else model.ir_version, functions=list(model.functions)
+    )
+    made.producer_name, made.producer_version = "occ", occ_version()
+    onnx.save(made, str(out))
+    return Emitted(out, tuple(len(g) for g, _ in groups), len(facts.nodes) - len(inside), tuple(files))
+
+
+def _context(data: bytes, name: str, artifact: Path, *, embed: bool) -> NodeProto:
+    """The node that stands for an artifact (onnxruntime's EPContext design)."""
+    from occ.runtime.artifact import Artifact
+
+    m = Artifact.load(artifact).manifest
+    reads_, gives = [t.name for t in m.inputs], [t.name for t in m.outputs]
+    return helper.make_node(
+        "EPContext", reads_, gives, name, domain="com.microsoft", main_context=1, embed_mode=int(embed),
+        ep_cache_context=data, source=SOURCE, partition_name=name, ep_sdk_version=occ_version(),
+    )  # fmt: skip
+
+
+def _sorted(nodes: list[NodeProto]) -> list[NodeProto]:
+    """Nodes in an order in which each follows those that it reads; the given order where that is free."""
+    made = {n for node in nodes for n in node.output}
+    known: set[str] = set()
+    waiting, done = list(nodes), list[NodeProto]()
+    while waiting:
+        ready = [n for n in waiting if all(r in known or r not in made for r in reads(n))]
+        assert ready, "groups are convex"
+        done += ready
+        known |= {o for n in ready for o in n.output}
+        waiting = [n for n in waiting if n not in ready] if len(ready) < len(waiting) else []
+    return done

@@ -1,0 +1,245 @@
+"""Reads graphs of onnxruntime as ONNX, through its C interface (level 23): slots of the table of functions, by name."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+_SLOTS = {
+    "ErrorMessage": 2, "TensorData": 51, "TensorInfo": 55, "ElementType": 60, "Rank": 61, "Dims": 62, "Symbols": 63,
+    "TypeAndShape": 65, "ReleaseStatus": 93, "ReleaseValue": 96, "ReleaseInfo": 99, "ReadAttr": 272, "ValueName": 289,
+    "ValueType": 290, "SizeInBytes": 318, "InitializerValue": 326, "IsConstant": 331, "NumOpsets": 336, "Opsets": 337,
+    "NumOutputs": 340, "Outputs": 341, "NumNodes": 344, "Nodes": 345, "NodeName": 349, "NodeType": 350, "NodeDomain": 351,
+    "NumNodeInputs": 353, "NodeInputs": 354, "NumNodeOutputs": 355, "NodeOutputs": 356, "NumImplicit": 357, "Implicit": 358,
+    "NumAttrs": 359, "Attrs": 360, "AttrTensor": 362, "AttrType": 363, "AttrName": 364, "NumSubgraphs": 365, "EpName": 368,
+}  # fmt: skip
+_INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _TENSOR = 1, 2, 3, 4, 5, 6, 8
+
+
+@dataclass
+class GraphFacts:
+    """A graph of onnxruntime.
+
+    Attributes:
+        nodes: as ONNX; what cannot be said so, such as sub-graphs, is in `opaque`.
+        handles: the same nodes, as onnxruntime's pointers.
+        opaque: positions of nodes that are another provider's, or have sub-graphs or attributes that cannot be read.
+        implicit: what nodes with sub-graphs read from outside, by position.
+        types: of values, those that are tensors of known type.
+        weights: constant initializers, by name.
+        outputs: names of the graph's outputs.
+        opsets: versions by domain.
+        scalars_known: whether a type of no axes is that of a scalar; up to level 23, onnxruntime says the same of any rank.
+    """
+
+    nodes: list[NodeProto] = field(default_factory=list)
+    handles: list[int] = field(default_factory=list)
+    opaque: set[int] = field(default_factory=set)
+    implicit: dict[int, list[str]] = field(default_factory=dict)
+    types: dict[str, ValueInfoProto] = field(default_factory=dict)
+    weights: dict[str, TensorProto] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    opsets: dict[str, int] = field(default_factory=dict)
+    scalars_known: bool = False
+
+    def has_rank(self, name: str) -> bool:
+        """Whether the rank of a value is known."""
+        found = self.types.get(name)
+        return found is not None and (self.scalars_known or len(found.type.tensor_type.shape.dim) > 0)
+
+
+class Api:
+    """onnxruntime's table of functions."""
+
+    def __init__(self, table: int) -> None:
+        self._table = (c.c_void_p * 400).from_address(table)
+
+    def __getattr__(self, name: str) -> Any:
+        """A function that returns a status, of which an error is raised as `RuntimeError`."""
+        fn = c.CFUNCTYPE(c.c_void_p)(self._table[_SLOTS[name]] or 0)
+        fn.argtypes = None  # pyright: ignore[reportAttributeAccessIssue] - pointers and sizes of any number
+
+        def call(*given: Any) -> None:
+            status = fn(*[c.c_void_p(g) if isinstance(g, int) else g for g in given])
+            if status:
+                text = c.CFUNCTYPE(c.c_char_p, c.c_void_p)(self._table[_SLOTS["ErrorMessage"]] or 0)(status) or b""
+                self.release("ReleaseStatus", status)
+                raise RuntimeError(text.decode("utf-8", "replace"))
+
+        setattr(self, name, call)
+        return call
+
+    def release(self, name: str, handle: int) -> None:
+        c.CFUNCTYPE(None, c.c_void_p)(self._table[_SLOTS[name]] or 0)(handle)
+
+    def text(self, name: str, handle: int) -> str:
+        out = c.c_char_p()
+        getattr(self, name)(handle, c.byref(out))
+        return (out.value or b"").decode()
+
+    def number(self, name: str, handle: int) -> int:
+        out = c.c_size_t()
+        getattr(self, name)(handle, c.byref(out))
+        return out.value
+
+    def pointer(self, name: str, handle: int) -> int | None:
+        out = c.c_void_p()
+        getattr(self, name)(handle, c.byref(out))
+        return out.value
+
+    def pointers(self, count: str, name: str, handle: int) -> list[int | None]:
+        n = self.number(count, handle)
+        out = (c.c_void_p * n)()
+        getattr(self, name)(handle, out, c.c_size_t(n))
+        return list(out)
+
+
+def read_graph(table: int, graph: int) -> GraphFacts:
+    """The facts of a graph.
+
+    Raises:
+        RuntimeError: onnxruntime refuses a call.
+    """
+    return _Reader(Api(table)).graph(graph)
+
+
+class _Reader:
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.found = GraphFacts()
+
+    def graph(self, graph: int) -> GraphFacts:
+        n = self.api.number("NumOpsets", graph)
+        domains, versions = (c.c_char_p * n)(), (c.c_int64 * n)()
+        self.api.Opsets(graph, domains, versions, c.c_size_t(n))
+        listed = [(d or b"").decode() for d in domains]
+        self.found.opsets = {"" if d == "ai.onnx" else d: v for d, v in zip(listed, versions, strict=True)}
+        self.found.outputs = [self.value(v) for v in self.api.pointers("NumOutputs", "Outputs", graph)]
+        for k, node in enumerate(self.api.pointers("NumNodes", "Nodes", graph)):
+            assert node is not None
+            self.node(k, node)
+        return self.found
+
+    def node(self, k: int, node: int) -> None:
+        api, found = self.api, self.found
+        inputs = [self.value(v, weight=True) for v in api.pointers("NumNodeInputs", "NodeInputs", node)]
+        outputs = [self.value(v) for v in api.pointers("NumNodeOutputs", "NodeOutputs", node)]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        domain = api.text("NodeDomain", node)
+        made = helper.make_node(api.text("NodeType", node), inputs, outputs, api.text("NodeName", node), domain=domain)
+        found.handles.append(node)
+        found.nodes.append(made)
+        if api.text("EpName", node) or api.number("NumSubgraphs", node):
+            found.opaque.add(k)
+            found.implicit[k] = [self.value(v) for v in api.pointers("NumImplicit", "Implicit", node)]
+            return
+        try:
+            made.attribute.extend(self.attributes(node))
+        except (RuntimeError, TypeError, ValueError):
+            found.opaque.add(k)
+
+    def attributes(self, node: int) -> Iterator[AttributeProto]:
+        for attr in self.api.pointers("NumAttrs", "Attrs", node):
+            if attr is None:
+                continue
+            kind = c.c_int()
+            self.api.AttrType(attr, c.byref(kind))
+            yield helper.make_attribute(
+                self.api.text("AttrName", attr), self.attribute(attr, kind.value), attr_type=_KINDS[kind.value]
+            )
+
+    def attribute(self, attr: int, kind: int) -> Any:
+        if kind == _TENSOR:
+            value = self.api.pointer("AttrTensor", attr)
+            assert value is not None
+            try:
+                return self.tensor(value, "")
+            finally:
+                self.api.release("ReleaseValue", value)
+        data = self.bytes(attr, kind)
+        match kind:
+            case _t if kind in (_INT, _INTS):
+                numbers = np.frombuffer(data, np.int64).tolist()
+                return numbers[0] if kind == _INT else numbers
+            case _t if kind in (_FLOAT, _FLOATS):
+                numbers = np.frombuffer(data, np.float32).tolist()
+                return numbers[0] if kind == _FLOAT else numbers
+            case _t if kind == _STRING:
+                return data.rstrip(b"\0")
+            case _t if kind == _STRINGS:
+                return data.removesuffix(b"\0").split(b"\0") if data else []
+            case _:
+                raise TypeError(f"an attribute of kind {kind}")
+
+    def bytes(self, attr: int, kind: int) -> bytes:
+        if kind in (_INT, _FLOAT):
+            data = (c.c_char * (8 if kind == _INT else 4))()
+        else:
+            size = c.c_size_t()
+            with suppress(RuntimeError):  # it says how much room it wants
+                self.api.ReadAttr(attr, c.c_int(kind), None, c.c_size_t(0), c.byref(size))
+            data = (c.c_char * max(size.value, 1))()
+            if not size.value:
+                return b""
+        out = c.c_size_t()
+        self.api.ReadAttr(attr, c.c_int(kind), data, c.c_size_t(len(data)), c.byref(out))
+        return data.raw[: out.value if kind in (_STRING, _STRINGS) else len(data)]
+
+    def value(self, value: int | None, *, weight: bool = False) -> str:
+        """The name of a value; its type is noted, and its data if it is a constant."""
+        if value is None:
+            return ""
+        name = self.api.text("ValueName", value)
+        if not name:
+            return ""
+        if name not in self.found.types and (made := self.type(name, value)) is not None:
+            self.found.types[name] = made
+        if weight and name not in self.found.weights:
+            constant = c.c_bool()
+            self.api.IsConstant(value, c.byref(constant))
+            data = self.api.pointer("InitializerValue", value) if constant.value else None
+            if data is not None:
+                self.found.weights[name] = self.tensor(data, name)
+        return name
+
+    def type(self, name: str, value: int) -> ValueInfoProto | None:
+        type_ = self.api.pointer("ValueType", value)
+        info = self.api.pointer("TensorInfo", type_) if type_ else None
+        if not info:
+            return None
+        rank = self.api.number("Rank", info)
+        kind, dims, symbols = c.c_int(), (c.c_int64 * rank)(), (c.c_char_p * rank)()
+        self.api.ElementType(info, c.byref(kind))
+        self.api.Dims(info, dims, c.c_size_t(rank))
+        self.api.Symbols(info, symbols, c.c_size_t(rank))
+        shape = [d if d >= 0 else (s or b"").decode() or None for d, s in zip(dims, symbols, strict=True)]
+        return helper.make_tensor_value_info(name, kind.value, shape)
+
+    def tensor(self, value: int, name: str) -> TensorProto:
+        info = self.api.pointer("TypeAndShape", value)
+        assert info is not None
+        try:
+            rank, kind = self.api.number("Rank", info), c.c_int()
+            dims = (c.c_int64 * rank)()
+            self.api.ElementType(info, c.byref(kind))
+            self.api.Dims(info, dims, c.c_size_t(rank))
+        finally:
+            self.api.release("ReleaseInfo", info)
+        if kind.value == TensorProto.STRING:
+            raise TypeError("a tensor of strings")
+        data, size = self.api.pointer("TensorData", value), self.api.number("SizeInBytes", value)
+        raw = c.string_at(data, size) if data and size else b""
+        return TensorProto(name=name, data_type=kind.value, dims=list(dims), raw_data=raw)
+
+
+_KINDS = {
+    _INT: AttributeProto.INT, _INTS: AttributeProto.INTS, _FLOAT: AttributeProto.FLOAT, _FLOATS: AttributeProto.FLOATS,
+    _STRING: AttributeProto.STRING, _STRINGS: AttributeProto.STRINGS, _TENSOR: AttributeProto.TENSOR,
+}  # fmt: skip

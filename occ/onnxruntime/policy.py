@@ -1,0 +1,130 @@
+"""Which nodes of a graph occ takes: convex groups of what it can compile, above a cost. It knows nothing of onnxruntime."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from occ.compiler.ir.ops import Registry
+
+# A border between groups costs a node about half a microsecond, and onnxruntime the fusions across it; a core handles some
+# thousand elements in that time.
+LEAST = 1 << 15  # elements that a group reads of weights and computes
+UNKNOWN = 16  # what a symbolic extent counts as
+
+
+def supported(node: NodeProto, registry: Mapping[str, object] | None = None) -> bool:
+    """Whether occ has native code for an operator: neither host operators, control flow nor random numbers."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    name = f"{domain}.{node.op_type}" if domain else node.op_type
+    table = registry if registry is not None else Registry()
+    spec = table.get(name)
+    return spec is not None and spec.pure and spec.meaning in ("body", "composite") and not spec.is_internal  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def decided_by_data(node: NodeProto, constants: Collection[str]) -> bool:
+    """Whether a node looks at values, such as a shape, that are not constant: they may be known only in a run."""
+    spec = Registry().get(f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type)
+    if spec is None:
+        return False
+    return any(v and v not in constants and spec.operand_name(k) in spec.static for k, v in enumerate(node.input))
+
+
+def with_known_ranks(nodes: Sequence[NodeProto], ours: set[int], known: Callable[[str], bool]) -> set[int]:
+    """Those of `ours` that read no value of unknown rank but from each other."""
+    makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
+    kept: set[int] = set()
+    for k in sorted(ours):
+        if all(not n or known(n) or makers.get(n) in kept for n in nodes[k].input):
+            kept.add(k)
+    return kept
+
+
+def convex_groups(
+    nodes: Sequence[NodeProto], taken: Callable[[int], bool], implicit: Mapping[int, Iterable[str]] | None = None
+) -> list[list[int]]:
+    """Positions of nodes in groups: no path leads from a group through another node back to it.
+
+    Args:
+        nodes: in topological order.
+        taken: whether the node at a position may be in a group.
+        implicit: what nodes read besides their inputs, by position.
+
+    Each node has a level, the most borders from other nodes to groups on a path to it. Nodes of one level that hang together
+    are a group: a path that leaves it and returns would have crossed a border, and raised the level.
+    """
+    makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
+    level, root = [0] * len(nodes), list(range(len(nodes)))
+
+    def find(k: int) -> int:
+        while root[k] != k:
+            root[k] = root[root[k]]
+            k = root[k]
+        return k
+
+    for k, node in enumerate(nodes):
+        mine = taken(k)
+        before = [makers[n] for n in (*node.input, *(implicit or {}).get(k, ())) if n in makers]
+        level[k] = max((level[b] + (mine and not taken(b)) for b in before), default=0)
+        for b in before if mine else ():
+            if taken(b) and level[b] == level[k]:
+                root[find(k)] = find(b)
+    found: dict[int, list[int]] = defaultdict(list)
+    for k in range(len(nodes)):
+        if taken(k):
+            found[find(k)].append(k)
+    return list(found.values())
+
+
+def cost(
+    group: Iterable[int],
+    nodes: Sequence[NodeProto],
+    types: Mapping[str, ValueInfoProto],
+    weights: Mapping[str, TensorProto],
+) -> int:
+    """Elements of weights that a group reads, and elements that it computes."""
+    total = 0
+    for k in group:
+        read = sum(math.prod(weights[n].dims) for n in nodes[k].input if n in weights)
+        total += max(read, *(_elements(types.get(n)) for n in nodes[k].output), 0)
+    return total
+
+
+def _elements(value: ValueInfoProto | None) -> int:
+    if value is None:
+        return UNKNOWN
+    return math.prod(d.dim_value if d.HasField("dim_value") else UNKNOWN for d in value.type.tensor_type.shape.dim)
+
+
+def part(
+    group: Sequence[int],
+    nodes: Sequence[NodeProto],
+    types: Mapping[str, ValueInfoProto],
+    weights: Mapping[str, TensorProto],
+    read_outside: Collection[str],
+    opsets: Mapping[str, int],
+) -> ModelProto | None:
+    """A group as a model; None where a value at its border has no tensor type.
+
+    Args:
+        group: positions, in order.
+        nodes: of the graph.
+        types: of values.
+        weights: constants, which become the model's own.
+        read_outside: values that others read, the outputs of the graph among them.
+        opsets: versions by domain.
+    """
+    inside = [nodes[k] for k in group]
+    made = {n for node in inside for n in node.output if n}
+    reads = list(dict.fromkeys(n for node in inside for n in node.input if n))
+    inputs = [n for n in reads if n not in made and n not in weights]
+    gives = [n for node in inside for n in node.output if n in read_outside]
+    if not gives or any(n not in types for n in (*inputs, *gives)):
+        return None
+    own = [weights[n] for n in reads if n in weights and n not in made]
+    graph = helper.make_graph(inside, "group", [types[n] for n in inputs], [types[n] for n in gives], own)
+    sets = [helper.make_opsetid(d, v) for d, v in opsets.items()]
+    return helper.make_model(graph, opset_imports=sets, ir_version=10)

@@ -1,0 +1,125 @@
+// Runs: inputs and outputs of onnxruntime are those of the model, nothing is copied where outputs are aligned.
+#include "plugin.h"
+
+#include <algorithm>
+
+namespace occ::ort_plugin {
+
+namespace {
+
+// The run that a thread is in, for loops that onnxruntime's threads share.
+struct Running {
+    const void *api;
+    const OrtKernelContext *context;
+};
+thread_local Running running = {nullptr, nullptr};
+
+struct Loop {
+    int (*task)(void *, int);
+    void *closure;
+    std::atomic<int> result;
+};
+
+int parallel(void *, int (*task)(void *, int), void *closure, int count) {
+    if (!running.context || count < 2) {
+        int result = 0;
+        for (int k = 0; k < count; k++) {
+            if (int code = task(closure, k)) result = code;
+        }
+        return result;
+    }
+    Loop loop = {task, closure, {0}};
+    const auto one = [](void *given, size_t k) {
+        Loop *l = static_cast<Loop *>(given);
+        if (int code = l->task(l->closure, int(k))) l->result = code;
+    };
+    const Running here = running;
+    running = {nullptr, nullptr};  // a loop in a task stays on its thread
+    OrtStatus *status = ort::KernelContext_ParallelFor(here.api, here.context, one, size_t(count), 0, &loop);
+    running = here;
+    if (!status) return loop.result;
+    ort::ReleaseStatus(here.api, status);
+    return -1;
+}
+
+std::vector<size_t> places(const std::vector<std::string> &wanted, const std::vector<std::string> &given) {
+    std::vector<size_t> found;
+    for (const std::string &name : wanted) {
+        const auto at = std::find(given.begin(), given.end(), name);
+        if (at == given.end()) throw Failure("the node has no `" + name + "`, which its artifact has");
+        found.push_back(size_t(at - given.begin()));
+    }
+    return found;
+}
+
+void read(const void *api, const OrtKernelContext *context, size_t k, occ_tensor &t) {
+    const OrtValue *value = nullptr;
+    check(api, ort::KernelContext_GetInput(api, context, k, &value));
+    OrtTensorTypeAndShapeInfo *info = nullptr;
+    check(api, ort::GetTensorTypeAndShape(api, value, &info));
+    size_t rank = 0;
+    OrtStatus *status = ort::GetDimensionsCount(api, info, &rank);
+    if (!status && rank <= OCC_MAX_RANK) status = ort::GetDimensions(api, info, t.extents, rank);
+    ort::ReleaseTensorTypeAndShapeInfo(api, info);
+    check(api, status);
+    if (rank > OCC_MAX_RANK) throw Failure("an input has more than 16 axes");
+    t.rank = int32_t(rank);
+    check(api, ort::GetTensorMutableData(api, const_cast<OrtValue *>(value), &t.data));
+}
+
+}  // namespace
+
+Computed::Computed(const void *api, const Group &group, const Settings &settings, const std::vector<std::string> &inputs,
+                   const std::vector<std::string> &outputs)
+    : OrtNodeComputeInfo(), api_(api), group_(group) {
+    if (!group.refusal.empty()) throw Failure(group.refusal);
+    const int status = group.bytes ? occ_open_memory(group.bytes.get(), group.size, &model_) : occ_open(group.path.c_str(), &model_);
+    if (status) throw Failure(occ_error_text(nullptr));
+    if (settings.own_pool) {
+        if (settings.threads) occ_set_threads(model_, settings.threads);
+    } else {
+        occ_set_parallel(model_, parallel, nullptr);
+    }
+    std::vector<std::string> reads, gives;
+    for (size_t k = 0; k < occ_inputs(model_); k++) reads.push_back(occ_input(model_, k)->name);
+    for (size_t k = 0; k < occ_outputs(model_); k++) gives.push_back(occ_output(model_, k)->name);
+    try {
+        inputs_ = places(reads, inputs);
+        outputs_ = places(gives, outputs);
+    } catch (...) {
+        occ_close(model_);
+        throw;
+    }
+    ort_version_supported = kOrtLevel;
+    CreateState = [](OrtNodeComputeInfo *self, OrtNodeComputeContext *, void **state) -> OrtStatus * {
+        *state = self;
+        return nullptr;
+    };
+    Compute = [](OrtNodeComputeInfo *self, void *, OrtKernelContext *context) { return static_cast<Computed *>(self)->run(context); };
+    ReleaseState = [](OrtNodeComputeInfo *, void *) {};
+}
+
+OrtStatus *Computed::run(OrtKernelContext *context) {
+    return guarded(api_, [&] {
+        constexpr size_t kFew = 16;
+        const size_t n = inputs_.size(), m = outputs_.size();
+        occ_tensor few[kFew] = {};
+        std::vector<occ_tensor> many(n + m > kFew ? n + m : 0);
+        occ_tensor *inputs = many.empty() ? few : many.data(), *outputs = inputs + n;
+        for (size_t k = 0; k < n; k++) read(api_, context, inputs_[k], inputs[k]);
+        if (occ_output_extents(model_, inputs, n, outputs, m)) throw Failure(occ_error_text(model_));
+        for (size_t k = 0; k < m; k++) {
+            OrtValue *value = nullptr;
+            check(api_, ort::KernelContext_GetOutput(api_, context, outputs_[k], outputs[k].extents, size_t(outputs[k].rank), &value));
+            check(api_, ort::GetTensorMutableData(api_, value, &outputs[k].data));
+            alignas(64) static unsigned char nothing[64];
+            if (!outputs[k].data) outputs[k].data = nothing;  // an empty tensor
+        }
+        running = {api_, context};
+        const int status = occ_run(model_, inputs, n, outputs, m);
+        running = {nullptr, nullptr};
+        if (status) throw Failure(occ_error_text(model_));
+    });
+}
+
+}  // namespace occ::ort_plugin

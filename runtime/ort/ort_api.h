@@ -1,0 +1,135 @@
+/* The part of onnxruntime's C interface that the plugin uses, as it is from API level 23 on: structures that a plugin fills
+   in, with the members of that level in their order, and functions of onnxruntime by their place in its tables. Both only
+   grow at their end (https://onnxruntime.ai/docs/execution-providers/plugin-ep-libraries). */
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+struct OrtStatus;
+struct OrtLogger;
+struct OrtValue;
+struct OrtTensorTypeAndShapeInfo;
+struct OrtKernelContext;
+struct OrtSessionOptions;
+struct OrtHardwareDevice;
+struct OrtEpDevice;
+struct OrtKeyValuePairs;
+struct OrtGraph;
+struct OrtNode;
+struct OrtValueInfo;
+struct OrtOpAttr;
+struct OrtEpGraphSupportInfo;
+struct OrtNodeComputeContext;
+struct OrtAllocator;
+struct OrtMemoryInfo;
+struct OrtMemoryDevice;
+struct OrtDataTransferImpl;
+struct OrtSyncStreamImpl;
+struct OrtRunOptions;
+
+constexpr uint32_t kOrtLevel = 23;
+
+struct OrtApiBase {
+    const void *(*GetApi)(uint32_t level);
+    const char *(*GetVersionString)();
+};
+
+struct OrtEp {
+    uint32_t ort_version_supported;
+    const char *(*GetName)(const OrtEp *);
+    OrtStatus *(*GetCapability)(OrtEp *, const OrtGraph *, OrtEpGraphSupportInfo *);
+    OrtStatus *(*Compile)(OrtEp *, const OrtGraph **, const OrtNode **, size_t, struct OrtNodeComputeInfo **, OrtNode **);
+    void (*ReleaseNodeComputeInfos)(OrtEp *, struct OrtNodeComputeInfo **, size_t);
+    OrtStatus *(*GetPreferredDataLayout)(OrtEp *, int *);
+    OrtStatus *(*ShouldConvertDataLayoutForOp)(OrtEp *, const char *, const char *, int, int *);
+    OrtStatus *(*SetDynamicOptions)(OrtEp *, const char *const *, const char *const *, size_t);
+    OrtStatus *(*OnRunStart)(OrtEp *, const OrtRunOptions *);
+    OrtStatus *(*OnRunEnd)(OrtEp *, const OrtRunOptions *, bool);
+    OrtStatus *(*CreateAllocator)(OrtEp *, const OrtMemoryInfo *, OrtAllocator **);
+    OrtStatus *(*CreateSyncStreamForDevice)(OrtEp *, const OrtMemoryDevice *, OrtSyncStreamImpl **);
+    const char *(*GetCompiledModelCompatibilityInfo)(OrtEp *, const OrtGraph *);
+};
+
+struct OrtEpFactory {
+    uint32_t ort_version_supported;
+    const char *(*GetName)(const OrtEpFactory *);
+    const char *(*GetVendor)(const OrtEpFactory *);
+    OrtStatus *(*GetSupportedDevices)(OrtEpFactory *, const OrtHardwareDevice *const *, size_t, OrtEpDevice **, size_t, size_t *);
+    OrtStatus *(*CreateEp)(OrtEpFactory *, const OrtHardwareDevice *const *, const OrtKeyValuePairs *const *, size_t,
+                           const OrtSessionOptions *, const OrtLogger *, OrtEp **);
+    void (*ReleaseEp)(OrtEpFactory *, OrtEp *);
+    uint32_t (*GetVendorId)(const OrtEpFactory *);
+    const char *(*GetVersion)(const OrtEpFactory *);
+    OrtStatus *(*ValidateCompiledModelCompatibilityInfo)(OrtEpFactory *, const OrtHardwareDevice *const *, size_t, const char *, int *);
+    OrtStatus *(*CreateAllocator)(OrtEpFactory *, const OrtMemoryInfo *, const OrtKeyValuePairs *, OrtAllocator **);
+    void (*ReleaseAllocator)(OrtEpFactory *, OrtAllocator *);
+    OrtStatus *(*CreateDataTransfer)(OrtEpFactory *, OrtDataTransferImpl **);
+    bool (*IsStreamAware)(const OrtEpFactory *);
+    OrtStatus *(*CreateSyncStreamForDevice)(OrtEpFactory *, const OrtMemoryDevice *, const OrtKeyValuePairs *, OrtSyncStreamImpl **);
+};
+
+struct OrtNodeComputeInfo {
+    uint32_t ort_version_supported;
+    OrtStatus *(*CreateState)(OrtNodeComputeInfo *, OrtNodeComputeContext *, void **);
+    OrtStatus *(*Compute)(OrtNodeComputeInfo *, void *, OrtKernelContext *);
+    void (*ReleaseState)(OrtNodeComputeInfo *, void *);
+};
+
+struct OrtNodeFusionOptions {
+    uint32_t ort_version_supported;
+    bool drop_constant_initializers;
+};
+
+/* A function of a table of onnxruntime: the table is an array of pointers, `Slot` the place. */
+template<size_t Slot, typename R, typename... A> struct Entry {
+    R operator()(const void *table, A... arguments) const {
+        return reinterpret_cast<R (*)(A...)>(static_cast<void *const *>(table)[Slot])(arguments...);
+    }
+};
+
+namespace ort {
+
+enum { kFail = 1, kCpu = 0, kAttributeInt = 1, kAttributeString = 5 };
+
+// OrtApi
+constexpr Entry<0, OrtStatus *, int, const char *> CreateStatus;
+constexpr Entry<2, const char *, const OrtStatus *> GetErrorMessage;
+constexpr Entry<51, OrtStatus *, OrtValue *, void **> GetTensorMutableData;
+constexpr Entry<61, OrtStatus *, const OrtTensorTypeAndShapeInfo *, size_t *> GetDimensionsCount;
+constexpr Entry<62, OrtStatus *, const OrtTensorTypeAndShapeInfo *, int64_t *, size_t> GetDimensions;
+constexpr Entry<65, OrtStatus *, const OrtValue *, OrtTensorTypeAndShapeInfo **> GetTensorTypeAndShape;
+constexpr Entry<90, OrtStatus *, const OrtKernelContext *, size_t, const OrtValue **> KernelContext_GetInput;
+constexpr Entry<91, OrtStatus *, OrtKernelContext *, size_t, const int64_t *, size_t, OrtValue **> KernelContext_GetOutput;
+constexpr Entry<93, void, OrtStatus *> ReleaseStatus;
+constexpr Entry<99, void, OrtTensorTypeAndShapeInfo *> ReleaseTensorTypeAndShapeInfo;
+constexpr Entry<211, OrtStatus *, const char *, const void *, int, int, OrtOpAttr **> CreateOpAttr;
+constexpr Entry<212, void, OrtOpAttr *> ReleaseOpAttr;
+constexpr Entry<237, OrtStatus *, const OrtSessionOptions *, const char *, int *> HasSessionConfigEntry;
+constexpr Entry<238, OrtStatus *, const OrtSessionOptions *, const char *, char *, size_t *> GetSessionConfigEntry;
+constexpr Entry<247, OrtStatus *, const OrtLogger *, int, const char *, const char *, int, const char *> Logger_LogMessage;
+constexpr Entry<272, OrtStatus *, const OrtOpAttr *, int, void *, size_t, size_t *> ReadOpAttr;
+constexpr Entry<274, OrtStatus *, const OrtKernelContext *, void (*)(void *, size_t), size_t, size_t, void *> KernelContext_ParallelFor;
+constexpr Entry<289, OrtStatus *, const OrtValueInfo *, const char **> GetValueInfoName;
+constexpr Entry<291, const void *> GetModelEditorApi;
+constexpr Entry<307, int, const OrtHardwareDevice *> HardwareDevice_Type;
+constexpr Entry<317, const void *> GetEpApi;
+constexpr Entry<334, OrtStatus *, const OrtGraph *, const char **> Graph_GetModelPath;
+constexpr Entry<344, OrtStatus *, const OrtGraph *, size_t *> Graph_GetNumNodes;
+constexpr Entry<345, OrtStatus *, const OrtGraph *, const OrtNode **, size_t> Graph_GetNodes;
+constexpr Entry<349, OrtStatus *, const OrtNode *, const char **> Node_GetName;
+constexpr Entry<350, OrtStatus *, const OrtNode *, const char **> Node_GetOperatorType;
+constexpr Entry<351, OrtStatus *, const OrtNode *, const char **> Node_GetDomain;
+constexpr Entry<353, OrtStatus *, const OrtNode *, size_t *> Node_GetNumInputs;
+constexpr Entry<354, OrtStatus *, const OrtNode *, const OrtValueInfo **, size_t> Node_GetInputs;
+constexpr Entry<355, OrtStatus *, const OrtNode *, size_t *> Node_GetNumOutputs;
+constexpr Entry<356, OrtStatus *, const OrtNode *, const OrtValueInfo **, size_t> Node_GetOutputs;
+constexpr Entry<361, OrtStatus *, const OrtNode *, const char *, const OrtOpAttr **> Node_GetAttributeByName;
+// OrtEpApi
+constexpr Entry<0, OrtStatus *, OrtEpFactory *, const OrtHardwareDevice *, const OrtKeyValuePairs *, const OrtKeyValuePairs *,
+                OrtEpDevice **> CreateEpDevice;
+constexpr Entry<2, OrtStatus *, OrtEpGraphSupportInfo *, const OrtNode *const *, size_t, const OrtNodeFusionOptions *> AddNodesToFuse;
+// OrtModelEditorApi
+constexpr Entry<6, OrtStatus *, const char *, const char *, const char *, const char *const *, size_t, const char *const *, size_t,
+                OrtOpAttr **, size_t, OrtNode **> CreateNode;
+
+}  // namespace ort

@@ -1,0 +1,70 @@
+// An execution provider of onnxruntime that runs groups of nodes as artifacts of occ, through libocc.
+#pragma once
+#include "occ.h"
+#include "ort_api.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace occ::ort_plugin {
+
+// What the host registers: asked which nodes of a graph to take. It calls `occ_ep_claim` with `claims` for each group.
+using Ask = void (*)(const void *api, const OrtGraph *graph, void *claims);
+
+struct Settings {
+    bool own_pool = false;     // of occ, in the place of onnxruntime's
+    int threads = 0;           // of occ's pool; 0 is its default
+    bool makes_context = false;  // the session writes a model with EPContext nodes
+    bool embeds = true;
+};
+
+// A group of nodes: an artifact in a file or in memory.
+struct Group {
+    std::string path;
+    std::shared_ptr<unsigned char> bytes;
+    size_t size = 0;
+    std::string refusal;  // why it cannot be opened
+};
+
+class Failure {
+  public:
+    explicit Failure(std::string text) : text(std::move(text)) {}
+    std::string text;
+};
+
+// Throws what a call of onnxruntime returned.
+void check(const void *api, OrtStatus *status);
+std::vector<std::string> names(const void *api, const OrtNode *node, bool outputs);
+// The name of the first value that a node gives: how a fused node is told from others.
+std::string key_of(const void *api, const OrtNode *node);
+
+// Runs one artifact as a node; many threads may run it at once.
+class Computed : public OrtNodeComputeInfo {
+  public:
+    Computed(const void *api, const Group &group, const Settings &settings, const std::vector<std::string> &inputs,
+             const std::vector<std::string> &outputs);
+    ~Computed() { occ_close(model_); }
+    OrtStatus *run(OrtKernelContext *context);
+
+  private:
+    const void *api_;
+    Group group_;
+    occ_model *model_ = nullptr;
+    std::vector<size_t> inputs_, outputs_;  // of the node, for each port of the model
+};
+
+template<typename F> OrtStatus *guarded(const void *api, F body) noexcept {
+    try {
+        body();
+        return nullptr;
+    } catch (const Failure &e) {
+        return ort::CreateStatus(api, ort::kFail, ("occ: " + e.text).c_str());
+    } catch (const std::exception &e) {
+        return ort::CreateStatus(api, ort::kFail, (std::string("occ: ") + e.what()).c_str());
+    }
+}
+
+}  // namespace occ::ort_plugin
