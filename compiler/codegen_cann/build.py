@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
@@ -25,6 +25,7 @@ from occ.compiler.codegen_cann.output.cpp import cpp
 from occ.compiler.codegen_cann.output.onnx_view import onnx_view
 from occ.compiler.codegen_cann.output.single_op import program, single_ops
 from occ.compiler.codegen_cann.output.text import graph_text
+from occ.compiler.codegen_cann.parts.cost import Estimate, estimate
 from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.plan import plan_parts
@@ -82,6 +83,7 @@ def check(m: Module, options: AscendOptions, source: str, at: AtGear) -> list[Di
         return []
     try:
         found = _verdicts_within(m, options, source)
+        _partition(m, found, options)
     except CompileError as e:
         if e.diagnostics[0].code != "OCC0305":
             raise
@@ -118,7 +120,7 @@ def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
     """
     found = _verdicts_within(m, options, source)
     limit = options.npu_mem_limit
-    parts = partition(m, lambda op: not found[op])
+    parts = _partition(m, found, options)
     if not limit and options.enable_cann_graph:
         return parts
     groups: list[tuple[bool, list[Op]]] = []
@@ -130,6 +132,32 @@ def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
         else:
             groups += [(True, g) for g in split(part.ops, lambda ops: _need(m, ops, options) <= limit)]
     return make_parts(m, groups)
+
+
+def _partition(m: Module, found: dict[Op, str], options: AscendOptions) -> list[Part]:
+    """The parts of a module.
+
+    With `offload=cost`, parts on the device that the CPU is faster with go to the CPU, and get a reason in `found`; what is
+    left is cut anew until all pay.
+    """
+    while True:
+        parts = partition(m, lambda op: not found[op])  # noqa: B023 - it is called at once
+        if options.offload != "cost":
+            return parts
+        estimates = [(p, estimate_of(graph_of(m, p, options), options)) for p in parts if p.on_device]
+        idle = [(p, e) for p, e in estimates if not e.pays]
+        if not idle:
+            return parts
+        for part, e in idle:
+            reason = (
+                f"the part takes {e.device * 1e3:.2g} ms on the device and {e.cpu * 1e3:.2g} ms on the CPU, by estimate"
+            )
+            found |= dict.fromkeys(part.ops, reason)
+
+
+def estimate_of(graph: Graph, options: AscendOptions) -> Estimate:
+    """What a part costs on the chip of a build, and on this CPU."""
+    return estimate(graph, options.target, half=options.precision != "origin")
 
 
 def _check_extents(m: Module, target: str) -> None:
@@ -303,6 +331,7 @@ def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: Asce
         "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
         "cpu_operators": sorted({op.name for op in on_cpu}), "precision": options.precision,
         "remarks": [*_nothing(parts, options.target), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options)],
+        "estimates": [asdict(estimate_of(d.graph, options)) for d in graphs] if options.offload == "cost" else [],
     }  # fmt: skip
 
 

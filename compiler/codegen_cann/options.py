@@ -68,6 +68,9 @@ class AscendOptions(Options):
         "", "bounds of the symbolic dims, such as height=32..1280:32,width=?: one graph for all sizes between them"
     )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
+    offload: Literal["all", "cost"] = option(
+        "all", "`cost` leaves parts to the CPU that by estimate take longer on the device, copies included"
+    )
     cpu_fallback: Literal["cpu", "cpu-jit", "off"] = option(
         "cpu", "target of what the device cannot take; `off` makes it an error"
     )
@@ -128,6 +131,8 @@ class AscendOptions(Options):
                 help="add `-C op_select_impl_mode=high_precision`",
             )
         given = [k for k in (*GEARS, "dynamic_ranges") if getattr(self, k)]
+        if given and self.offload == "cost":
+            given = [*given, "offload=cost"]
         if len(given) > 1:
             raise _exclusive(*given[:2])
 

@@ -302,6 +302,9 @@ def _parts(f: dict[str, Any]) -> None:
         say(f"         {remark}")
     for line in f.get("calibrated", ()):
         say(f"sampled  {line}")
+    for e in f["estimates"]:
+        ms = [f"{1e3 * e[k]:.2g} ms" for k in ("device", "copies", "cpu")]
+        say(f"estimate {e['part']}: {ms[0]} on the device, {ms[1]} of them copies; {ms[2]} on this CPU")
     if not f["device_parts"]:
         show_error(f"warning[OCC0301]: nothing of the model runs on `{f['target']}`; `occ check` says why")
 
