@@ -73,6 +73,11 @@ CODES: dict[str, Code] = {
         "--shape or --dim names an input or a dim that the model does not have, gives another rank, or contradicts a"
         " constant extent of the model.",
     ),
+    "OCC0206": Code(
+        "an operator has no result for its operands",
+        "The definition of the operator came to nothing with these operands and attributes, and did not say why. Mostly the"
+        " node is not what ONNX allows; `onnx.checker` with `full_check=True` tells. Else it is a case that occ does not know.",
+    ),
     "OCC0301": Code(
         "the target does not support an operator",
         "`occ ops -t TARGET` lists what the target supports. `occ check MODEL -t TARGET` reports all such nodes of a"

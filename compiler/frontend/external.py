@@ -8,6 +8,7 @@ Wire format: https://protobuf.dev/programming-guides/encoding; field numbers: on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,7 @@ def tensor_array(tensor: TensorProto, folder: ModelFolder | None, raw: np.ndarra
         return _view(raw, dtype, shape, name)
     try:
         array = numpy_helper.to_array(tensor)
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, OverflowError, MemoryError) as e:
         raise error(
             "OCC0108", f"the data of tensor `{name}` do not fit its type {dtype}{list(shape)}", notes=[str(e)]
         ) from None
@@ -174,7 +175,7 @@ def _stored_bytes(dtype: DType, count: int) -> int:
 
 
 def _view(raw: np.ndarray, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarray:
-    count = int(np.prod(shape, dtype=np.int64))
+    count = prod(shape)
     needed = _stored_bytes(dtype, count)
     if raw.size != needed:
         raise error("OCC0108", f"tensor `{name}` holds {raw.size} bytes, {dtype}{list(shape)} takes {needed}")
@@ -199,16 +200,23 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
     if folder is None:
         raise refuse("cannot be found, because the model was given without a path", "pass the path of the model file")
     path = folder.path / location
-    inside = not Path(location).is_absolute() and "\0" not in location and _is_inside(path, folder.path)
+    try:
+        inside = not Path(location).is_absolute() and "\0" not in location and _is_inside(path, folder.path)
+        found = path.is_file()
+    except (OSError, RuntimeError) as e:  # links that lead in a circle, names that are too long
+        raise refuse(f"cannot be found: {e.strerror if isinstance(e, OSError) else e}") from None
     if not location or not inside:
         raise refuse("lies outside of the model's folder", "external data must stay next to the model")
-    if not path.is_file():
+    if not found:
         raise refuse("is missing", f"copy the file to `{shorten(str(folder.path))}`")
+    needed = _stored_bytes(dtype, prod(shape))
     try:
         offset = int(entries.get("offset", 0))
-        length = int(entries.get("length", 0)) or _stored_bytes(dtype, int(np.prod(shape, dtype=np.int64)))
+        length = int(entries.get("length", 0)) or needed
     except ValueError:
         raise refuse("has an offset or length that is not a number") from None
+    if length != needed:
+        raise refuse(f"has {length} bytes, {dtype}{list(shape)} takes {needed}")
     folder.read.add(path)
     size = path.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:

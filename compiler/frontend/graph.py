@@ -90,11 +90,15 @@ class GraphImporter:
 
     def _dense(self, sparse: onnx.SparseTensorProto) -> np.ndarray:
         values, indices = tensor_array(sparse.values, self.folder), tensor_array(sparse.indices, self.folder)
-        dense = np.zeros(tuple(sparse.dims), values.dtype)
-        if indices.ndim == 1:
-            dense.reshape(-1)[indices] = values
-        else:
-            dense[tuple(indices.T)] = values
+        try:
+            dense = np.zeros(tuple(sparse.dims), values.dtype)
+            if indices.ndim == 1:
+                dense.reshape(-1)[indices] = values
+            else:
+                dense[tuple(indices.T)] = values
+        except (ValueError, IndexError, TypeError, MemoryError) as e:
+            what = f"the sparse tensor `{shorten(sparse.values.name)}` does not fit its shape {list(sparse.dims)[:8]}"
+            raise error("OCC0108", what, notes=[str(e)]) from None
         return dense
 
     # graphs
@@ -145,6 +149,10 @@ class GraphImporter:
 
     def _node(self, proto: NodeProto, region: Region, scopes: list[dict[str, Value]]) -> None:
         self._count += 1
+        if not proto.output:
+            what = f"`{shorten(proto.op_type)}` has no result"
+            self.sink.error("OCC0107", what, where=f"{shorten(self.m.name)}: {shorten(proto.name)}")
+            return
         loc = Location((proto.name or f"{proto.op_type}#{self._count}",))
         where = f"{shorten(self.m.name)}: {shorten(str(loc))}"
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
@@ -165,8 +173,10 @@ class GraphImporter:
             lambda op, given, extra: region.insert(Op(op, given, extra, loc=loc)).result,
         )  # fmt: skip
         if schema is not None:
+            known = len(self.sink.diagnostics)
             self._check_form(proto, schema, made, where)
-            self._upgrade(made, schema)
+            if len(self.sink.diagnostics) == known:
+                self._upgrade(made, schema)
         elif name in self.m.registry and (signature := self.m.registry[name].signature) is not None:
             self._check_operands(proto, signature, operands, where)
         self._check_known(made, where)
@@ -258,6 +268,9 @@ class GraphImporter:
                 f"`{proto.op_type}` takes {_span(schema.min_input, schema.max_input)}, not {count}",
                 where=where,
             )
+        if len(proto.output) > schema.max_output:
+            what = f"`{proto.op_type}` has {_span(schema.min_output, schema.max_output, 'result')}, not {len(proto.output)}"
+            self.sink.error("OCC0107", what, where=where)
         for attr in schema.attributes.values():
             if attr.required and attr.name not in {a.name for a in proto.attribute}:
                 self.sink.error("OCC0107", f"`{proto.op_type}` lacks the attribute `{attr.name}`", where=where)
@@ -293,7 +306,9 @@ class GraphImporter:
         attrs: dict[str, Any] = {}
         regions: dict[str, Region] = {}
         for attr in proto.attribute:
-            if attr.type == AttributeProto.GRAPH:
+            if attr.type == AttributeProto.UNDEFINED:
+                self.sink.error("OCC0107", f"attribute `{shorten(attr.name)}` has no type", where=where)
+            elif attr.type == AttributeProto.GRAPH:
                 regions[attr.name] = self._subgraph(attr.g, scopes)
             elif attr.type == AttributeProto.TENSOR:
                 attrs[attr.name] = self._guard(lambda t=attr.t: tensor_array(t, self.folder))
@@ -317,6 +332,8 @@ class GraphImporter:
         if len(proto.attribute) != 1:
             raise error("OCC0107", f"`Constant` has {len(proto.attribute)} values", where=shorten(proto.name))
         (attr,) = proto.attribute
+        if attr.type == AttributeProto.UNDEFINED:
+            raise error("OCC0107", f"attribute `{shorten(attr.name)}` has no type", where=shorten(proto.name))
         match attr.name:
             case "value":
                 data = tensor_array(attr.t, self.folder)
@@ -344,7 +361,7 @@ def _find(name: str, scopes: list[dict[str, Value]]) -> Value | None:
     return next((s[name] for s in reversed(scopes) if name in s), None)
 
 
-def _span(low: int, high: int) -> str:
+def _span(low: int, high: int, what: str = "operand") -> str:
     if low == high == 1:
-        return "1 operand"
-    return f"{f'{low} to {high}' if low < high < 2**30 else f'at least {low}' if low < high else low} operands"
+        return f"1 {what}"
+    return f"{f'{low} to {high}' if low < high < 2**30 else f'at least {low}' if low < high else low} {what}s"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
@@ -16,6 +17,8 @@ from occ.compiler.frontend.graph import GraphImporter
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
+
+LARGEST = 1_000_000  # nodes; the compiler takes about a millisecond for each
 
 
 def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
@@ -98,10 +101,41 @@ def import_model(
 
 
 def _inline(proto: ModelProto) -> ModelProto:
+    _check_recursion(proto)
     try:
         return onnx.inliner.inline_local_functions(proto)
     except (RuntimeError, ValueError, DecodeError) as e:
         raise error("OCC0105", "the model-local functions cannot be inlined", notes=[str(e)[:400]]) from None
+
+
+def _check_recursion(proto: ModelProto) -> None:
+    """Functions that call themselves, or that grow to more nodes than a model can have, have no inlined form.
+
+    Raises:
+        CompileError: OCC0105.
+    """
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size_of(nodes: Iterable[NodeProto], around: tuple[tuple[str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            inner = [g for a in node.attribute for g in (a.g, *a.graphs)]
+            total += 1 + sum(size_of(g.node, around) for g in inner if g.node)
+            key = (node.domain, node.op_type)
+            if key not in functions:
+                continue
+            if key in around:
+                name = shorten(node.op_type)
+                raise error("OCC0105", f"the model-local function `{name}` calls itself", help="ONNX forbids recursion")
+            if key not in sizes:
+                sizes[key] = size_of(functions[key].node, (*around, key))
+            total += sizes[key]
+        return total
+
+    if (count := size_of(proto.graph.node, ())) > LARGEST:
+        what = f"with its model-local functions inlined the model has {count} nodes, more than {LARGEST}"
+        raise error("OCC0105", what, help="call the functions less often")
 
 
 def _check_versions(proto: ModelProto, sink: Sink) -> None:

@@ -152,6 +152,12 @@ def _(s: Scene):
     return ["build", s.model(RELU), "--shape", "z=1,2", "--dim", "batch=4"]
 
 
+@case("OCC0206")
+def _(s: Scene):
+    text = "g (float[1, 2, 4] x, float[2, 2] m) => (float[1, 2, 4] y) { y = BatchNormalization (x, m, m, m, m) }"
+    return ["build", s.model(text)]
+
+
 @case("OCC0301")
 def _(s: Scene):
     from occ.compiler.ir import ops

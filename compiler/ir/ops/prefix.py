@@ -171,6 +171,9 @@ class TensorScatter:
         return t.map(past.shape, element, name="written")
 
 
+_LARGEST_MATRIX = 128
+
+
 @op("Det")
 class Det:
     """Determinants of square matrices by elimination with pivoting, one column a stage."""
@@ -179,6 +182,10 @@ class Det:
         n = x.shape[-1]
         if x.rank < 2 or x.shape[-2] != n or not isinstance(n, int):
             raise Invalid(f"`Det` takes square matrices of constant size, not {x.type}")
+        if n > _LARGEST_MATRIX:
+            raise Invalid(
+                f"`Det` takes matrices of up to {_LARGEST_MATRIX} rows, not {n}: each column is a stage of the kernel"
+            )
         dtype, batch = x.dtype.acc, x.shape[:-2]
         m = t.map(x.shape, lambda *i: cast(dtype, x[i]), name="matrix")
         det = t.map(batch, lambda *i: literal(1, dtype), name="det")

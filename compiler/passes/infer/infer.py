@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops.attribute_values import check_values
 from occ.compiler.ir.ops.spec import onnx_type_name
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
@@ -27,6 +30,18 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 
+# What definitions of operators come to where nobody thought of a case.
+_STUMBLES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    MemoryError,
+    RecursionError,
+)
+_LARGEST = 1 << 47  # elements: what processors address
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
 
 
@@ -108,10 +123,16 @@ class _Inference:
             return  # what it depends on has been reported
         pairs: list[tuple[Dim, Dim]] = []
         try:
+            _check_form(op)
+            _check_sizes(op, [v.type for v in op.inputs])
             _check_types(op)
             with collecting(pairs):
                 types = self._result_types(op)
             _check_extents(op, types)
+            _check_sizes(op, types)
+        except _STUMBLES as e:
+            self._report(op, _no_result(op, e))
+            return
         except Invalid as e:
             if not self._optional or (types := _untyped(op)) is None:
                 self._report(op, e)
@@ -119,7 +140,10 @@ class _Inference:
         self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b in pairs]
         self._settle(op, types)
         self._assume_extents(op)
-        self._propagate(op)
+        try:
+            self._propagate(op)
+        except _STUMBLES as e:
+            self._report(op, _no_result(op, e))
 
     def _result_types(self, op: Op) -> Sequence[Type | None]:
         if "control" in op.spec.tags:
@@ -296,6 +320,31 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     return None
 
 
+def _no_result(op: Op, e: BaseException) -> Invalid:
+    """The definition of an operator fails on operands that it does not refuse."""
+    place = traceback.extract_tb(e.__traceback__)[-1]
+    return Invalid(
+        f"`{shorten(op.name)}` has no result for these operands and attributes",
+        code="OCC0206",
+        note=f"{type(e).__name__} in {Path(place.filename).name}:{place.lineno}: {shorten(str(e))}",
+        help="`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this with the model",
+    )
+
+
+def _check_form(op: Op) -> None:
+    """The number of results, and the values of attributes.
+
+    Raises:
+        Invalid: OCC0107.
+    """
+    if op.spec.is_internal or op.spec.region:
+        return
+    check_values(op.name, op.attrs)
+    results = op.spec.results
+    if len(op.results) > len(results) and not (results and results[-1].variadic):
+        raise Invalid(f"`{op.name}` has {len(results)} results, not {len(op.results)}", code="OCC0107")
+
+
 def _untyped(op: Op) -> Sequence[Type] | None:
     """Types of unknown rank, which make an op deferred; None where even the element types are unknown."""
     try:
@@ -305,10 +354,18 @@ def _untyped(op: Op) -> Sequence[Type] | None:
 
 
 def _check_extents(op: Op, types: Sequence[Type | None]) -> None:
+    if len(types) != len(op.results):
+        raise Invalid(f"`{op.name}` has {len(types)} results here, not {len(op.results)}", code="OCC0107")
     for t in types:
         for k, d in enumerate((t.shape or ()) if isinstance(t, TensorType) else ()):
             if isinstance(d, int) and d < 0:
                 raise Invalid(f"a result of `{op.name}` would have {d} elements along axis {k}")
+
+
+def _check_sizes(op: Op, types: Sequence[Type | None]) -> None:
+    for t in types:
+        if isinstance(t, TensorType) and t.shape is not None and isinstance(t.size, int) and t.size > _LARGEST:
+            raise Invalid(f"`{op.name}` would work on {t}, which no memory holds")
 
 
 def _inlined(value: Value) -> bool:
