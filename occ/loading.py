@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def load(
     path: str | os.PathLike[str], threads: int | None = None, *, simulate: bool = False,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None, verify: bool = False,
 ) -> Session:  # fmt: skip
     """Load an artifact to run it.
 
@@ -33,11 +33,14 @@ def load(
         simulate: run device parts on the simulator instead of on a device.
         options: of a session on a device: `device_id`, `npu_mem_limit`, `arena_extend_strategy`, `profile`. Those that
             the artifact was built with are the defaults.
+        verify: compare the weights with their digest too, which reads them all; docs/security.md says what that is good for.
 
     Raises:
         RunError: OCC0502 the artifact cannot be used.
     """
     artifact = Artifact.load(path)
+    if verify:
+        artifact.verify()
     if simulate or artifact.manifest.engine == "interp":
         return _compiler("this artifact").open_session(artifact, threads, simulate=simulate, options=options)
     return open_artifact(artifact, threads, run_deferred=_run_deferred(), options=options)

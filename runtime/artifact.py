@@ -178,6 +178,8 @@ class Artifact:
             RunError: OCC0502 they have changed.
         """
         self._compare(WEIGHTS, self.weight_pieces())
+        for name in self.manifest.islands:
+            self.island(name).verify()
 
     def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         if self.manifest.digests.get(name) != _sha256(pieces):

@@ -39,6 +39,19 @@ def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
             raise ValueError(f"unknown size operator {op!r}")
 
 
+_ARGUMENTS = {"+": (1, 1 << 16), "*": (1, 1 << 16), "//": (2, 2), "min": (1, 1 << 16), "max": (1, 1 << 16)}
+
+
+def is_expression(e: Any) -> bool:
+    """Whether JSON data are an expression: operators that there are, and numbers that 64 bits hold."""
+    if isinstance(e, (int, str)):
+        return not isinstance(e, bool) and (isinstance(e, str) or -(1 << 63) <= e < 1 << 63)
+    if not isinstance(e, list) or not e or e[0] not in _ARGUMENTS:
+        return False
+    least, most = _ARGUMENTS[e[0]]
+    return least < len(e) <= most + 1 and all(map(is_expression, e[1:])) and not (e[0] == "//" and e[2] == 0)
+
+
 def symbols(e: DimExpr) -> set[str]:
     """Names of the symbols in an expression."""
     if isinstance(e, str):

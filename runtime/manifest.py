@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -9,7 +10,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from occ.runtime.dims import DimExpr
+from occ.runtime.dims import DimExpr, is_expression
 from occ.runtime.errors import RunError
 
 FORMAT = 2
@@ -298,6 +299,13 @@ class Manifest:
         """The manifest as text; the same manifest gives the same text."""
         return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":"), sort_keys=True)
 
+    @property
+    def code_digest(self) -> str:
+        """SHA-256 of what the native code was compiled for; the code knows it too, see `occ.runtime.native.engine`."""
+        record = {name: getattr(self, name) for name in _OF_CODE}
+        text = json.dumps(record, default=vars, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
     @classmethod
     def from_json(cls, data: bytes | str) -> Manifest:
         """Read a manifest.
@@ -308,7 +316,7 @@ class Manifest:
         try:
             record = json.loads(data)
             version = record.get("format")
-        except (ValueError, AttributeError) as e:
+        except (ValueError, AttributeError, RecursionError) as e:
             raise RunError("OCC0502", f"the manifest is not readable: {e}", "build the artifact again") from None
         if version != FORMAT:
             raise RunError(
@@ -316,17 +324,31 @@ class Manifest:
             )
         try:
             made = _decode(cls, record)
-        except (TypeError, KeyError, ValueError) as e:
-            raise RunError("OCC0502", f"the manifest is damaged: {e}", "build the artifact again") from None
-        for problem in _problems(made):
-            raise RunError("OCC0502", f"the manifest is damaged: {problem}", "build the artifact again")
+            problem = next(_problems(made), "")
+        except (TypeError, KeyError, ValueError, IndexError, RecursionError, OverflowError) as e:
+            problem = str(e) or type(e).__name__
+        if problem:
+            raise RunError("OCC0502", f"the manifest is damaged: {problem[:400]}", "build the artifact again")
         return made
+
+
+# What native code depends on.
+_OF_CODE = ("inputs", "outputs", "dims", "constraints", "weights", "plan", "functions")
 
 
 def _problems(m: Manifest) -> Iterator[str]:
     """What in a manifest points at something that is not there."""
-    if any(w.offset < 0 or w.nbytes < 0 for w in m.weights):
-        yield "a weight lies before the weights file"
+    if any(not 0 <= n < 1 << 62 for w in m.weights for n in (w.offset, w.nbytes)):
+        yield "a weight lies outside of the weights file"
+    tensors = [*m.inputs, *m.outputs, *(t for f in m.functions.values() for t in (*f.inputs, *f.outputs))]
+    if any(t.dtype not in NUMPY_NAMES for t in tensors if t.kind == "tensor"):
+        yield "an input or output has an unknown element type"
+    plans = [m.plan, *(f.plan for f in m.functions.values())]
+    sizes = [e for t in tensors for e in t.shape] + [e for p in plans for e in _sizes(p)]
+    for c in (*m.constraints, *(c for f in m.functions.values() for c in f.constraints)):
+        sizes += [c.lhs, c.rhs]
+    if (wrong := next((e for e in sizes if not is_expression(e)), None)) is not None:
+        yield f"{str(wrong)[:60]} is no size"
     yield from _plan_problems(m.plan, len(m.inputs), len(m.outputs), len(m.weights))
     for f in m.functions.values():
         yield from _plan_problems(f.plan, len(f.inputs), len(f.outputs), len(m.weights))
@@ -335,12 +357,22 @@ def _problems(m: Manifest) -> Iterator[str]:
 _OPTIONAL = [f.name for f in fields(Step) if f.name not in ("kind", "name", "reads", "writes", "nodes")]
 
 
+def _sizes(plan: Plan) -> Iterator[DimExpr]:
+    for b in plan.buffers:
+        yield from (*b.shape, *b.strides, b.start)
+    yield from (s.size for s in plan.storages)
+    for s in plan.steps:
+        yield from (*s.dims, s.operations, 0 if s.tasks is None else s.tasks)
+
+
 def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:
     counts = {"input": inputs, "output": outputs, "weight": weights, "arena": 1, "host": 1, "device": 1}
     if any(not 0 <= s.index < counts.get(s.kind, 0) for s in plan.storages):
         yield "a storage stands for nothing"
     if any(not 0 <= b.storage < len(plan.storages) for b in plan.buffers):
         yield "a buffer lies in no storage"
+    if any(b.dtype not in NUMPY_NAMES for b in plan.buffers if not b.opaque):
+        yield "a buffer has an unknown element type"
     used = [*plan.inputs, *plan.outputs, *(b for s in plan.steps for b in (*s.reads, *s.writes) if b != -1)]
     used += [s.flag for s in plan.steps if s.flag != -1]
     if any(not 0 <= b < len(plan.buffers) for b in used):

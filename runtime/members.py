@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import struct
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +67,10 @@ class Folder:
         self.path = path
 
     def read(self, name: str) -> bytes:
-        return self._find(name).read_bytes()
+        try:
+            return self._find(name).read_bytes()
+        except OSError as e:
+            raise RunError("OCC0502", f"`{name}` of `{self.path}` cannot be read: {e.strerror}") from None
 
     def map(self, name: str) -> np.ndarray:
         found = self._find(name)
@@ -108,6 +112,37 @@ class Nested:
         return np.frombuffer(self.read(name), np.uint8)
 
 
+# What the library for zips raises for what is damaged: encrypted members and unknown methods are RuntimeErrors.
+_DAMAGE = (
+    OSError,
+    zipfile.BadZipFile,
+    RuntimeError,
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    OverflowError,
+    MemoryError,
+)
+
+
+def _problems(listed: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
+    """What a zip of stored members cannot be; no member is read for it, so nothing grows beyond the size of the file."""
+    names: set[str] = set()
+    for i in listed:
+        if i.compress_type != zipfile.ZIP_STORED or i.compress_size != i.file_size:
+            yield f"its member `{i.filename!a}` is compressed"
+        if i.flag_bits & 1:
+            yield f"its member `{i.filename!a}` is encrypted"
+        if not 0 <= i.header_offset <= size - 30 or i.file_size > size:
+            yield f"its member `{i.filename!a}` reaches past its end"
+        if i.filename in names:
+            yield f"it has two members `{i.filename!a}`"
+        names.add(i.filename)
+    if sum(i.file_size for i in listed) > size:
+        yield "its members are larger than it"
+
+
 class Zip:
     """Members of an artifact that is a zip."""
 
@@ -116,17 +151,20 @@ class Zip:
         try:
             with zipfile.ZipFile(path) as z:
                 self.infos = {i.filename: i for i in z.infolist()}
+                listed, size = z.infolist(), path.stat().st_size
         except FileNotFoundError:
             raise RunError("OCC0502", f"`{path}` does not exist") from None
-        except (OSError, zipfile.BadZipFile) as e:
+        except _DAMAGE as e:
             raise RunError("OCC0502", f"`{path}` is not an artifact: {e}", "build the artifact again") from None
+        for why in _problems(listed, size):
+            raise RunError("OCC0502", f"`{path}` is not an artifact: {why}", "build the artifact again")
 
     def read(self, name: str) -> bytes:
         self._find(name)
         try:
             with zipfile.ZipFile(self.path) as z:
                 return z.read(name)
-        except (OSError, zipfile.BadZipFile) as e:
+        except _DAMAGE as e:
             raise RunError(
                 "OCC0502", f"`{name}` in `{self.path}` is damaged: {e}", "build the artifact again"
             ) from None
@@ -134,9 +172,13 @@ class Zip:
     def map(self, name: str) -> np.ndarray:
         info = self._find(name)
         with open(self.path, "rb") as f:
-            f.seek(info.header_offset + 26)
-            start = info.header_offset + 30 + sum(struct.unpack("<HH", f.read(4)))
-        if start + info.file_size > self.path.stat().st_size or info.compress_type != zipfile.ZIP_STORED:
+            f.seek(info.header_offset)
+            head = f.read(30)
+            lengths = (
+                struct.unpack("<HH", head[26:]) if len(head) == 30 and head.startswith(b"PK\3\4") else (1 << 62, 0)
+            )
+            start = info.header_offset + 30 + sum(lengths)
+        if start + info.file_size > self.path.stat().st_size:
             raise RunError("OCC0502", f"`{name}` in `{self.path}` is damaged", "build the artifact again")
         if info.file_size == 0:
             return np.empty(0, np.uint8)

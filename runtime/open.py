@@ -11,6 +11,7 @@ import numpy as np
 from occ.runtime.artifact import Artifact
 from occ.runtime.device import Accelerator, DeviceEngine, Island
 from occ.runtime.errors import RunError
+from occ.runtime.machine import missing_feature
 from occ.runtime.native.engine import NativeEngine, RunDeferred
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
@@ -47,6 +48,12 @@ def open_artifact(
 
 
 def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) -> NativeEngine:
+    if missing := missing_feature(artifact.manifest.machine):
+        raise RunError(
+            "OCC0502",
+            f"the artifact was built for a processor with `{missing}`, which this one lacks",
+            "build it on this machine, or for it: `-t cpu -C halide.target=x86-64-linux-sse41`",
+        )
     arrays = [np.ascontiguousarray(w) for w in artifact.weights]
     return NativeEngine(artifact.manifest, arrays, artifact.code, threads, run_deferred, artifact.files)
 

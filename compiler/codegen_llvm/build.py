@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.native_entry.build import PACKAGES as ENTRY_PACKAGES
 from occ.compiler.native_entry.build import compile_entry
 from occ.compiler.objects.elf import link
+from occ.runtime.machine import features_of, flags
 from occ.runtime.manifest import Manifest
 
 PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # what kernels are made by lies in these
@@ -48,8 +50,10 @@ def vector_bits() -> int:
 
 
 def machine_name() -> str:
-    """The machine that code is made for."""
-    return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()}"
+    """The machine that code is made for, as Halide's targets are spelled: what `occ.runtime.machine` compares on opening."""
+    if platform.machine() != "x86_64":
+        return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()}"
+    return "-".join(["x86-64-linux", *features_of(flags())])
 
 
 def tasks_of(f: TeFunc) -> Dim:

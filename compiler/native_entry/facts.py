@@ -66,7 +66,7 @@ def model_facts(m: Manifest, *, refusal: str, ranged: bool) -> bytes:
             b.rows("<2iI", [(c.input, c.axis, b.text(c.text)) for c in conditions(m)]),
             b.rows("<2I", [_plan(b, p) for p in (m.plan, *functions)]),
         ]
-    words = [b.text(m.name), b.text(m.machine), b.text(refusal), int(ranged), 0]
+    words = [b.text(m.name), b.text(m.machine), b.text(refusal), int(ranged), b.text(m.code_digest)]
     tables += [(0, 0)] * (5 - len(tables))
     _HEAD.pack_into(b.data, 0, MAGIC, VERSION, len(b.data), *words, *(n for rows in tables for n in rows))
     return bytes(b.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ def inspect(model: Source) -> dict[str, Any]:
     Returns:
         Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an artifact:
         `artifact`, `target`, `machine`, `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
-        by kind), `kernels`, `weights`, `arena`, `members`.
+        by kind), `kernels`, `weights`, `arena`, `needs` (which glibc), `members`.
 
     Raises:
         CompileError: the model cannot be read. RunError: the artifact is damaged.
@@ -42,6 +43,7 @@ def is_artifact(name: str | os.PathLike[str]) -> bool:
 def _artifact(path: str) -> dict[str, Any]:
     from occ.runtime.artifact import Artifact
     from occ.runtime.dims import text
+    from occ.runtime.elf import needed_versions
     from occ.runtime.manifest import TensorInfo
     from occ.runtime.members import MANIFEST
 
@@ -62,8 +64,17 @@ def _artifact(path: str) -> dict[str, Any]:
         "kernels": len({s.name for s in m.plan.steps if s.kind == "kernel"}),
         "weights": f"{len(m.weights)}, {sum(w.nbytes for w in m.weights)} bytes",
         "arena": "sized per run" if m.plan.arena < 0 else f"{m.plan.arena} bytes",
+        "needs": _libraries(needed_versions(a.code)),
         "members": sorted({*a.files, *m.digests, MANIFEST}),
     }  # fmt: skip
+
+
+def _libraries(versions: list[str]) -> str:
+    """The oldest C library that has all versions of symbols that the code asks for."""
+    numbers = [
+        tuple(map(int, v.removeprefix("GLIBC_").split("."))) for v in versions if re.fullmatch(r"GLIBC_[\d.]+", v)
+    ]
+    return f"glibc {'.'.join(map(str, max(numbers)))} or newer" if numbers else "no symbols of a certain glibc"
 
 
 def _model(source: Source) -> dict[str, Any]:

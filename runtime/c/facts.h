@@ -43,7 +43,7 @@ struct Facts {
     uint32_t name, machine;
     uint32_t refusal;  // why there is no native entry; 0 if there is one
     uint32_t ranged;   // kernels leave their parallel loop to their caller
-    uint32_t reserved;
+    uint32_t made_for; // text: digest of what the manifest says, for the Python runtime
     Rows inputs, outputs, weights, conditions, plans;  // a plan is Rows of StepFacts
 
     const char *text(uint32_t at) const { return reinterpret_cast<const char *>(this) + at; }

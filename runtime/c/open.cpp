@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -42,6 +43,22 @@ bool write_all(int fd, Bytes code) {
 void unload(occ_model *m) {
     if (m->library) dlclose(m->library);
     if (m->library_file >= 0) close(m->library_file);
+}
+
+// Whether all that the loader maps is there: it would not notice, and the process would end with SIGBUS.
+bool is_whole_library(Bytes code) {
+    Elf64_Ehdr head;
+    if (code.size < sizeof head) return false;
+    memcpy(&head, code.data, sizeof head);
+    if (memcmp(head.e_ident, ELFMAG, SELFMAG) || head.e_ident[EI_CLASS] != ELFCLASS64) return false;
+    if (head.e_phentsize != sizeof(Elf64_Phdr) || head.e_phoff > code.size) return false;
+    if (head.e_phnum > (code.size - head.e_phoff) / sizeof(Elf64_Phdr)) return false;
+    for (int k = 0; k < head.e_phnum; k++) {
+        Elf64_Phdr part;
+        memcpy(&part, code.data + head.e_phoff + size_t(k) * sizeof part, sizeof part);
+        if (part.p_offset > code.size || part.p_filesz > code.size - part.p_offset) return false;
+    }
+    return true;
 }
 
 // Load code from memory: through a nameless file, or a temporary one where /proc does not show it. The file stays open
@@ -81,6 +98,8 @@ int load_library(occ_model *m, const Members &members, Bytes manifest, const cha
     int status = OCC_OK;
     if (!digest_in(manifest, kLibrary, given) || strcmp(found, given) != 0) {
         status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not have its digest: build it again", kLibrary, label);
+    } else if (!is_whole_library(code)) {
+        status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` is cut off, or no library: build it again", kLibrary, label);
     } else {
         status = load_code(m, code, label);
     }

@@ -48,6 +48,10 @@ class NativeEngine:
         self.manifest, self.threads = manifest, threads
         self._weights, self._run_deferred = weights, run_deferred
         self._library = Library(code, manifest.name) if code else None
+        if self._library is not None and self._library.made_for not in ("", manifest.code_digest):
+            raise RunError(
+                "OCC0502", "the manifest is not the one that the code was compiled for", "build the artifact again"
+            )
         self._workers = Workers(threads)
         self._raised: BaseException | None = None
         self._attrs: dict[int, Any] = {}

@@ -10,10 +10,12 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import os
+import sys
 import tempfile
 import weakref
 from collections.abc import Sequence
 
+from occ.runtime.elf import is_whole
 from occ.runtime.errors import RunError
 
 
@@ -110,6 +112,15 @@ class Library:
             raise RunError("OCC0502", f"the library has no kernel `{symbol}`", "build the artifact again") from None
 
     @property
+    def made_for(self) -> str:
+        """`Manifest.code_digest` of the manifest that the code was compiled for; empty if it does not say."""
+        try:
+            facts = (ctypes.c_uint32 * 8).in_dll(self.dll, "occ_model_facts")
+        except ValueError:
+            return ""
+        return ctypes.string_at(ctypes.addressof(facts) + facts[7], 64).decode("ascii", "replace") if facts[7] else ""
+
+    @property
     def message(self) -> str:
         """Text of the last error of this thread."""
         return self.dll.occ_message().decode("utf-8", "replace")
@@ -122,6 +133,8 @@ def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
         The library and the descriptor to close with it. It stays open, because the loader takes two files of one name
         for the same library, and a number that is in use is not given out again.
     """
+    if sys.platform == "linux" and not is_whole(code):
+        raise RunError("OCC0502", "the native code is cut off, or no library", "build the artifact again")
     try:
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create(name[:200].replace("\0", "") or "occ", os.MFD_CLOEXEC)

@@ -1,0 +1,208 @@
+"""Artifacts that somebody has changed, digests corrected: they run as before, or OCC0502 says why not. No crash, no traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import shutil
+import struct
+import subprocess
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from building import mlp, model_of
+
+import occ
+from occ.runtime import machine
+from occ.runtime.members import LIBRARY, MANIFEST, WEIGHTS
+
+X = np.ones((3, 8), np.float32)
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tampered") / "m.occ"
+    occ.build(mlp(), "cpu-jit", out=str(path))
+    return path
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as z:
+        return {n: z.read(n) for n in z.namelist()}
+
+
+def write(path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+    """An artifact of members, whose digests are right."""
+    made = dict(parts)
+    try:
+        manifest = json.loads(made[MANIFEST])
+        manifest["digests"] = {n: hashlib.sha256(d).hexdigest() for n, d in made.items() if n != MANIFEST}
+        made[MANIFEST] = json.dumps(manifest).encode()
+    except (ValueError, RecursionError, TypeError):
+        pass
+    with zipfile.ZipFile(path, "w", method) as z:
+        for name, data in made.items():
+            z.writestr(name, data)
+    return path
+
+
+def refused(path: Path, said: str = "") -> None:
+    with pytest.raises(occ.RunError) as found:
+        occ.load(path)
+    assert "OCC0502" in str(found.value)
+    assert said in str(found.value)
+
+
+def opened_or_refused(path: Path) -> Any:
+    """A session, or None where OCC0502 says that there is none."""
+    try:
+        return occ.load(path)
+    except occ.RunError as e:
+        if "OCC0502" not in str(e):
+            raise
+        return None
+
+
+def numbers(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Places of the numbers in JSON data."""
+    if isinstance(value, (dict, list)):
+        for k, v in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(v, (*at, k))
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield at
+
+
+def test_numbers_of_the_manifest(artifact: Path, tmp_path: Path) -> None:
+    parts, rng = members(artifact), random.Random(0)
+    expected = occ.load(artifact).run({"x": X})["y"]
+    places = [p for p in numbers(json.loads(parts[MANIFEST])) if p[0] != "summary"]
+    opened = 0
+    for place in rng.sample(places, min(len(places), 150)):
+        manifest = json.loads(parts[MANIFEST])
+        inner = manifest
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = rng.choice([-1, inner[place[-1]] + 1, 1 << 40, 1 << 70, 0])
+        changed = write(tmp_path / "t.occ", {**parts, MANIFEST: json.dumps(manifest).encode()})
+        session = opened_or_refused(changed)
+        if session is None:
+            continue
+        opened += 1
+        np.testing.assert_array_equal(session.run({"x": X})["y"], expected)
+    assert opened < 60
+
+
+@pytest.mark.parametrize("engine", ["interp", "cpu-jit"])
+def test_numbers_where_no_code_knows_them(engine: str, tmp_path: Path) -> None:
+    """The plans of `interp`, and of models without native entry, are checked by themselves."""
+    model = model_of("g (float[n, 4] x) => (float[m, 2] y) { z = NonZero (x) c = Cast <to = 1> (z) y = Transpose (c) }")
+    occ.build(model, engine, out=str(tmp_path / "m.occ"))
+    parts, rng = members(tmp_path / "m.occ"), random.Random(1)
+    for place in list(numbers(json.loads(parts[MANIFEST])))[:60]:
+        manifest = json.loads(parts[MANIFEST])
+        inner = manifest
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = rng.choice([-1, 1 << 40, 1 << 70])
+        opened_or_refused(write(tmp_path / "t.occ", {**parts, MANIFEST: json.dumps(manifest).encode()}))
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def nested(data: bytes) -> bytes:
+    return b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+
+
+MEMBERS: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "a library that is cut off": (LIBRARY, cut, "cut off"),
+    "half a header": (LIBRARY, lambda d: d[:40], "cut off"),
+    "no library": (LIBRARY, lambda d: b"#!/bin/sh\n" + d, "no library"),
+    "deep JSON": (MANIFEST, nested, "not readable"),
+    "no object": (MANIFEST, lambda d: b"[]", "not readable"),
+    "not UTF-8": (MANIFEST, lambda d: b"\xff" * 40, "not readable"),
+    "weights that are cut off": (WEIGHTS, cut, "cut off"),
+}
+
+
+@pytest.mark.parametrize("case", MEMBERS)
+def test_members(artifact: Path, tmp_path: Path, case: str) -> None:
+    name, change, said = MEMBERS[case]
+    parts = members(artifact)
+    refused(write(tmp_path / "t.occ", {**parts, name: change(parts[name])}), said)
+
+
+def test_compressed_members_are_not_read(artifact: Path, tmp_path: Path) -> None:
+    """A small file that holds a gigabyte is refused before anything is unpacked."""
+    parts = {**members(artifact), "src/large": bytes(64 << 20)}
+    refused(write(tmp_path / "t.occ", parts, zipfile.ZIP_DEFLATED), "is compressed")
+
+
+def test_two_members_of_one_name(artifact: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.occ", members(artifact))
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as z:
+        warnings.simplefilter("ignore")
+        z.writestr(LIBRARY, b"another")
+    refused(path, "two members")
+
+
+FIELDS = {"flags": 8, "method": 10, "compressed": 20, "size": 24, "name": 28, "extra": 30, "header": 42}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_fields_of_the_zip(artifact: Path, tmp_path: Path, field: str) -> None:
+    data = artifact.read_bytes()
+    for entry in [m.start() for m in re.finditer(rb"PK\x01\x02", data)]:
+        for value in (1, 0x7FFF, 99):
+            changed = bytearray(data)
+            struct.pack_into("<H", changed, entry + FIELDS[field], value)
+            (tmp_path / "t.occ").write_bytes(changed)
+            session = opened_or_refused(tmp_path / "t.occ")
+            if session is not None:
+                session.run({"x": X})
+
+
+def test_weights_are_verified_on_request(artifact: Path, tmp_path: Path) -> None:
+    data = bytearray(artifact.read_bytes())
+    at = data.index(members(artifact)[WEIGHTS][:64])
+    data[at + 5] ^= 1
+    (tmp_path / "t.occ").write_bytes(data)
+    occ.load(tmp_path / "t.occ")
+    with pytest.raises(occ.RunError, match="does not have its digest"):
+        occ.load(tmp_path / "t.occ", verify=True)
+    occ.load(artifact, verify=True)
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
+def test_a_processor_that_lacks_something(
+    target: str, built: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, occ_cli: Any
+) -> None:
+    path = built(mlp(), target)
+    here = machine.flags()
+    if "avx" not in here:
+        pytest.skip("the processor has no AVX")
+    assert machine.missing_feature(occ.load(path).artifact.manifest.machine) == ""
+    assert "glibc" in occ_cli("inspect", path).out
+    monkeypatch.setattr(machine, "flags", lambda: here - {"avx", "avx512f"})
+    refused(path, "a processor with `avx")
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
+def test_the_signature_of_the_documentation(artifact: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/security.md").read_text()
+    commands = text.split("```\n", 2)[1].split("```")[0]
+    shutil.copy(artifact, tmp_path / "model.occ")
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
+    data = bytearray((tmp_path / "model.occ").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "model.occ").write_bytes(data)
+    verify = next(line for line in commands.splitlines() if "verify" in line)
+    assert subprocess.run(["bash", "-ec", verify], cwd=tmp_path, check=False, capture_output=True).returncode != 0
