@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cache
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from occ.runtime.dims import DimExpr, is_expression
 from occ.runtime.errors import RunError
+from occ.runtime.records import decode
 
 FORMAT = 2
 
@@ -323,7 +322,7 @@ class Manifest:
                 "OCC0502", f"the artifact has format {version}, this runtime reads {FORMAT}", "build it again"
             )
         try:
-            made = _decode(cls, record)
+            made = decode(cls, record)
             problem = next(_problems(made), "")
         except (TypeError, KeyError, ValueError, IndexError, RecursionError, OverflowError) as e:
             problem = str(e) or type(e).__name__
@@ -388,33 +387,3 @@ def _stray(step: Step) -> list[str]:
     """Fields that say something, but that steps of this kind do not have."""
     own = STEP_KINDS[step.kind]
     return [f for f in _OPTIONAL if f not in own and getattr(step, f) not in (None, 0, -1, [], {})]
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass; finding them out takes as long as decoding ten records."""
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in fields(kind)}
-
-
-def _decode(kind: Any, value: Any) -> Any:
-    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors."""
-    if is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, dict):
-            raise TypeError(f"{kind.__name__} is not an object")
-        hints = _hints(kind)
-        if unknown := set(value) - set(hints):
-            raise ValueError(f"{kind.__name__} has the unknown fields {sorted(unknown)}")
-        return kind(**{k: _decode(hints[k], v) for k, v in value.items()})
-    origin = get_origin(kind)
-    if origin is list:
-        if not isinstance(value, list):
-            raise TypeError(f"{value!r} is not a list")
-        return [_decode(get_args(kind)[0], v) for v in value]
-    if origin is dict and is_dataclass(get_args(kind)[1]):
-        return {k: _decode(get_args(kind)[1], v) for k, v in value.items()}
-    if kind in (int, str) and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise TypeError(f"{value!r} is not {kind.__name__}")
-    if origin is None or origin is dict:
-        return value
-    return value if value is not None or NoneType in get_args(kind) else _decode(get_args(kind)[0], value)

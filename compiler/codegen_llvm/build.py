@@ -90,7 +90,9 @@ def _compile(f: TeFunc) -> bytes:
 def _identity() -> str:
     """What kernels become objects by: the sources that emit them, LLVM, and the machine."""
     features = llvm.get_host_cpu_features().flatten()
-    return digest([source_digest(*PACKAGES), version_of("llvmlite"), machine_name(), features])
+    return digest(
+        [source_digest(*PACKAGES), version_of("llvmlite"), machine_name(), llvm.get_host_cpu_name(), features]
+    )
 
 
 def kernel_key(f: TeFunc) -> str:

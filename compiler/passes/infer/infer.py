@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,28 +18,22 @@ from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolInfo
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops.attribute_values import check_values
-from occ.compiler.ir.ops.spec import onnx_type_name
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import DATA_SYMBOL, collecting, is_placeholder
-from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.infer.checks import (
+    STUMBLES,
+    check_extents,
+    check_form,
+    check_sizes,
+    check_types,
+    no_result,
+)
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 
-# What definitions of operators come to where nobody thought of a case.
-_STUMBLES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    MemoryError,
-    RecursionError,
-)
-_LARGEST = 1 << 47  # elements: what processors address
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
 
 
@@ -123,15 +115,15 @@ class _Inference:
             return  # what it depends on has been reported
         pairs: list[tuple[Dim, Dim]] = []
         try:
-            _check_form(op)
-            _check_sizes(op, [v.type for v in op.inputs])
-            _check_types(op)
+            check_form(op)
+            check_sizes(op, [v.type for v in op.inputs])
+            check_types(op)
             with collecting(pairs):
                 types = self._result_types(op)
-            _check_extents(op, types)
-            _check_sizes(op, types)
-        except _STUMBLES as e:
-            self._report(op, _no_result(op, e))
+            check_extents(op, types)
+            check_sizes(op, types)
+        except STUMBLES as e:
+            self._report(op, no_result(op, e))
             return
         except Invalid as e:
             if not self._optional or (types := _untyped(op)) is None:
@@ -142,8 +134,8 @@ class _Inference:
         self._assume_extents(op)
         try:
             self._propagate(op)
-        except _STUMBLES as e:
-            self._report(op, _no_result(op, e))
+        except STUMBLES as e:
+            self._report(op, no_result(op, e))
 
     def _result_types(self, op: Op) -> Sequence[Type | None]:
         if "control" in op.spec.tags:
@@ -320,52 +312,12 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     return None
 
 
-def _no_result(op: Op, e: BaseException) -> Invalid:
-    """The definition of an operator fails on operands that it does not refuse."""
-    place = traceback.extract_tb(e.__traceback__)[-1]
-    return Invalid(
-        f"`{shorten(op.name)}` has no result for these operands and attributes",
-        code="OCC0206",
-        note=f"{type(e).__name__} in {Path(place.filename).name}:{place.lineno}: {shorten(str(e))}",
-        help="`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this with the model",
-    )
-
-
-def _check_form(op: Op) -> None:
-    """The number of results, and the values of attributes.
-
-    Raises:
-        Invalid: OCC0107.
-    """
-    if op.spec.is_internal or op.spec.region:
-        return
-    check_values(op.name, op.attrs)
-    results = op.spec.results
-    if len(op.results) > len(results) and not (results and results[-1].variadic):
-        raise Invalid(f"`{op.name}` has {len(results)} results, not {len(op.results)}", code="OCC0107")
-
-
 def _untyped(op: Op) -> Sequence[Type] | None:
     """Types of unknown rank, which make an op deferred; None where even the element types are unknown."""
     try:
         return [TensorType(t.dtype, None) for t in deferred_types(op)]
     except Invalid:
         return None
-
-
-def _check_extents(op: Op, types: Sequence[Type | None]) -> None:
-    if len(types) != len(op.results):
-        raise Invalid(f"`{op.name}` has {len(types)} results here, not {len(op.results)}", code="OCC0107")
-    for t in types:
-        for k, d in enumerate((t.shape or ()) if isinstance(t, TensorType) else ()):
-            if isinstance(d, int) and d < 0:
-                raise Invalid(f"a result of `{op.name}` would have {d} elements along axis {k}")
-
-
-def _check_sizes(op: Op, types: Sequence[Type | None]) -> None:
-    for t in types:
-        if isinstance(t, TensorType) and t.shape is not None and isinstance(t.size, int) and t.size > _LARGEST:
-            raise Invalid(f"`{op.name}` would work on {t}, which no memory holds")
 
 
 def _inlined(value: Value) -> bool:
@@ -376,44 +328,6 @@ def _is_small(type_: Type | None) -> bool:
     if not isinstance(type_, TensorType) or type_.shape is None or type_.dtype.kind not in "iubf":
         return False
     return isinstance(type_.size, int) and type_.size <= LARGEST_KNOWN and type_.rank <= 2
-
-
-def _check_types(op: Op) -> None:
-    """Element types against the constraints of the ONNX schema.
-
-    Raises:
-        Invalid: OCC0201.
-    """
-    bound: dict[str, tuple[str, str]] = {}
-    formals = () if op.spec.region else op.spec.operands
-    for k, value in enumerate(op.operands):
-        if value is None or not formals:
-            continue
-        formal = formals[min(k, len(formals) - 1)]
-        spelled = _spelling(value.type)
-        if formal.types and spelled and spelled not in formal.types:
-            allowed = ", ".join(sorted(t[7:-1] for t in formal.types if t.startswith("tensor(")))
-            raise Invalid(
-                f"`{op.name}` does not take {value.type} as `{formal.name}`", code="OCC0201", note=f"it takes {allowed}"
-            )
-        if formal.type_var and spelled and not formal.variadic:
-            first, name = bound.setdefault(formal.type_var, (spelled, formal.name))
-            if first != spelled:
-                raise Invalid(f"`{op.name}` wants one element type for `{name}` and `{formal.name}`", code="OCC0201")
-
-
-def _spelling(type_: Type | None) -> str:
-    match type_:
-        case TensorType():
-            return onnx_type_name(type_.dtype)
-        case SequenceType(TensorType() as elem):
-            return f"seq({onnx_type_name(elem.dtype)})"
-        case OptionalType(elem):
-            return f"optional({_spelling(elem)})"
-        case MapType(key, value):
-            return f"map({onnx_type_name(key)[7:-1]},{onnx_type_name(value.dtype)})"
-        case _:
-            return ""
 
 
 def substitute_dims(m: Module, values: dict[str, Dim]) -> None:

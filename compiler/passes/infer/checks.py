@@ -1,0 +1,104 @@
+"""What inference checks of every op, whatever it is: its form, its attributes, element types and sizes."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from occ.compiler.diagnostics import Invalid, shorten
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.attribute_values import check_values
+from occ.compiler.ir.ops.spec import onnx_type_name
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+
+# What definitions of operators come to where nobody thought of a case.
+STUMBLES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    MemoryError,
+    RecursionError,
+)
+_LARGEST = 1 << 47  # elements: what processors address
+
+
+def no_result(op: Op, e: BaseException) -> Invalid:
+    """The definition of an operator fails on operands that it does not refuse."""
+    place = traceback.extract_tb(e.__traceback__)[-1]
+    return Invalid(
+        f"`{shorten(op.name)}` has no result for these operands and attributes",
+        code="OCC0206",
+        note=f"{type(e).__name__} in {Path(place.filename).name}:{place.lineno}: {shorten(str(e))}",
+        help="`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this with the model",
+    )
+
+
+def check_form(op: Op) -> None:
+    """The number of results, and the values of attributes.
+
+    Raises:
+        Invalid: OCC0107.
+    """
+    if op.spec.is_internal or op.spec.region:
+        return
+    check_values(op.name, op.attrs)
+    results = op.spec.results
+    if len(op.results) > len(results) and not (results and results[-1].variadic):
+        raise Invalid(f"`{op.name}` has {len(results)} results, not {len(op.results)}", code="OCC0107")
+
+
+def check_extents(op: Op, types: Sequence[Type | None]) -> None:
+    if len(types) != len(op.results):
+        raise Invalid(f"`{op.name}` has {len(types)} results here, not {len(op.results)}", code="OCC0107")
+    for t in types:
+        for k, d in enumerate((t.shape or ()) if isinstance(t, TensorType) else ()):
+            if isinstance(d, int) and d < 0:
+                raise Invalid(f"a result of `{op.name}` would have {d} elements along axis {k}")
+
+
+def check_sizes(op: Op, types: Sequence[Type | None]) -> None:
+    for t in types:
+        if isinstance(t, TensorType) and t.shape is not None and isinstance(t.size, int) and t.size > _LARGEST:
+            raise Invalid(f"`{op.name}` would work on {t}, which no memory holds")
+
+
+def check_types(op: Op) -> None:
+    """Element types against the constraints of the ONNX schema.
+
+    Raises:
+        Invalid: OCC0201.
+    """
+    bound: dict[str, tuple[str, str]] = {}
+    formals = () if op.spec.region else op.spec.operands
+    for k, value in enumerate(op.operands):
+        if value is None or not formals:
+            continue
+        formal = formals[min(k, len(formals) - 1)]
+        spelled = _spelling(value.type)
+        if formal.types and spelled and spelled not in formal.types:
+            allowed = ", ".join(sorted(t[7:-1] for t in formal.types if t.startswith("tensor(")))
+            raise Invalid(
+                f"`{op.name}` does not take {value.type} as `{formal.name}`", code="OCC0201", note=f"it takes {allowed}"
+            )
+        if formal.type_var and spelled and not formal.variadic:
+            first, name = bound.setdefault(formal.type_var, (spelled, formal.name))
+            if first != spelled:
+                raise Invalid(f"`{op.name}` wants one element type for `{name}` and `{formal.name}`", code="OCC0201")
+
+
+def _spelling(type_: Type | None) -> str:
+    match type_:
+        case TensorType():
+            return onnx_type_name(type_.dtype)
+        case SequenceType(TensorType() as elem):
+            return f"seq({onnx_type_name(elem.dtype)})"
+        case OptionalType(elem):
+            return f"optional({_spelling(elem)})"
+        case MapType(key, value):
+            return f"map({onnx_type_name(key)[7:-1]},{onnx_type_name(value.dtype)})"
+        case _:
+            return ""
