@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Set
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,6 +42,6 @@ def missing_feature(machine: str) -> str:
     return next((f for f in machine.split("-") if not here.issuperset(FEATURES.get(f, ()))), "")
 
 
-def features_of(found: Set[str]) -> list[str]:
+def features_of(found: frozenset[str]) -> list[str]:
     """The features whose flags are all there."""
     return [name for name, needed in FEATURES.items() if found.issuperset(needed)]

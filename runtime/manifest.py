@@ -321,12 +321,13 @@ class Manifest:
             raise RunError(
                 "OCC0502", f"the artifact has format {version}, this runtime reads {FORMAT}", "build it again"
             )
+        made, problem = None, ""
         try:
             made = decode(cls, record)
             problem = next(_problems(made), "")
         except (TypeError, KeyError, ValueError, IndexError, RecursionError, OverflowError) as e:
             problem = str(e) or type(e).__name__
-        if problem:
+        if made is None or problem:
             raise RunError("OCC0502", f"the manifest is damaged: {problem[:400]}", "build the artifact again")
         return made
 
