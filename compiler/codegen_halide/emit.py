@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from math import isfinite
@@ -10,12 +11,12 @@ from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text,
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.approx import erf, log1p, tanh
-from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, Select, call
+from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, call
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.roles import STRASSEN, WINOGRAD
-from occ.compiler.ir.te.schedule import TAILS, Directive
+from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import walk
 
 # Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
@@ -281,18 +282,21 @@ class _Generator:
             a.name for s in self.f.stages for a in (s.over if isinstance(s, Scatter) else reduce_axes(s.expr))
         }
         self._declare(self.f.schedule, declared)
-        cases = 0
+        variants: Counter[str] = Counter()
         for d in self.f.schedule:
             if d.call == "compute_inline":
                 continue  # as every stage is that nothing else is said of
             if d.call == "specialize":
-                cases += 1
-                self._line(f"Stage {d.stage}_few{cases} = {d.stage}.specialize({self._condition(d.stage, cases)});")
+                variants[d.stage] += 1
+                (test,) = d.args
+                assert isinstance(test, AtMost), "the check of schedules saw to it"
+                cond = f"{dim_text(test.left)} <= {dim_text(test.right)}"
+                self._line(f"Stage {d.stage}_variant{variants[d.stage]} = {d.stage}.specialize({cond});")
                 continue
             if d.call == "fetch_ahead":
                 self._line(f"te_fetch_ahead({', '.join(map(str, d.args))});")
                 continue
-            target = f"{d.stage}_few{d.few}" if d.few else f"{d.stage}.update(0)" if d.update else d.stage
+            target = f"{d.stage}_variant{d.variant}" if d.variant else f"{d.stage}.update(0)" if d.update else d.stage
             self._line(f"{target}.{d.call}({', '.join(self._argument(d, a) for a in d.args)});")
 
     def _declare(self, schedule: Iterable[Directive], declared: set[str]) -> None:
@@ -310,17 +314,7 @@ class _Generator:
                         reduced.add(str(name))
                     self._line(f'{kind} {name}("{name}");')
 
-    def _condition(self, stage: str, number: int) -> str:
-        """One of the conditions on sizes that the expression of a stage begins with, counted from 1."""
-        s = self.f.stage(stage)
-        assert isinstance(s, TeStage), "it computes one expression"
-        choice = s.expr
-        for _ in range(number - 1):
-            choice = choice.other if isinstance(choice, Select) else choice
-        assert isinstance(choice, Select), "it has so many choices to make"
-        return self._printer(s).data(choice.cond)
-
-    def _argument(self, d: Directive, a: int | str) -> str:
+    def _argument(self, d: Directive, a: Arg) -> str:
         return f"TailStrategy::{a}" if a in TAILS else str(a)
 
     def _bounds(self, p: Param) -> None:

@@ -30,7 +30,7 @@ from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.te import expr as ex
 from occ.compiler.ir.te.function import Param, TeFunc
-from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
@@ -261,8 +261,10 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def directive(self, *parts: Any) -> Directive:
         heads = [str(p) for p in parts if isinstance(p, lark.Token)]
         args = tuple(p for p in parts if p is not None and not isinstance(p, lark.Token))
-        few = next((int(h[3:] or 1) for h in heads[1:-1] if re.fullmatch(r"few\d*", h)), 0)
-        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], few, parts[0].line or 0)
+        variant = next((int(h.removeprefix("variant")) for h in heads[1:-1] if re.fullmatch(r"variant\d+", h)), 0)
+        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], variant, parts[0].line or 0)
+
+    test = staticmethod(AtMost.parsed)
 
     schedule = staticmethod(lambda *items: ("schedule", items))
     halide = staticmethod(lambda text: ("halide", _string(text)))

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.ops.own.winograd import SIZE, TILE, input_rows, output_rows, transformed_weight
+from occ.runtime.session import Session
 
 SHAPES = [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (13, 48, 80)]
 
@@ -48,7 +49,9 @@ def test_error_against_float64_is_near_that_of_direct_convolution(shape: tuple[i
     assert np.abs(by_tiles(x, w, np.float32) - exact).max() / scale < 6e-6
 
 
-def model(h: int, w: int, channels: int, out: int, pads: list[int]) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
+def model(
+    h: int | str, w: int | str, channels: int, out: int, pads: list[int], batch: int | str = 2
+) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
     weight = (rng.standard_normal((out, channels, 3, 3)) * 0.1).astype(np.float32)
     bias = rng.standard_normal(out).astype(np.float32)
@@ -58,7 +61,7 @@ def model(h: int, w: int, channels: int, out: int, pads: list[int]) -> tuple[onn
         helper.make_node("Mul", ["c", "s"], ["y"]),
     ]
     ports = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [2, channels, h, w]), ("y", None))
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [batch, channels, h, w]), ("y", None))
     ]
     weights = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")]
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
@@ -69,13 +72,64 @@ def model(h: int, w: int, channels: int, out: int, pads: list[int]) -> tuple[onn
 def test_generated_code_on_odd_sizes_and_borders() -> None:
     m, w, b = model(13, 9, 48, 80, [1, 0, 1, 1])
     assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
-    x = np.random.default_rng(6).standard_normal((2, 48, 13, 9)).astype(np.float32)
-    got = occ.compile(m, "cpu").run({"x": x})["y"]
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (0, 1)))
+    agrees(occ.compile(m, "cpu"), w, b, (2, 48, 13, 9), (1, 0, 1, 1))
+
+
+def agrees(session: Session, w: np.ndarray, b: np.ndarray, shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
+    """A session of `model` computes on random inputs of a shape what float64 does."""
+    x = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+    got = session.run({"x": x})["y"]
+    top, left, bottom, right = pads
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
     c = np.einsum("ncyxij,ocij->noyx", windows, w.astype(np.float64), optimize=True) + b[:, None, None]
     want = c / (1 + np.exp(-c))
-    assert np.abs(got - want).max() / np.abs(want).max() < 1e-5
+    assert got.shape == want.shape
+    assert np.abs(got - want).max(initial=0) / np.abs(want).max(initial=1) < 1e-5
+
+
+# One block: 1 tile, 5 x 5 and 30 tiles, and one more; short rows of tiles: 3, 7 and 15 across; long ones, full and not.
+SIZES = [
+    (1, 1),
+    (2, 3),
+    (10, 10),
+    (20, 20),
+    (23, 17),
+    (12, 31),
+    (57, 9),
+    (30, 25),
+    (9, 60),
+    (5, 61),
+    (6, 130),
+    (8, 239),
+]
+
+
+@pytest.mark.toolchain
+def test_symbolic_batch_height_and_width() -> None:
+    m, w, b = model("h", "w", 48, 80, [1, 0, 1, 1], batch="n")
+    assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
+    session = occ.compile(m, "cpu", threads=2)
+    for k, (height, width) in enumerate(SIZES):
+        agrees(session, w, b, (1 + k % 3, 48, height, width + 1), (1, 0, 1, 1))
+    agrees(session, w, b, (0, 48, 6, 6), (1, 0, 1, 1))
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("width", [5, 26, 130])
+def test_symbolic_height(width: int) -> None:
+    m, w, b = model("h", width, 32, 32, [1, 1, 1, 1], batch=1)
+    session = occ.compile(m, "cpu", threads=1)
+    for height in (1, 4, 13, 50, 121):
+        agrees(session, w, b, (1, 32, height, width), (1, 1, 1, 1))
+
+
+@pytest.mark.toolchain
+def test_one_symbolic_size_and_many_channels() -> None:
+    m, w, b = model(6, "w", 144, 32, [1, 1, 1, 1], batch=1)
+    session = occ.compile(m, "cpu", threads=1)
+    for width in (1, 4, 27, 28, 29, 60, 61, 130):
+        agrees(session, w, b, (1, 144, 6, width), (1, 1, 1, 1))
 
 
 def test_option_turns_it_off() -> None:

@@ -430,6 +430,7 @@ Func &Func::store_at(const Func &where, Expr v) {
 Func &Func::bound(Expr v, Expr low, Expr n) { return function->func.bound(variable_of(v).var, whole_of(low), whole_of(n)), *this; }
 Func &Func::bound_extent(Expr v, Expr n) { return function->func.bound_extent(variable_of(v).var, whole_of(n)), *this; }
 Func &Func::align_storage(Expr v, Expr n) { return function->func.align_storage(variable_of(v).var, whole_of(n)), *this; }
+Func &Func::bound_storage(Expr v, Expr n) { return function->func.bound_storage(variable_of(v).var, whole_of(n)), *this; }
 Func &Func::align_bounds(Expr v, Expr n) { return function->func.align_bounds(variable_of(v).var, whole_of(n)), *this; }
 Func &Func::stored(std::initializer_list<Expr> vars) {
     std::vector<Halide::Var> order;

@@ -121,7 +121,8 @@ struct Func : Stage {
     }
     Stage update(int k = 0) const { return {function, k}; }
     Func &compute_root(), &compute_at(const Func &where, Expr v), &store_root(), &store_at(const Func &where, Expr v);
-    Func &bound(Expr v, Expr min, Expr extent), &bound_extent(Expr v, Expr extent), &align_storage(Expr v, Expr n), &align_bounds(Expr v, Expr n);
+    Func &bound(Expr v, Expr min, Expr extent), &bound_extent(Expr v, Expr extent), &align_storage(Expr v, Expr n), &align_bounds(Expr v, Expr n),
+        &bound_storage(Expr v, Expr n);
     Func &stored(std::initializer_list<Expr> vars);
     template<typename... V> Func &reorder_storage(V... vars) { return stored({vars...}); }
 };

@@ -5,8 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import Dim
 
-Arg = int | str
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """The test of a variant, on the sizes of a run: `left <= right`."""
+
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        return f"{self.left} <= {self.right}"
+
+    @classmethod
+    def parsed(cls, left: Dim, comparison: str, right: Dim) -> AtMost:
+        """The test that a text states.
+
+        Raises:
+            ValueError: it compares in another way.
+        """
+        if comparison != "<=":
+            raise ValueError(f"a variant has a test `{comparison}`; it takes `<=`")
+        return cls(left, right)
+
+
+Arg = int | str | AtMost
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +40,10 @@ class Directive:
     Attributes:
         stage: name of the stage.
         call: a scheduling call of Halide, of `CALLS`.
-        args: names of axes, stages and tail strategies, and integers.
+        args: names of axes, stages and tail strategies, integers, and tests.
         update: whether it schedules the update definition of a reduction instead of its start value.
-        few: the number of the condition of the stage under which alone it holds, from 1 on, or 0: `stage.specialize()` tells them
-            apart, and the first that holds counts.
+        variant: the number of the variant of the stage that it belongs to, from 1 on in the order of the calls
+            `stage.specialize(test)`, or 0: the sizes of a run decide, and the first whose test holds is taken.
         line: of the text that it was read from, or 0.
     """
 
@@ -27,16 +51,17 @@ class Directive:
     call: str
     args: tuple[Arg, ...] = ()
     update: bool = False
-    few: int = 0
+    variant: int = 0
     line: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        few = f".few{self.few if self.few > 1 else ''}" if self.few else ""
-        return f"{self.stage}{'.update' if self.update else ''}{few}.{self.call}({', '.join(map(str, self.args))})"
+        variant = f".variant{self.variant}" if self.variant else ""
+        return f"{self.stage}{'.update' if self.update else ''}{variant}.{self.call}({', '.join(map(str, self.args))})"
 
 
-AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST = (
+AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST, TEST = (
     "a loop", "a new loop", "another stage", "a loop of that stage", "a parameter", "a tail", "a number", "a first position",
+    "a test of sizes",
 )  # fmt: skip
 TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
 
@@ -54,12 +79,19 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "reorder_storage": ((AXIS, "..."), 1),
     "bound": ((AXIS, FIRST, INT), 3),
     "bound_extent": ((AXIS, INT), 2),
+    "bound_storage": ((AXIS, INT), 2),
     "align_bounds": ((AXIS, INT), 2),
     "atomic": ((), 0),
-    "specialize": ((), 0),
+    "specialize": ((TEST,), 1),
     "fetch_ahead": ((SOURCE, INT), 2),
 }
-OF_STORAGE = ("reorder_storage", "bound", "bound_extent", "align_bounds")  # their loops are axes of the stage
+OF_STORAGE = (
+    "reorder_storage",
+    "bound",
+    "bound_extent",
+    "bound_storage",
+    "align_bounds",
+)  # their loops are axes of the stage
 
 Schedule = tuple[Directive, ...]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from occ.compiler.ir.dim import symbols
 from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.te.schedule import (
     AXIS,
@@ -17,23 +18,25 @@ from occ.compiler.ir.te.schedule import (
     STAGE,
     TAIL,
     TAILS,
+    TEST,
     Arg,
+    AtMost,
     Directive,
 )
 
-Scope = tuple[str, bool, int]  # a stage, whether it is its update, the number of its condition
+Scope = tuple[str, bool, int]  # a stage, whether it is its update, the number of its variant
 
 
 def schedule_problems(f: TeFunc) -> Iterator[str]:
     """What is wrong with the schedule of a function, directive by directive, with the line where there is one."""
     if f.halide:
         return
-    conditions = {0, *(d.few for d in f.schedule)}
-    loops: dict[Scope, set[str]] = {(s.name, False, k): {a.name for a in s.axes} for s in f.stages for k in conditions}
+    variants = {0, *(d.variant for d in f.schedule)}
+    loops: dict[Scope, set[str]] = {(s.name, False, k): {a.name for a in s.axes} for s in f.stages for k in variants}
     for s in f.stages:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         outer = () if isinstance(s, Scatter) else s.axes
-        loops |= {(s.name, True, k): {a.name for a in (*outer, *inner)} for k in conditions}
+        loops |= {(s.name, True, k): {a.name for a in (*outer, *inner)} for k in variants}
     for d in f.schedule:
         if text := _problem(d, f, loops):
             yield f"{f', line {d.line}' if d.line else ''}: `{d}` {text}"
@@ -41,7 +44,7 @@ def schedule_problems(f: TeFunc) -> Iterator[str]:
 
 
 def _problem(d: Directive, f: TeFunc, loops: dict[Scope, set[str]]) -> str:
-    scope = d.stage, d.update, d.few
+    scope = d.stage, d.update, d.variant
     if scope not in loops:
         return f"schedules {d.stage}, which is no stage"
     if d.call not in CALLS:
@@ -69,6 +72,8 @@ def _is(kind: str, a: Arg, d: Directive, f: TeFunc, here: set[str], loops: dict[
         return a in here
     if kind == NEW:
         return isinstance(a, str) and (a not in here or a in d.args[: 2 if d.call == "fuse" else 1])
+    if kind == TEST:
+        return isinstance(a, AtMost) and set(symbols(a.left, a.right)) <= set(f.dims)
     if kind == TAIL:
         return a in TAILS
     if kind == STAGE:

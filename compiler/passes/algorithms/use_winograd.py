@@ -55,9 +55,8 @@ def _pays(op: Op, lanes: int) -> bool:
     plain = a.group == 1 and all(k == 1 for k in (*(a.strides or ()), *(a.dilations or ())))
     if not plain or a.auto_pad not in ("NOTSET", "") or w.data.shape[2:] != (TAPS, TAPS):
         return False
-    sizes = (*x.tensor.dims[1:], *op.result.tensor.dims[1:])
     pads = op.a.pads or (0, 0, 0, 0)
-    if not all(isinstance(n, int) for n in sizes) or not all(isinstance(p, int) and p >= 0 for p in pads):
+    channels = w.data.shape[:2]
+    if not all(isinstance(p, int) and p >= 0 for p in pads) or any(n < _LEAST_CHANNELS or n % lanes for n in channels):
         return False
-    enough = min(w.data.shape[:2]) >= _LEAST_CHANNELS and all(n % lanes == 0 for n in w.data.shape[:2])
-    return enough and all(isinstance(n, int) and n >= _LEAST_SIZE for n in op.result.tensor.dims[2:])
+    return all(not isinstance(n, int) or n >= _LEAST_SIZE for n in op.result.tensor.dims[2:])

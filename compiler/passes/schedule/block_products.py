@@ -10,7 +10,7 @@ from occ.compiler.ir.dtype import I8, I32, U8
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
-from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.target.machine import Machine
 
@@ -117,8 +117,8 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | None:
     for k, v in enumerate(variants):
         case = 0 if k == len(cases) else k + 1
         if case:
-            made.append(Directive(root.name, "specialize"))
-        made += [replace(d, few=case) if d.stage == root.name else d for d in v.directives()]
+            made.append(Directive(root.name, "specialize", (AtMost(rows, tiles[k]),)))
+        made += [replace(d, variant=case) if d.stage == root.name else d for d in v.directives()]
     return replace(f, stages=(*stages, root), schedule=tuple(made))
 
 

@@ -8,7 +8,7 @@ from occ.compiler.ir.dim import lower
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, where, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import CONV
-from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.schedule.facts import FEW, ScheduleFacts, contraction, extent_of
 from occ.compiler.passes.schedule.rules import packed_contraction
@@ -60,12 +60,15 @@ def _with_few(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
     made = packed_contraction(again, ScheduleFacts(alone, machine, few=True))
     if made is None:
         return f
-    mine = [replace(d, few=1) if d.stage == s.name else d for d in made]
-    both = replace(s, expr=where(binary("le", wrap(extent_of(acc, found.tile)), wrap(FEW)), again.expr, s.expr))
+    mine = [replace(d, variant=1) if d.stage == s.name else d for d in made]
+    rows = extent_of(acc, found.tile)
+    both = replace(s, expr=where(binary("le", wrap(rows), wrap(FEW)), again.expr, s.expr))
     merged: list[AnyStage] = []
     for x in f.stages:
         merged += [copies[x.name], x] if x.name in copies else [both if x is s else x]
-    return replace(f, stages=tuple(merged), schedule=(Directive(s.name, "specialize"), *mine, *f.schedule))
+    return replace(
+        f, stages=tuple(merged), schedule=(Directive(s.name, "specialize", (AtMost(rows, FEW),)), *mine, *f.schedule)
+    )
 
 
 def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:

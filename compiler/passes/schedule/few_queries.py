@@ -12,7 +12,7 @@ from occ.compiler.ir.dim import floordiv, lower
 from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Reduce, binary, where, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
-from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import replace_indices, walk
 from occ.compiler.passes.schedule.block_products import fixed
 from occ.compiler.passes.schedule.facts import extent_of, parts_of
@@ -43,12 +43,16 @@ def few_queries(f: TeFunc, machine: Machine) -> TeFunc:
     copies = [x for s in mine for x in _apart(copied(s, names), lanes)]
     again = replace(out, expr=reading(out.expr, names))
     alone = replace(f, stages=(*(s for s in f.stages if isinstance(s, TeStage) and s.role == HEADS), *copies, again))
-    made = [replace(d, few=1) if d.stage == out.name else d for d in _Few(alone, machine).directives()]
+    made = [replace(d, variant=1) if d.stage == out.name else d for d in _Few(alone, machine).directives()]
     both = replace(out, expr=where(binary("le", wrap(queries), wrap(_FEW)), again.expr, out.expr))
     stages: list[AnyStage] = []
     for s in f.stages:
         stages += [*copies, both] if s is out else [s]
-    return replace(f, stages=tuple(stages), schedule=(Directive(out.name, "specialize"), *made, *f.schedule))
+    return replace(
+        f,
+        stages=tuple(stages),
+        schedule=(Directive(out.name, "specialize", (AtMost(queries, _FEW),)), *made, *f.schedule),
+    )
 
 
 def _needed(f: TeFunc, out: TeStage) -> list[TeStage]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Load
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINOGRAD
-from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 
+# Where sizes are symbolic: 5 tiles of a plane together, since its last ones are thrown away when they do not fill that. With 7
+# the sums are 3 % faster, and all of a 10x10 plane 1.3, a 20x20 plane 1.12, an 80x80 plane 1.15 times as slow.
+_TOGETHER = 5
+_PLANE = 30  # tiles of a plane that are one block: 20x20 has 25
 _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
 
 
@@ -32,25 +39,42 @@ class _Winograd:
         (param,) = (p for p in facts.f.params if p.type.layout.tiles)
         self.weights, self.width = param.name, param.type.layout.tiles[0][1]
         self.lanes = min(facts.machine.lanes(32), self.width)
-        down, across = (parts["input"].axes[k].extent for k in (-3, -2))
-        assert isinstance(down, int)
-        assert isinstance(across, int)
+        self.down, self.across = (parts["rows"].axes[k].extent for k in (-5, -4))
         channels = parts["input"].axes[-1].extent
         assert isinstance(channels, int)
-        self.down, self.across = down, across
-        self.block_x, self.block_y = block_of(across, down, channels)
+        self.block_x, self.block_y = block_of(self.across, self.down, channels)
 
     def directives(self) -> list[Directive]:
         made = [*self._result(), *self._input(), *self._products(), *self._output()]
         # A border has memory only where planes are small, and most of the tests would be of positions outside: elsewhere
         # testing positions, once for a whole vector of channels, takes less than a copy of the input does.
-        few = self.across * self.down < _FEW_TILES
+        tiles = self.across * self.down
+        few = isinstance(tiles, int) and tiles < _FEW_TILES
         pads = [s for s in self.facts.f.stages if isinstance(s, TeStage) and s.role == PAD and few]
         for s in pads:
             made += self._border(s)
         return made
 
     def _result(self) -> list[Directive]:
+        """The loops of the result; where sizes are symbolic, some more for small planes and short rows of tiles."""
+        root, made = self.root.name, list[Directive]()
+        for k, (test, rows, one) in enumerate(self._variants(), start=1):
+            made.append(Directive(root, "specialize", (test,)))
+            made += [replace(d, variant=k) for d in self._loops(rows, one=one)]
+        tiles = self.across * self.down
+        one = isinstance(tiles, int) and tiles <= self.block_x * self.block_y
+        return [*made, *self._loops(self.block_y, one=one)]
+
+    def _variants(self) -> list[tuple[AtMost, int, bool]]:
+        """The test of a variant, the rows of tiles of its blocks, and whether a plane is one block."""
+        if isinstance(self.across, int) and isinstance(self.down, int):
+            return []
+        made = [(AtMost(self.across * self.down, _PLANE), _PLANE, True)]
+        if not isinstance(self.across, int):
+            made.append((AtMost(self.across, self.block_x // 2), 2, False))
+        return made
+
+    def _loops(self, block_y: int, *, one: bool) -> list[Directive]:
         *batch, y, x, o = (a.name for a in self.root.axes)
         sizes = [a.extent for a in self.root.axes]
         out = Scheduler(self.root.name)
@@ -58,44 +82,45 @@ class _Winograd:
             whole = isinstance(size, int) and size % 4 == 0
             out.split(axis, f"{axis}t", f"{axis}i", 4, "Auto" if whole else "GuardWithIf")
         out.split(f"{x}t", f"{x}b", f"{x}s", self.block_x, "GuardWithIf")
-        out.split(f"{y}t", f"{y}b", f"{y}s", self.block_y, "GuardWithIf")
+        out.split(f"{y}t", f"{y}b", f"{y}s", block_y, "GuardWithIf")
         panels = sizes[-1]
         assert isinstance(panels, int)
-        out.split(o, f"{o}p", f"{o}q", self.width, "Auto" if panels % self.width == 0 else "GuardWithIf")
-        out.split(f"{o}q", f"{o}u", f"{o}v", self.lanes)
+        tail = "Auto" if panels % self.width == 0 else "GuardWithIf"
         inner = [f"{o}v", f"{x}i", f"{y}i", f"{x}s", f"{y}s", f"{o}u"]
-        out.reorder(*inner, f"{o}p", f"{x}b", f"{y}b", *reversed(batch))
+        # One block: threads share the channels of the result, and each transforms the input for itself. To share
+        # the transformed input costs more, because the cores then take it from each other's caches.
+        count, cores = -(-panels // self.width), self.facts.machine.cores
+        shared = one and count > 1 and cores > 1
+        out.split(o, f"{o}c" if shared else f"{o}p", f"{o}q", self.width, tail)
+        out.split(f"{o}q", f"{o}u", f"{o}v", self.lanes)
+        if shared:
+            out.split(f"{o}c", f"{o}t", f"{o}p", -(-count // cores), "GuardWithIf")
+        out.reorder(*inner, f"{o}p", f"{x}b", f"{y}b", *([f"{o}t"] if shared else []), *reversed(batch))
         out.vectorize(f"{o}v").unroll(f"{x}i").unroll(f"{y}i")
         self.tile, self.panel, self.block = f"{x}s", f"{o}p", f"{x}b"
-        if self.across * self.down > self.block_x * self.block_y:
-            loop = f"{y}b" if self.down > self.block_y else f"{x}b"
-            out.parallel(loop)
-        else:
-            # One block: threads share the channels of the result, and each transforms the input for itself. To share
-            # the transformed input costs more, because the cores then take it from each other's caches.
-            count = -(-panels // self.width)
-            cores = self.facts.machine.cores
-            if count > 1 and cores > 1:
-                out.split(f"{o}p", f"{o}t", f"{o}r", -(-count // cores), "GuardWithIf")
-                out.reorder(*inner, f"{o}r", f"{x}b", f"{y}b", f"{o}t", *reversed(batch))
-                out.parallel(f"{o}t")
-                self.panel = f"{o}r"
+        if shared:
+            out.parallel(f"{o}t")
+        elif not one:
+            out.parallel(f"{y}b" if self.down != block_y else f"{x}b")
         return out.directives
 
     def _input(self) -> list[Directive]:
-        e, g, *_, ty, tx, c = (a.name for a in self.parts["input"].axes)
+        e, g, *_, t, c = (a.name for a in self.parts["input"].axes)
         v = Scheduler(self.parts["input"].name).compute_at(self.root.name, self.block)
-        v.reorder(c, g, e, tx, ty)
+        v.reorder(c, g, e, t)
         self._vectorise(v, self.parts["input"])
         v.unroll(g).unroll(e)
+        if self._variants():
+            v.bound_storage(t, -(-self._block // self._tile_rows) * self._tile_rows)
+        if self._even and self.block_x == self.across:
+            v.split(t, f"{t}y", f"{t}x", self.across)
         half = self.parts["columns"]
-        *_, j, k = (a.name for a in half.axes[-3:])
-        e2 = half.axes[-3].name
-        t = Scheduler(half.name).compute_at(self.parts["input"].name, f"{c}w" if self._tiled(c) else tx)
-        t.reorder(k, e2, j)
-        t.vectorize(k, self.lanes) if self._tiled(c) else self._vectorise(t, half)
-        t.unroll(j).unroll(e2)
-        return [*v.directives, *t.directives]
+        e2, j, k = (a.name for a in half.axes[-3:])
+        s = Scheduler(half.name).compute_at(self.parts["input"].name, f"{c}w" if self._tiled(c) else t)
+        s.reorder(k, e2, j)
+        s.vectorize(k, self.lanes) if self._tiled(c) else self._vectorise(s, half)
+        s.unroll(j).unroll(e2)
+        return [*v.directives, *s.directives]
 
     def _tiled(self, axis: str) -> bool:
         extent = self.parts["input"].axes[-1].extent
@@ -105,41 +130,61 @@ class _Winograd:
         last = stage.axes[-1]
         whole = isinstance(last.extent, int) and last.extent % self.lanes == 0
         if whole and stage is self.parts["input"]:
-            names = [a.name for a in stage.axes]
+            e, g, *_, t, _ = (a.name for a in stage.axes)
             s.split(last.name, f"{last.name}w", f"{last.name}x", self.lanes)
-            e, g, *_, ty, tx, _ = names
-            s.reorder(f"{last.name}x", g, e, f"{last.name}w", tx, ty)
+            s.reorder(f"{last.name}x", g, e, f"{last.name}w", t)
             s.vectorize(f"{last.name}x")
         else:
             s.vectorize(last.name, self.lanes, "Auto" if whole else "ShiftInwards")
 
     def _products(self) -> list[Directive]:
         m, acc = self.parts["products"], self.parts["sum"]
-        e, g, *_, ty, tx, o = (a.name for a in m.axes)
-        most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
-        rows = min(self.facts.machine.rows, self.block_x) or _rows(self.block_x, most)
-        high = 2 if rows * 2 <= most and self.block_y % 2 == 0 else 1
+        e, g, *_, t, o = (a.name for a in m.axes)
+        rows = self._tile_rows
         p = Scheduler(m.name).compute_at(self.root.name, self.panel).bound_extent(o, self.width)
         p.split(o, f"{o}u", f"{o}v", self.lanes)
-        p.split(tx, f"{tx}o", f"{tx}i", rows, "Auto" if self.block_x % rows == 0 else "ShiftInwards")
-        p.split(ty, f"{ty}o", f"{ty}i", high, "Auto")
-        p.reorder(f"{o}v", f"{o}u", f"{tx}i", f"{ty}i", f"{tx}o", f"{ty}o", g, e)
-        p.vectorize(f"{o}v").unroll(f"{o}u").unroll(f"{tx}i").unroll(f"{ty}i")
-        ae, ag, *_, ay, ax, ao = (a.name for a in acc.axes)
-        start = Scheduler(acc.name).compute_at(m.name, f"{tx}o").bound_extent(ao, self.width)
-        start.split(ao, f"{ao}u", f"{ao}v", self.lanes).vectorize(f"{ao}v").unroll(f"{ao}u").unroll(ax).unroll(ay)
+        if self._variants():
+            p.bound_storage(t, self._block)
+        p.split(t, f"{t}o", f"{t}i", rows, "Auto" if self._even and self._block % rows == 0 else "GuardWithIf")
+        p.reorder(f"{o}v", f"{o}u", f"{t}i", f"{t}o", g, e)
+        p.vectorize(f"{o}v").unroll(f"{o}u").unroll(f"{t}i")
+        ae, ag, *_, at, ao = (a.name for a in acc.axes)
+        start = Scheduler(acc.name).compute_at(m.name, f"{t}o").bound_extent(ao, self.width).bound_extent(at, rows)
+        start.split(ao, f"{ao}u", f"{ao}v", self.lanes).vectorize(f"{ao}v").unroll(f"{ao}u").unroll(at)
         update = Scheduler(acc.name, update=True)
         (r,) = (a.name for a in reduce_axes(acc.expr))
         update.split(ao, f"{ao}w", f"{ao}x", self.lanes)
-        update.reorder(f"{ao}x", f"{ao}w", ax, ay, r, ag, ae)
-        update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(ax).unroll(ay).unroll(r, self.facts.hint.unroll or 4)
+        update.reorder(f"{ao}x", f"{ao}w", at, r, ag, ae)
+        update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(at).unroll(r, self.facts.hint.unroll or 4)
         fetch = fetch_ahead(acc, self.weights, 2, self.facts)  # the panels of a point follow each other
         return [*p.directives, *start.directives, *update.directives, *fetch]
+
+    @property
+    def _block(self) -> int:
+        """Tiles of a block at most."""
+        return max([self.block_x * self.block_y, *([_PLANE] if self._variants() else [])])
+
+    @property
+    def _tile_rows(self) -> int:
+        """Tiles whose sums are in registers together."""
+        most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
+        return min(self.facts.machine.rows, self._block) or (
+            _TOGETHER if self._variants() else _rows(self._block, most)
+        )
+
+    @property
+    def _even(self) -> bool:
+        """Whether all blocks have as many tiles as one of them."""
+        return all(
+            isinstance(n, int) and n % k == 0 for n, k in ((self.across, self.block_x), (self.down, self.block_y))
+        )
 
     def _output(self) -> list[Directive]:
         rows = self.parts["rows"]
         y, g, o = (a.name for a in rows.axes[-3:])
         z = Scheduler(rows.name).compute_at(self.root.name, self.tile)
+        for a in rows.axes[-5:-3]:
+            z.bound_extent(a.name, 1)
         z.reorder(o, y, g).vectorize(o, self.lanes).unroll(g).unroll(y)
         made = z.directives
         output = self.parts["output"]
@@ -181,11 +226,16 @@ class _Winograd:
         return made.directives
 
 
-def block_of(across: int, down: int, channels: int) -> tuple[int, int]:
-    """Tiles of a block along x and y: divisors of the counts, whole planes where they are small."""
+def block_of(across: Dim, down: Dim, channels: int) -> tuple[int, int]:
+    """Tiles of a block along x and y: divisors of the counts, whole planes where they are small; where counts are symbolic,
+    as many as are multiplied together some times.
+    """
+    if not isinstance(across, int) or not isinstance(down, int):
+        most = _TOGETHER * (6 if channels <= 128 else 3)
+        return (most, 1) if not isinstance(across, int) else (min(across, most), max(most // across, 1))
+    most = 28 if channels <= 128 else 14
     if across <= 7 and down <= 7:
         return across, down
-    most = 28 if channels <= 128 else 14
     width = max(k for k in range(1, most + 1) if across % k == 0)
     if width < 7 and across <= 28:
         width = across

@@ -118,25 +118,30 @@ class Winograd:
         ends = [TILE * tiles + 2 - size - begin for tiles, size, begin in ((down, h, top), (across, w, left))]
         padded = t.pad(x, (0, 0, top, left), (0, 0, *ends), literal(0, x.dtype))
 
-        def columns_in(i, ty, tx, e, j, k):
+        # The tiles of an image are numbered along its rows: whatever its size, they fill tiles of the products.
+        tiles = down * across
+
+        def columns_in(i, t_, e, j, k):
+            ty, tx = t_ // across, t_ % across
             taps = [padded[i, k, ty * TILE + r, tx * TILE + j] for r in range(SIZE)]
             return _choose(e, [_input_row(q, taps) for q in range(SIZE)])
 
-        half = t.map([n, down, across, SIZE, SIZE, c], columns_in, role=WINOGRAD["columns"])
+        half = t.map([n, tiles, SIZE, SIZE, c], columns_in, role=WINOGRAD["columns"])
 
-        def rows_in(e, g, i, ty, tx, k):
-            return _choose(g, [_input_row(q, [half[i, ty, tx, e, j, k] for j in range(SIZE)]) for q in range(SIZE)])
+        def rows_in(e, g, i, t_, k):
+            return _choose(g, [_input_row(q, [half[i, t_, e, j, k] for j in range(SIZE)]) for q in range(SIZE)])
 
-        v = t.map([SIZE, SIZE, n, down, across, c], rows_in, role=WINOGRAD["input"])
+        v = t.map([SIZE, SIZE, n, tiles, c], rows_in, role=WINOGRAD["input"])
         out = u.shape[2]
         acc = t.sum(
-            [SIZE, SIZE, n, down, across, out], [c],
-            lambda e, g, i, ty, tx, o, r: f.in_acc(v[e, g, i, ty, tx, r]) * f.in_acc(u[e * SIZE + g, r, o]), role=WINOGRAD["sum"],
+            [SIZE, SIZE, n, tiles, out], [c],
+            lambda e, g, i, t_, o, r: f.in_acc(v[e, g, i, t_, r]) * f.in_acc(u[e * SIZE + g, r, o]), role=WINOGRAD["sum"],
         )  # fmt: skip
-        m = t.map([SIZE, SIZE, n, down, across, out], lambda *i: acc[i], role=WINOGRAD["products"])
+        m = t.map([SIZE, SIZE, n, tiles, out], lambda *i: acc[i], role=WINOGRAD["products"])
 
         def columns_out(i, ty, tx, y, g, o):
-            return _choose(y, [_output_row(q, [m[e, g, i, ty, tx, o] for e in range(SIZE)]) for q in range(TILE)])
+            at = ty * across + tx
+            return _choose(y, [_output_row(q, [m[e, g, i, at, o] for e in range(SIZE)]) for q in range(TILE)])
 
         z = t.map([n, down, across, TILE, SIZE, out], columns_out, role=WINOGRAD["rows"])
 
