@@ -128,6 +128,14 @@ def test_symbolic_sizes(safe: bool) -> None:
     check(m, feeds)
 
 
+@pytest.mark.parametrize("depth", [5, 15])  # sums that no vectors are made of
+def test_symbolic_sizes_of_short_heads(depth: int) -> None:
+    m = attention(*[["n", 3, "s", depth]] * 3)
+    check(
+        m, [random(s, **{key: [n, 3, s, depth] for key in "qkv"}) for n, s in ((1, 1), (2, 3), (1, 4), (2, 5), (1, 40))]
+    )
+
+
 def test_without_queries_or_keys() -> None:
     m = attention(["n", 2, "s", 32], ["n", 2, "k", 32], ["n", 2, "k", 32])
     with occ.compile(m, "cpu") as model:

@@ -30,11 +30,13 @@ class ScheduleFacts:
         f: the function.
         machine: what it will run on.
         few: whether the schedule is for few rows (`FEW`) of a number that is symbolic.
+        wide: whether it is for rows that have as many positions as are computed together.
     """
 
     f: TeFunc
     machine: Machine
     few: bool = False
+    wide: bool = False
 
     @cached_property
     def hint(self) -> Hint:

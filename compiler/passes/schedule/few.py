@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from occ.compiler.ir.dim import lower
@@ -52,23 +53,37 @@ def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
 def _with_few(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
     found = contraction(acc, f)
     assert found is not None, "it has a tile"
-    between = _between(f, s, acc)
+    test = AtMost(extent_of(acc, found.tile), FEW)
+    few = lambda again, alone: packed_contraction(again, ScheduleFacts(alone, machine, few=True))
+    return with_variant(f, s, _between(f, s, acc), test, few)
+
+
+def with_variant(
+    f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost,
+    rule: Callable[[TeStage, TeFunc], Sequence[Directive] | None],
+) -> TeFunc:  # fmt: skip
+    """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test; as it is if
+    the rule does not apply.
+
+    Args:
+        f: a scheduled function.
+        s: the stage, in memory.
+        between: stages through which it reads its operands, of which it gets its own.
+        test: of sizes.
+        rule: schedules the stage and those; it takes the stage and the function that has that one alone.
+    """
     copies = {x.name: copied(x, {y.name for y in between}) for x in between}
     again = replace(s, expr=reading(s.expr, set(copies)))
     stages = [again if x is s else copies.get(x.name, x) for x in f.stages]
-    alone = replace(f, stages=tuple(stages), schedule=())
-    made = packed_contraction(again, ScheduleFacts(alone, machine, few=True))
+    made = rule(again, replace(f, stages=tuple(stages), schedule=()))
     if made is None:
         return f
     mine = [replace(d, variant=1) if d.stage == s.name else d for d in made]
-    rows = extent_of(acc, found.tile)
-    both = replace(s, expr=where(binary("le", wrap(rows), wrap(FEW)), again.expr, s.expr))
+    both = replace(s, expr=where(binary("le", wrap(test.left), wrap(test.right)), again.expr, s.expr))
     merged: list[AnyStage] = []
     for x in f.stages:
         merged += [copies[x.name], x] if x.name in copies else [both if x is s else x]
-    return replace(
-        f, stages=tuple(merged), schedule=(Directive(s.name, "specialize", (AtMost(rows, FEW),)), *mine, *f.schedule)
-    )
+    return replace(f, stages=tuple(merged), schedule=(Directive(s.name, "specialize", (test,)), *mine, *f.schedule))
 
 
 def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:

@@ -189,7 +189,8 @@ class _Few:
         s, logits = self.parts["scores"], self.parts["logits"].name
         *outer, head, row, key = (a.name for a in s.axes)
         made = Scheduler(s.name).compute_at(logits, self.head).bound_extent(key, self.lanes).vectorize(key)
-        dot, quad = (self.f.stage(f"{s.name}{x}") for x in ("dot", "quad"))
+        named = {x.name: x for x in self.f.stages}
+        dot, quad = (named.get(f"{s.name}{x}") for x in ("dot", "quad"))
         if not isinstance(dot, TeStage) or not isinstance(quad, TeStage):
             (r,) = (a.name for a in reduce_axes(s.expr))
             update = Scheduler(s.name, update=True).reorder(r, key, head, row, *reversed(outer)).atomic().vectorize(r)

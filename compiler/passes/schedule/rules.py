@@ -217,7 +217,8 @@ def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     inner, outer = [f"{last.name}i"], list(names[:-1])
     if tile > 1:
         x = outer[-1]
-        out.split(x, f"{x}o", f"{x}i", tile, row_tail(s.axes[-2].extent, tile)).unroll(f"{x}i")
+        tail = "ShiftInwards" if facts.wide else row_tail(s.axes[-2].extent, tile)
+        out.split(x, f"{x}o", f"{x}i", tile, tail).unroll(f"{x}i")
         inner, outer = [*inner, f"{x}i"], [*outer[:-1], f"{x}o"]
     borders = [p for p in facts.roots if p is not s and _is_border(p, s, sums, facts)] if block > 1 else []
     if borders:
@@ -245,7 +246,7 @@ def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
     """How many elements along the axis before the last are computed at once."""
     extent = s.axes[-2].extent
     most = max(facts.machine.registers // 4, 2)
-    return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) else 1
+    return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) or facts.wide else 1
 
 
 def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> bool:

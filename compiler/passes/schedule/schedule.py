@@ -23,6 +23,7 @@ from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.few_queries import few_queries
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
+from occ.compiler.passes.schedule.wide import wide_rows
 from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
 from occ.compiler.passes.te.lanes import in_lanes, separate
@@ -82,11 +83,13 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
         return replace(f, schedule=tuple(by_rows))
     tiled = few_rows(by_rules := _by_rules(facts, RULES, fired), machine)
     fired[few_rows.__name__] += tiled is not by_rules
-    return _clamp_rows(tiled)
+    both = wide_rows(tiled, machine)
+    fired[wide_rows.__name__] += both is not tiled
+    return _clamp_rows(both)
 
 
 _WHOLE = (winograd, strassen, attention)  # of a whole function
-NAMES = ("block_product", *(r.__name__ for r in (*_WHOLE, rows, few_rows, *RULES)))
+NAMES = ("block_product", *(r.__name__ for r in (*_WHOLE, rows, few_rows, wide_rows, *RULES)))
 
 
 def plain(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) -> TeFunc:

@@ -113,7 +113,7 @@ class _Winograd:
         if self._variants():
             v.bound_storage(t, -(-self._block // self._tile_rows) * self._tile_rows)
         if self._even and self.block_x == self.across:
-            v.split(t, f"{t}y", f"{t}x", self.across)
+            v.split(t, f"{t}y", f"{t}x", self.block_x)
         half = self.parts["columns"]
         e2, j, k = (a.name for a in half.axes[-3:])
         s = Scheduler(half.name).compute_at(self.parts["input"].name, f"{c}w" if self._tiled(c) else t)

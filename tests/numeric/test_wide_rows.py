@@ -1,0 +1,59 @@
+"""Small windows along rows of symbolic length: shorter rows than are computed together, as long, longer, and borders."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import occ
+
+CHANNELS = 20
+CASES = {
+    "depthwise": ("Conv", {"pads": [1, 1, 1, 1], "group": CHANNELS}, (3, 3)),
+    "depthwise_5x5_of_two": ("Conv", {"pads": [2, 2, 2, 2], "strides": [2, 2], "group": CHANNELS}, (5, 5)),
+    "depthwise_without_border": ("Conv", {"strides": [2, 1], "group": CHANNELS}, (3, 2)),
+    "maxpool": ("MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2]}, None),
+    "maxpool_with_border": ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}, None),
+    "averagepool": ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 0, 1, 2]}, None),
+}
+WIDTHS = (3, 5, 7, 8, 9, 15, 16, 17, 18, 33)
+
+
+def model(name: str) -> onnx.ModelProto:
+    op, attributes, kernel = CASES[name]
+    rng = np.random.default_rng(3)
+    weights = []
+    if kernel is not None:
+        weights = [numpy_helper.from_array(rng.standard_normal((CHANNELS, 1, *kernel)).astype(np.float32), "w")]
+    nodes = [
+        helper.make_node(op, ["x", *(w.name for w in weights)], ["a"], **attributes),
+        helper.make_node("HardSwish", ["a"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", CHANNELS, "h", "w"]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("name", CASES)
+def test_rows_of_any_length(name: str) -> None:
+    m = model(name)
+    reference, session = ReferenceEvaluator(m), occ.compile(m, "cpu", threads=2)
+    rng = np.random.default_rng(4)
+    for k, width in enumerate(WIDTHS):
+        x = rng.standard_normal((1 + k % 2, CHANNELS, 3 + k, width)).astype(np.float32)
+        (want,) = reference.run(None, {"x": x})
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.toolchain
+def test_the_size_of_a_run_decides() -> None:
+    from occ.compiler.driver.compilation import Compilation, Settings
+
+    functions = Compilation(model("depthwise"), Settings("cpu")).advance("scheduled").te.values()
+    (test,) = (d.args[0] for f in functions for d in f.schedule if d.call == "specialize")
+    assert str(test).startswith("8 <= ")
