@@ -129,7 +129,7 @@ def brute_force(pattern, root, every):
     found = set()
     for chosen in variants(pattern, {}):
         wanted = [k for k in chosen if not isinstance(k, Pattern)]
-        for ops in product(every, repeat=len(wanted)):
+        for ops in product(*([op for op in every if op.name in part.operators] for part in wanted)):
             assigned = dict(zip(wanted, ops, strict=True))
             names, shared = {}, set()
             if not holds(pattern, root.result, chosen, assigned, names, {}, shared):

@@ -148,19 +148,6 @@ def test_element_types_that_the_target_has_not_are_refused(site, tmp_path) -> No
     )
 
 
-BROKEN = """[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "occ-{name}"
-version = "1"
-[project.entry-points."{group}"]
-{key} = "{value}"
-[tool.setuptools]
-packages = []
-"""
-
-
 @pytest.mark.parametrize(
     ("group", "key", "value", "message"),
     [
@@ -176,11 +163,12 @@ packages = []
     ],
 )
 def test_packages_that_do_not_fit_are_named(group, key, value, message, site, tmp_path) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken/pyproject.toml").write_text(BROKEN.format(name="broken", group=group, key=key, value=value))
     both = tmp_path / "site"
     shutil.copytree(site, both)
-    install(tmp_path / "broken", tmp_path / "work", both)
+    package = both / "occ_broken-1.dist-info"  # all that pip would leave of one that has entry points and nothing else
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.4\nName: occ-broken\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(f"[{group}]\n{key} = {value}\n")
     onnx.save(mlp(), tmp_path / "m.onnx")
     said = run(
         both, tmp_path, "build", "m.onnx", "-t", "cpu2" if "targets" in group else "interp", code=1 if message else 0
