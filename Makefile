@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m compileall -q occ compiler runtime
 	touch $@
 
-demo: $(STAMP)  ## read a picture of some text with a real model, beside onnxruntime
+demo: $(STAMP)  ## read a picture of some text with a real model, and with onnxruntime
 	$(BIN)/python docs/demo.py
 
 test: $(STAMP)  ## the tests that take seconds or a few minutes
@@ -40,7 +40,7 @@ typeroot:
 	@cp -rs $(CURDIR)/compiler build/typeroot/occ/compiler
 	@cp -rs $(CURDIR)/runtime build/typeroot/occ/runtime
 
-bench: $(STAMP)  ## speed beside onnxruntime and OpenVINO; BENCH="--models DIR" says where the models are
+bench: $(STAMP)  ## speed compared with onnxruntime and OpenVINO; BENCH="--models DIR" says where the models are
 	$(BIN)/python bench/speed.py $(BENCH)
 
 MINUTES ?= 10

@@ -1,7 +1,7 @@
-"""Models built for an Ascend chip and run on the simulator, beside onnxruntime: a table and JSON.
+"""Models built for an Ascend chip and run on the simulator, compared with onnxruntime: a table and JSON.
 
 `python bench/ascend.py --models DIR... [--inputs DIR]` takes every `.onnx` file in the folders. Inputs are `inputs.npz`
-beside the model, or `PACKAGE__NAME.npz` in the folder of inputs; their shapes are what the model is built for. A model
+next to the model, or `PACKAGE__NAME.npz` in the folder of inputs; their shapes are what the model is built for. A model
 without inputs is left out, and named. Every model is run in a process of its own, so that the next one has the memory.
 
 A difference is the largest one of all outputs, as a part of the largest value of its output. Where a model computes with

@@ -1,4 +1,4 @@
-"""`make bench`: occ beside onnxruntime and OpenVINO on a list of models, as a table and as JSON.
+"""`make bench`: occ compared with onnxruntime and OpenVINO on a list of models, as a table and as JSON.
 
 The models are files of one folder, `--models DIR`: `real/<package>/<name>.onnx` from public packages, `suite/<name>/` and
 `reseeded/<name>/` with `model.onnx` and `inputs.npz`. What is not there is left out, and named. Every model is measured
@@ -133,7 +133,7 @@ def _peak() -> float:
 
 
 def _inputs(model: Model, path: Path, folder: Path | None, session: Any) -> dict[str, np.ndarray]:
-    """Inputs beside the model or in the folder of inputs; else seeded random ones."""
+    """Inputs next to the model or in the folder of inputs; else seeded random ones."""
     from occ.inputs import random_inputs
 
     beside = path.parent / "inputs.npz"

@@ -40,7 +40,7 @@ CODES: dict[str, Code] = {
     ),
     "OCC0106": Code(
         "external data cannot be used",
-        "The model keeps weights in a file beside it, and that file is missing, too short, or named by a path that"
+        "The model keeps weights in a file next to it, and that file is missing, too short, or named by a path that"
         " leaves the folder of the model. Copy the data file next to the model under the name the model gives.",
     ),
     "OCC0107": Code(

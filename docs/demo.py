@@ -1,4 +1,4 @@
-"""`make demo`: a real text recogniser, compiled three ways, reads a picture beside onnxruntime."""
+"""`make demo`: a real text recogniser, compiled three ways, reads a picture, and onnxruntime does too."""
 
 from __future__ import annotations
 

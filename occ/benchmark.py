@@ -1,4 +1,4 @@
-"""Speed beside other runtimes, measured fairly: outputs first, then interleaved blocks of runs on the same inputs.
+"""Speed compared with other runtimes, measured fairly: outputs first, then interleaved blocks of runs on the same inputs.
 
 Runs of one runtime are taken in blocks, with a pause before each: idle workers of another runtime spin for some
 milliseconds after their last run and would take a core from whoever is timed next. Ratios are of blocks that lie next
@@ -175,7 +175,7 @@ def _ratio(theirs: list[float], ours: list[float]) -> float:
     return median(t / max(o, 1e-9) for t, o in zip(theirs, ours, strict=True))
 
 
-# The peers. Each maker gives a function that runs the model once, and the outputs by name.
+# The peers. Each maker returns a function that runs the model once, and the outputs by name.
 
 
 def _onnxruntime(model: bytes | str, inputs: Arrays, names: list[str], threads: int) -> tuple[Runner, Arrays]:

@@ -46,7 +46,7 @@ def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tup
 
 
 def aligned_bytes(size: int) -> np.ndarray:
-    """`size` bytes, u8[size], at an address that is a multiple of 64; at least one vector is allocated behind."""
+    """`size` bytes, u8[size], at an address that is a multiple of 64; at least one vector is allocated after them."""
     raw = np.empty(size + 2 * ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]

@@ -197,7 +197,7 @@ class PartTensor:
     """An input or output of a device part.
 
     Attributes:
-        name: of the graph input, or of the node that gives the output.
+        name: of the graph input, or of the node that computes the output.
         format: `ND`, `NCHW` or `NCDHW`.
     """
 
@@ -258,7 +258,7 @@ class DevicePart:
 
     @property
     def memory(self) -> int:
-        """Bytes of device memory that the part needs beside its inputs and outputs."""
+        """Bytes of device memory that the part needs besides its inputs and outputs."""
         return self.weights + self.workspace
 
 

@@ -47,7 +47,7 @@ def bind_shapes(infos: Sequence[TensorInfo], arrays: Sequence[Any], env: Mapping
 def check_constraints(
     constraints: Sequence[Constraint], env: Mapping[str, int], labels: Mapping[str, str] | None = None
 ) -> list[Constraint]:
-    """Check what the build assumed; gives the constraints that name symbols without a value yet.
+    """Check what the build assumed; returns the constraints that name symbols without a value yet.
 
     Raises:
         RunError: OCC0503 an assumption does not hold.

@@ -1,7 +1,7 @@
 """Artifacts of earlier builds, found again by what they were made from: the model, the options, and all that compiles.
 
 The key stands for everything that a build reads: the bytes of the model, the options, the compiler's own sources, the
-installed distributions, the C++ compiler and the processor. What a build reads beside that - rules of the user, plugins
+installed distributions, the C++ compiler and the processor. What a build reads besides - rules of the user, plugins
 of other packages - is not tracked, so such builds are neither kept nor found.
 """
 
@@ -187,7 +187,7 @@ def _last_use(artifact: Path) -> float:
 
 
 def _surroundings() -> Iterator[str]:
-    """All that decides what the compiler makes of a model, beside the model and its options."""
+    """All that decides what the compiler makes of a model, besides the model and its options."""
     yield sys.version
     for folder in map(Path, sys.path):
         if folder.is_dir():

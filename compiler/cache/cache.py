@@ -3,7 +3,7 @@
 Entries are written under a temporary name and renamed, so two builds at once, or one that is killed, leave either a
 whole entry or none. Nothing is ever changed in place, so no locks are needed.
 
-Disks fill up, machines lose power, people edit: beside each entry lies its SHA-256, and an entry that does not have it is
+Disks fill up, machines lose power, people edit: next to each entry lies its SHA-256, and an entry that does not have it is
 none. What made it makes it again and puts it in its place. Notes (.json) have none; their readers take what does not parse
 as missing.
 """

@@ -150,7 +150,7 @@ def _run(
     lines: int,
     tell: Tell = lambda _: None,
 ) -> dict[str, CompileError]:
-    """Compile generators and run them; gives the errors of those that Halide does not compile.
+    """Compile generators and run them; returns the errors of those that Halide does not compile.
 
     Args:
         kernels: the kernels.

@@ -100,12 +100,12 @@ class Compilation:
         """Bring the module to a stage, or to where the settings say to stop.
 
         Raises:
-            CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or behind the module's.
+            CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or before the module's.
         """
         if stage not in BY_NAME:
             raise error("OCC0602", f"unknown stage `{stage}`", help=f"stages: {', '.join(s.name for s in STAGES)}")
         if ORDER[stage] < ORDER[self.module.stage]:
-            raise error("OCC0602", f"the text is at stage `{self.module.stage}`, which is behind `{stage}`")
+            raise error("OCC0602", f"the text is at stage `{self.module.stage}`, which comes after `{stage}`")
         for s in STAGES[ORDER[self.module.stage] + 1 : ORDER[stage] + 1]:
             if s.name not in self.pipeline:
                 raise error(

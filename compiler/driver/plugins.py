@@ -123,7 +123,7 @@ def contents(module: ModuleType) -> list[Any]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Run a rule file; gives its module.
+    """Run a rule file; returns its module.
 
     Raises:
         CompileError: OCC0610 it does not exist or raised an exception.
@@ -134,7 +134,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles the source itself: what Python keeps beside it goes by size and second, and rules change faster."""
+    """Compiles the source itself: what Python keeps next to it goes by size and second, and rules change faster."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)

@@ -29,7 +29,7 @@ def export(m: Module) -> onnx.ModelProto:
     """The ONNX model that computes what a module of a stage up to `layout` computes.
 
     Raises:
-        CompileError: OCC0602 the stage is behind `layout`, or holds an op that ONNX has no operator for.
+        CompileError: OCC0602 the stage is after `layout`, or holds an op that ONNX has no operator for.
     """
     if m.stage not in STAGES:
         raise error("OCC0602", f"stage `{m.stage}` has no ONNX form", help=f"stages that have one: {', '.join(STAGES)}")

@@ -67,7 +67,7 @@ def _string(token: str) -> str:
 
 
 def _name(token: str) -> str:
-    """The name behind `%` or `@`, unquoted."""
+    """The name after `%` or `@`, unquoted."""
     return json.loads(token[1:]) if token[1] == '"' else str(token[1:])
 
 

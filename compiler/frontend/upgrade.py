@@ -1,4 +1,4 @@
-"""Brings nodes of old operator sets to the latest form of their operator, so that only one form exists behind this file.
+"""Brings nodes of old operator sets to the latest form of their operator, so that only one form exists after this file.
 
 A rule is keyed by operator and by the schema version below which it applies; rules of one operator run in order of
 version. Defaults that changed between versions are filled in before any rule runs.
@@ -26,7 +26,7 @@ class Node:
         attrs: attributes as plain values.
         n_results: number of results that the node names.
         constant: makes a constant value of an array.
-        emit: adds another op before this one; gives its results.
+        emit: adds another op before this one; returns its results.
     """
 
     name: str

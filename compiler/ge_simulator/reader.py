@@ -77,7 +77,7 @@ def read(data: bytes, files: Mapping[str, bytes] | None = None) -> dict[str, Gra
 
     Args:
         data: the file.
-        files: contents of the files beside it that constants refer to, by name.
+        files: contents of the files that constants refer to, by name.
 
     Raises:
         BadGraph: GE would refuse it.

@@ -37,7 +37,7 @@ class Simulator:
 
     Args:
         air: contents of the `.air` file.
-        files: contents of the files beside it.
+        files: contents of the files that it refers to.
         precision: what it is computed in, and on which chip.
 
     Raises:

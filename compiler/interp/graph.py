@@ -134,7 +134,7 @@ class Interpreter:
 
 
 def _check(constraints: Sequence[Constraint], dims: Dims) -> list[Constraint]:
-    """Check what the build assumed of sizes; gives what cannot be checked yet.
+    """Check what the build assumed of sizes; returns what cannot be checked yet.
 
     Raises:
         RunError: OCC0503.

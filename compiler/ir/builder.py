@@ -46,7 +46,7 @@ class GraphBuilder:
         return lambda *operands, **attrs: self.op(name, *operands, **attrs)
 
     def op(self, name: str, *operands: Value | None, n_results: int = 1, **attrs: Any) -> Any:
-        """Append the operator; gives its result, or a tuple when there are several."""
+        """Append the operator; returns its result, or a tuple when there are several."""
         given = list(operands)
         while given and given[-1] is None:
             given.pop()
@@ -61,7 +61,7 @@ class GraphBuilder:
         self, name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type],
         body: Callable[..., Sequence[Value]], results: Sequence[Type], **attrs: Any,
     ) -> tuple[Value, ...]:  # fmt: skip
-        """Append an op of control flow with a body of its own, a new function of the module; gives its results.
+        """Append an op of control flow with a body of its own, a new function of the module; returns its results.
 
         Args:
             name: `Loop`, `Scan` or `SequenceMap`.
@@ -128,7 +128,7 @@ def _infer_composite(op: Op) -> tuple[Type, ...]:
 
 
 def expand_composite(op: Op, b: GraphBuilder, operands: Sequence[Value | None]) -> tuple[Value, ...]:
-    """Build the body of a composite operator on other operands; gives its results."""
+    """Build the body of a composite operator on other operands; returns its results."""
     assert op.spec.composite is not None
     results = op.spec.composite(b, *operands, a=attributes(op))
     return results if isinstance(results, tuple) else (results,)

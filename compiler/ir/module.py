@@ -122,7 +122,7 @@ class Module:
             self.weights.pop(weight.name, None)
 
     def drop_unused_weights(self) -> int:
-        """Forget the weights that nothing reads; gives their number."""
+        """Forget the weights that nothing reads; returns their number."""
         unused = [name for name, w in self.weights.items() if not w.uses]
         for name in unused:
             del self.weights[name]
@@ -143,7 +143,7 @@ class Module:
                 yield self.funcs[value]
 
     def drop_unused_funcs(self) -> int:
-        """Forget the functions that no op runs; gives their number."""
+        """Forget the functions that no op runs; returns their number."""
         reached: dict[str, None] = {}
         work = [self.main]
         while work:

@@ -64,7 +64,7 @@ class Rewriter:
         op.parent.remove(op)
 
     def exchange(self, op: Op, made: Op) -> Op:
-        """Put an op in the place of another one that has as many results or none that are read; gives it.
+        """Put an op in the place of another one that has as many results or none that are read; returns it.
 
         Names and locations stay: this is for passes after `fused`, where an op stands for what it stood for before.
         """
@@ -97,7 +97,7 @@ class Rewriter:
             region.insert(op, before)
 
     def apply(self, rules: Mapping[str, Sequence[OpRule]]) -> int:
-        """Apply rules, by name of their root op, until none changes anything; gives the number of changes.
+        """Apply rules, by name of their root op, until none changes anything; returns the number of changes.
 
         Raises:
             AssertionError: rules undo each other.
@@ -132,7 +132,7 @@ def _has_ranks(op: Op) -> bool:
 
 
 def erase_dead(m: Module) -> int:
-    """Erase ops without effect whose results nothing reads; gives their number. A kernel of checks has an effect."""
+    """Erase ops without effect whose results nothing reads; returns their number. A kernel of checks has an effect."""
     rw = Rewriter(m)
     erased = 0
     sizes = {func.name: {s for op in func.body.walk() for s in data_symbols(op)} for func in m.funcs.values()}

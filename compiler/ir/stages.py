@@ -62,7 +62,7 @@ def _laid_out(m: Module) -> Iterator[str]:
     for op in m.walk():
         for value in op.results:
             if isinstance(value.type, TensorType) and value.type.layout.tiles:
-                yield f"{op_text(op)} gives a value in layout {value.tensor.layout}"
+                yield f"{op_text(op)} has a result in layout {value.tensor.layout}"
     for value in m.main.results:
         if isinstance(value.type, TensorType) and not value.type.layout.is_row_major:
             yield f"the output %{value.name} is in layout {value.tensor.layout}"

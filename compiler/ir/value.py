@@ -55,7 +55,7 @@ class Value:
 
     @property
     def defining_op(self) -> Op | None:
-        """The op that gives the value; None for region arguments and weights."""
+        """The op that computes the value; None for region arguments and weights."""
         from occ.compiler.ir.op import Op
 
         return self.owner if isinstance(self.owner, Op) else None

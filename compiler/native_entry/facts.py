@@ -1,6 +1,6 @@
 """What the library of a model tells programs without Python: `occ_model_facts`, which runtime/c/facts.h reads.
 
-A block of bytes beside the native entry, made from the same manifest: names, element types and extents of inputs and
+A block of bytes next to the native entry, made from the same manifest: names, element types and extents of inputs and
 outputs, where weights lie, what a failed condition means, and the nodes of each step.
 """
 

@@ -17,7 +17,7 @@ from occ.runtime.native.library import Dimension, HalideBuffer, type_of
 from occ.runtime.signature import numpy_dtype
 
 _POINTER = 8
-_PARTS = 64  # the arena behind a frame is aligned
+_PARTS = 64  # the arena after a frame is aligned
 
 
 @dataclass

@@ -15,7 +15,7 @@ Body = Callable[[Any, list[Any]], list[Any]]  # (index, carried values) -> their
 
 
 def for_loop(b: ir.IRBuilder, start: Any, stop: Any, step: int, carried: Sequence[Any], body: Body) -> list[Any]:
-    """`for i in range(start, stop, step)`; gives the carried values after the last iteration.
+    """`for i in range(start, stop, step)`; returns the carried values after the last iteration.
 
     A loop over constants that runs once is written without a loop.
     """

@@ -88,7 +88,7 @@ class RoutineEmitter:
         b = ir.IRBuilder(self.size_fn.append_basic_block("entry"))
         sizes = Sizes(b, dict(zip(self.r.symbols, self.size_fn.args, strict=True)))
         _, arena = self._arena(sizes)
-        most: Size = ALIGNMENT  # vectors may be read from behind the last tensor
+        most: Size = ALIGNMENT  # vectors may be read from past the last tensor
         for inner in (i for row in self.r.inner.values() for i in row):
             callee = self.others[inner.name]
             given = [i64(sizes.of(inner.env.get(s, s))) for s in callee.r.symbols]

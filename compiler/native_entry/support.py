@@ -88,7 +88,7 @@ class Support:
     # kernels
 
     def run_kernel(self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None) -> Any:
-        """Call a kernel; gives its error code."""
+        """Call a kernel; returns its error code."""
         block = b.bitcast(args, PTR.as_pointer())
         kernel = self.external(name, _RANGED if self.ranged else _WHOLE)
         if not self.ranged:

@@ -75,7 +75,7 @@ class Devices:
             process.release(device)
 
     def open(self, model: ModelProto, target: str, number: int) -> str:
-        """Compile a model and load it onto a device; gives its number, and a line for each input and output."""
+        """Compile a model and load it onto a device; returns its number, and a line for each input and output."""
         c = Compilation(model, Settings(target, options=self.options(target, number)))
         artifact = compile_parts(c.artifact(), self.cache, 1, lambda _: None)
         check_outputs(model, artifact.manifest.outputs)

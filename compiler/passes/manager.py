@@ -122,7 +122,7 @@ class Manager:
         return error("OCC0902", f"the pass `{p}` left a module that does not verify", notes=notes, help="report this")
 
     def _reproducer(self, p: Pass, ctx: Context, before: str | None, number: int) -> str:
-        """Write the module before a failing pass, with the command that fails again; gives its path."""
+        """Write the module before a failing pass, with the command that fails again; returns its path."""
         arguments = ["-p", str(p), "-t", ctx.target.name, "--verify", *(a for f in self.files for a in ("--rules", f))]
         try:
             if before is not None:
@@ -141,7 +141,7 @@ def text_alone(m: Module) -> str | None:
 
 
 def write_reproducer(what: Module | str, command: Sequence[str]) -> str:
-    """Write a text that reruns with one command, which stands in its first line; gives its path."""
+    """Write a text that reruns with one command, which stands in its first line; returns its path."""
     folder = Path(tempfile.mkdtemp(prefix="occ-reproducer-"))
     text = what if isinstance(what, str) else text_alone(what)
     if text is None:

@@ -177,7 +177,7 @@ RENAMED = {"rewrite": "apply-rewrites", "split-phases": "split-transposed-conv",
 
 
 def parse_pipeline(text: str, more: Iterable[Pass] = ()) -> list[Pass]:
-    """The passes that a text such as `fold,fuse{max-ops=4}` names; `more` are known beside the compiler's own.
+    """The passes that a text such as `fold,fuse{max-ops=4}` names; `more` are known besides the compiler's own.
 
     Raises:
         CompileError: OCC0602 an unknown pass, OCC0603 an unknown option or a bad value.

@@ -239,7 +239,7 @@ class _Planner:
 
 
 def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
-    """What steps of control flow and deferred ops are told beside the attributes of their op."""
+    """What steps of control flow and deferred ops are told besides the attributes of their op."""
     n = op.attrs["n_results"]
     match op.attrs["routine"]:
         case "deferred":

@@ -106,7 +106,7 @@ def _beside(kind: str, folder: Path) -> list[str]:
 
 
 def _write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
-    """Write the weights file; gives its SHA-256 and its size."""
+    """Write the weights file; returns its SHA-256 and its size."""
     digest, size = hashlib.sha256(), 0
     with open(path, "wb") as f:
         for piece in artifact.weight_pieces():

@@ -20,7 +20,7 @@ class Machine:
         widens_f16: whether f16 become f32 in one instruction.
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
         fixed_lanes: elements of a vector whatever their width, if not 0.
-        rows: positions that are computed together beside the lanes, if not 0.
+        rows: positions that are computed together besides the lanes, if not 0.
     """
 
     vector_bits: int = 512

@@ -120,7 +120,7 @@ def _instance(
 
 
 def _apply(rule: Rule, made: Instance) -> str:
-    """Apply a rule to the instance, a copy of the ops staying beside it; gives why that was not possible."""
+    """Apply a rule to the instance, a copy of the ops staying next to it; returns why that was not possible."""
     region = made.region
     outputs = region.yields
     root = outputs[0].defining_op
@@ -178,7 +178,7 @@ class _WithKernels(Interpreter):
 
 
 def _copy(ops: Sequence[Op], outputs: Sequence[Value]) -> list[Value]:
-    """Copies of ops in front of them; gives what `outputs` are in the copy."""
+    """Copies of ops in front of them; returns what `outputs` are in the copy."""
     copies: dict[Value, Value] = {}
     first = ops[0]
     for op in ops:

@@ -14,7 +14,7 @@ def isolated(work: Callable[[], T]) -> T | None:
     """What a function gives, computed in a process of its own; None if that is ended by a signal.
 
     Args:
-        work: gives something that can be pickled. It shares no changes with this process.
+        work: returns something that can be pickled. It shares no changes with this process.
 
     Raises:
         Exception: what the function raises.

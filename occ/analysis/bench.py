@@ -1,4 +1,4 @@
-"""`occ.bench`: speed beside other runtimes."""
+"""`occ.bench`: speed compared with other runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`occ.diff`: results beside those of another runtime, of the whole model or of each node."""
+"""`occ.diff`: results compared with those of another runtime, of the whole model or of each node."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def dump(
         target: for which it is compiled.
         format: one of `FORMATS`; `dot` and `mermaid` draw the graph.
         weights: `full`, `names` or `none`: what the text has of them.
-        out: a file to write, large weights beside it; the text is returned all the same, but for `onnx`.
+        out: a file to write, large weights next to it; the text is returned all the same, but for `onnx`.
 
     Returns:
         Text, or the bytes of an ONNX model.
@@ -104,7 +104,7 @@ def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path |
 
 
 def _written(pieces: Sequence[Piece], out: Path, suffix: str) -> str:
-    """Write pieces, and what they refer to beside them: one to the file that was asked for, several to files named after them."""
+    """Write pieces, and what they refer to next to them: one to the file that was asked for, several to files named after them."""
     out.parent.mkdir(parents=True, exist_ok=True)
     alone = len(pieces) == 1
     paths = [out if alone else out.with_name(f"{out.stem}.{p.name}{out.suffix or suffix}") for p in pieces]

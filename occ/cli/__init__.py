@@ -16,7 +16,7 @@ COMMANDS = {
     "diff": "compare results with another runtime",
     "extract": "write a part of a model as a model of its own",
     "generate": "write text with a language model",
-    "bench": "time a model beside other runtimes",
+    "bench": "time a model and other runtimes",
     "opt": "run passes on .occ text",
     "rules": "list the rules, and say why they match or do not",
     "bisect": "find the pass and the op that make results wrong",

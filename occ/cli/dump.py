@@ -20,7 +20,7 @@ from occ.cli.passes import Looking, pass_options
 )
 @options.target
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), help="File to write; large weights go to OUT.weights beside it."
+    "-o", "--out", type=click.Path(path_type=Path), help="File to write; large weights go to OUT.weights next to it."
 )
 @click.option(
     "--format",
@@ -51,7 +51,7 @@ def command(
 ) -> None:
     """Print MODEL at a stage. Text of every stage up to `lowered` can be built, dumped and run again, with its weights.
 
-    On standard output the text refers to its large weights in the build cache; with -o they lie beside the file.
+    On standard output the text refers to its large weights in the build cache; with -o they are next to the file.
     """
     from occ.analysis.dump import stage_dump
     from occ.compiler.driver.compilation import Compilation

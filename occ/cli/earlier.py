@@ -39,7 +39,7 @@ class Earlier:
         return cls(ArtifactCache(cache), Request(Path(model), how, Stamps(cache)))
 
     def copied(self, place: Path) -> dict[str, Any] | None:
-        """Write the artifact of an earlier build; gives its facts, or None if there is none.
+        """Write the artifact of an earlier build; returns its facts, or None if there is none.
 
         Raises:
             OSError: the path cannot be written.

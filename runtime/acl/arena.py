@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from occ.runtime.errors import RunError
 
 # What AscendCL asks of memory that is cut up by the caller: blocks begin at 64 bytes (128 in older releases), and the
-# device may read up to 32 bytes behind a tensor.
+# device may read up to 32 bytes past a tensor.
 ALIGNMENT, BEHIND = 128, 32
 POWER_OF_TWO, AS_REQUESTED = "kNextPowerOfTwo", "kSameAsRequested"
 STRATEGIES = (POWER_OF_TWO, AS_REQUESTED)

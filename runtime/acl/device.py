@@ -95,7 +95,7 @@ class AclDevice:
             raise refused
 
     def _enter(self) -> int | None:
-        """Make the context current; gives the one before."""
+        """Make the context current; returns the one before."""
         before = self._current()
         if before != self.context:
             self.acl.call("aclrtSetCurrentContext", self.context, doing=f"switching to device {self.number}")

@@ -97,7 +97,7 @@ class Model:
             self._describe()
 
     def _load(self) -> int:
-        """Load the model into memory of the arena; gives the bytes that it takes there."""
+        """Load the model into memory of the arena; returns the bytes that it takes there."""
         work, weight = ctypes.c_size_t(), ctypes.c_size_t()
         sizes = ctypes.byref(work), ctypes.byref(weight)
         number = ctypes.c_uint32()

@@ -124,5 +124,5 @@ def _at_exit() -> None:
             return  # the process is ending: there is nobody left to tell
 
 
-# At exit finalisers run in the reverse of the order in which they were made: this one behind those of all sessions.
+# At exit finalisers run in the reverse of the order in which they were made: this one after those of all sessions.
 weakref.finalize(_process, _at_exit)

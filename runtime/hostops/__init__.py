@@ -1,7 +1,7 @@
 """Operators that are not kernels: routines on numpy arrays, sequences (lists) and optionals (None or the value).
 
 A routine is named like its operator, takes the operands by position (None for absent ones) and the attributes as `a`,
-with the number of results as `a.n_results`, and gives the result or a tuple of them. The compiler's oracle calls the same
+with the number of results as `a.n_results`, and returns the result or a tuple of them. The compiler's oracle calls the same
 ones.
 """
 

@@ -36,7 +36,7 @@ def _lookup(x: np.ndarray, keys: Sequence[Any] | np.ndarray) -> np.ndarray:
 
 
 def _table(values: Sequence[Any] | np.ndarray, default: Any, dtype: np.dtype) -> np.ndarray:
-    """The values with the default behind them, where position -1 finds it."""
+    """The values with the default after them, where position -1 finds it."""
     made = np.empty(len(values) + 1, dtype)
     made[:-1] = [_text(v) for v in values] if dtype.kind == "O" else np.asarray(values)
     made[-1] = _text(default) if dtype.kind == "O" else default

@@ -139,7 +139,7 @@ def svm_classifier(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, np
         scores, votes = x @ table.T + np.array(a.rho, np.float64)[0], None
     if has_vectors and a.prob_a:
         scores = _probabilities(scores, n_classes, a)
-    chosen = np.argmax(scores if votes is None else votes, axis=1)  # the label is by votes, also beside probabilities
+    chosen = np.argmax(scores if votes is None else votes, axis=1)  # by votes, also where there are probabilities
     if len(a.rho) == 1 and n_classes <= 2:
         return _one_boundary(scores, votes, chosen, n_classes, a)
     return labels_of(chosen, a, "classlabels_ints"), transformed(scores, a.post_transform).astype(np.float32)

@@ -169,7 +169,7 @@ def listed_forest(a: SimpleNamespace, leaf: str, targets: str) -> Forest:
 
 
 def linked_forest(a: SimpleNamespace) -> Forest:
-    """The trees of TreeEnsemble: inner nodes first, leaves behind them."""
+    """The trees of TreeEnsemble: inner nodes first, leaves after them."""
     n, leaves = len(a.nodes_featureids), len(a.leaf_targetids)
     mode = np.concatenate([np.asarray(a.nodes_modes, np.int8), np.full(leaves, _LEAF, np.int8)])
 

@@ -89,7 +89,7 @@ def optional_has_element(x: Any = None, *, a: SimpleNamespace) -> np.ndarray:
 
 
 def _one(routine: Callable[..., list[Any]]) -> Callable[..., tuple[Any, ...]]:
-    """A routine that gives one value, which may be a list itself."""
+    """A routine that returns one value, which may be a list itself."""
     return lambda *operands, a: tuple(routine(*operands, a=a))
 
 

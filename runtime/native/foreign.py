@@ -41,7 +41,7 @@ class ForeignLibrary:
         return hasattr(self._dll, symbol)
 
     def call(self, symbol: str, arguments: Sequence[str], tensors: Sequence[Any], *, gives_code: bool) -> int:
-        """Call a function; gives the code that it returns, 0 for a void one.
+        """Call a function; returns its code, 0 for a void one.
 
         Args:
             symbol: its name.

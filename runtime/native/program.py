@@ -47,7 +47,7 @@ class Program:
         weights: constants.
         library: the kernels.
         kernels: runs a segment of kernels.
-        step: runs a step that is not a kernel, on arrays; gives arrays or opaque values.
+        step: runs a step that is not a kernel, on arrays; returns arrays or opaque values.
         constraints: what the plan assumes of sizes.
     """
 

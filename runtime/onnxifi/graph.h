@@ -22,7 +22,7 @@ public:
 
     // Binds inputs and outputs; a failure leaves none bound.
     void bind(const onnxTensorDescriptorV1 *inputs, uint32_t n, const onnxTensorDescriptorV1 *outputs, uint32_t m);
-    // Queues a run that begins when `begin` is signalled; gives the event of its end.
+    // Queues a run that begins when `begin` is signalled; returns the event of its end.
     std::shared_ptr<Event> run(std::shared_ptr<Event> begin);
     // Refuses further runs, and waits for those that are queued.
     void close();

@@ -34,7 +34,7 @@ using Kernel = double (*)(const void *halves);  // gives multiply-accumulates do
 
 volatile float sink;
 
-// Sums of products over vectors of some bytes; `next` gives an operand.
+// Sums of products over vectors of some bytes; `next` returns an operand.
 #define SUMS(bytes, next)                                                              \
     typedef float V __attribute__((vector_size(bytes)));                               \
     V sums[kChains] = {}, a = V{} + 0.999f;                                            \
@@ -100,7 +100,7 @@ double now() {
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// The best rate of each thread that does `work(thread)` beside the others, which says how much it did; their sum.
+// The best rate of each thread that does `work(thread)` while the others do, which says how much it did; their sum.
 template<typename F> uint64_t best(F work) {
     const int threads = occ::runtime::default_threads();
     std::vector<double> rates(static_cast<size_t>(threads));

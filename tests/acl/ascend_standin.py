@@ -26,7 +26,7 @@ Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 def build(folder: Path) -> Path:
-    """Compile the library; gives its path."""
+    """Compile the library; returns its path."""
     made = folder / "libascendcl.so"
     sources = sorted(map(str, SOURCES.glob("*.c")))
     subprocess.run(["gcc", *_FLAGS, *sources, "-o", str(made)], check=True)

@@ -62,7 +62,7 @@ def _quietly(test: Callable[[Any], None]) -> None:
 
 
 def tests(target: str) -> dict[str, Callable[[], None]]:
-    """Every test by name, without the `test_` before it and the `_cpu` behind it; a test raises unless it passes."""
+    """Every test by name, without the `test_` before it and the `_cpu` after it; a test raises unless it passes."""
 
     def prepare(model: onnx.ModelProto) -> _Rep:
         from occ.backend import Backend

@@ -65,7 +65,7 @@ def test_it_gives_logarithms_that_half_precision_has_not():
 
 def test_a_matrix_unit_without_fp32_is_simulated_and_told():
     made = built(loudness(), "ascend310p", precision_mode_v2="fp16")
-    assert any("half precision: small values beside large ones" in r for r in made.manifest.summary["remarks"])
+    assert any("half precision: small values next to large ones" in r for r in made.manifest.summary["remarks"])
     new = built(loudness(), "ascend910b", precision_mode_v2="fp16")
     assert not any("small values" in r for r in new.manifest.summary["remarks"])
     x = sound()

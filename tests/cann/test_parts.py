@@ -178,7 +178,7 @@ def test_op_by_op_makes_a_part_of_every_node():
 
 
 def test_side_branches_make_no_cycle():
-    """An op that occ leaves to the CPU beside a device branch: the parts stay two device parts and one island."""
+    """An op that occ leaves to the CPU, parallel to a device branch: the parts stay two device parts and one island."""
     text = """g (float[2, 8] x) => (float[2, 8] y, float[2, 8] z) {
         a = Relu(x)
         u = Unsqueeze(a, one)

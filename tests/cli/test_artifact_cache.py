@@ -30,7 +30,7 @@ def model(tmp_path, monkeypatch) -> Path:
 
 
 def build(occ_cli, model, *options) -> bool:
-    """Build with the JIT; gives whether the artifact came from the cache."""
+    """Build with the JIT; returns whether the artifact came from the cache."""
     ran = occ_cli("build", model, "-t", "cpu-jit", "--json", *options)
     assert ran.code == 0, ran.err
     return json.loads(ran.out)["unchanged"]

@@ -1,4 +1,4 @@
-"""Every diagnostic code: a command that brings it about, its exit code, and its text, which lies beside this file.
+"""Every diagnostic code: a command that brings it about, its exit code, and its text, which lies next to this file.
 
 `pytest tests/errors --update` writes the texts again; read the difference before you keep it.
 """

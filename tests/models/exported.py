@@ -1,7 +1,7 @@
 """Models that lie in folders: two sets of inputs for each, and what may differ from onnxruntime.
 
 OCC_TEST_MODELS names folders, with the path separator between them; a model is any NAME.onnx in them, and NAME/model.onnx. Its
-inputs are `inputs.npz` and `inputs.alt.npz` beside it, or, for a model A/B.onnx, A__B.npz and A__B.alt.npz in the folder
+inputs are `inputs.npz` and `inputs.alt.npz` next to it, or, for a model A/B.onnx, A__B.npz and A__B.alt.npz in the folder
 OCC_TEST_INPUTS; what is missing is made up, with a fixed seed.
 """
 
@@ -23,7 +23,7 @@ NUMPY = {f"tensor({kind})": name for kind, name in (
     ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("int64", "int64"), ("int32", "int32"),
     ("uint8", "uint8"), ("int8", "int8"), ("bool", "bool"),
 )}  # fmt: skip
-# Operators whose first result is an integer code; a graph is cut into its layers behind them.
+# Operators whose first result is an integer code; a graph is cut into its layers after them.
 CODING = (
     "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearConcat",
     "QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", "QGemm",
@@ -72,7 +72,7 @@ class Exported:
         return 2e-3 if half else 1e-4
 
     def quantum(self, output: str) -> float | None:
-        """The step of an output: the scale of the DequantizeLinear that gives it; None where none does."""
+        """The step of an output: the scale of the DequantizeLinear that computes it; None where none does."""
         weights = {w.name: w for w in self.proto.graph.initializer}
         for node in self.proto.graph.node:
             if output in node.output and node.op_type == "DequantizeLinear":
@@ -143,7 +143,7 @@ def _drawn(infos: list[onnxruntime.NodeArg], first: Arrays, times: int) -> Array
 
 @dataclass
 class Layers:
-    """A quantised model, cut behind every code.
+    """A quantised model, cut after every code.
 
     Attributes:
         model: the layers side by side; `cut.X` is what the readers of X read.

@@ -4,7 +4,7 @@ Outputs in f32 differ by at most 1e-4 of their largest value, models with f16 we
 with onnxruntime as it runs by default: operators between codes are operators on integers there and here. Layers are
 compared with onnxruntime as it runs the nodes of the file, one by one: it differs from itself, since sums in f32 in
 another order round to the next code here and there. One quantum is the scale of the
-DequantizeLinear that gives an output, or one step of a code; at most one element of 1000, both sets together, may differ by more. Where the data
+DequantizeLinear that computes an output, or one step of a code; at most one element of 1000, both sets together, may differ by more. Where the data
 decide the scales there is no quantum of the output; every layer is compared, on the codes that onnxruntime has computed.
 """
 

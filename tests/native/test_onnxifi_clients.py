@@ -118,7 +118,7 @@ def relu(tmp_path: Path) -> Path:
 
 
 def run(command: list[Path]) -> str:
-    """Run a program; gives what it says."""
+    """Run a program; returns what it says."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500, env={**os.environ, **KEEP})
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr

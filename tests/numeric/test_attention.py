@@ -91,7 +91,7 @@ def test_masks_broadcast(mask: list[int]) -> None:
 
 @pytest.mark.parametrize("safe", [False, True])
 def test_rows_without_a_finite_score(safe: bool) -> None:
-    """NaN as ONNX has it, or zeros where the model says so; the rows beside it stay right."""
+    """NaN as ONNX has it, or zeros where the model says so; the other rows stay right."""
     q, k = [1, 2, 13, 32], [1, 2, 40, 32]
     feed = random(3, q=q, k=k, v=k, mask=[1, 1, 13, 40])
     feed["mask"][0, 0, 4] = -np.inf

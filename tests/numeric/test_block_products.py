@@ -96,7 +96,7 @@ def test_what_is_no_number_stays_in_its_row(level: int) -> None:
 
 
 def test_small_and_large_activations_keep_their_digits() -> None:
-    """Blocks have steps of their own: one of tiny elements loses nothing beside one of huge ones."""
+    """Blocks have steps of their own: one of tiny elements loses nothing next to one of huge ones."""
     held, w = weights("", zeros=True)
     session = occ.compile(model([product("p", held, "y", 0)], ["rows"], held), "cpu")
     for factor in (0.0, 1e-28, 1e-6, 1e30):

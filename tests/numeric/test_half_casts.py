@@ -76,7 +76,7 @@ def _weight(text: str, shape: tuple[int, ...], rng: np.random.Generator, dtype: 
 
 
 def worst(y: np.ndarray, wanted: np.ndarray, unit: float) -> float:
-    """The largest error, in units in the last place of an element, or of small ones beside large ones."""
+    """The largest error, in units in the last place of an element, or of small ones next to large ones."""
     y, wanted = y.astype(np.float64), wanted.astype(np.float64)
     assert y.shape == wanted.shape
     assert np.array_equal(np.isfinite(y), np.isfinite(wanted))

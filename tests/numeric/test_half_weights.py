@@ -29,7 +29,7 @@ def graph(nodes, inputs, output, weights) -> onnx.ModelProto:
 
 
 def behind_a_cast(kind: str, rows: int, *, gemm: bool, seed: int = 0) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
-    """A product of f32 rows and half weights of 384 x 300; gives also the rows and the exact result."""
+    """A product of f32 rows and half weights of 384 x 300; returns also the rows and the exact result."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, 384), dtype=np.float32)
     w = rng.standard_normal((384, 300)).astype(KINDS[kind][0])

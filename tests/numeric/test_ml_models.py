@@ -1,4 +1,4 @@
-"""Models of scikit-learn, converted by skl2onnx, beside onnxruntime."""
+"""Models of scikit-learn, converted by skl2onnx, compared with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of ai.onnx.ml beside onnxruntime: every operator, its old forms, element types and options."""
+"""Nodes of ai.onnx.ml compared with onnxruntime: every operator, its old forms, element types and options."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Array = np.ndarray
 
 @dataclass
 class Graph:
-    """A model under construction: each method appends nodes and gives the name of a value."""
+    """A model under construction: each method appends nodes and returns the name of a value."""
 
     seed: int = 0
     kind: Any = np.uint8  # of activations

@@ -19,7 +19,7 @@ PIP = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--
 
 
 def install(source: Path, work: Path, site: Path) -> None:
-    """Install a package into a folder, from a copy, because building writes beside the sources."""
+    """Install a package into a folder, from a copy, because building writes next to the sources."""
     copy = work / source.name
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
     subprocess.run([*PIP, "--target", str(site), str(copy)], check=True, timeout=120)

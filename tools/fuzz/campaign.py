@@ -116,7 +116,7 @@ def campaign(
 
 
 def _process(work: Work, first: int, last: int, summary: Summary, patience: int) -> int:
-    """Do cases in one process; gives the seed to go on with, which is past one that ended the process."""
+    """Do cases in one process; returns the seed to go on with, which is past one that ended the process."""
     source, sink = os.pipe()
     sys.stdout.flush()
     child = os.fork()

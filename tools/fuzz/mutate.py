@@ -1,5 +1,5 @@
 """Changes of valid files: bytes, texts, trees of JSON, and messages of protobuf. Most keep the form, so that what is wrong
-reaches the code behind the parser.
+reaches the code after the parser.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_{name}() -> None:
 
 
 def shrink(case: Case, way: str, options: dict[str, dict[str, str]], folder: Path, tell: Callable[[str], None]) -> Path:
-    """Shrink a failing case; gives the stem of the files that were written: .onnx, .npz, and a test in .py.
+    """Shrink a failing case; returns the stem of the files that were written: .onnx, .npz, and a test in .py.
 
     Args:
         case: the case.

@@ -61,7 +61,7 @@ def remarks(graphs: Iterable[Graph], options: AscendOptions) -> list[str]:
     if products and options.fp16_only:
         made.append(
             f"{products} of them are products, whose operands the matrix unit of this chip has in half precision: small"
-            " values beside large ones are lost; `ascend910b` computes these in fp32"
+            " values next to large ones are lost; `ascend910b` computes these in fp32"
         )
     return made
 

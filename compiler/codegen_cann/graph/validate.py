@@ -11,7 +11,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import Formal, FormalAttr, prototypes
 
-# Attributes that GE accepts on any node, beside those of the prototype.
+# Attributes that GE accepts on any node, besides those of the prototype.
 _EXTRA = frozenset({"_keep_dtype", "_parent_node_index"})
 
 

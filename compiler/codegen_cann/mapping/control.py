@@ -44,7 +44,7 @@ def _while(
     e: Emitter, name: str, start: Sequence[Ref], cond: Callable[[Emitter, list[Ref]], Ref],
     body: Callable[[Emitter, list[Ref]], Sequence[Ref]],
 ) -> tuple[Ref, ...]:  # fmt: skip
-    """A While over a state; gives the last one."""
+    """A While over a state; returns the last one."""
     outs = [Desc(r.dtype, r.shape) for r in start]
     test = e.child(f"{name}.cond", outs)
     test.set_results([cond(test, test.data)])

@@ -43,7 +43,7 @@ def _einsum(e: Emitter, op: Op, *xs: Ref) -> Ref:
 def _spelled_out(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """Labels of the operands and of the result, with letters of their own for what `...` stands for.
 
-    Without an arrow the result has what occurs once, in alphabetical order, behind the ellipsis, as numpy has it.
+    Without an arrow the result has what occurs once, in alphabetical order, after the ellipsis, as numpy has it.
     """
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")

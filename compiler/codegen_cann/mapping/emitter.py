@@ -113,7 +113,7 @@ class Emitter:
         return self.constant(np.array(value, occ_type(name).numpy))
 
     def op(self, kind: str, *inputs: Given, out: Desc | Sequence[Desc] | None = None, **attrs: Any) -> Any:
-        """A node; gives its output, or a tuple where the operator has several or a dynamic number.
+        """A node; returns its output, or a tuple where the operator has several or a dynamic number.
 
         Args:
             kind: operator type.
@@ -182,7 +182,7 @@ class Emitter:
         return [Ref(d) for d in self.graph.data]
 
     def call(self, func: Func, arguments: Sequence[Ref]) -> list[Ref]:
-        """Emit the ops of a function on given arguments; gives its results."""
+        """Emit the ops of a function on given arguments; returns its results."""
         self.refs |= zip(func.args, arguments, strict=True)
         for op in func.body.body:
             if op.name != "dims":
@@ -214,7 +214,7 @@ class Emitter:
         self._made, self._source = [], op.loc.nodes
 
     def finish(self, op: Op, results: Sequence[Ref]) -> None:
-        """Name the nodes of an op: the one that gives its first result after the ONNX node, the others below it."""
+        """Name the nodes of an op: the one that computes its first result after the ONNX node, the others below it."""
         base = op.loc.nodes[-1] if op.loc.nodes else f"{op.name}_{op.results[0].name}"
         main = results[0].node if results else None
         for node in [main, *self._made]:

@@ -132,7 +132,7 @@ def _average_pool(e: Emitter, op: Op, x: Ref) -> Ref:
     kernel, strides = list(a.kernel_shape), list(a.strides or [1] * n)
     pads = window_pads(op, x.shape[2:], kernel)
     if a.count_include_pad and any(map(any, pads)):
-        # Padding that the model asks for counts, what ceil_mode adds behind it does not.
+        # Padding that the model asks for counts, what ceil_mode adds after it does not.
         own = [p for p, _ in pads], [q for _, q in pads]
         if a.auto_pad == "NOTSET" and a.pads:
             own = list(a.pads[:n]), list(a.pads[n:])

@@ -134,7 +134,7 @@ def _max_unpool(e: Emitter, op: Op, x: Ref, indices: Ref, _: Ref | None = None) 
 
 
 def _affine_grid(e: Emitter, op: Op, theta: Ref, _: Ref | None = None) -> Ref:
-    """Positions of an even grid, each with a 1 behind it, times the transposed matrices."""
+    """Positions of an even grid, each with a 1 after it, times the transposed matrices."""
     out = e.type(op.result).shape
     n, *size = out[:-1]
     axes = [_places(s, bool(op.a.align_corners)) for s in size]

@@ -43,7 +43,7 @@ _FAMILIES = (
 
 @cache
 def rows() -> Mapping[str, Row]:
-    """A row per operator: a function of the emitter, the op and its operands that gives its results.
+    """A row per operator: a function of the emitter, the op and its operands that returns its results.
 
     Raises:
         ValueError: two families have a row for the same operator.

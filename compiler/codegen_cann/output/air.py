@@ -30,7 +30,7 @@ _LISTS = {
     "ListBool": ("b", 4),
     "ListType": ("dt", 10),
 }
-# Attributes that GE itself puts on any node, beside those of the prototype.
+# Attributes that GE itself puts on any node, besides those of the prototype.
 _EXTRA = {"_keep_dtype": "Int", "_parent_node_index": "Int", "index": "Int", "auto_pad": "String", "onnx": "String"}
 
 
@@ -42,7 +42,7 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
         inline_limit: bytes of constants that the message may hold.
 
     Returns:
-        The `.air` file, and further files by their name beside it: the large constants, where the limit is exceeded.
+        The `.air` file, and further files by their name, to be written next to it: the large constants, where the limit is exceeded.
     """
     outside = _outside(graph, inline_limit)
     message = {

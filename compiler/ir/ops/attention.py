@@ -118,7 +118,7 @@ class AttentionMask:
 
 
 def _masked(value: Expr, allowed: Expr, mask: Tensor, i: Sequence[Expr], low: Expr) -> tuple[Expr, Expr]:
-    """A score with the mask; keys behind the end of a short mask are forbidden."""
+    """A score with the mask; keys past the end of a short mask are forbidden."""
     inside = literal(True, BOOL) if mask.shape[-1] == 1 else i[-1] < wrap(mask.shape[-1])
     entry = mask.at(tuple(i))
     if mask.dtype == BOOL:
@@ -129,7 +129,7 @@ def _masked(value: Expr, allowed: Expr, mask: Tensor, i: Sequence[Expr], low: Ex
 
 @op("attention_softmax", own_attributes="")
 class AttentionSoftmax:
-    """Softmax along the last axis; a row that is all -inf, which attends to nothing, gives zeros."""
+    """Softmax along the last axis; a row that is all -inf, which attends to nothing, becomes zeros."""
 
     operands = ("scores",)
 

@@ -21,8 +21,8 @@ def operator(name: str) -> Callable[[type], OpSpec]:
 
     The class has `operands`, their names in order (`"b?"` may be absent, `"xs*"` repeats); `results`, likewise, `("y",)`
     by default; `attributes`, their defaults by name; and the meaning: `body(t, *operands, a)`, `composite(b, *operands,
-    a)`, or a `kernel` and, unless that is a te function, `infer(*operands, a)`, which gives the types of the results. An
-    operator with a meaning may have a kernel beside it, which targets that can use it prefer.
+    a)`, or a `kernel` and, unless that is a te function, `infer(*operands, a)`, which returns the types of the results. An
+    operator with a meaning may have a kernel too, which targets that can use it prefer.
 
     Args:
         name: with its domain, `com.example.Scale`.

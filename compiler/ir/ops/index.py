@@ -91,7 +91,7 @@ class GatherND:
             for p, q in zip(data.shape[:batch], indices.shape, strict=False)
         )
         if batch + depth > data.rank:
-            raise Invalid(f"`GatherND` indexes {depth} axes behind {batch} batch axes of a tensor of rank {data.rank}")
+            raise Invalid(f"`GatherND` indexes {depth} axes after {batch} batch axes of a tensor of rank {data.rank}")
         at = positions(t, indices, _tuple_limit(data.shape[batch:], depth), "GatherND")
         n = indices.rank - 1
         shape = (*lead, *indices.shape[batch:-1], *data.shape[batch + depth :])

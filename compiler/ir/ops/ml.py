@@ -217,7 +217,7 @@ def _batch(x) -> tuple[object, ...]:
 
 
 def _classifier(name: str, ints: str, columns: Callable[[SimpleNamespace, int], object]) -> OpSpec:
-    """An operator that gives the label and the scores of each row."""
+    """An operator that returns the label and the scores of each row."""
 
     def infer(x, *, a):
         labels = len(a.classlabels_strings or getattr(a, ints) or ())

@@ -105,7 +105,7 @@ class TopK:
 
         rank = t.sum(x.shape, [n], before, name="rank")
         shape = tuple(k if j == axis else d for j, d in enumerate(x.shape))
-        # Rows behind k are written to a row of their own, which is cut off.
+        # Rows past k are written to a row of their own, which is cut off.
         spare = tuple(k + 1 if j == axis else d for j, d in enumerate(x.shape))
 
         def target(*u: Expr) -> tuple[Expr, ...]:

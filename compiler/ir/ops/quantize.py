@@ -167,7 +167,7 @@ def scaled(b: GraphBuilder, acc: Value, *scales: Value, by: Value | None = None)
 
 
 def column(b: GraphBuilder, value: Value | None, behind: int = 1) -> Value | None:
-    """One value of each row or channel, so that it broadcasts along the axes `behind` it; others as they are."""
+    """One value of each row or channel, so that it broadcasts along the axes after it, `behind` of them; others as they are."""
     if value is None or value.tensor.rank != 1 or value.tensor.size == 1:
         return value
     return b.Reshape(value, b.constant(np.array([-1, *[1] * behind], np.int64)))

@@ -23,7 +23,7 @@ CUBIC_A = -0.75  # of Keys' cubic convolution, as PyTorch has it
 
 
 def tap_weight(tap: Expr, d: Expr, taps: int) -> Expr:
-    """Weight of neighbour `tap` of a point at `d` behind a pixel: of two linear ones, or of four cubic ones."""
+    """Weight of neighbour `tap` of a point at `d` past a pixel: of two linear ones, or of four cubic ones."""
     if taps == 2:
         return where(equal(tap, 0), 1.0 - d, d)
 
@@ -275,7 +275,7 @@ class RoiAlign:
         def term(r, c, py, px, sy, sx, ty, tx):
             batch = cast(I64, batch_indices[r])
             value = weighted(lambda p: f.in_acc(x[(batch, c, *p)]), around, [(r, py, sy, ty), (r, px, sx, tx)])
-            # A sample outside of the image is a zero, one behind the last is none.
+            # A sample outside of the image is a zero, one past the last is none.
             none = literal(0 if average else dtype.lowest, dtype)
             return where((sy < samples(r, 0)) & (sx < samples(r, 1)), value, none)
 

@@ -59,7 +59,7 @@ def fourier(
 ) -> Callable[..., Expr]:
     """`sum over k < used of x[k] * exp(-+2 pi i k f / n)`: a function of (part 0 or 1, *lead, f).
 
-    `read(part, *lead, k)` gives the real and imaginary parts of the signal in f64, None for a part that is zero.
+    `read(part, *lead, k)` returns the real and imaginary parts of the signal in f64, None for a part that is zero.
     """
     cosine, sine = _turns(t, n)
     sign = 1.0 if inverse else -1.0
@@ -103,7 +103,7 @@ class DFT:
         lead = (*x.shape[:k], *x.shape[k + 1 : -1])
 
         def at(part: int, *i: Expr) -> Expr | None:
-            """The signal, zero behind its end; the second half of a one-sided spectrum is the mirrored first one."""
+            """The signal, zero past its end; the second half of a one-sided spectrum is the mirrored first one."""
             if part == 1 and x.shape[-1] == 1:
                 return None
             *outer, p = i

@@ -63,12 +63,12 @@ class FormalSignature:
 
     @classmethod
     def of(cls, operands: str, results: str = "Y", **attributes: Any) -> FormalSignature:
-        """From names, `?` behind optional and `*` behind variadic ones; attributes with their defaults."""
+        """From names, with `?` after optional and `*` after variadic ones; attributes with their defaults."""
         return cls(formals(operands), formals(results), attributes)
 
 
 def formals(text: str) -> tuple[Operand, ...]:
-    """Operands from their names, `?` behind optional and `*` behind variadic ones."""
+    """Operands from their names, with `?` after optional and `*` after variadic ones."""
     return tuple(Operand(n.rstrip("?*"), n.endswith("?"), n.endswith("*"), "", frozenset()) for n in text.split())
 
 

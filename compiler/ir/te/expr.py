@@ -1,6 +1,6 @@
 """te expressions: the scalar language in which the meaning of operators is written, as data.
 
-An expression gives one element of a stage as a function of the stage's axes. Nodes are frozen, hashable and compare by
+An expression is one element of a stage as a function of the stage's axes. Nodes are frozen, hashable and compare by
 structure. Numerics are stated here, once for all targets:
 
 - integer `add sub mul` wrap; integer `div` and `rem` truncate toward zero; `floordiv` and `mod` round down;

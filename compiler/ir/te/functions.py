@@ -15,7 +15,7 @@ def exp(x: Expr) -> Expr:
 
 
 def decay(x: Expr) -> Expr:
-    """e**x of an x that is never above 0, as behind a maximum; targets compute it in half the time."""
+    """e**x of an x that is never above 0, as after a maximum is subtracted; targets compute it in half the time."""
     return call("decay", x)
 
 

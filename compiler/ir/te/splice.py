@@ -17,7 +17,7 @@ CODE = "OCC0615"
 
 
 def splice(t: Builder, f: TeFunc, operands: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
-    """Append the stages of `f` to those of `t`, with fresh names; gives the results.
+    """Append the stages of `f` to those of `t`, with fresh names; returns the results.
 
     Args:
         t: the builder.

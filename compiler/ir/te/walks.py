@@ -102,7 +102,7 @@ def _nodes(e: Expr) -> list[Expr]:
 
 
 def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Bottom-up replacement: `fn` sees each node with rewritten children and gives its replacement or None."""
+    """Bottom-up replacement: `fn` sees each node with rewritten children and returns its replacement or None."""
     memo: dict[int, Expr] = {}
     for node in walk(e):
         old = children(node)

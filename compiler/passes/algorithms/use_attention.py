@@ -129,7 +129,7 @@ def _is_softmax(op: Op) -> bool:
 
 
 def _chain(x: Value, most: int) -> list[Op] | None:
-    """The MatMul that `x` comes from and the elementwise ops behind it, in order; each is read by the next one alone."""
+    """The MatMul that `x` comes from and the elementwise ops after it, in order; each is read by the next one alone."""
     maker = x.defining_op
     if maker is None or len(x.uses) != 1:
         return None

@@ -65,7 +65,7 @@ class _Sweep:
     history: dict[Op, tuple[str, ...]] = field(default_factory=dict)
 
     def run(self, m: Module) -> int:
-        """One sweep over all ops; gives the number of changes."""
+        """One sweep over all ops; returns the number of changes."""
         table = by_root(self.rules)
         changes = 0
         for op in list(m.walk()):

@@ -1,4 +1,4 @@
-"""What rewrites of quantised tensors ask: the codes behind a value, and whether saturation does what an operator does."""
+"""What rewrites of quantised tensors ask: the codes that a value is made from, and whether saturation does what an operator does."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def codes_of(value: Value | None, axis: int | None = None) -> Codes | None:
 
 
 def alone(op: Op) -> bool:
-    """Whether an op gives one value, which one op reads."""
+    """Whether an op has one result, which one op reads."""
     return len(op.results) == 1 and len(op.result.uses) == 1
 
 

@@ -253,7 +253,7 @@ class _Inference:
         return bool(values)
 
     def materialise(self) -> int:
-        """Put constants and `dims` ops in the place of values whose elements are all known; gives their number."""
+        """Put constants and `dims` ops in the place of values whose elements are all known; returns their number."""
         rw = Rewriter(self.m)
         made = 0
         for value, found in self.known.items():

@@ -31,7 +31,7 @@ class Inference(Protocol):
     def function(
         self, func: Func, types: Types, values: Sequence[Elements | None], *, optional: bool = False
     ) -> list[Type | None]:
-        """Infer a function from the types and known values of its arguments; gives the types of its results. In one that
+        """Infer a function from the types and known values of its arguments; returns the types of its results. In one that
         is `optional`, an op that does not fit its operands is left to the run, which may never come to it.
         """
         ...
@@ -54,7 +54,7 @@ def infer_control(inf: Inference, op: Op) -> list[Type | None]:
 
 
 def inline_branch(m: Module, op: Op, taken: str) -> list[Op]:
-    """Put the ops of one branch in the place of an `If`; gives them.
+    """Put the ops of one branch in the place of an `If`; returns them.
 
     `%y = If(true, %x) {then_branch=@f, ...}` --> the ops of `@f`
     """

@@ -22,7 +22,7 @@ _PIECE = 1 << 20  # elements that are looked at together
 class NarrowWeights(Pass):
     """Stores f32 weights as f16 or bf16 where every value is one and they meet a few rows only, as at batch 1.
 
-    Models keep such weights behind a Cast, which constant folding has widened. No value changes: the kernel widens them as
+    Models keep such weights in front of a Cast, which constant folding has widened. No value changes: the kernel widens them as
     they stream in, at half of the traffic. Measured on Zen 4, 1 x 4096 x 4096: 2.3 ms as f32, 1.1 ms as f16 or bf16.
 
     `MatMul(%x : f32[1,512], @w : f32[512,512])` --> `MatMul(%x, @w.f16 : f16[512,512])`

@@ -48,7 +48,7 @@ class PlaceJoins(Pass):
 
 
 def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool, always: bool = False) -> int:
-    """Place the operands of a join, `always` or where most of them can be computed there; gives the number of changes."""
+    """Place the operands of a join, `always` or where most of them can be computed there; returns the number of changes."""
     layout = _layout_inside(join)
     if layout is None or (layout.within and not strided):
         return _copy_all(join, rw)

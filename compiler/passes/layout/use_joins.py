@@ -1,4 +1,4 @@
-"""Concats that shall cost nothing: their operands are computed where the result lies."""
+"""Concats that cost nothing: their operands are computed where the result lies."""
 
 from __future__ import annotations
 

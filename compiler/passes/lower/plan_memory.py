@@ -41,7 +41,7 @@ class PlanMemory(Pass):
 
 
 def _is_planned(func: Func) -> bool:
-    """Whether no op gives a result but those that stand for memory."""
+    """Whether no op has a result but those that stand for memory."""
     return all(
         op.name in (*STEPS, "alloc", "view") and bool(op.results) == (op.name in ("alloc", "view"))
         for op in func.body.body

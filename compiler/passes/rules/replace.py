@@ -116,7 +116,7 @@ class RuleBuilder(GraphBuilder):
 
 
 def replace(rule: Rewrite, found: Match, rw: Rewriter) -> list[Op] | str:
-    """Replace a match; gives the new ops, or why it was left as it is.
+    """Replace a match; returns the new ops, or why it was left as it is.
 
     Raises:
         CompileError: OCC0612 the code of the rule failed; OCC0610 it has no replacement.

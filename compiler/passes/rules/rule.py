@@ -100,7 +100,7 @@ class Rule:
         stage: the stage on the way to which it is applied.
         benefit: rules of greater benefit come first; then the name decides.
         conditions: functions of the match that all must accept it.
-        sampler: gives operands to check the rule on, where `occ check-rules` cannot find some by itself.
+        sampler: returns operands to check the rule on, where `occ check-rules` cannot find some by itself.
         doc: one line.
         origin: the file that defines it.
     """
@@ -248,7 +248,7 @@ class Rewrite(Rule):
     """Replaces what it matches.
 
     Attributes:
-        replacement: function of a builder and of names of the rule, gives the new value(s).
+        replacement: function of a builder and of names of the rule, returns the new value(s).
         finite: whether it is meant for finite numbers only, and not checked on infinities and NaN.
     """
 
@@ -275,7 +275,7 @@ def fusion(
     """Decorator: a rule that groups what the pattern matches into one kernel.
 
     Args:
-        fn: `fn(p, x, ...)` gives the pattern; `p` makes patterns, the other parameters are values.
+        fn: `fn(p, x, ...)` returns the pattern; `p` makes patterns, the other parameters are values.
         targets: pattern of target names.
         benefit: rules of greater benefit come first.
         name: of the regions; that of the function by default.

@@ -108,7 +108,7 @@ class _Attention:
         return 2 * lanes if extent >= 2 * lanes else lanes
 
     def _split(self, s: Scheduler, axis: str, extent: Dim, tail: str = "") -> list[str]:
-        """Split an axis in tiles of vectors; gives the inner loops, innermost first."""
+        """Split an axis in tiles of vectors; returns the inner loops, innermost first."""
         width = self._width(extent)
         lanes = min(width, self.lanes)
         s.split(axis, f"{axis}o", f"{axis}i", width, tail or row_tail(extent, width))

@@ -11,7 +11,7 @@ from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.schedule.facts import Contraction, element_bits, extent_of
 
-_NEAR = 256 << 10  # bytes that stay in L2 beside what else a core works on: a quarter of the cache of current cores
+_NEAR = 256 << 10  # bytes that stay in L2 next to what else a core works on: a quarter of the cache of current cores
 _TASKS = 16  # with fewer the slowest thread has too much more than its share
 _WORTH = 1_000_000  # operations of a task, about 10 us
 

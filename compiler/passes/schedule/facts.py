@@ -52,7 +52,7 @@ class ScheduleFacts:
         return [s for s in self.f.stages if s.name in kept]
 
     def _apart(self, kept: set[str]) -> set[str]:
-        """Stages that may be computed into memory beside those `kept`: no reductions, and each of those has one home."""
+        """Stages that may be computed into memory besides those `kept`: no reductions, and each of those has one home."""
         sums = [
             s.name
             for s in self.f.stages

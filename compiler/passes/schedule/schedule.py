@@ -147,7 +147,7 @@ def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
 
 
 def _clamp_rows(f: TeFunc) -> TeFunc:
-    """Rows of a tile with a guarded tail may lie behind the end of an axis; what is read there is a row that exists.
+    """Rows of a tile with a guarded tail may lie past the end of an axis; what is read there is a row that exists.
 
     The results of such rows are not stored.
     """

@@ -82,7 +82,7 @@ def attend(
     b: GraphBuilder, q: Value, k: Value, v: Value, a: SimpleNamespace, *, mask: Value | None, bias: Value | None,
     past: Dim | None,
 ) -> Value:  # fmt: skip
-    """Attention of heads `[N, H, L, D]`; causal if the node is unidirectional, behind `past` keys."""
+    """Attention of heads `[N, H, L, D]`; causal if the node is unidirectional, after `past` keys."""
     n, keys = q.tensor.dims[0], k.tensor.dims[2]
     scores = scores_of(b, q, k, a.scale or head_scale(q, None, name="Attention"), name="Attention")
     added = _biased(b, mask, bias, n, keys, a)

@@ -50,7 +50,7 @@ def _product(b: GraphBuilder, x: Quantised, y: Quantised, scale: Value, zero: Va
 
 
 def _between(b: GraphBuilder, x: Value, quant: tuple[Value | None, ...], fn: Callable[[Value], Value]) -> Value:
-    """`fn` of dequantised data, quantised; `quant` has scale and zero point before and behind."""
+    """`fn` of dequantised data, quantised; `quant` has the scales and zero points before and after."""
     scale, zero, out_scale, out_zero = quant
     y = fn(b.DequantizeLinear(x, scale, zero))
     if out_zero is None:

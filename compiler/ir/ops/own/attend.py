@@ -1,4 +1,4 @@
-"""Attention in two halves, the form that becomes one kernel: scores of packed queries and keys, then everything behind.
+"""Attention in two halves, the form that becomes one kernel: scores of packed queries and keys, then everything after them.
 
 Between them may stand elementwise operators: masks, biases, soft caps. Stages say by their roles what they are to the
 schedule.

@@ -13,7 +13,7 @@ from occ.compiler.ir.value import Value
 
 @op("legacy.Align", tags=("view",), own_attributes="axis=int")
 class Align:
-    """The first operand with ones behind it, so that its first axis meets `axis` of the second one (opset < 7)."""
+    """The first operand with extents of 1 after its own, so that its first axis meets `axis` of the second one (opset < 7)."""
 
     def body(t, x, like, *, a):
         axis = normalize_axis(a.axis, max(like.rank, 1), "broadcast")
