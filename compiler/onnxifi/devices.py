@@ -19,7 +19,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.native_entry.facts import DTYPES
 from occ.compiler.onnxifi.models import check_outputs
 from occ.compiler.onnxifi.statuses import Refused, Status
-from occ.compiler.target.registry import all_targets
+from occ.compiler.target.registry import all_targets, get_target
 from occ.runtime.acl import process
 from occ.runtime.dims import evaluate
 from occ.runtime.errors import RunError
@@ -29,6 +29,11 @@ from occ.runtime.signature import bind_shapes, numpy_dtype
 
 _ALIGNMENT = 64  # of tensors in shared memory
 _HBM = 1  # ACL_HBM_MEM, the memory of a device
+
+
+def on_device(target: str) -> bool:
+    """Whether a target is for devices: its builds are for one exact chip."""
+    return "soc_version" in get_target(target).options.table
 
 
 class Devices:
@@ -65,8 +70,8 @@ class Devices:
                 process.release(device)
 
     def options(self, target: str, number: int) -> dict[str, str]:
-        """The options of a build for a device; none for the CPU."""
-        if target.startswith("cpu"):
+        """The options of a build for a device; none for a target that runs on this CPU."""
+        if not on_device(target):
             return {}
         device = process.acquire(number)
         try:

@@ -29,7 +29,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.module import Module
 from occ.compiler.native_entry.plan import Unsuitable, routines
-from occ.compiler.onnxifi.devices import Devices
+from occ.compiler.onnxifi.devices import Devices, on_device
 from occ.compiler.onnxifi.models import check_outputs, read_model
 from occ.compiler.onnxifi.statuses import Refused, Status, status_of, status_of_code
 from occ.compiler.plan.plan import cpu_manifest
@@ -116,7 +116,7 @@ class Server:
         model = _model(file, size)
         c = Compilation(model, Settings(target, options=self.devices.options(target, number)))
         c.check()
-        if target.startswith("cpu"):
+        if not on_device(target):
             check_outputs(model, _runnable(c.module))
 
     def _build(self, file: int, target: str, key: str, size: int) -> int:
@@ -125,7 +125,7 @@ class Server:
         try:
             artifact = self._compiled(model, target)
         except CompileError as e:
-            if target == "cpu-jit" or e.diagnostics[0].code not in _NEEDS_COMPILER:
+            if e.diagnostics[0].code not in _NEEDS_COMPILER:
                 raise
             artifact = self._compiled(model, "cpu-jit")  # which needs no C++ compiler
         return self._kept(artifact, key)
