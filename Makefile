@@ -44,8 +44,9 @@ bench: $(STAMP)  ## speed compared with onnxruntime and OpenVINO; BENCH="--model
 	$(BIN)/python bench/speed.py $(BENCH)
 
 MINUTES ?= 10
-fuzz: $(STAMP)  ## random graphs on all targets, against onnxruntime; MINUTES=10
+fuzz: $(STAMP)  ## random graphs on all targets, against onnxruntime, and damaged files; MINUTES=10
 	$(BIN)/python -m tools.fuzz graphs --minutes $(MINUTES)
+	$(BIN)/python -m tools.fuzz files --minutes $$(($(MINUTES) / 10 + 1))
 
 docs: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference.py

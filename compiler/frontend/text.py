@@ -317,8 +317,8 @@ def parse(
         _fill(m, items, file.read if weights is None else lambda w: shaped(next(given), w.type))
         if (unknown := next((op.name for op in m.walk() if op.name not in m.registry), None)) is not None:
             raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
-    except KeyError as e:
-        raise error("OCC0601", str(e.args[0]), where=where) from None
+    except (KeyError, ValueError, OverflowError, TypeError) as e:  # unknown names, weights that do not fit their type
+        raise error("OCC0601", str(e.args[0] if e.args else e), where=where) from None
     return m
 
 

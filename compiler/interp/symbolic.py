@@ -251,7 +251,7 @@ def _call(fn: str, args: list[Element]) -> Element:
         case "abs":
             return abs(x)
         case "not":
-            return not x
+            return not x if isinstance(x, bool) else ~int(x)
         case "floor" | "ceil" | "trunc":
             return float(getattr(math, fn)(x)) if isinstance(x, float) and math.isfinite(x) else x
         case "round_even":

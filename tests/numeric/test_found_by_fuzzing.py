@@ -88,3 +88,26 @@ def test_known_small_integers_wrap(target: str) -> None:
     text = "g (float[3] x) => (uint8 y, float[a,b] z) { y = Add(a, b)  s = Cast<to=7>(y)  t = Unsqueeze(s, i)  u = Concat<axis=0>(i, t)  v = Sub(u, j)  z = Reshape(x, v) }"
     weights = {"a": np.array(123, np.uint8), "b": np.array(136, np.uint8), "i": np.array([0]), "j": np.array([-1, 0])}
     check(text, {"x": np.ones(3, np.float32)}, target, weights)
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_bits_of_a_known_integer_are_inverted(target: str) -> None:
+    """It was taken for a truth value: 1 in the place of -1."""
+    check(
+        "g (float x) => (int64[2] y) { y = BitwiseNot(w) }",
+        {"x": np.zeros((), np.float32)},
+        target,
+        {"w": np.array([0, 5])},
+    )
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_input_as_long_as_the_data_say(target: str) -> None:
+    """The extent of the input was put in terms of one that is known only later, and nothing bound that."""
+    text = """g (int64[1] s, float[n] x) => (float[a,b] y, float[c] z) {
+        v = ConstantOfShape(s)  k = Shape(v)  t = Concat<axis=0>(two, k)  y = Reshape(x, t)  z = Neg(v)
+    }"""
+    feeds = {"s": np.array([3]), "x": np.arange(6, dtype=np.float32)}
+    check(text, feeds, target, {"two": np.array([2])})
+    with pytest.raises(occ.RunError, match=r"OCC050"):
+        occ.compile(model_of(text, {"two": np.array([2])}), target).run(feeds | {"s": np.array([2])})

@@ -39,7 +39,7 @@ from tools.fuzz.products import MAKERS
 from tools.fuzz.profiles import PROFILES
 
 SECONDS, BYTES = 30, 4 << 30
-INTERNAL = ("OCC0901", "OCC0902")
+INTERNAL = ("OCC0901",)  # OCC0902 is how verification, which is on here, refuses a text
 Try = Callable[[Path], None]  # uses what lies in a folder
 
 
@@ -213,7 +213,7 @@ def libraries(rng: Generator, seed: int) -> Iterator[Attempt]:
 
 def inputs(rng: Generator, seed: int) -> Iterator[Attempt]:
     """Files of arrays that were changed, for a run on the command line."""
-    from occ.cli.inputs import arrays_of
+    from occ.inputs import arrays_of
 
     case, _, artifact = _built(seed)
     session = open_session(artifact, 1)

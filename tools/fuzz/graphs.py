@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -93,14 +94,14 @@ def write(case: Case, wrong: list[Outcome], folder: Path) -> None:
     stem = folder / f"{case.profile}-{case.seed}"
     onnx.save(case.model, f"{stem}.onnx")
     wanted = {f"out:{o.name}": case.known[o.name] for o in case.model.graph.output}
-    np.savez(f"{stem}.npz", allow_pickle=False, **case.feeds, **wanted)
+    np.savez(f"{stem}.npz", allow_pickle=False, **(case.feeds | wanted))
     Path(f"{stem}.txt").write_text("\n".join(f"{o.way}: {o.kind}: {o.text}" for o in wrong) + "\n")
 
 
 def read(stem: Path) -> Case:
     """A case that was written; of its values, those of inputs and outputs are known."""
-    with np.load(f"{stem}.npz") as data:
-        arrays = dict(data)
+    with np.load(f"{stem}.npz") as data:  # which knows bfloat16 as two bytes without a type
+        arrays = {n: x.view(ml_dtypes.bfloat16) if x.dtype == np.dtype("V2") else x for n, x in data.items()}
     feeds = {n: x for n, x in arrays.items() if not n.startswith("out:")}
     known = feeds | {n.removeprefix("out:"): x for n, x in arrays.items() if n.startswith("out:")}
     profile, _, seed = stem.name.rpartition("-")

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from tools.fuzz.generate import Graph
-from tools.fuzz.inputs import values
+from tools.fuzz.inputs import is_float, values
 from tools.fuzz.operators import F32, TYPES, allowed, axes, axis, dtype_of, fits_together, operand
 from tools.fuzz.oracle import Reject
 
@@ -224,7 +224,7 @@ def found(g: Graph, op: str) -> Any:
 
 
 def resize(g: Graph, op: str) -> Any:
-    x = operand(g, op, low=3, high=4, fits=lambda x: 0 < x.size < 4000)
+    x = operand(g, op, low=3, high=4, fits=lambda x: 0 < x.size < 4000 and is_float(x.dtype))  # integers: halves differ
     rank = g.values[x].ndim
     scales = np.array([1, 1, *(g.choose([0.5, 1, 1.5, 2, 3]) for _ in range(rank - 2))], np.float32)
     mode = g.choose(["nearest", "linear", "cubic"] if rank == 4 and g.opset >= 11 else ["nearest", "linear"])

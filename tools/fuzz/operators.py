@@ -233,7 +233,7 @@ ROWS: dict[str, Any] = {
     **dict.fromkeys(("CumSum", "CumProd"), running), "TopK": topk,
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), norm),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "GroupNormalization"), channels),
-    **dict.fromkeys(("LRN", "LpNormalization", "MeanVarianceNormalization", "GlobalAveragePool", "GlobalMaxPool",
+    **dict.fromkeys(("LRN", "LpNormalization", "GlobalAveragePool", "GlobalMaxPool",
                      "GlobalLpPool", "Dropout"), plain),
 }  # fmt: skip
 ELEMENTWISE: dict[str, Any] = {

@@ -14,7 +14,9 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.interp.graph import Interpreter
+from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.layout import unpack
+from occ.compiler.ir.module import Module
 from occ.runtime.errors import RunError
 from tools.fuzz import judge
 from tools.fuzz.generate import Case
@@ -71,6 +73,8 @@ class Runner:
         if any(op.name == "deferred" for op in m.walk()):
             return Outcome(way, "skipped", "it waits for values")
         feeds = [self.case.feeds[a.name] for a in m.main.args]
+        if not _fit(m, feeds):
+            return Outcome(way, "refused", "sizes that the build took to be equal are not")
 
         def run() -> dict[str, Any]:
             found = zip(m.main.result_names, m.main.results, Interpreter(m).run(feeds, {}), strict=True)
@@ -131,6 +135,15 @@ class Runner:
         if isinstance(e, RunError) and e.code in SIZES and self.symbolic:
             return Outcome(way, "refused", str(e))
         return Outcome(way, "failed", f"{type(e).__name__}: {e}")
+
+
+def _fit(m: Module, feeds: Sequence[np.ndarray]) -> bool:
+    """Whether inputs have the sizes that a module has come to expect, as a session checks them."""
+    axes = [
+        (d, n) for a, x in zip(m.main.args, feeds, strict=True) for d, n in zip(a.tensor.dims, x.shape, strict=True)
+    ]
+    sizes = {str(d): n for d, n in axes if isinstance(d, Sym) and d.is_symbol}
+    return all(evaluate(d, sizes) == n for d, n in axes if set(symbols(d)) <= set(sizes))
 
 
 def outcomes(runner: Runner, ways: Sequence[str]) -> Iterator[Outcome]:

@@ -270,6 +270,8 @@ def attr_value(proto: onnx.AttributeProto) -> Any:
     if proto.name in DTYPE_ATTRS and isinstance(value, int):
         return dt.BY_ONNX.get(value)
     match value:
+        case None:
+            raise ValueError(f"attribute `{proto.name}` has no value")
         case bytes():
             return value.decode("utf-8", "surrogateescape")
         case onnx.TensorProto():

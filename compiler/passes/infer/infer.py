@@ -20,7 +20,7 @@ from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolI
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, collecting, is_placeholder
+from occ.compiler.ir.shape import DATA_SYMBOL, collecting, depends_on_data, is_placeholder
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -288,10 +288,13 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     """A substitution of one symbol that makes `a == b` hold, or None.
 
     `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`, and `S == min(512, S)` bounds `S`.
+    What an input shows is not put in terms of what only the data of a run decide: that is checked when it is known.
     """
     for x, y in ((a, b), (b, a)):
         if isinstance(x, Sym) and x.is_symbol:
             name = str(x)
+            if depends_on_data(y) and not depends_on_data(x):
+                continue
             if name not in dim.symbols(y):
                 return {name: y}
             ((mono, _),) = y.terms if isinstance(y, Sym) and len(y.terms) == 1 else ((((x, 1),), 1),)
@@ -307,6 +310,7 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     plain = [
         m[0][0] for m, c in gap if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], dim.Symbol) and abs(c) == 1
     ]
+    plain.sort(key=lambda s: not s.name.startswith(DATA_SYMBOL))
     if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
         return {plain[0].name: dim.symbol(plain[1].name, plain[1].lo, plain[1].hi, plain[1].divisible_by)}
     return None

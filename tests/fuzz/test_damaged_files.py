@@ -1,0 +1,82 @@
+"""A slice of the fuzzer of files: fixed seeds of each kind. Everything is taken, or refused with a diagnostic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
+from occ.compiler.driver.source import parsed
+from tools.fuzz import files, mutate
+from tools.fuzz.campaign import campaign, counts
+
+KINDS = ("external", "libraries")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_are_refused(kind: str, tmp_path: Path) -> None:
+    made = campaign(
+        files.Files(kind, 40, tmp_path), tmp_path / "s.json", [range(1, 4)], float("inf"), lambda _: None, 90
+    )
+    print(counts(made))
+    assert not made.faults, counts(made)
+    assert made.cases.total() > 40
+
+
+@pytest.mark.parametrize("kind", files.KINDS)
+def test_changes_of_a_seed_are_always_the_same(kind: str) -> None:
+    first, second = (files.KINDS[kind](np.random.default_rng(3), 5) for _ in range(2))
+    assert [next(first).data for _ in range(5)] == [next(second).data for _ in range(5)]
+
+
+def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
+    def tried(use: files.Try) -> str:
+        return files._tried(files.Attempt(b"", use), tmp_path)[1]
+
+    def fails(_: Path) -> None:
+        raise KeyError("x")
+
+    def escapes(_: Path) -> None:
+        Path("/etc/hostname").read_text()
+
+    def is_refused(_: Path) -> None:
+        Compilation(b"no model", Settings("interp", cache=False))
+
+    assert [tried(u) for u in (lambda _: None, fails, escapes, is_refused)] == ["taken", "raised", "raised", "refused"]
+
+
+def test_messages_change_at_any_depth() -> None:
+    model = files.small(3).model
+    rng = np.random.default_rng(0)
+    seen = set[bytes]()
+    for _ in range(200):
+        made = ModelProto()
+        made.CopyFrom(model)
+        mutate.message(rng, made)
+        seen.add(made.SerializeToString())
+    assert len(seen) > 150
+
+
+@pytest.mark.parametrize("text", ["dense<1.0, 2.0>", "dense<300, 1, 2>"])
+def test_weight_of_a_text_that_does_not_fit_its_type(text: str) -> None:
+    source = f'module @m {{stage="inferred"}} {{\n  weight @w : u8[3] = {text}\n  func @main() -> u8[3] as "y" {{\n    return @w\n  }}\n}}\n'
+    with pytest.raises(CompileError, match="OCC0601"):
+        parsed(source)
+
+
+@pytest.mark.parametrize("location", ["a" * 300, "circle"])
+def test_external_data_that_no_file_can_be(location: str, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["w"], ["y"])], "g", [], [helper.make_empty_tensor_value_info("y")], [tensor]
+    )
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(CompileError, match="OCC0106"):
+        Compilation(tmp_path / "m.onnx", Settings("interp", cache=False))
