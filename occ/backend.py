@@ -1,12 +1,16 @@
 """The ONNX backend API (onnx.backend.base), so that occ can stand wherever an ONNX backend can.
 
-`prepare(model, device="CPU", target="cpu")` with target `cpu`, `cpu-jit` or `interp`.
+`prepare(model, device="CPU", target="cpu")` with target `cpu`, `cpu-jit` or `interp`. Devices are
+
+- `CPU`, this machine;
+- `CPU:arm-64`, a machine of that kind in an emulator (QEMU), for tests of what is built for one;
+- `NPU`, an Ascend device as far as the simulator goes, with an Ascend target; `NPU:ascend910b` and the like name it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -15,19 +19,35 @@ from onnx.backend.base import Backend as BaseBackend
 from onnx.backend.base import BackendRep, namedtupledict
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
+from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver.sessions import compile_model
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.dtype import from_numpy
-from occ.runtime.session import Session
+from occ.compiler.objects.processors import ARCHES, arch_of
+from occ.compiler.standalone.emulated import Emulated, missing
+from occ.compiler.target.registry import all_targets
 
 _UNSUPPORTED = ("OCC0103", "OCC0104", "OCC0203", "OCC03")
+
+
+_NPU = "ascend310p"  # of a device `NPU`
+
+
+class Runs(Protocol):
+    """A session, or what stands for one."""
+
+    @property
+    def inputs(self) -> Sequence[Any]: ...
+
+    def run(self, inputs: dict[str, Any], /) -> dict[str, Any]: ...
 
 
 class Rep(BackendRep):
     """A prepared model."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Runs) -> None:
         self.session = session
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any], **_: Any) -> tuple[Any, ...]:
@@ -53,9 +73,22 @@ class Backend(BaseBackend):
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether the model can be compiled."""
-        from occ.api import capability
+        if not cls.supports_device(device):
+            return False
+        try:
+            Compilation(model, cls._settings(device, kwargs.get("target"))).check()
+        except CompileError:
+            return False
+        return True
 
-        return cls.supports_device(device) and capability(model, kwargs.get("target", cls.default_target)).ok
+    @classmethod
+    def _settings(cls, device: str, target: str | None) -> Settings:
+        kind, _, which = device.partition(":")
+        if kind == "NPU":
+            return Settings(target or which or _NPU)
+        if which in ("", "0"):
+            return Settings(target or cls.default_target)
+        return Settings("cpu", options={"halide.target": f"{which}-linux"})
 
     @classmethod
     def prepare(
@@ -70,7 +103,11 @@ class Backend(BaseBackend):
         if not cls.supports_device(device):
             raise BackendIsNotSupposedToImplementIt(f"device {device}")
         try:
-            return Rep(compile_model(model, Settings(target or cls.default_target), threads))
+            settings = cls._settings(device, target)
+            artifact = Compilation(model, settings).artifact()
+            if arch_of(settings.options.get("halide.target", "host")) != arch_of():
+                return Rep(Emulated(artifact, Cache()))
+            return Rep(open_session(artifact, threads, simulate=device.startswith("NPU")))
         except CompileError as e:
             if all(d.code.startswith(_UNSUPPORTED) for d in e.diagnostics):
                 raise BackendIsNotSupposedToImplementIt(str(e)) from e
@@ -104,8 +141,14 @@ class Backend(BaseBackend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Only the CPU."""
-        return device.partition(":")[0] == "CPU"
+        """The CPU, one of another kind that can be emulated here, and the simulated NPU."""
+        kind, _, which = device.partition(":")
+        if kind == "NPU":
+            return not which or any(t.name == which and which.startswith("ascend") for t in all_targets())
+        if kind != "CPU" or which in ("", "0"):
+            return kind == "CPU"
+        other = next((a for a in ARCHES if a.halide == f"{which}-linux"), None)
+        return other is not None and (other == arch_of() or not missing(other))
 
 
 class Cpu(Backend):

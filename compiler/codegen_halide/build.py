@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,8 +12,9 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.counting import Tell
 from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, sources
 from occ.compiler.codegen_halide.programs import runtime_object
-from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
+from occ.compiler.codegen_halide.toolchain import Toolchain, cross_compiler, run_all, toolchain
 from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.objects.processors import arch_of
 
 _LINK = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack", "-lm", "-lpthread")
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
@@ -34,7 +35,7 @@ class Built:
     """What a build gives.
 
     Attributes:
-        code: the shared library; nothing where the target is another kind of machine.
+        code: the shared library; nothing where there is no compiler for machines of that kind.
         sources: the generated sources, by file name; with their Makefile they rebuild the library.
         compiled: kernels that were compiled in this build.
         cached: kernels that came from the cache.
@@ -79,18 +80,19 @@ def build(
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
     """
-    setup, is_here = setup_for(target, cache)
+    setup, _ = setup_for(target, cache)
+    linker = linker_for(setup)
     kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in functions]
     missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
     if missing:
         compile_kernels(missing, setup, cache, jobs, tell)
     objects = {f"{k.name}.o": cache.path("kernel", k.key, ".o") for k in kernels}
     code = b""
-    if is_here:
-        objects["runtime.o"] = runtime_object(setup.tools, cache)
+    if linker is not None:
+        objects["runtime.o"] = runtime_object(linker, cache)
         if entry is not None:
             objects["entry.o"] = entry.object
-        code = link([k.key for k in kernels], setup.tools, cache, objects.get("entry.o"))
+        code = link([k.key for k in kernels], linker, cache, objects.get("entry.o"))
     files = sources(kernels, setup)
     if entry is not None:
         files["entry.ll"] = entry.text.read_bytes()
@@ -107,6 +109,17 @@ def setup_for(target: str, cache: Cache) -> tuple[Setup, bool]:
     host = _host_target(tools, cache)
     full = halide_target(target if target != "host" else host)
     return Setup.of(tools, full), full.split("-")[:3] == host.split("-")[:3]
+
+
+def linker_for(setup: Setup) -> Toolchain | None:
+    """What compiles and links C++ for the machine that kernels are made for; None if there is nothing for its kind.
+
+    Raises:
+        CompileError: OCC0401 the compiler that an environment variable names is not there.
+    """
+    arch = arch_of(setup.target)
+    cxx = cross_compiler(arch) if arch is not None else None
+    return replace(setup.tools, cxx=cxx.path, cxx_version=cxx.version) if cxx is not None else None
 
 
 def machine(target: str, cache: Cache) -> str:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.objects.processors import Arch, arch_of
 
 CANDIDATES = ("g++", "c++", "clang++")
 
@@ -85,8 +86,29 @@ def compiler(instead: str = "") -> Compiler:
         named = os.environ.get("OCC_CXX")
         what = f"the C++ compiler `{named}` of OCC_CXX was not found" if named else "no C++ compiler was found"
         raise error("OCC0401", what, help=f"install one (`apt install g++`), name one in OCC_CXX{instead}")
-    lines = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
-    return Compiler(found, lines[0] if lines else "unknown")
+    return _described(found)
+
+
+def _described(path: str) -> Compiler:
+    lines = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    return Compiler(path, lines[0] if lines else "unknown")
+
+
+def cross_compiler(arch: Arch) -> Compiler | None:
+    """A C++ compiler that makes code for a kind of machine: this machine's, the one that OCC_CXX_<ARCH> names, or GNU's.
+
+    Raises:
+        CompileError: OCC0401 the one that is named is not there, or this machine has none.
+    """
+    if arch == arch_of():
+        return compiler()
+    named = os.environ.get(arch.variable)
+    found = shutil.which(named or f"{arch.gnu}-g++")
+    if named and found is None:
+        raise error(
+            "OCC0401", f"the C++ compiler `{named}` of {arch.variable} was not found", help="name one that is there"
+        )
+    return _described(found) if found else None
 
 
 @cache

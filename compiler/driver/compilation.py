@@ -20,6 +20,7 @@ from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.stages import BY_NAME, ORDER, STAGES
 from occ.compiler.ir.types import TensorType
 from occ.compiler.objects.archive import NativeCode
+from occ.compiler.objects.processors import arch_of
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
@@ -181,11 +182,7 @@ class Compilation:
         made, self.native, self.compiled = generated.artifact, generated.native, generated.compiled
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
-            raise error(
-                "OCC0603",
-                f"code for `{made.manifest.machine}` cannot be linked on this machine",
-                help="`--emit object` and `--emit static` give what its own linker takes",
-            )
+            raise _unlinked(made.manifest.machine)
         made.files = {**made.files, **libraries(m), **self.texts}
         return made
 
@@ -241,3 +238,11 @@ class Compilation:
             notes = [f"{type(e).__name__}: {e}"[:400], f"reproducer: {path}"]
             message = f"the code generator of `{self.target.name}` failed"
             raise error("OCC0901", message, notes=notes, help="report this with the reproducer") from e
+
+
+def _unlinked(machine: str) -> CompileError:
+    arch = arch_of(machine)
+    help_ = "`--emit object` and `--emit static` give what its own linker takes"
+    if arch is not None:
+        help_ = f"`apt install g++-{arch.gnu}`, or name a C++ compiler in {arch.variable}; {help_}"
+    return error("OCC0603", f"code for `{machine}` cannot be linked on this machine", help=help_)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest, version_of
+from occ.compiler.objects.processors import arch_of
 from occ.runtime.manifest import Manifest
 
-PACKAGES = ("occ.compiler.native_entry", "occ.compiler.ir", "occ.runtime")  # what this folder imports lies in these
-_TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+# What this folder imports lies in these.
+PACKAGES = ("occ.compiler.native_entry", "occ.compiler.objects", "occ.compiler.ir", "occ.runtime")
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,17 @@ class EntryCode:
 
 
 def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
-    """`occ_model_facts` of a model, and `occ_model_run` if it can have one, for the machine that this runs on; None for
-    machines of other kinds.
+    """`occ_model_facts` of a model, and `occ_model_run` if it can have one, for the machine that its manifest names; None
+    for kinds of machines that have none.
 
     Args:
         m: the manifest; its kernels are symbols that are found when the object is linked.
         store: the build cache.
     """
-    triple = _TRIPLES.get(platform.machine())
-    if triple is None or platform.system() != "Linux":
+    arch = arch_of(m.machine)
+    if arch is None:
         return None
+    triple = arch.llvm
     key = entry_key(m, triple)
     made = EntryCode(store.path("tool", key, ".o"), store.path("tool", key, ".ll"))
     if store.has("tool", key, ".o") and store.has("tool", key, ".ll"):

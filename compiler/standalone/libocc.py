@@ -29,15 +29,15 @@ def sources() -> dict[str, str]:
     return {p.name: p.read_text("utf-8") for p in sorted(folder.iterdir(), key=lambda p: p.name)}
 
 
-def libocc(cache: Cache) -> Path:
+def libocc(cache: Cache, cxx: Compiler | None = None) -> Path:
     """The folder that libocc is installed in: include/occ.h, lib/libocc.a and the objects in it, lib/libocc.so,
-    and files for pkg-config and CMake. It can be moved.
+    and files for pkg-config and CMake. It can be moved. `cxx` compiles it; the compiler of this machine if None.
 
     Raises:
         CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.
     """
-    texts, cxx = sources(), compiler()
-    key = digest(["libocc", cxx.version, *FLAGS, *SHARED, *HALIDE, *texts, *texts.values()])
+    texts, cxx = sources(), cxx or compiler()
+    key = digest(["libocc", cxx.version, Path(cxx.path).name, *FLAGS, *SHARED, *HALIDE, *texts, *texts.values()])
     made = cache.path("tool", key, ".libocc")
     if not made.is_dir():
         with cache.workspace() as folder:

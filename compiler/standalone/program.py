@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.codegen_halide.toolchain import compiler, run_all
+from occ.compiler.codegen_halide.toolchain import Compiler, compiler, cross_compiler, run_all
 from occ.compiler.diagnostics import error
 from occ.compiler.native_entry.plan import Unsuitable, routines
 from occ.compiler.objects.archive import archive
+from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.standalone.libocc import FLAGS, HALIDE, SHARED, SYSTEM, libocc, sources
 from occ.compiler.standalone.ports import Ports, glue, header, identifier
 from occ.runtime.artifact import Artifact
@@ -60,8 +61,18 @@ def write_program(
     name = identifier(stem)
     main = folder / (place.name if whole else name + SUFFIXES[kind])
     weights = "" if embed or not artifact.manifest.weights else f"{name}.weights"
-    runtime = libocc(cache)
-    link = shlex.join(["cc", f"-I{folder}", "main.c", str(main), *_beside(kind, folder)])
+    arch = arch_of(artifact.manifest.machine)
+    cxx = (cross_compiler(arch) if arch is not None else None) or compiler()
+    runtime = libocc(cache, cxx)
+    link = shlex.join(
+        [
+            "cc" if arch == arch_of() or arch is None else f"{arch.gnu}-gcc",
+            f"-I{folder}",
+            "main.c",
+            str(main),
+            *_beside(kind, folder),
+        ]
+    )
     ports = Ports.of(artifact.manifest, name)
     texts = {f"{name}.h": header(ports, link=link, weights=weights, producer=artifact.manifest.producer)}
     texts["occ.h"] = (runtime / "include/occ.h").read_text()
@@ -71,10 +82,10 @@ def write_program(
         texts[f"{name}.cpp"] = glue(ports, digest=digest, size=size, embedded="weights" if embed and size else "")
         for other, text in texts.items():
             (work / other).write_text(text)
-        one = _one_object(name, {n: d for n, d in objects.items() if n != _RUNTIME}, work)
+        one = _one_object(name, {n: d for n, d in objects.items() if n != _RUNTIME}, work, cxx, arch)
         folder.mkdir(parents=True, exist_ok=True)
         if kind == "shared":
-            _link_shared(one, runtime, main)
+            _link_shared(one, runtime, main, cxx)
         else:
             data = one.read_bytes()
             main.write_bytes(data if kind == "object" else archive({f"{name}.o": data, **_objects(runtime)}))
@@ -116,7 +127,7 @@ def _write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def _one_object(name: str, objects: Mapping[str, bytes], work: Path) -> Path:
+def _one_object(name: str, objects: Mapping[str, bytes], work: Path, cxx: Compiler, arch: Arch | None) -> Path:
     """All of a model as one object, of which others see its functions only: kernels of two models may have equal names."""
     for part, text in sources().items():
         if part.endswith(".h"):
@@ -125,18 +136,17 @@ def _one_object(name: str, objects: Mapping[str, bytes], work: Path) -> Path:
     parts.mkdir()
     for n, data in objects.items():
         (parts / n).write_bytes(data)
-    cxx = compiler()
     run_all([[cxx.path, *FLAGS, "-I.", "-c", f"{name}.cpp", "-o", f"parts/{name}.glue.o"]], work)
     listing = work / "objects.txt"
     listing.write_text("\n".join(f'"{p}"' for p in sorted(parts.iterdir())))
     run_all([[cxx.path, "-r", "-nostdlib", f"@{listing}", "-o", "whole.o"]], work)
     wild = [f"--keep-global-symbol={name}_{n}" for n in ("open", "run", "*_count")]
     renamed = [f"--redefine-sym={n}=occ_{n}" for n in HALIDE]
-    tool = next(filter(None, map(shutil.which, ("objcopy", "llvm-objcopy"))), None)
+    tools = ["objcopy"] if arch == arch_of() or arch is None else [f"{arch.gnu}-objcopy"]
+    tool = next(filter(None, map(shutil.which, (*tools, "llvm-objcopy"))), None)
     if tool is None:
-        raise error(
-            "OCC0401", "`objcopy` was not found, which hides the kernels of a model", help="`apt install binutils`"
-        )
+        message = f"`{tools[0]}` was not found, which hides the kernels of a model"
+        raise error("OCC0401", message, help="`apt install binutils`, or that of the other machine")
     run_all([[tool, "--wildcard", *wild, *renamed, "whole.o", f"{name}.o"]], work)
     return work / f"{name}.o"
 
@@ -145,8 +155,8 @@ def _objects(runtime: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted((runtime / "lib/objects").iterdir())}
 
 
-def _link_shared(one: Path, runtime: Path, main: Path) -> None:
+def _link_shared(one: Path, runtime: Path, main: Path, cxx: Compiler) -> None:
     parts = [str(one), *map(str, sorted((runtime / "lib/objects").iterdir()))]
-    command = [compiler().path, *SHARED, "-Wl,-z,defs", f"-Wl,-soname,{main.name}", *parts, *SYSTEM, "-o", "made.so"]
+    command = [cxx.path, *SHARED, "-Wl,-z,defs", f"-Wl,-soname,{main.name}", *parts, *SYSTEM, "-o", "made.so"]
     run_all([command], one.parent)
     shutil.move(one.parent / "made.so", main)

@@ -42,7 +42,9 @@ class CpuOptions(JitOptions):
     """Options of `cpu`."""
 
     halide_target: str = option(
-        "host", "Halide target triple; anything but `host` gives objects for another machine", key="halide.target"
+        "host",
+        "Halide target of the machine to build for; `--target-cpu` has names for the usual ones",
+        key="halide.target",
     )
     schedule: Literal["rules", "fallback"] = option(
         "rules", "`fallback` gives all kernels plain loops: the baseline of measurements"

@@ -33,7 +33,7 @@ class Earlier:
             for value in flags.target_options.values()
             if Path(value).is_file()
         }
-        deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.given, "files": files}
+        deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.target_options, "files": files}
         cache = Cache()
         how = {"target": target, "save_stages": save_stages, **deciding}
         return cls(ArtifactCache(cache), Request(Path(model), how, Stamps(cache)))

@@ -47,6 +47,12 @@ _COMPILE = (
     click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim."),
     target_options,
     click.option(
+        "--target-cpu",
+        "processor",
+        metavar="NAME",
+        help="The processor that `-t cpu` compiles for, such as x86-64-v3 or cortex-a76: short for -C halide.target=...",
+    ),
+    click.option(
         "--rules", "rules", multiple=True, metavar="FILE", help="Load fusion and rewrite rules, passes and operators."
     ),
     click.option("--no-cache", is_flag=True, help="Do not use the build cache."),
@@ -143,6 +149,7 @@ class Flags:
     shapes: Sequence[str]
     dims: Sequence[str]
     given: Sequence[str]
+    processor: str | None
     rules: Sequence[str]
     no_cache: bool
     jobs: int
@@ -155,8 +162,8 @@ class Flags:
 
     @property
     def target_options(self) -> dict[str, str]:
-        """What `-C` sets."""
-        return pairs(self.given, "-C", keys=True)
+        """What `-C` and `--target-cpu` set."""
+        return {**_processor_options(self.processor), **pairs(self.given, "-C", keys=True)}
 
     def with_symbols(self) -> Flags:
         """The same without `--dim`, for a model whose inputs have these sizes."""
@@ -178,6 +185,18 @@ class Flags:
             rules=rules,
             **more,
         )
+
+
+def _processor_options(name: str | None) -> dict[str, str]:
+    if name is None:
+        return {}
+    from occ.compiler.objects.processors import PROCESSORS
+
+    if name not in PROCESSORS:
+        raise click.UsageError(
+            f"unknown processor {name!r} for --target-cpu; known are {', '.join(sorted(PROCESSORS))}"
+        )
+    return {"halide.target": PROCESSORS[name]}
 
 
 def gathered(command: Any, options: Sequence[Decorator], kind: type, name: str) -> Any:

@@ -85,6 +85,26 @@ int load_code(occ_model *m, Bytes code, const char *label) {
     return fail(nullptr, OCC_ERROR_UNSUPPORTED, "the code of `%s` does not load on this machine: %s", label, dlerror());
 }
 
+// `e_machine` of ELF files for this kind of machine, and names of those that artifacts are made for.
+#if defined(__x86_64__)
+constexpr int kMachine = 62;
+#elif defined(__aarch64__)
+constexpr int kMachine = 183;
+#else
+constexpr int kMachine = 0;
+#endif
+
+const char *machine_name(int number) {
+    return number == 62 ? "x86-64" : number == 183 ? "aarch64" : "another kind of machine";
+}
+
+int check_machine(Bytes code, const char *label) {
+    const int made = code.size < 20 ? 0 : code.data[18] | code.data[19] << 8;
+    if (!kMachine || made == kMachine) return OCC_OK;
+    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for %s, this machine is %s: build it for this one", label,
+                machine_name(made), machine_name(kMachine));
+}
+
 template<typename F> F symbol(const occ_model *m, const char *name) { return reinterpret_cast<F>(dlsym(m->library, name)); }
 
 int load_library(occ_model *m, const Members &members, Bytes manifest, const char *label) {
@@ -101,7 +121,8 @@ int load_library(occ_model *m, const Members &members, Bytes manifest, const cha
     } else if (!is_whole_library(code)) {
         status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` is cut off, or no library: build it again", kLibrary, label);
     } else {
-        status = load_code(m, code, label);
+        status = check_machine(code, label);
+        if (!status) status = load_code(m, code, label);
     }
     code.release();
     if (status) return status;

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import os
+import platform
 import sys
 import tempfile
 import weakref
@@ -135,6 +136,7 @@ def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
     """
     if sys.platform == "linux" and not is_whole(code):
         raise RunError("OCC0502", "the native code is cut off, or no library", "build the artifact again")
+    check_machine(code)
     try:
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create(name[:200].replace("\0", "") or "occ", os.MFD_CLOEXEC)
@@ -149,6 +151,22 @@ def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
         raise RunError(
             "OCC0502", f"the native code does not load on this machine: {e}", "build it for this machine"
         ) from None
+
+
+_MACHINES = {62: "x86_64", 183: "aarch64"}  # by `e_machine` of ELF
+
+
+def check_machine(code: bytes) -> None:
+    """Refuse code for another kind of machine, of which the loader only says that it is no good.
+
+    Raises:
+        RunError: OCC0502 it is for another one.
+    """
+    made, here = _MACHINES.get(int.from_bytes(code[18:20], "little")), platform.machine()
+    if made is not None and here in _MACHINES.values() and made != here:
+        raise RunError(
+            "OCC0502", f"the artifact was built for {made}, this machine is {here}", "build it for this machine"
+        )
 
 
 def _unload(handle: int, fd: int) -> None:

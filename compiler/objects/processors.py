@@ -1,0 +1,56 @@
+"""Kinds of machines that native code is made for, and the usual processors by name."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A kind of machine, with Linux.
+
+    Attributes:
+        name: as `uname -m` says.
+        halide: how the Halide targets of it begin.
+        gnu: how the tools of GNU for it begin.
+        llvm: the triple of LLVM.
+        elf: `e_machine` of its object files.
+    """
+
+    name: str
+    halide: str
+    gnu: str
+    llvm: str
+    elf: int
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that names a C++ compiler for it."""
+        return f"OCC_CXX_{self.name.upper()}"
+
+
+ARCHES = (
+    Arch("x86_64", "x86-64-linux", "x86_64-linux-gnu", "x86_64-unknown-linux-gnu", 62),
+    Arch("aarch64", "arm-64-linux", "aarch64-linux-gnu", "aarch64-unknown-linux-gnu", 183),
+)
+
+_V2 = "x86-64-linux-sse41"
+_V3 = f"{_V2}-avx-avx2-f16c-fma"
+_V4 = f"{_V3}-avx512-avx512_skylake"
+_ARM = "arm-64-linux"
+_ARM_82 = f"{_ARM}-arm_dot_prod-arm_fp16"
+
+# Halide targets of processors, under the names that compilers give those.
+PROCESSORS = {
+    "x86-64": "x86-64-linux", "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "haswell": _V3, "skylake": _V3, "znver1": _V3,
+    "znver2": _V3, "znver3": _V3, "skylake-avx512": _V4, "cascadelake": _V4, "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4",
+    "armv8-a": _ARM, "cortex-a53": _ARM, "cortex-a72": _ARM, "cortex-a55": _ARM_82, "cortex-a76": _ARM_82, "neoverse-n1": _ARM_82,
+}  # fmt: skip
+
+
+def arch_of(target: str = "host") -> Arch | None:
+    """The kind of machine that a Halide target, or `host`, names; None for one that whole artifacts are not made for."""
+    if target.partition("-")[0] == "host":
+        return next((a for a in ARCHES if a.name == platform.machine() and platform.system() == "Linux"), None)
+    return next((a for a in ARCHES if f"{target}-".startswith(f"{a.halide}-")), None)

@@ -1,0 +1,134 @@
+"""Builds for aarch64 on x86-64: artifacts and libraries run in an emulator, and are refused elsewhere before their code runs."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from building import mlp, model_of, reference
+from c_library import UNSUPPORTED, Failed, Model
+from click.testing import CliRunner
+
+import occ
+from occ.cli import cli
+from occ.compiler.cache.cache import Cache
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.objects.processors import ARCHES, PROCESSORS, arch_of
+from occ.compiler.standalone.emulated import Emulated, missing
+
+ARM = next(a for a in ARCHES if a.name == "aarch64")
+pytestmark = [
+    pytest.mark.toolchain,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the tests build on x86-64 for another machine"),
+    pytest.mark.skipif(bool(missing(ARM)), reason=f"apt install {missing(ARM)}"),
+]
+RNG = np.random.default_rng(0)
+TARGET = {"halide.target": "arm-64-linux"}
+MODELS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
+    "convolution": (
+        "g (float[n, 3, 9, 9] x, float[5, 3, 3, 3] w) => (float[n, 5, 9, 9] y) { y = Conv <pads = [1, 1, 1, 1]> (x, w) }",
+        {"x": RNG.standard_normal((2, 3, 9, 9), np.float32), "w": RNG.standard_normal((5, 3, 3, 3), np.float32)},
+    ),
+    "half": (
+        "g (float16[n, 40] x) => (float[n, 40] y) { c = Cast <to = 1> (x) y = Softmax(c) }",
+        {"x": RNG.standard_normal((3, 40)).astype(np.float16)},
+    ),
+    "bytes": (
+        "g (uint8[7, 24] x, int8[24, 33] w) => (int32[7, 33] y) { y = MatMulInteger(x, w) }",
+        {"x": RNG.integers(0, 255, (7, 24), np.uint8), "w": RNG.integers(-128, 127, (24, 33), np.int8)},
+    ),
+    "recurrence": (
+        "g (float[6, 2, 4] x, float[1, 12, 4] w, float[1, 12, 3] r) => (float[6, 1, 2, 3] y) { y = LSTM <hidden_size = 3> (x, w, r) }",
+        {n: RNG.standard_normal(s, np.float32) for n, s in (("x", (6, 2, 4)), ("w", (1, 12, 4)), ("r", (1, 12, 3)))},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: Any) -> Path:
+    path = tmp_path_factory.mktemp("arm") / "mlp.occ"
+    occ.build(mlp(), "cpu", str(path), options=TARGET)
+    return path
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_results_are_those_of_onnxruntime_here(case: str):
+    text, feed = MODELS[case]
+    model = model_of(text)
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[:1]
+    got = Emulated(occ.build(model, "cpu", options=TARGET), Cache()).run(feed)
+    np.testing.assert_allclose(got["y"], want, rtol=1e-4, atol=1e-5, strict=True)
+
+
+def test_an_artifact_of_another_machine_is_refused(artifact: Path):
+    said = "was built for (aarch64), this machine is (x86_64|x86-64)"
+    with pytest.raises(occ.RunError, match=said):
+        occ.load(artifact)
+    with pytest.raises(Failed, match=said) as caught:
+        Model(artifact)
+    assert caught.value.code == UNSUPPORTED
+
+
+def test_there_an_artifact_of_this_machine_is_refused():
+    foreign = Emulated(occ.build(mlp(), "cpu", options=TARGET), Cache())
+    occ.build(mlp(), "cpu-jit").save(foreign._path)
+    with pytest.raises(occ.RunError, match="was built for x86-64, this machine is aarch64"):
+        foreign.run({"x": np.ones((3, 8), np.float32)})
+
+
+PROGRAM = """#include "mlp.h"
+#include <stdio.h>
+int main(int argc, char **argv) {
+    float x[3][8] = {{1, 2, 3}}, y[3][4];
+    occ_model *model;
+    if (mlp_open(argc > 1 ? argv[1] : NULL, &model)) return puts(occ_error_text(NULL)), 1;
+    mlp_ports ports = {.n = 3, .x = &x[0][0], .y = &y[0][0]};
+    if (mlp_run(model, &ports)) return puts(occ_error_text(model)), 1;
+    for (int k = 0; k < 4; k++) printf("%.6g ", y[0][k]);
+    occ_close(model);
+}
+"""
+
+
+@pytest.mark.parametrize("emit", ["static", "shared", "object"])
+def test_everything_that_a_program_links_with(emit: str, tmp_path: Path):
+    (tmp_path / "mlp.onnx").write_bytes(mlp().SerializeToString())
+    (tmp_path / "main.c").write_text(PROGRAM)
+    options = ["--target-cpu", "cortex-a72", "--emit", emit, "-o", str(tmp_path / "out"), "--json"]
+    (tmp_path / "out").mkdir()
+    done = CliRunner().invoke(cli, ["build", str(tmp_path / "mlp.onnx"), *options], standalone_mode=False)
+    assert done.exception is None, done.output
+    link = re.search(r'"link": "([^"]*)"', done.output)
+    assert link is not None
+    command = link[1].replace("main.c", str(tmp_path / "main.c")) + f" -o {tmp_path / 'main'}"
+    assert command.startswith(f"{ARM.gnu}-gcc ")
+    subprocess.run(command.split(), check=True, cwd=tmp_path)
+    qemu = shutil.which("qemu-aarch64-static") or "qemu-aarch64"
+    run = [qemu, "-L", f"/usr/{ARM.gnu}", str(tmp_path / "main"), str(tmp_path / "out/mlp.weights")]
+    shown = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    x = np.zeros((3, 8), np.float32)
+    x[0, :3] = 1, 2, 3
+    np.testing.assert_allclose([float(v) for v in shown.split()], reference(mlp(), {"x": x})[0][0], rtol=1e-4)
+
+
+def test_processors_have_names():
+    assert all(arch_of(target) is not None for target in PROCESSORS.values())
+    done = CliRunner().invoke(cli, ["build", "m.onnx", "--target-cpu", "z80"], standalone_mode=False)
+    assert "unknown processor 'z80'" in str(done.exception)
+
+
+def test_without_a_cross_compiler_the_error_says_which(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("OCC_CXX_AARCH64", str(tmp_path / "none"))
+    with pytest.raises(CompileError, match="of OCC_CXX_AARCH64 was not found"):
+        occ.build(mlp(), "cpu", options=TARGET)
+    monkeypatch.delenv("OCC_CXX_AARCH64")
+    monkeypatch.setattr("occ.compiler.codegen_halide.build.cross_compiler", lambda _: None)
+    with pytest.raises(CompileError, match=f"apt install g\\+\\+-{ARM.gnu}"):
+        occ.build(mlp(), "cpu", options=TARGET)
