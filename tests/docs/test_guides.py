@@ -7,10 +7,12 @@ import subprocess
 import sys
 import traceback
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import occ.plugin
 from occ.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -129,3 +131,10 @@ def test_the_guide_to_targets_shows_the_plugin_of_the_tests() -> None:
 def test_the_rule_of_the_guide_is_short() -> None:
     rule = next(t for _, t in blocks((ROOT / "docs/guide-fusion.md").read_text()) if t.startswith("# file: rules.py"))
     assert len(rule.splitlines()) <= 20
+
+
+def test_the_guide_to_targets_lists_what_nodes_have() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `([\w ]+)` \|", (ROOT / "docs/guide-target.md").read_text(), re.M)
+    assert len(rows) >= 14
+    for name, attributes in rows:
+        assert attributes.split() == [f.name for f in fields(getattr(occ.plugin, name))], name

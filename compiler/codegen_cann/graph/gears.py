@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import error, shorten
-from occ.compiler.ir.dim import Sym, evaluate, symbols
+from occ.compiler.ir.dim import Dim, Sym, evaluate, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
 
@@ -116,12 +116,26 @@ def arguments(m: Module, options: AscendOptions) -> list[str]:
     key = options.gears
     if not key:
         return []
+    shapes = input_shape(m, "gears", lambda d: str(d) if isinstance(d, int) else "-1")
+    made = [shapes, f"--{key}={_in_order(m, options)}"]
+    return [*made, f"--input_format={'NCHW' if key == 'dynamic_image_size' else 'ND'}"]
+
+
+def input_shape(m: Module, what: str, extent: Callable[[Dim], str]) -> str:
+    """The argument of atc that states the shapes of all inputs.
+
+    Args:
+        m: the model.
+        what: that is asked of atc, for the message.
+        extent: one as atc reads it.
+
+    Raises:
+        CompileError: OCC0305 the name of an input cannot stand in an argument of atc.
+    """
     shapes: list[str] = []
     for arg in m.main.args:
         if set(arg.name) & set(':;,"') or not arg.name.isprintable():
-            raise error(
-                "OCC0305", f"atc takes no gears for an input named `{shorten(arg.name)}`", help="rename the input"
-            )
-        shapes.append(f"{arg.name}:{','.join(str(d) if isinstance(d, int) else '-1' for d in arg.tensor.dims)}")
-    made = [f"--input_shape={';'.join(shapes)}", f"--{key}={_in_order(m, options)}"]
-    return [*made, f"--input_format={'NCHW' if key == 'dynamic_image_size' else 'ND'}"]
+            message = f"atc takes no {what} for an input named `{shorten(arg.name)}`"
+            raise error("OCC0305", message, help="rename the input")
+        shapes.append(f"{arg.name}:{','.join(map(extent, arg.tensor.dims))}")
+    return f"--input_shape={';'.join(shapes)}"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from occ.compiler.codegen_cann.graph.gears import input_shape
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Sym, symbols
@@ -113,14 +114,7 @@ def arguments(m: Module, options: AscendOptions) -> list[str]:
     if not options.dynamic_ranges:
         return []
     found = ranges(m, options)
-    shapes: list[str] = []
-    for arg in m.main.args:
-        if set(arg.name) & set(':;,"') or not arg.name.isprintable():
-            raise error(
-                "OCC0305", f"atc takes no ranges for an input named `{shorten(arg.name)}`", help="rename the input"
-            )
-        shapes.append(f"{arg.name}:{','.join(_extent(d, found) for d in arg.tensor.dims)}")
-    return [f"--input_shape={';'.join(shapes)}"]
+    return [input_shape(m, "ranges", lambda d: _extent(d, found))]
 
 
 def _extent(d: object, found: dict[str, Range]) -> str:
