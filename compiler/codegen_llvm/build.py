@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -115,13 +116,34 @@ class Built:
     compiled: int
 
 
+class _Recent:
+    """Objects of the kernels that were used last without a build cache, such as those that are compiled during runs."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._lock, self._kept = count, Lock(), dict[str, bytes]()
+
+    def get(self, key: str) -> bytes | None:
+        return self._kept.get(key)
+
+    def keep(self, key: str, data: bytes) -> None:
+        """Note a use; what was not used for longest goes."""
+        with self._lock:
+            self._kept.pop(key, None)
+            self._kept[key] = data
+            if len(self._kept) > self._count:
+                del self._kept[next(iter(self._kept))]
+
+
+_recent = _Recent(256)
+
+
 def build(functions: Sequence[TeFunc], m: Manifest, store: Cache) -> Built:
     """Build the kernels of a model and its native entry.
 
     Args:
         functions: te functions; their names are the symbols.
         m: the manifest.
-        store: the build cache. One that is not enabled, or that cannot be written, keeps nothing.
+        store: the build cache. Where it is not enabled, the last few kernels are remembered in memory.
 
     Raises:
         CompileError: OCC0403 this machine is not x86-64 Linux.
@@ -136,14 +158,16 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache) -> Built:
     objects: dict[str, bytes] = {}
     compiled = 0
     for f in functions:
-        key = kernel_key(f) if store.enabled else ""
-        known = store.get("kernel", key, ".o") if store.enabled else None
+        key = kernel_key(f)
+        known = store.get("kernel", key, ".o") if store.enabled else _recent.get(key)
         if known is None:
             known = _compile(f)
             compiled += 1
             if store.enabled:
                 with suppress(OSError):
                     store.put("kernel", key, known, ".o")
+        if not store.enabled:
+            _recent.keep(key, known)
         objects[f"{f.name}.o"] = known
     objects["entry.o"] = compile_entry(m, triple, ranged=True)[1]
     return Built(link(*objects.values()), objects, compiled)
