@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from occ.analysis.dump import dump
     from occ.analysis.extract import extract
     from occ.analysis.inspect import inspect
+    from occ.analysis.report import report
     from occ.api import build, capability, compile, targets  # noqa: A004
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.frontend.kernels import te_kernel
@@ -37,14 +38,14 @@ _WHERE = {
     "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
     "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
-    "extract": "occ.analysis.extract", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
+    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 _MODULES = ("backend", "onnxruntime")
 
 __all__ = [
     "Artifact", "CompileError", "DeviceTensor", "LanguageModel", "Pass", "RunError", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
-    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "rewrite", "targets", "te_kernel",
+    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "report", "rewrite", "targets", "te_kernel",
 ]  # fmt: skip
 
 

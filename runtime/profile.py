@@ -11,6 +11,13 @@ from occ.runtime.native.engine import NativeEngine
 from occ.runtime.native.frame import KernelCall
 from occ.runtime.session import Session
 
+WIDTH = 80  # columns of tables
+
+
+def clipped(line: str) -> str:
+    """A line cut to the width of tables."""
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
+
 
 @dataclass(frozen=True)
 class Event:
@@ -74,10 +81,8 @@ class Profile:
         for e in sorted(self.events, key=lambda e: -e.seconds)[:most]:
             share = "" if e.share is None else f"{e.share:.0%}"
             nodes = "".join(c if c.isprintable() else "?" for c in ", ".join(e.nodes[:4]))[:90]
-            lines.append(
-                f"{e.seconds * 1e3:9.3f} {e.seconds / total:5.1%} {e.gflops:8.1f} {e.gbytes:7.1f} {share:>5}  "
-                f"{e.kernel.removesuffix('_argv')}: {nodes}"
-            )
+            head = f"{e.seconds * 1e3:9.3f} {e.seconds / total:5.1%} {e.gflops:8.1f} {e.gbytes:7.1f} {share:>5}  "
+            lines.append(clipped(f"{head}{e.kernel.removesuffix('_argv')}: {nodes}"))
         left = len(self.events) - most
         if left > 0:
             lines.append(f"and {left} more")

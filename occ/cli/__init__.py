@@ -16,6 +16,7 @@ COMMANDS = {
     "diff": "compare results with another runtime",
     "extract": "write a part of a model as a model of its own",
     "generate": "write text with a language model",
+    "report": "write a page that shows a model as it is compiled",
     "bench": "time a model and other runtimes",
     "opt": "run passes on .occ text",
     "rules": "list the rules, and say why they match or do not",

@@ -1,0 +1,42 @@
+"""`occ report`: one HTML file that shows a model as it is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from occ.cli import options
+from occ.cli.console import progress, say
+
+
+@click.command("report")
+@options.model
+@options.target
+@click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option(
+    "--stage",
+    type=click.Choice(["imported", "inferred", "canonical", "fused", "layout", "scheduled"]),
+    default="scheduled",
+    show_default=True,
+    help="Whose graph is drawn; kernels have times and code at the last one.",
+)
+@click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs of the measured run; seeded random ones by default.")
+@options.threads
+@options.compile_options
+def command(
+    model: str, target: str, out: Path, stage: str, npz: str | None, threads: int | None, flags: options.Flags
+) -> None:
+    """Write a page with the graph of MODEL, the times of its kernels, memory, code and passes. It needs no network."""
+    from occ.analysis.report import page_of
+    from occ.compiler.driver.outputs import check_out
+    from occ.inputs import arrays_of
+
+    place = check_out(out, [model])
+    with progress() as tell:
+        settings = flags.with_symbols().settings(target, progress=tell)
+        given = arrays_of(npz) if npz else None
+        page = page_of(options.source_of(model), settings, stage, given, flags.sizes, threads)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(page, "utf-8")
+    say(f"wrote {out}: {len(page) >> 10} KiB")
