@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
 
-    from occ import backend, onnxruntime
+    from occ import backend, onnxruntime, torch
     from occ.analysis.bench import bench
     from occ.analysis.diff import diff
     from occ.analysis.dump import dump
@@ -41,11 +41,11 @@ _WHERE = {
     "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
-_MODULES = ("backend", "onnxruntime")
+_MODULES = ("backend", "onnxruntime", "torch")
 
 __all__ = [
     "Artifact", "CompileError", "DeviceTensor", "LanguageModel", "Pass", "RunError", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
-    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "report", "rewrite", "targets", "te_kernel",
+    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "report", "rewrite", "targets", "te_kernel", "torch",
 ]  # fmt: skip
 
 

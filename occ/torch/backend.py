@@ -1,0 +1,161 @@
+"""The backend of `torch.compile`: graphs of Dynamo to ONNX to native code, and eager mode for what cannot take that way."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from occ.torch.explain import GRAPHS, Graph
+from occ.torch.freeze import Frozen, freeze
+from occ.torch.library import torch_module
+
+# What Dynamo makes of transformer layers in evaluation mode, unless the fast path is off; ONNX has no such operators.
+_FAST_PATHS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
+_warned: set[str] = set()
+
+
+class Fallback(Exception):
+    """A graph that occ does not run; with `strict`, `torch.compile` raises it."""
+
+
+def backend(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """What `torch.compile(module, backend="occ", options={...})` calls for each graph.
+
+    Args:
+        gm: the graph, a `torch.fx.GraphModule`.
+        example_inputs: parameters, sizes and tensors.
+        options: `target`, `threads`, `strict` (raise where eager mode would run), and options of the target.
+
+    Returns:
+        A function of the same inputs, which returns a tuple. Parameters and buffers are constants in it; when they change it
+        is compiled again.
+
+    Raises:
+        Fallback: with `strict`, occ does not run the graph.
+    """
+    given = dict(options or {})
+    strict = bool(given.pop("strict", False))
+    try:
+        return _Compiled(gm, example_inputs, given)
+    except Exception as e:
+        reason = str(e) if isinstance(e, Fallback) else f"{type(e).__name__}: {e}"
+        GRAPHS.append(Graph(_size(gm), 0.0, reason.splitlines()[0][:200]))
+        if strict:
+            raise e if isinstance(e, Fallback) else Fallback(reason) from e
+        _warn(reason)
+        return gm.forward
+
+
+def _warn(reason: str) -> None:
+    """Say once why a graph runs in eager mode."""
+    line = reason.splitlines()[0][:200]
+    if line not in _warned:
+        _warned.add(line)
+        warnings.warn(f"occ leaves a graph to PyTorch: {line}", RuntimeWarning, stacklevel=3)
+
+
+def _size(gm: Any) -> int:
+    return sum(n.op.startswith("call") for n in gm.graph.nodes)
+
+
+class _Compiled:
+    """A graph as a session. Calls may come from several threads, as those of a session may."""
+
+    def __init__(self, gm: Any, example_inputs: Sequence[Any], options: dict[str, Any]) -> None:
+        torch = torch_module()
+
+        tensors = [e for e in example_inputs if isinstance(e, torch.Tensor)]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            raise Fallback("gradients are wanted: call it under torch.no_grad() or torch.inference_mode()")
+        if foreign := next((t.device for t in tensors if t.device.type != "cpu"), None):
+            raise Fallback(f"a tensor lies on {foreign}")
+        if any(getattr(n.target, "__name__", "") in _FAST_PATHS for n in gm.graph.nodes):
+            raise Fallback(
+                "an operator of torch's fast path: call torch.backends.mha.set_fastpath_enabled(False) before"
+            )
+        self.gm, self.options = gm, options
+        self._compile(example_inputs)
+
+    def _compile(self, inputs: Sequence[Any]) -> None:
+        torch = torch_module()
+        tracing = torch_module("torch._guards").tracing
+        no_modes = torch_module("torch.utils._python_dispatch")._disable_current_modes
+
+        from occ.api import compile as compile_
+        from occ.torch.export import to_onnx, without_fast_path
+
+        start = time.perf_counter()
+        options = dict(self.options)
+        target, threads = options.pop("target", "cpu"), options.pop("threads", None)
+        self.frozen: Frozen = freeze(self.gm, inputs)
+        self.versions = _versions(inputs, self.frozen.static)
+        self.session: Any = None
+        if self.frozen.computes:
+            # Dynamo's own modes are on while it compiles.
+            with tracing(None), no_modes(), torch.no_grad(), without_fast_path():
+                program = _exported(self.frozen, [inputs[k] for k in self.frozen.tensors])
+                model = to_onnx(program, ())
+            self.session = compile_(
+                model.SerializeToString(deterministic=True), target, options=options, threads=threads
+            )
+            self.types = [torch.bfloat16 if p.dtype == "bf16" else None for p in self.session.outputs]
+        GRAPHS.append(Graph(_size(self.gm), time.perf_counter() - start))
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        frozen = self.frozen
+        if _versions(inputs, frozen.static) != self.versions:
+            self._compile(inputs)
+            frozen = self.frozen
+        made = self._run([inputs[k] for k in frozen.tensors]) if self.session is not None else []
+        return tuple(
+            made[what] if kind == "result" else inputs[what] if kind == "input" else what
+            for kind, what in frozen.results
+        )
+
+    def _run(self, tensors: Sequence[Any]) -> list[Any]:
+        torch = torch_module()
+
+        outputs = self.session(*map(_array, tensors))
+        return [
+            torch.from_numpy(np.asarray(a)) if t is None else torch.from_numpy(np.asarray(a).view(np.int16)).view(t)
+            for a, t in zip(outputs, self.types, strict=True)
+        ]
+
+
+def _versions(inputs: Sequence[Any], static: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Where parameters lie, and how often each was changed in place."""
+    return tuple((inputs[k].data_ptr(), inputs[k]._version if not inputs[k].is_inference() else 0) for k in static)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """The memory of a tensor as an array; numpy has no bfloat16 of its own."""
+    torch = torch_module()
+
+    plain = tensor.detach().contiguous()
+    if plain.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
+
+
+def _exported(frozen: Frozen, tensors: Sequence[Any]) -> Any:
+    """The program of a frozen graph.
+
+    Raises:
+        Fallback: it changes its inputs, parameters or buffers.
+    """
+    torch = torch_module()
+
+    shapes: Any = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) for dims in frozen.dynamic)
+    examples = tuple(torch.empty_like(t, requires_grad=False).copy_(t.detach()) for t in tensors)
+    program = torch.export.export(frozen.module, examples, dynamic_shapes=shapes, strict=False)
+    signature = program.run_decompositions({}).graph_signature
+    for what in ("buffers_to_mutate", "user_inputs_to_mutate", "parameters_to_mutate"):
+        if changed := getattr(signature, what, None):
+            raise Fallback(f"the graph changes `{next(iter(changed.values()))}`")
+    return program

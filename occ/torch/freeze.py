@@ -1,0 +1,125 @@
+"""Graphs of Dynamo with their parameters and buffers as constants, and sizes taken from tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from occ.torch.library import torch_module
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A graph that reads tensors alone.
+
+    Attributes:
+        module: takes the tensors of `tensors`, and returns each computed result once.
+        static: positions of inputs that are constants now.
+        tensors: positions of the inputs that are left.
+        dynamic: of each of these, the axes of symbolic extents.
+        results: of each result of the graph, what it is: a result of `module` by position, an input, or a constant.
+        computes: whether there is anything to compute.
+    """
+
+    module: Any
+    static: tuple[int, ...]
+    tensors: tuple[int, ...]
+    dynamic: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[str, Any], ...]
+    computes: bool
+
+
+def freeze(gm: Any, inputs: Sequence[Any]) -> Frozen:
+    """A frozen copy of a graph; `inputs` are examples of what it is called with.
+
+    Raises:
+        ValueError: a size is an input that no tensor has, or a result is a size.
+    """
+    torch = torch_module()
+
+    graph = deepcopy(gm.graph)
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    kinds = [_kind(e) for e in inputs]
+    made = torch.fx.GraphModule(gm, graph)
+    for k, node in enumerate(places):
+        if kinds[k] == "static":
+            value: Any = inputs[k].detach()
+            made.register_buffer(f"occ_constant_{k}", value)
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(graph.get_attr(f"occ_constant_{k}"))
+    tensors = [k for k, kind in enumerate(kinds) if kind == "tensor"]
+    _replace_sizes(graph, places, kinds, tensors)
+    results = _results(graph, places)
+    for k, node in enumerate(places):
+        if kinds[k] != "tensor":
+            graph.erase_node(node)
+    graph.lint()
+    made.recompile()
+    dynamic = tuple(_symbolic_axes(_example(places[k], inputs[k])) for k in tensors)
+    computed = next(n for n in graph.nodes if n.op == "output").args[0]
+    return Frozen(
+        made, tuple(k for k, s in enumerate(kinds) if s == "static"), tuple(tensors), dynamic, results, bool(computed)
+    )
+
+
+def _kind(example: Any) -> str:
+    """What an input is: `static` (a parameter or buffer), `tensor`, or `size`."""
+    torch = torch_module()
+
+    if not isinstance(example, torch.Tensor):
+        return "size"
+    held = isinstance(example, torch.nn.Parameter) or getattr(example, "_dynamo_static_input_type", None)
+    return "static" if held else "tensor"
+
+
+def _example(node: Any, value: Any) -> Any:
+    """What Dynamo knows of an input, with symbolic extents."""
+    return node.meta.get("example_value", value)
+
+
+def _symbolic_axes(example: Any) -> tuple[int, ...]:
+    torch = torch_module()
+
+    return tuple(k for k, d in enumerate(example.shape) if isinstance(d, torch.SymInt))
+
+
+def _replace_sizes(graph: Any, places: Sequence[Any], kinds: Sequence[str], tensors: Sequence[int]) -> None:
+    """Let sizes that are inputs be read off a tensor that has them."""
+    torch = torch_module()
+
+    last = places[-1] if places else None
+    for k, node in enumerate(places):
+        if kinds[k] != "size" or not node.users:
+            continue
+        wanted = str(node.meta.get("example_value"))
+        found = next(
+            ((t, d) for t in tensors for d, n in enumerate(_example(places[t], None).shape) if str(n) == wanted), None
+        )
+        if found is None:
+            raise ValueError(f"the size `{wanted}` is an input that no tensor has")
+        with graph.inserting_after(last):
+            node.replace_all_uses_with(graph.call_function(torch.ops.aten.sym_size.int, (places[found[0]], found[1])))
+
+
+def _results(graph: Any, places: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
+    """Let the graph return each computed tensor once; gives what each of its results is."""
+    torch = torch_module()
+
+    output = next(n for n in graph.nodes if n.op == "output")
+    computed: list[Any] = []
+    results: list[tuple[str, Any]] = []
+    for value in output.args[0]:
+        if not isinstance(value, torch.fx.Node):
+            results.append(("constant", value))
+        elif value in places:
+            results.append(("input", places.index(value)))
+        else:
+            if isinstance(value.meta.get("example_value"), (torch.SymInt, int)):
+                raise ValueError("a result is a size")  # noqa: TRY004 - it is no argument of ours
+            if value not in computed:
+                computed.append(value)
+            results.append(("result", computed.index(value)))
+    output.args = (tuple(computed),)
+    return tuple(results)

@@ -1,0 +1,15 @@
+"""torch itself, which occ does not need: imported when a function of this package runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def torch_module(name: str = "torch") -> Any:
+    """torch, or a part of it.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    return import_module(name)
