@@ -22,3 +22,10 @@ def test_links_of_the_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)\s#]+)", page.read_text()):
             if "://" not in target and "." in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_on_the_command_line_lists_every_command():
+    from occ.cli import COMMANDS
+
+    text = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    assert [name for name, what in COMMANDS.items() if f"| `occ {name}` | {what} |" not in text] == []
