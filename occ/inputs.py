@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from occ.runtime.session import Session
 
+_FREE = 32  # of a symbolic dim that is no batch
+
 
 def given_inputs(
     session: Session, single: Mapping[str, str], npz: str | None, sizes: dict[str, int], seed: int
@@ -79,13 +81,24 @@ def _tensor(path: str) -> dict[str, np.ndarray]:
         raise RunError("OCC0501", f"`{path}` is not a TensorProto: {e}") from None
 
 
+def free_dims(session: Session, sizes: Mapping[str, int]) -> dict[str, int]:
+    """What random inputs have for the symbolic dims that `sizes` leaves open: 1 for what comes first in a shape of some axes,
+    as batches do, and 32 for the others, since many nets are not defined for a single element.
+    """
+    shapes = [p.shape for p in session.inputs]
+    first = {shape[0] for shape in shapes if len(shape) > 1}
+    dims = [d for shape in shapes for d in shape if isinstance(d, str) and d not in sizes]
+    return {d: 1 if d in first else _FREE for d in dims}
+
+
 def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random inputs of the right types; symbolic dims take the values of `sizes`, or 1."""
+    """Random inputs of the right types; symbolic dims take the values of `sizes`, or of `free_dims`."""
     from occ.compiler.tools.samples import random_array
     from occ.runtime.signature import numpy_dtype
 
     made: dict[str, np.ndarray] = {}
+    sizes = free_dims(session, sizes) | sizes
     for port in session.inputs:
-        shape = tuple(d if isinstance(d, int) else sizes.get(d, 1) for d in port.shape)
+        shape = tuple(d if isinstance(d, int) else sizes[d] for d in port.shape)
         made[port.name] = random_array(rng, numpy_dtype(port.dtype), shape)
     return made

@@ -14,6 +14,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
+_UNNAMED = ("", "?")
 _WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
 
 
@@ -37,6 +38,11 @@ def identifier(label: str) -> str:
     return f"{plain}_" if plain in _WORDS or re.fullmatch(r"D\d+", plain) else plain
 
 
+def _label(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
+    """What a dim of an input is called; one that the model gives no name has the input's and the number of its axis."""
+    return identifier(f"{name}_{axis}") if d.dim_param in _UNNAMED else d.dim_param
+
+
 class Signature:
     """Types of inputs, one symbol for each name of a dim."""
 
@@ -49,7 +55,12 @@ class Signature:
 
     def _check(self, inputs: Sequence[ValueInfoProto], sink: Sink) -> None:
         names = [i.name for i in inputs]
-        labels = {d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim} - {"", "?"}
+        labels = {
+            _label(i.name, k, d)
+            for i in inputs
+            for k, d in enumerate(i.type.tensor_type.shape.dim)
+            if not d.HasField("dim_value")
+        }
         for name in self.overrides.shapes:
             if name not in names:
                 sink.error(
@@ -73,7 +84,7 @@ class Signature:
         if asked is None or len(asked) != len(declared):
             return
         for given, d in zip(asked, declared, strict=True):
-            if d.dim_param not in ("", "?") and isinstance(given, int) and given >= 0:
+            if d.dim_param not in _UNNAMED and isinstance(given, int) and given >= 0:
                 self.fixed[d.dim_param] = given
 
     def type_of(self, name: str, proto: TypeProto) -> Type:
@@ -123,9 +134,10 @@ class Signature:
     def _declared(self, name: str, k: int, d: TensorShapeProto.Dimension) -> Dim:
         if d.HasField("dim_value") and d.dim_value >= 0:
             return d.dim_value
-        if d.dim_param in ("", "?"):
-            return self.m.fresh_symbol(identifier(f"{name}_{k}"))
-        return self._named(d.dim_param)
+        label = _label(name, k, d)
+        if d.dim_param in _UNNAMED and label not in self.fixed:
+            return self.m.fresh_symbol(label)
+        return self._named(label)
 
     def _named(self, label: str) -> Dim:
         if label in self.fixed:

@@ -7,7 +7,7 @@ import json
 import click
 
 from occ.cli import options
-from occ.cli.console import progress
+from occ.cli.console import progress, tell_sizes
 from occ.inputs import given_inputs
 
 
@@ -45,11 +45,13 @@ def command(
     else:
         reference = reference or model
         with progress() as tell:
-            settings = flags.with_symbols().settings(target, progress=tell)
+            settings = flags.settings(target, progress=tell)
             session = compile_model(options.source_of(model), settings, threads)
     if peers and (not reference or not reference.endswith(".onnx")):
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
     inputs = given_inputs(session, {}, npz, flags.sizes, 0)
+    if npz is None:
+        tell_sizes(session, flags.sizes)
     made = compare(session, reference, inputs, peers, rounds=rounds)
     click.echo(json.dumps(made.as_data()) if as_json else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.differences):

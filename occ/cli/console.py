@@ -6,12 +6,15 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from occ.runtime.session import Session
 
 USAGE, INTERNAL, INTERRUPTED = 2, 70, 130
 WIDTH = 80  # columns of tables and lists
@@ -26,6 +29,15 @@ def wants_color() -> bool:
 def say(text: str = "") -> None:
     """Words for people."""
     click.echo(text, err=True)
+
+
+def tell_sizes(session: Session, sizes: Mapping[str, int]) -> None:
+    """Say what random inputs have for symbolic dims that nobody gave, but for batches of one."""
+    from occ.inputs import free_dims
+
+    chosen = free_dims(session, sizes)
+    if any(n > 1 for n in chosen.values()):
+        say(f"random inputs with {', '.join(f'{d}={n}' for d, n in chosen.items())}; --dim gives other sizes")
 
 
 def fitted(head: str, text: str) -> str:

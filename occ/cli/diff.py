@@ -59,7 +59,7 @@ def command(
         options.check_as_built(model, Artifact.load(model).manifest.target)
     chosen = node if node is not None else ("" if every_node else None)
     with progress() as tell:
-        settings = flags.with_symbols().settings(target, progress=tell)
+        settings = flags.settings(target, progress=tell)
         given = arrays_of(npz) if npz else None
         try:
             found = compared(options.source_of(model), settings, against, onnx, given, flags.sizes, tolerance, chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,10 +164,6 @@ class Flags:
     def target_options(self) -> dict[str, str]:
         """What `-C` and `--target-cpu` set."""
         return {**_processor_options(self.processor), **pairs(self.given, "-C", keys=True)}
-
-    def with_symbols(self) -> Flags:
-        """The same without `--dim`, for a model whose inputs have these sizes."""
-        return replace(self, dims=())
 
     def settings(self, target: str, **more: Any) -> Settings:
         """The settings that they describe, with `more` fields."""

@@ -34,7 +34,7 @@ def command(
 
     place = check_out(out, [model])
     with progress() as tell:
-        settings = flags.with_symbols().settings(target, progress=tell)
+        settings = flags.settings(target, progress=tell)
         given = arrays_of(npz) if npz else None
         page = page_of(options.source_of(model), settings, stage, given, flags.sizes, threads)
     place.parent.mkdir(parents=True, exist_ok=True)

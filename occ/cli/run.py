@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from occ.cli import options
-from occ.cli.console import progress, say
+from occ.cli.console import progress, say, tell_sizes
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def command(
 ) -> None:  # fmt: skip
     """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
 
-    For random inputs, --dim gives the values of symbolic dims; they are 1 otherwise.
+    Symbolic dims of random inputs have the values of --dim; else those that come first, as batches do, are 1, and others 32.
     """
     from occ.compiler.driver.sessions import compile_model, open_session
     from occ.runtime.artifact import Artifact
@@ -54,9 +54,11 @@ def command(
         session = open_session(artifact, threads, simulate=simulate, options=flags.target_options)
     else:
         with progress() as tell:
-            settings = flags.with_symbols().settings(target, progress=tell)
+            settings = flags.settings(target, progress=tell)
             session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
     inputs = given_inputs(session, options.pairs(single, "--input"), npz, flags.sizes, seed)
+    if not single and npz is None:
+        tell_sizes(session, flags.sizes)
     if profiled or trace is not None:
         _profile(session, inputs, trace, as_json=as_json)
         return
