@@ -95,19 +95,30 @@ def routines(m: Manifest) -> list[Routine]:
     Raises:
         Unsuitable: it cannot have an entry.
     """
+    made, problems = _read(m)
+    if problems:
+        more = len(problems) - _NAMED
+        listed = f"{'; '.join(problems[:_NAMED])}{f'; and {more} more' if more > 0 else ''}"
+        raise Unsuitable(f"only Python can run this model: {listed}")
+    return made
+
+
+def obstacles(m: Manifest) -> list[str]:
+    """What keeps a model from having a native entry, node by node; nothing if it can have one."""
+    return _read(m)[1]
+
+
+def _read(m: Manifest) -> tuple[list[Routine], list[str]]:
     reader = _Reader(m)
     reader.routine("", Function(m.inputs, m.outputs, m.plan))
     if reader.problems:
-        first = "; ".join(reader.problems[:_NAMED])
-        more = len(reader.problems) - _NAMED
-        raise Unsuitable(f"only Python can run this model: {first}{f'; and {more} more' if more > 0 else ''}")
-    main = reader.done[""]
+        return [], reader.problems
     bound = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
-    if inner := set(main.symbols) - bound:
+    if inner := set(reader.done[""].symbols) - bound:
         labels = {d.name: d.label for d in m.dims}
         named = ", ".join(f"`{labels.get(s, s)}`" for s in sorted(inner))
-        raise Unsuitable(f"only Python can run this model: no extent of an input shows the size {named}")
-    return list(reader.done.values())
+        return [], [f"no extent of an input shows the size {named}"]
+    return list(reader.done.values()), []
 
 
 class _Reader:

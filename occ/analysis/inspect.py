@@ -18,7 +18,7 @@ def inspect(model: Source) -> dict[str, Any]:
     Returns:
         Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an artifact:
         `artifact`, `target`, `machine`, `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
-        by kind), `kernels`, `weights`, `arena`, `needs` (which glibc), `members`.
+        by kind), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`, `arena`, `needs` (which glibc), `members`.
 
     Raises:
         CompileError: the model cannot be read. RunError: the artifact is damaged.
@@ -41,6 +41,7 @@ def is_artifact(name: str | os.PathLike[str]) -> bool:
 
 
 def _artifact(path: str) -> dict[str, Any]:
+    from occ.compiler.native_entry.plan import obstacles
     from occ.runtime.artifact import Artifact
     from occ.runtime.dims import text
     from occ.runtime.elf import needed_versions
@@ -62,6 +63,7 @@ def _artifact(path: str) -> dict[str, Any]:
         "constraints": [f"{text(c.lhs, labels)} = {text(c.rhs, labels)}, by node {c.node}" for c in m.constraints],
         "steps": dict(Counter(s.kind for s in m.plan.steps)),
         "kernels": len({s.name for s in m.plan.steps if s.kind == "kernel"}),
+        **({"entry": obstacles(m) or "native"} if m.engine == "native" else {}),
         "weights": f"{len(m.weights)}, {sum(w.nbytes for w in m.weights)} bytes",
         "arena": "sized per run" if m.plan.arena < 0 else f"{m.plan.arena} bytes",
         "needs": _libraries(needed_versions(a.code)),

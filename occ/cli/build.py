@@ -260,6 +260,8 @@ def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
 
 
 def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[str, Any]:
+    from occ.compiler.native_entry.plan import obstacles
+
     m = artifact.manifest
     kernels = {s.name for s in m.plan.steps if s.kind == "kernel"}
     size = (
@@ -271,7 +273,7 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
         "compiled": len(kernels) if compilation.compiled is None else compilation.compiled, "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
-        "unchanged": False, **m.summary,
+        "unchanged": False, **({"entry_lacks": obstacles(m)} if m.engine == "native" else {}), **m.summary,
     }  # fmt: skip
 
 
@@ -283,6 +285,9 @@ def _summary(f: dict[str, Any]) -> None:
         _parts(f)
     else:
         say(f"plan     {f['steps']} steps, {f['kernels']} kernels ({f['compiled']} compiled, the rest from the cache)")
+    if lacks := f.get("entry_lacks"):
+        more = f", and {len(lacks) - 1} more, which `occ inspect` lists" if len(lacks) > 1 else ""
+        say(f"entry    none, Python runs the plan: {lacks[0]}{more}")
     say(f"weights  {_bytes(f['weights'])}")
     say(f"arena    {arena}")
     say(f"time     {f['seconds']:.2f} s ({phases})")
