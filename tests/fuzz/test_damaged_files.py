@@ -34,6 +34,13 @@ def test_changes_of_a_seed_are_always_the_same(kind: str) -> None:
     assert [next(first).data for _ in range(5)] == [next(second).data for _ in range(5)]
 
 
+def test_every_case_is_a_sign_of_life(tmp_path: Path) -> None:
+    """A seed of many cases takes longer than a campaign waits for a word."""
+    said: list[dict[str, object]] = []
+    files.Files("libraries", 5, tmp_path)._seed(1, said.append)
+    assert said.count({"seed": 1}) == 5
+
+
 def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
     def tried(use: files.Try) -> str:
         return files._tried(files.Attempt(b"", use), tmp_path)[1]

@@ -311,6 +311,7 @@ class Files:
             made = KINDS[self.kind](default_rng([seed, 29]), seed)
             current = self.folder / f"{self.kind}-{seed}.now"
             for k, attempt in zip(range(self.cases), made, strict=False):
+                say({"seed": seed})  # that it lives; the counts come with the last case
                 folder = Path(name) / str(k)
                 folder.mkdir()
                 self.folder.mkdir(parents=True, exist_ok=True)
