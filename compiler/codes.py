@@ -195,6 +195,14 @@ CODES: dict[str, Code] = {
         "the weights of a .occ text are missing", "The weights file that the text refers to has moved or changed."
     ),
     "OCC0605": Code("a file cannot be written", "The output path cannot be written; nothing was left behind."),
+    "OCC0606": Code(
+        "the build takes too long",
+        "--timeout bounds it. `occ build` without it, or with a larger one, goes on to the end.",
+    ),
+    "OCC0607": Code(
+        "the build takes too much memory",
+        "--memory-limit bounds what the process, and each compiler that it starts, may fill. Mapped files do not count.",
+    ),
     "OCC0610": Code(
         "a rule is not well formed",
         "A rule names an operator, attribute or value that does not exist, has no pattern or no replacement, or its file"

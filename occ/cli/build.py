@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli import options
+from occ.cli.bounds import bounded
 from occ.cli.console import progress, say, show_error
 from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options
@@ -72,14 +73,26 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
     metavar="FILE.npz",
     help="Ascend: inputs of a typical run; what overflows or deviates on them stays FLOAT. Repeat for more.",
 )
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Give up after that long.")
+@click.option(
+    "--memory-limit",
+    type=click.FloatRange(0, min_open=True),
+    metavar="BYTES",
+    help="Give up where this process, or a compiler that it starts, fills more memory; 4e9 is 4 GB. Mapped weights do not count.",
+)
 @options.compile_options
 @pass_options
 @options.as_json
-def command(
+def command(timeout: float | None, memory_limit: float | None, **how: Any) -> None:
+    """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
+    with bounded(timeout, memory_limit):
+        _command(**how)
+
+
+def _command(
     model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, weights: str,
     tune: float | None, samples: tuple[str, ...], as_json: bool, flags: options.Flags, looking: Looking,
 ) -> None:  # fmt: skip
-    """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""
     start = time.perf_counter()
     if emit == "ort":
         _emit_ort(model, target, out or _default_out(model, emit), weights, flags, as_json=as_json)

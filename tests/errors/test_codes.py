@@ -348,6 +348,16 @@ def with_rules(s: Scene, *parts: object) -> list[str]:
     return ["build", s.model(RELU), "-t", "interp", "--rules", str(file)]
 
 
+@case("OCC0606")
+def _(s: Scene):
+    return ["build", s.save(mlp()), "-t", "interp", "--timeout", "1e-6"]
+
+
+@case("OCC0607")
+def _(s: Scene):
+    return ["build", s.save(mlp()), "-t", "interp", "--memory-limit", "100"]
+
+
 @case("OCC0610")
 def _(s: Scene):
     return with_rules(s, "Relux", 1)

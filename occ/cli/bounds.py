@@ -1,0 +1,105 @@
+"""What a build may take: time and memory, on request. Both end with a message and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from occ.cli.console import show_error
+
+_GRACE = 5.0  # seconds that a build has to clean up; native code that compiles cannot be asked
+
+
+@contextmanager
+def bounded(timeout: float | None, memory: float | None) -> Generator[None]:
+    """Run a build within bounds.
+
+    Args:
+        timeout: seconds of wall-clock time.
+        memory: bytes of memory that this process, and each compiler that it starts, may fill; mapped files do not count.
+
+    Raises:
+        CompileError: OCC0606 it takes longer; OCC0607 it takes more, or the bound is below what occ itself takes.
+    """
+    with ExitStack() as stack:
+        if memory is not None:
+            stack.enter_context(_memory_bounded(int(memory)))
+        if timeout is not None:
+            stack.enter_context(_time_bounded(timeout))
+        yield
+
+
+def _late(seconds: float) -> Exception:
+    from occ.compiler.diagnostics import error
+
+    return error("OCC0606", f"the build takes longer than {seconds:g} seconds", help="give more with --timeout")
+
+
+@contextmanager
+def _time_bounded(seconds: float) -> Generator[None]:
+    def over(*_: object) -> None:
+        last.start()
+        raise _late(seconds)
+
+    def end() -> None:
+        show_error(str(_late(seconds)))
+        for child in _children(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        sys.stderr.flush()
+        os._exit(1)
+
+    last = threading.Timer(_GRACE, end)
+    last.daemon = True
+    before = signal.signal(signal.SIGALRM, over)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        last.cancel()
+
+
+def _children(process: int) -> list[int]:
+    """Processes that a process has started, and those that they have."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, thread.read_text().split())
+    return [*found, *(c for f in found for c in _children(f))]
+
+
+@contextmanager
+def _memory_bounded(limit: int) -> Generator[None]:
+    from occ.compiler.diagnostics import error
+
+    more = "give more with --memory-limit"
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit < _used():
+        raise error("OCC0607", f"{limit} bytes are less than occ itself takes", help=more)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
+    try:
+        yield
+    except (MemoryError, OSError, ImportError) as e:  # libraries that do not load say so in words
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        if isinstance(e, OSError) and e.errno != errno.ENOMEM:
+            raise
+        raise error("OCC0607", f"the build takes more than {limit} bytes of memory", help=more) from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _used() -> int:
+    """Bytes of data that the process has now, as the system counts them for its limit; 0 where it does not tell."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmData")).split()[1]) << 10
+    return 0
