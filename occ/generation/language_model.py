@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,13 @@ class LanguageModel:
             RunError: as `stream`.
         """
         made = list(self.stream(prompt, max_new_tokens, **how))
-        return "".join(map(str, made)) if isinstance(prompt, str) else [int(t) for t in made]
+        texts = isinstance(prompt, str) if how.get("texts") is None else how["texts"]
+        return "".join(made) if texts else made
 
     def stream(
         self, prompt: Prompt, max_new_tokens: int = 64, do_sample: bool = False, temperature: float = 1.0, top_k: int = 0,
         top_p: float = 1.0, seed: int = 0, stop: Sequence[str] | Sequence[int] | str = (), repetition_penalty: float = 1.0,
-        texts: bool | None = None,
+        texts: bool | None = None, watch: Callable[[int], None] = lambda _: None,
     ) -> Iterator[Any]:  # fmt: skip
         """Continue a prompt, a piece of text or a token at a time.
 
@@ -90,6 +91,7 @@ class LanguageModel:
             stop: texts, or tokens, at which to end.
             repetition_penalty: above 1 makes tokens less probable that are there already.
             texts: whether to give text; None for what the prompt is.
+            watch: told of each token.
 
         Raises:
             RunError: OCC0501 the prompt is empty or too long, a value makes no sense, or a text meets a folder without a
@@ -101,7 +103,7 @@ class LanguageModel:
         as_text = isinstance(prompt, str) if texts is None else texts
         words = [s for s in stops if isinstance(s, str)]
         ends = {*self.ends, *(int(s) for s in stops if not isinstance(s, str))}
-        tokens = self._tokens(ids, max_new_tokens, sampling, np.random.default_rng(seed), ends)
+        tokens = self._tokens(ids, max_new_tokens, sampling, np.random.default_rng(seed), ends, watch)
         if not as_text and not words:
             return tokens
         written = TextStream(self._speaking(), words)
@@ -134,7 +136,13 @@ class LanguageModel:
         return self.tokenizer
 
     def _tokens(
-        self, ids: list[int], count: int, sampling: Sampling, rng: np.random.Generator, ends: set[int]
+        self,
+        ids: list[int],
+        count: int,
+        sampling: Sampling,
+        rng: np.random.Generator,
+        ends: set[int],
+        watch: Callable[[int], None],
     ) -> Iterator[int]:
         decoder = self._take(ids)
         try:
@@ -144,6 +152,7 @@ class LanguageModel:
                 token = sampling.choose(logits, every, rng)
                 new = [token]
                 every.append(token)
+                watch(token)
                 yield token
                 if token in ends:
                     return
