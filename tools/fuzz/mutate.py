@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 from google.protobuf.message import Message
@@ -104,7 +105,7 @@ def tree(rng: Generator, value: Any) -> Any:
             del holder[key]
         elif kind == 1:
             there, at = choose(rng, [p for p in _places(value) if p is not None] or [(holder, key)])
-            holder[key] = there[at]
+            holder[key] = deepcopy(there[at])  # which may hold the holder
         elif kind == 2 and isinstance(holder, list):
             holder.append(holder[key])
         else:
