@@ -74,7 +74,7 @@ class _Scalar:
             case Cast():
                 return _cast(e, self.value(e.arg))
             case Call():
-                return _call(e.fn, [self.value(a) for a in e.args])
+                return _call(e.fn, [self.value(a) for a in e.args], e.args[0].dtype)
             case Reduce():
                 return self._reduce(e)
             case _:
@@ -235,7 +235,7 @@ def _cast(e: Cast, x: Element) -> Element:
     return float(x)
 
 
-def _call(fn: str, args: list[Element]) -> Element:
+def _call(fn: str, args: list[Element], dtype: DType) -> Element:
     (x, *_) = args
     if x is None:
         return None
@@ -251,7 +251,7 @@ def _call(fn: str, args: list[Element]) -> Element:
         case "abs":
             return abs(x)
         case "not":
-            return not x if isinstance(x, bool) else ~int(x)
+            return not x if dtype == BOOL else ~int(x)  # known bools may be 0 and 1
         case "floor" | "ceil" | "trunc":
             return float(getattr(math, fn)(x)) if isinstance(x, float) and math.isfinite(x) else x
         case "round_even":

@@ -126,7 +126,7 @@ def _node(key: str, op: Op, m: Module, compilation: Compilation) -> dict[str, An
     te = op.attrs.get("te")
     if isinstance(te, str) and te in m.te:
         made |= {"kernel": te, "te": te_text(m.te[te])}
-        if compilation.target.name == "cpu":
+        if "halide" in compilation.target.texts:
             from occ.compiler.codegen_halide.emit import generator
 
             made["source"] = generator(m.te[te], op.loc.nodes)

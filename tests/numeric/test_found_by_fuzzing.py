@@ -102,6 +102,22 @@ def test_bits_of_a_known_integer_are_inverted(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize("expression", ["Not(w)", "Not(v)", "And(w, v)", "Xor(w, v)", "Or(w, v)"])
+def test_truth_values_that_are_known(expression: str, target: str) -> None:
+    """Those of a constant are 0 and 1 here, whose bits inverted are no truth value."""
+    weights = {"w": np.array([True, False, True, False]), "v": np.array([True, True, False, False])}
+    check(f"g (float x) => (bool[4] y) {{ y = {expression} }}", {"x": np.zeros((), np.float32)}, target, weights)
+
+
+@pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(0, 4, 40), (40, 0, 40), (40, 4, 0)])
+def test_products_of_nothing(rows: int, depth: int, columns: int, target: str) -> None:
+    """The blocks of their rows divided by the depth."""
+    text = f"g (float[m, {depth}] a, float[{depth}, {columns}] b) => (float[m, {columns}] y) {{ y = MatMul(a, b) }}"
+    check(text, {"a": np.ones((rows, depth), np.float32), "b": np.ones((depth, columns), np.float32)}, target)
+
+
+@pytest.mark.parametrize("target", NATIVE)
 def test_input_as_long_as_the_data_say(target: str) -> None:
     """The extent of the input was put in terms of one that is known only later, and nothing bound that."""
     text = """g (int64[1] s, float[n] x) => (float[a,b] y, float[c] z) {

@@ -191,7 +191,7 @@ def edited(**changes):
         (edited(format=None), "format None"),
         (edited(unheard_of=1), "unheard_of"),
         (edited(plan=[]), "Plan is not an object"),
-        (edited(weights=[{"name": "w", "offset": -64, "nbytes": 4}]), "a weight lies before"),
+        (edited(weights=[{"name": "w", "offset": -64, "nbytes": 4}]), "a weight lies outside"),
         (lambda m: m.update({MANIFEST: b"[]"}), "manifest"),
         (lambda m: m.update({MANIFEST: b"\xff{"}), "manifest"),
         (lambda m: m.update({MANIFEST: b"{"}), "manifest"),
