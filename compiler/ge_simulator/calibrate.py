@@ -76,7 +76,6 @@ class CalibratedPart:
         self.chip = simulator(part, files, precision_on(part.precision, part.soc))
         self.precise = simulator(part, files, Precision())
         self.samples: list[list[np.ndarray]] = []
-        self.kept: set[str] = set()
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Remember a sample; its outputs in FLOAT, so that later parts see what the model says."""
@@ -154,7 +153,6 @@ class CalibratedPart:
             if node.name in names:
                 node.attrs["_keep_dtype"] = 1
         self.chip.computed = self.chip.types()
-        self.kept |= names
 
 
 def _largest(x: np.ndarray) -> float:

@@ -109,11 +109,11 @@ def test_truth_values_that_are_known(expression: str, target: str) -> None:
     check(f"g (float x) => (bool[4] y) {{ y = {expression} }}", {"x": np.zeros((), np.float32)}, target, weights)
 
 
-@pytest.mark.parametrize("target", NATIVE)
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(0, 4, 40), (40, 0, 40), (40, 4, 0)])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(0, 3, 5), (561, 0, 5), (561, 3, 0), (0, 300, 500)])
 def test_products_of_nothing(rows: int, depth: int, columns: int, target: str) -> None:
-    """The blocks of their rows divided by the depth."""
-    text = f"g (float[m, {depth}] a, float[{depth}, {columns}] b) => (float[m, {columns}] y) {{ y = MatMul(a, b) }}"
+    """The blocks of their rows on `cpu` divided by the depth, and by the rows of a tile."""
+    text = f"g (float[{rows}, {depth}] a, float[{depth}, {columns}] b) => (float[{rows}, {columns}] y) {{ y = MatMul(a, b) }}"
     check(text, {"a": np.ones((rows, depth), np.float32), "b": np.ones((depth, columns), np.float32)}, target)
 
 

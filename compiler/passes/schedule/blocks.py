@@ -38,10 +38,8 @@ def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int,
     is whole. Otherwise a block is a part of a panel. What a hint says counts before that.
     """
     size = element_bits(acc) // 8
-    depth = max(
-        nominal(product(a.extent for a in reduce_axes(acc.expr))), 1
-    )  # a sum of nothing is a product of depth 0
-    columns = max(nominal(extent_of(acc, c.lanes)), 1)
+    depth = nominal(product(a.extent for a in reduce_axes(acc.expr)))
+    columns = nominal(extent_of(acc, c.lanes))
     tiles = ceil(_least(extent_of(acc, c.tile)) / rows)
     outermost = columns * depth * size <= _NEAR
     if hint.outer:

@@ -154,7 +154,7 @@ class Contraction:
 
 
 def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
-    """The contraction that a stage is, or None."""
+    """The contraction that a stage is, or None; without elements or products there is nothing to tile."""
     r = s.expr
     if (
         not isinstance(r, Reduce)
@@ -162,6 +162,7 @@ def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
         or not r.axes
         or not isinstance(r.body, Binary)
         or r.body.op != "mul"
+        or 0 in [a.extent for a in (*s.axes, *r.axes)]
     ):
         return None
     x, y = (_bare(e) for e in (r.body.lhs, r.body.rhs))
