@@ -78,7 +78,7 @@ def write_program(
     texts["occ.h"] = (runtime / "include/occ.h").read_text()
     with cache.workspace() as made:
         work = Path(made)
-        digest, size = _write_weights(artifact, work / "weights")
+        digest, size = write_weights(artifact, work / "weights")
         texts[f"{name}.cpp"] = glue(ports, digest=digest, size=size, embedded="weights" if embed and size else "")
         for other, text in texts.items():
             (work / other).write_text(text)
@@ -116,7 +116,7 @@ def _beside(kind: str, folder: Path) -> list[str]:
     return [*([str(folder / "libocc.a")] if kind == "object" else []), *SYSTEM]
 
 
-def _write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
+def write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
     """Write the weights file; returns its SHA-256 and its size."""
     digest, size = hashlib.sha256(), 0
     with open(path, "wb") as f:

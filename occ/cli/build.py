@@ -30,7 +30,10 @@ EMITS = {
     "static": (".a", "a static library with all that a C program needs to run the model, NAME.h, and the weights"),
     "shared": (".so", "the same as a shared library"),
     "object": ("-objects", "the same as an object file; of another machine, the kernels alone"),
-    "generator": ("-src", "a folder of the generated sources with their Makefile"),
+    "generator": (
+        "-src",
+        "a folder of Halide generators and all else that make and CMake rebuild the model from, without occ",
+    ),
     "air": (".air", "the GE graph of an Ascend target; a folder where there are several parts"),
     "ort": (".onnx", "an ONNX model for onnxruntime with the execution provider of `occ config --ep`"),
     "om": (".om", "the same, compiled by the CANN toolkit; with -o NAME.occ, an artifact that has it inside"),
@@ -159,7 +162,7 @@ def _build(
     if emit in _LINKED and artifact.code:
         written, link = _write_program(compilation, artifact, place, stem, emit, weights)
     else:
-        written = _write(compilation, artifact, place, emit, folder)
+        written = _write(compilation, artifact, place, stem, emit, folder)
     more: dict[str, Any] = {"link": link} if link else {}
     if calibration is not None:
         more |= {"calibration": [asdict(f) for f in calibration.findings], "calibrated": calibration.table()}
@@ -231,23 +234,26 @@ def _compile_parts(compilation: Compilation, artifact: Artifact) -> Artifact:
     return compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
 
 
-def _write(compilation: Compilation, artifact: Artifact, out: Path, emit: str, folder: bool) -> Path:
+def _write(compilation: Compilation, artifact: Artifact, out: Path, stem: str, emit: str, folder: bool) -> Path:
     if emit == "artifact" or (emit == "om" and out.suffix == EMITS["artifact"][0] and artifact.manifest.parts):
         return artifact.save(out, folder=folder)
-    files = _files(compilation, artifact, out, emit)
-    if not files:
+    if emit == "generator":
+        from occ.compiler.standalone.generator import write_generator
+
+        found = write_generator(artifact, out, stem)
+    else:
+        found = _files(compilation, artifact, out, emit)
+        for path, data in found.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    if not found:
         raise click.UsageError(f"target {compilation.target.name} has nothing for --emit {emit}")
-    for path, data in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
     return out
 
 
 def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -> dict[Path, bytes]:
     """What to write where; nothing if the target has no such thing."""
     native = compilation.native
-    if emit == "generator":
-        return {out / n.removeprefix("src/"): data for n, data in artifact.files.items() if n.startswith("src/")}
     if emit == "air":
         parts = {n.removeprefix("device/"): d for n, d in artifact.files.items() if n.startswith("device/")}
         graphs = [d for n, d in parts.items() if n.endswith(".air")]

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from building import model_of
+from building import mlp, model_of, reference
+from c_library import block
 
 from occ.compiler.codegen_halide.toolchain import find_halide
 
@@ -32,7 +34,7 @@ def test_generators_alone_rebuild_the_library(tool: str, occ_cli: Any, tmp_path:
     if tool == "cmake":
         Path("CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.16)\nproject(user CXX)\nadd_subdirectory(src)\n"
-            "add_executable(main main.cpp)\ntarget_link_libraries(main model)\n"
+            "add_executable(main main.cpp)\ntarget_link_libraries(main m)\n"
         )
         subprocess.run(["cmake", "-B", ".", f"-DPYTHON={sys.executable}"], check=True, capture_output=True)
         subprocess.run(["cmake", "--build", "."], check=True, capture_output=True)
@@ -41,6 +43,42 @@ def test_generators_alone_rebuild_the_library(tool: str, occ_cli: Any, tmp_path:
         include = f"-I{find_halide()}/include"
         subprocess.run(["g++", include, "main.cpp", "src/model.so", "-Wl,-rpath,src", "-o", "main"], check=True)
     assert subprocess.run(["./main"], capture_output=True, text=True, check=True).stdout == "0 0 15\n"
+
+
+@pytest.mark.parametrize("tool", ["cmake", "make"])
+def test_a_cpp_program_runs_models_that_are_rebuilt_from_sources(
+    tool: str, occ_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The program of docs/c.md; under CMake with two models of one structure, which have names in common."""
+    if shutil.which(tool) is None or shutil.which("make") is None:
+        pytest.skip(f"{tool} or make is not installed")
+    monkeypatch.chdir(tmp_path)
+    names = ("mlp", "test") if tool == "cmake" else ("mlp",)
+    for k, name in enumerate(names):
+        onnx.save(mlp(k), f"{name}.onnx")
+        assert occ_cli("build", f"{name}.onnx", "--emit", "generator", "-o", f"{name}-src").code == 0
+    text = block("c.md", "cpp", 1)
+    if tool == "cmake":
+        second = text.replace("mlp", "test_2").replace("test_2-src", "test-src").replace("int main", "int second")
+        Path("second.cpp").write_text(second)
+        Path("main.cpp").write_text(text.replace("int main() {", "int second();\nint main() { second();"))
+        cmake = (
+            block("c.md", "cmake", 0).replace("main.cpp", "main.cpp second.cpp").replace("main mlp", "main mlp test_2")
+        )
+        Path("CMakeLists.txt").write_text(cmake.replace("add_executable", "add_subdirectory(test-src)\nadd_executable"))
+        subprocess.run(["cmake", "-B", "build", f"-DPYTHON={sys.executable}"], check=True, capture_output=True)
+        subprocess.run(["cmake", "--build", "build"], check=True, capture_output=True)
+    else:
+        Path("main.cpp").write_text(text)
+        subprocess.run(["make", "-C", "mlp-src", f"PYTHON={sys.executable}"], check=True, capture_output=True)
+        include = ["-Imlp-src", "-Imlp-src/libocc", "-Wl,-rpath,mlp-src"]
+        Path("build").mkdir()
+        subprocess.run(["g++", "main.cpp", *include, "mlp-src/model.so", "-o", "build/main"], check=True)
+    said = subprocess.run(["build/main"], capture_output=True, text=True, check=True, env={}).stdout
+    x = np.zeros((3, 8), np.float32)
+    x[0, :3] = 1, 2, 3
+    want = [reference(mlp(k), {"x": x})[0][0, 0] for k in reversed(range(len(names)))]
+    np.testing.assert_allclose([float(n) for n in said.split()], want, rtol=1e-5)
 
 
 CALLER = """
