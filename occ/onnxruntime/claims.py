@@ -62,8 +62,9 @@ class Claims:
         facts = read_graph(table, graph)
         for group, artifact in self.groups(facts):
             handles = (c.c_void_p * len(group))(*[facts.handles[k] for k in group])
-            path = os.fsencode(artifact)
-            if not self.library.occ_ep_claim(c.c_void_p(claims), handles, c.c_size_t(len(group)), path):
+            path, model = os.fsencode(artifact), artifact.with_suffix(".onnx")
+            general = os.fsencode(model) if model.is_file() else b""
+            if not self.library.occ_ep_claim(c.c_void_p(claims), handles, c.c_size_t(len(group)), path, general):
                 self.taken.append(Claimed(len(group), artifact))
 
     def groups(self, facts: GraphFacts) -> Iterator[tuple[list[int], Path]]:
@@ -116,7 +117,7 @@ class Claims:
         cache = Cache()
         path, reason = cache.path("group", key, ".occ"), ""
         if not cache.has("group", key, ".occ"):
-            reason = self._build(data, key, cache)
+            reason = self._build(model, data, key, cache)
         reason = reason or self.library.occ_ep_refusal(os.fsencode(path)).decode("utf-8", "replace")
         if not reason:
             return path
@@ -124,14 +125,16 @@ class Claims:
         log.info("a group of %d nodes stays with onnxruntime: %s", len(model.graph.node), reason)
         return None
 
-    def _build(self, data: bytes, key: str, cache: Cache) -> str:
+    def _build(self, model: ModelProto, data: bytes, key: str, cache: Cache) -> str:
         """Compile a group into the cache; returns why that is not possible."""
         from occ.api import build
 
         try:
             with cache.workspace() as folder:
                 made = Path(folder) / "group.occ"
-                build(data, self.target, made, options=self.options)
+                artifact = build(data, self.target, made, options=self.options)
+                if policy.takes_fewer_sizes(artifact.manifest, model.graph.input):
+                    cache.put("group", key, data, ".onnx")
                 cache.adopt("group", key, made, ".occ")
         except (CompileError, RunError) as e:
             return str(e)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from occ.compiler.ir.ops import Registry
+from occ.runtime.manifest import Manifest
 
 # A border between groups costs a node about half a microsecond, and onnxruntime the fusions across it; a core handles some
 # thousand elements in that time.
@@ -128,3 +129,15 @@ def part(
     graph = helper.make_graph(inside, "group", [types[n] for n in inputs], [types[n] for n in gives], own)
     sets = [helper.make_opsetid(d, v) for d, v in opsets.items()]
     return helper.make_model(graph, opset_imports=sets, ir_version=10)
+
+
+def takes_fewer_sizes(made: Manifest, declared: Iterable[ValueInfoProto]) -> bool:
+    """Whether an artifact refuses sizes that its model may be run with.
+
+    A build takes sizes that meet in an operator for equal; in ONNX, one of them may be 1 and broadcast, and onnxruntime does
+    not compare sizes of one name either.
+    """
+    free = [d for v in made.inputs for d in v.shape if not isinstance(d, int)]
+    known = {d.name for d in made.dims if d.hi is None and d.divisible_by == 1 and d.lo <= 1}
+    wanted = sum(not d.HasField("dim_value") for v in declared for d in v.type.tensor_type.shape.dim)
+    return bool(made.constraints) or len(free) != wanted or len({str(d) for d in free} & known) != wanted

@@ -80,12 +80,12 @@ Computed::Computed(const void *api, const Group &group, const Settings &settings
     } else {
         occ_set_parallel(model_, parallel, nullptr);
     }
-    std::vector<std::string> reads, gives;
-    for (size_t k = 0; k < occ_inputs(model_); k++) reads.push_back(occ_input(model_, k)->name);
-    for (size_t k = 0; k < occ_outputs(model_); k++) gives.push_back(occ_output(model_, k)->name);
+    for (size_t k = 0; k < occ_inputs(model_); k++) reads_.push_back(occ_input(model_, k)->name);
+    for (size_t k = 0; k < occ_outputs(model_); k++) gives_.push_back(occ_output(model_, k)->name);
+    if (!group.model.empty()) fallback_.reset(new Fallback(api, group.model));
     try {
-        inputs_ = places(reads, inputs);
-        outputs_ = places(gives, outputs);
+        inputs_ = places(reads_, inputs);
+        outputs_ = places(gives_, outputs);
     } catch (...) {
         occ_close(model_);
         throw;
@@ -99,26 +99,34 @@ Computed::Computed(const void *api, const Group &group, const Settings &settings
     ReleaseState = [](OrtNodeComputeInfo *, void *) {};
 }
 
+// Returns why the artifact refuses the run; empty if it has run.
+std::string Computed::run_artifact(OrtKernelContext *context) {
+    constexpr size_t kFew = 16;
+    const size_t n = inputs_.size(), m = outputs_.size();
+    occ_tensor few[kFew] = {};
+    std::vector<occ_tensor> many(n + m > kFew ? n + m : 0);
+    occ_tensor *inputs = many.empty() ? few : many.data(), *outputs = inputs + n;
+    for (size_t k = 0; k < n; k++) read(api_, context, inputs_[k], inputs[k]);
+    if (occ_output_extents(model_, inputs, n, outputs, m)) return occ_error_text(model_);
+    for (size_t k = 0; k < m; k++) {
+        OrtValue *value = nullptr;
+        check(api_, ort::KernelContext_GetOutput(api_, context, outputs_[k], outputs[k].extents, size_t(outputs[k].rank), &value));
+        check(api_, ort::GetTensorMutableData(api_, value, &outputs[k].data));
+        alignas(64) static unsigned char nothing[64];
+        if (!outputs[k].data) outputs[k].data = nothing;  // an empty tensor
+    }
+    running = {api_, context};
+    const int status = occ_run(model_, inputs, n, outputs, m);
+    running = {nullptr, nullptr};
+    return status ? occ_error_text(model_) : "";
+}
+
 OrtStatus *Computed::run(OrtKernelContext *context) {
     return guarded(api_, [&] {
-        constexpr size_t kFew = 16;
-        const size_t n = inputs_.size(), m = outputs_.size();
-        occ_tensor few[kFew] = {};
-        std::vector<occ_tensor> many(n + m > kFew ? n + m : 0);
-        occ_tensor *inputs = many.empty() ? few : many.data(), *outputs = inputs + n;
-        for (size_t k = 0; k < n; k++) read(api_, context, inputs_[k], inputs[k]);
-        if (occ_output_extents(model_, inputs, n, outputs, m)) throw Failure(occ_error_text(model_));
-        for (size_t k = 0; k < m; k++) {
-            OrtValue *value = nullptr;
-            check(api_, ort::KernelContext_GetOutput(api_, context, outputs_[k], outputs[k].extents, size_t(outputs[k].rank), &value));
-            check(api_, ort::GetTensorMutableData(api_, value, &outputs[k].data));
-            alignas(64) static unsigned char nothing[64];
-            if (!outputs[k].data) outputs[k].data = nothing;  // an empty tensor
-        }
-        running = {api_, context};
-        const int status = occ_run(model_, inputs, n, outputs, m);
-        running = {nullptr, nullptr};
-        if (status) throw Failure(occ_error_text(model_));
+        const std::string refusal = run_artifact(context);
+        if (refusal.empty()) return;
+        if (!fallback_) throw Failure(refusal);
+        fallback_->run(context, reads_, inputs_, gives_, outputs_);
     });
 }
 

@@ -26,6 +26,8 @@ struct OrtMemoryDevice;
 struct OrtDataTransferImpl;
 struct OrtSyncStreamImpl;
 struct OrtRunOptions;
+struct OrtEnv;
+struct OrtSession;
 
 constexpr uint32_t kOrtLevel = 23;
 
@@ -94,14 +96,24 @@ enum { kFail = 1, kCpu = 0, kAttributeInt = 1, kAttributeString = 5 };
 // OrtApi
 constexpr Entry<0, OrtStatus *, int, const char *> CreateStatus;
 constexpr Entry<2, const char *, const OrtStatus *> GetErrorMessage;
+constexpr Entry<3, OrtStatus *, int, const char *, OrtEnv **> CreateEnv;
+constexpr Entry<7, OrtStatus *, const OrtEnv *, const char *, const OrtSessionOptions *, OrtSession **> CreateSession;
+constexpr Entry<9, OrtStatus *, OrtSession *, const OrtRunOptions *, const char *const *, const OrtValue *const *, size_t, const char *const *,
+                size_t, OrtValue **> Run;
+constexpr Entry<10, OrtStatus *, OrtSessionOptions **> CreateSessionOptions;
+constexpr Entry<24, OrtStatus *, OrtSessionOptions *, int> SetIntraOpNumThreads;
 constexpr Entry<51, OrtStatus *, OrtValue *, void **> GetTensorMutableData;
 constexpr Entry<61, OrtStatus *, const OrtTensorTypeAndShapeInfo *, size_t *> GetDimensionsCount;
 constexpr Entry<62, OrtStatus *, const OrtTensorTypeAndShapeInfo *, int64_t *, size_t> GetDimensions;
 constexpr Entry<65, OrtStatus *, const OrtValue *, OrtTensorTypeAndShapeInfo **> GetTensorTypeAndShape;
 constexpr Entry<90, OrtStatus *, const OrtKernelContext *, size_t, const OrtValue **> KernelContext_GetInput;
 constexpr Entry<91, OrtStatus *, OrtKernelContext *, size_t, const int64_t *, size_t, OrtValue **> KernelContext_GetOutput;
+constexpr Entry<92, void, OrtEnv *> ReleaseEnv;
 constexpr Entry<93, void, OrtStatus *> ReleaseStatus;
+constexpr Entry<95, void, OrtSession *> ReleaseSession;
+constexpr Entry<96, void, OrtValue *> ReleaseValue;
 constexpr Entry<99, void, OrtTensorTypeAndShapeInfo *> ReleaseTensorTypeAndShapeInfo;
+constexpr Entry<100, void, OrtSessionOptions *> ReleaseSessionOptions;
 constexpr Entry<211, OrtStatus *, const char *, const void *, int, int, OrtOpAttr **> CreateOpAttr;
 constexpr Entry<212, void, OrtOpAttr *> ReleaseOpAttr;
 constexpr Entry<237, OrtStatus *, const OrtSessionOptions *, const char *, int *> HasSessionConfigEntry;
@@ -113,6 +125,7 @@ constexpr Entry<289, OrtStatus *, const OrtValueInfo *, const char **> GetValueI
 constexpr Entry<291, const void *> GetModelEditorApi;
 constexpr Entry<307, int, const OrtHardwareDevice *> HardwareDevice_Type;
 constexpr Entry<317, const void *> GetEpApi;
+constexpr Entry<318, OrtStatus *, const OrtValue *, size_t *> GetTensorSizeInBytes;
 constexpr Entry<334, OrtStatus *, const OrtGraph *, const char **> Graph_GetModelPath;
 constexpr Entry<344, OrtStatus *, const OrtGraph *, size_t *> Graph_GetNumNodes;
 constexpr Entry<345, OrtStatus *, const OrtGraph *, const OrtNode **, size_t> Graph_GetNodes;

@@ -311,8 +311,9 @@ PLUGIN_API const char *occ_ep_refusal(const char *path) {
     return "";
 }
 
-// Take nodes as one group, which an artifact computes. Returns 0 for success.
-PLUGIN_API int occ_ep_claim(void *claims, const OrtNode *const *nodes, size_t count, const char *path) {
+// Take nodes as one group, which an artifact computes; `model` is its ONNX file for runs that the artifact refuses, or empty.
+// Returns 0 for success.
+PLUGIN_API int occ_ep_claim(void *claims, const OrtNode *const *nodes, size_t count, const char *path, const char *model) {
     const Claims &c = *static_cast<Claims *>(claims);
     const OrtNodeFusionOptions options = {kOrtLevel, true};
     const void *api = c.provider->api;
@@ -323,6 +324,7 @@ PLUGIN_API int occ_ep_claim(void *claims, const OrtNode *const *nodes, size_t co
     }
     Group g;
     g.path = path;
+    g.model = model;
     OrtStatus *status = guarded(api, [&] {
         for (size_t k = 0; k < count; k++) {
             for (const std::string &name : names(api, nodes[k], true)) c.provider->groups[name] = g;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Group {
     std::shared_ptr<unsigned char> bytes;
     size_t size = 0;
     std::string refusal;  // why it cannot be opened
+    std::string model;    // the same nodes as an ONNX file, where the artifact takes fewer sizes than they; or nothing
 };
 
 class Failure {
@@ -41,6 +43,25 @@ std::vector<std::string> names(const void *api, const OrtNode *node, bool output
 // The name of the first value that a node gives: how a fused node is told from others.
 std::string key_of(const void *api, const OrtNode *node);
 
+// A group as a session of onnxruntime, opened when it is first needed.
+class Fallback {
+  public:
+    Fallback(const void *api, std::string path) : api_(api), path_(std::move(path)) {}
+    ~Fallback();
+    // Runs on the inputs of a node, by their places in it, and fills in its outputs.
+    void run(OrtKernelContext *context, const std::vector<std::string> &reads, const std::vector<size_t> &inputs,
+             const std::vector<std::string> &gives, const std::vector<size_t> &outputs);
+
+  private:
+    void open();
+    void copy(OrtKernelContext *context, OrtValue *from, size_t output) const;
+    const void *api_;
+    std::string path_;
+    std::mutex lock_;
+    OrtEnv *env_ = nullptr;
+    OrtSession *session_ = nullptr;
+};
+
 // Runs one artifact as a node; many threads may run it at once.
 class Computed : public OrtNodeComputeInfo {
   public:
@@ -50,10 +71,13 @@ class Computed : public OrtNodeComputeInfo {
     OrtStatus *run(OrtKernelContext *context);
 
   private:
+    std::string run_artifact(OrtKernelContext *context);
     const void *api_;
     Group group_;
     occ_model *model_ = nullptr;
-    std::vector<size_t> inputs_, outputs_;  // of the node, for each port of the model
+    std::vector<std::string> reads_, gives_;  // the ports of the model
+    std::vector<size_t> inputs_, outputs_;    // of the node, for each of them
+    std::unique_ptr<Fallback> fallback_;
 };
 
 template<typename F> OrtStatus *guarded(const void *api, F body) noexcept {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from building import mlp, model_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+import occ
 from occ.onnxruntime import policy
 from occ.onnxruntime.emit import facts_of
 
@@ -68,3 +70,19 @@ def test_a_part_computes_what_its_nodes_did():
     assert [v.name for v in part.graph.input] == ["x"]
     assert [v.name for v in part.graph.output] == ["a", "b"]
     np.testing.assert_array_equal(numpy_helper.to_array(part.graph.initializer[0]), w)
+
+
+@pytest.mark.parametrize(
+    ("declared", "fewer"),
+    [
+        ("float[n,4] x, float[4] z", False),
+        ("float[n,4] x, float[m,4] z", True),
+        ("float[n,4] x, float[n,4] z", True),
+        ("float[n,4] x, float[k] z", True),
+        ("float[2,4] x, float[2,4] z", False),
+    ],
+)
+def test_which_groups_take_fewer_sizes_than_onnx_allows(declared, fewer):
+    model = model_of(f"g ({declared}) => (float[a,b] y) {{ y = Add(x, z) }}")
+    made = occ.compile(model, "interp").artifact.manifest
+    assert policy.takes_fewer_sizes(made, model.graph.input) == fewer
