@@ -1,4 +1,4 @@
-"""Steps of control flow in the native entry: If, and Scan along first axes (runtime/native/control.py has the same in Python)."""
+"""Steps of control flow in the native entry: If, Loop, and Scan along first axes (runtime/native/control.py has the same in Python)."""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false
@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from occ.compiler.native_entry.loops import for_loop, unless_empty
+from occ.compiler.native_entry.loops import for_loop, unless_empty, while_loop
 from occ.compiler.native_entry.plan import Inner, nbytes, put
 from occ.compiler.native_entry.sizes import i64
-from occ.compiler.native_entry.types import I8, I64
+from occ.compiler.native_entry.types import I1, I8, I64
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Step
@@ -18,13 +18,15 @@ from occ.runtime.manifest import Step
 if TYPE_CHECKING:
     from occ.compiler.native_entry.routine import RoutineEmitter
 
+_FOREVER = (1 << 63) - 1
+
 
 def emit_if(e: RoutineEmitter, k: int, step: Step) -> None:
     """`(cond, *captures)`: runs one of two functions."""
     cond, *captures = map(e.buffer, step.reads)
     outputs = [e.buffer(b) for b in step.writes]
     shapes = [e.r.plan.buffers[b].shape for b in step.writes]
-    holds = e.b.icmp_signed("!=", e.b.load(cond), I8(0))
+    holds = _is_true(e, cond)
     then, otherwise, done = (e.fn.append_basic_block(n) for n in ("then", "else", "endif"))
     e.b.cbranch(holds, then, otherwise)
     for block, inner in zip((then, otherwise), e.r.inner[k], strict=True):
@@ -57,9 +59,8 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
 
     def body(i: Any, states: list[Any]) -> list[Any]:
         last = e.b.sub(count, I64(1))
-        odd = e.b.icmp_signed("!=", e.b.and_(i, I64(1)), I64(0))
         ends = e.b.icmp_signed("==", i, last)
-        turns = [e.b.select(odd, e.slot(p), e.slot(q)) for p, q in zip(pairs[::2], pairs[1::2], strict=True)]
+        turns = _turns(e, i, pairs)
         targets = [e.b.select(ends, w, t) for w, t in zip(writes, turns, strict=False)]
         moving = [*reads[n:m], *writes[n:]]
         at = [e.b.sub(last, i) if back else i for back in backwards]
@@ -81,6 +82,59 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
             e.copy(writes[j], reads[j], e.bytes_of(step.reads[j]))
 
     unless_empty(e.b, e.b.icmp_signed("==", count, I64(0)), keep)
+
+
+def emit_loop(e: RoutineEmitter, k: int, step: Step) -> None:
+    """`(limit, condition, *carried, *captures) -> (*carried, *scanned)`: a function until its condition fails or the limit
+    is reached. More or fewer iterations than scanned results have room for are a failure.
+    """
+    n = decode_attrs(step.attrs).n_carried
+    (inner,), (*pairs, number, before, after), apart = e.r.inner[k], e.r.turns[k], e.r.apart[k]
+    given, writes = [e.buffer(b) for b in step.reads[2:]], list(map(e.buffer, step.writes))
+    shape = [e.r.plan.buffers[b].shape for b in step.writes]
+    length = [e.sizes.of(s[0]) for s in shape[n:]]
+    _require_shapes(e, k, inner, [[], *shape[:n], *(s[1:] for s in shape[n:])])
+    strides = [_stride(e, b) for b in step.writes[n:]]
+    limit = I64(_FOREVER) if step.reads[0] < 0 else e.support.load(e.b, e.buffer(step.reads[0]), 0, I64)
+
+    def body(i: Any, carried: list[Any]) -> list[Any]:
+        for room in length:
+            e.require_that(e.b.icmp_signed("<", i, i64(room)), k)
+        e.support.store(e.b, i, e.slot(number), 0)
+        e.support.store(e.b, e.b.zext(carried[0], I8), e.slot(before), 0)
+        turns = _turns(e, i, pairs)
+        places = [e.support.at(e.b, p, e.b.mul(i, i64(s))) for p, s in zip(writes[n:], strides, strict=True)]
+        made = [e.slot(own) if own is not None else p for p, own in zip(places, apart, strict=True)]
+        inputs = [e.slot(number), e.slot(before), *carried[1:], *given[n:]]
+        e.run(inner.name, inner.env, inputs, [e.slot(after), *turns, *made])
+        for p, own, stride in zip(places, made, strides, strict=True):
+            if p is not own:
+                e.copy(p, own, stride)
+        return [_is_true(e, e.slot(after)), *turns]
+
+    going = I1(1) if step.reads[1] < 0 else _is_true(e, e.buffer(step.reads[1]))
+    count, (_, *last) = while_loop(
+        e.b,
+        I64(0),
+        1,
+        [going, *given[:n]],
+        lambda i, carried: e.b.and_(carried[0], e.b.icmp_signed("<", i, limit)),
+        body,
+    )
+    for room in length:
+        e.require_that(e.b.icmp_signed("==", count, i64(room)), k)
+    for w, value, b in zip(writes, last, step.writes, strict=False):
+        e.copy(w, value, e.bytes_of(b))
+
+
+def _turns(e: RoutineEmitter, i: Any, pairs: Sequence[int]) -> list[Any]:
+    """Of each pair of slots the one that an iteration writes to."""
+    odd = e.b.icmp_signed("!=", e.b.and_(i, I64(1)), I64(0))
+    return [e.b.select(odd, e.slot(p), e.slot(q)) for p, q in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+def _is_true(e: RoutineEmitter, p: Any) -> Any:
+    return e.b.icmp_signed("!=", e.b.load(p), I8(0))
 
 
 def _stride(e: RoutineEmitter, index: int) -> Any:

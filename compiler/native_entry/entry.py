@@ -1,7 +1,7 @@
 """The native entry of a model: its plan as one function, `int32_t occ_model_run(struct occ_call *)` (docs/native.md).
 
 What a run does in Python step by step (runtime/native/program.py), this does in compiled code: sizes, checks, memory, argument
-blocks, kernels, and If and Scan. The Python runner stays for what the entry does not take.
+blocks, kernels, If, Scan and Loop. The Python runner stays for what the entry does not take.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.

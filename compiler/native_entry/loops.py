@@ -21,6 +21,13 @@ def for_loop(b: ir.IRBuilder, start: Any, stop: Any, step: int, carried: Sequenc
     """
     if isinstance(start, ir.Constant) and isinstance(stop, ir.Constant) and stop.constant - start.constant <= step:
         return body(start, list(carried)) if stop.constant > start.constant else list(carried)
+    return while_loop(b, start, step, carried, lambda i, _: b.icmp_signed("<", i, stop), body)[1]
+
+
+def while_loop(
+    b: ir.IRBuilder, start: Any, step: int, carried: Sequence[Any], holds: Callable[[Any, list[Any]], Any], body: Body
+) -> tuple[Any, list[Any]]:
+    """A loop while `holds(index, carried)`, an i1; returns the index and the carried values for which it does not."""
     entry = b.block
     head, inside, done = (b.append_basic_block(name) for name in ("head", "body", "done"))
     b.branch(head)
@@ -32,7 +39,7 @@ def for_loop(b: ir.IRBuilder, start: Any, stop: Any, step: int, carried: Sequenc
         phi = b.phi(value.type)
         phi.add_incoming(value, entry)
         phis.append(phi)
-    b.cbranch(b.icmp_signed("<", index, stop), inside, done)
+    b.cbranch(holds(index, phis), inside, done)
     b.position_at_end(inside)
     following = body(index, phis)
     back = b.block
@@ -41,7 +48,7 @@ def for_loop(b: ir.IRBuilder, start: Any, stop: Any, step: int, carried: Sequenc
         phi.add_incoming(value, back)
     b.branch(head)
     b.position_at_end(done)
-    return phis
+    return index, phis
 
 
 def unless_empty(b: ir.IRBuilder, cond: Any, body: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """What the native entry of a model consists of: a routine for its plan and for each function that control flow runs.
 
-Decides whether a model can have one at all: all steps are kernels, copies, If or Scan, over tensors whose extents follow
-from those of the inputs. This is plain data; nothing here knows LLVM.
+Decides whether a model can have one at all: all steps are kernels, copies, If, Scan or Loop, over tensors whose extents
+follow from those of the inputs. This is plain data; nothing here knows LLVM.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Step, TensorI
 from occ.runtime.signature import numpy_dtype
 
 _NAMED = 5  # problems that an error lists
-_KINDS = ("kernel", "copy", "if", "scan")
+_KINDS = ("kernel", "copy", "if", "scan", "loop")
 
 
 class Unsuitable(Exception):
@@ -56,8 +56,9 @@ class Routine:
         slots: memory that it needs.
         slot_of: storage -> its slot.
         output_of: storage -> the output whose memory it is.
-        turns: of each scan, two slots for each state, which iterations read and write in turns.
-        apart: of each scan, a slot for each scanned result whose slices are not aligned, as kernels want what they
+        turns: of each scan and loop, two slots for each state, which iterations read and write in turns; of loops then
+            two slots for the number of the iteration and the condition before it, and one for the condition after it.
+        apart: of each scan and loop, a slot for each scanned result whose slices are not aligned, as kernels want what they
             write to be; None for the others.
         inner: of each step, the functions that it runs.
     """
@@ -163,7 +164,9 @@ class _Reader:
         buffers = r.plan.buffers
         if step.kind not in _KINDS:
             raise Unsuitable(f"is a step of kind `{step.kind}`{f': {step.name}' if step.name else ''}")
-        if -1 in used or step.binds or any(buffers[b].opaque or buffers[b].dtype == "str" for b in used):
+        absent = -1 in (step.reads[2:] if step.kind == "loop" else step.reads) or -1 in step.writes
+        used = [b for b in used if b >= 0]
+        if absent or step.binds or any(buffers[b].opaque or buffers[b].dtype == "str" for b in used):
             raise Unsuitable("has operands or results that are not plain tensors")
         match step.kind:
             case "kernel":
@@ -174,6 +177,8 @@ class _Reader:
                     raise Unsuitable("copies to another shape or element type")
             case "if":
                 self._if(r, k, step)
+            case "loop":
+                self._loop(r, k, step)
             case _:
                 self._scan(r, k, step)
 
@@ -191,12 +196,37 @@ class _Reader:
         sequences, captures = rest[: a.num_scan_inputs], rest[a.num_scan_inputs :]
         if any((*(a.scan_input_axes or ()), *(a.scan_output_axes or ()))) or not sequences:
             raise Unsuitable("scans along other axes than the first")  # whose slices are no contiguous bytes
+        shapes = [*(b.shape for b in states), *(b.shape[1:] for b in sequences), *(b.shape for b in captures)]
+        self._iterations(r, k, step, states, shapes, [])
+
+    def _loop(self, r: Routine, k: int, step: Step) -> None:
+        a = decode_attrs(step.attrs)
+        reads = [None if b < 0 else r.plan.buffers[b] for b in step.reads]
+        for b, dtype in zip(reads, ("i64", "bool"), strict=False):
+            if b is not None and (b.dtype != dtype or b.shape not in ([], [1])):
+                raise Unsuitable(f"has {b.dtype}{b.shape} where it takes one {dtype}")
+        given = [b for b in reads[2:] if b is not None]
+        shapes: list[Sequence[DimExpr]] = [[], [], *(b.shape for b in given)]
+        self._iterations(r, k, step, given[: a.n_carried], shapes, [Buffer("bool", [], -1)])
+        r.turns[k] += [self._slot(r, size, k) for size in (8, 1, 1)]
+
+    def _iterations(
+        self, r: Routine, k: int, step: Step, states: Sequence[Buffer], shapes: Sequence[Sequence[DimExpr]],
+        first: Sequence[Buffer],
+    ) -> None:  # fmt: skip
+        """What Scan and Loop have in common: a body over states, which adds a slice to each scanned result.
+
+        Args:
+            r, k, step: the step of a routine.
+            states: before the first iteration.
+            shapes: of what the body is given.
+            first: what it returns before the states.
+        """
         writes = [r.plan.buffers[b] for b in step.writes]
         if any(s.shape != w.shape or s.dtype != w.dtype for s, w in zip(states, writes, strict=False)):
             raise Unsuitable("has states that change their shape")
-        shapes = [*(b.shape for b in states), *(b.shape[1:] for b in sequences), *(b.shape for b in captures)]
-        slices = [Buffer(b.dtype, b.shape[1:], b.storage) for b in writes[a.n_states :]]
-        r.inner[k] = [self._inner(a.body, shapes, [*writes[: a.n_states], *slices])]
+        slices = [Buffer(b.dtype, b.shape[1:], b.storage) for b in writes[len(states) :]]
+        r.inner[k] = [self._inner(decode_attrs(step.attrs).body, shapes, [*first, *writes[: len(states)], *slices])]
         sizes = [nbytes(s.shape, s.dtype) for s in states for _ in range(2)]
         r.turns[k] = [self._slot(r, size, k) for size in sizes]
         r.apart[k] = [None if _is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
@@ -221,7 +251,7 @@ class _Reader:
         end = len(r.plan.steps)
         touched: dict[int, list[int]] = {}
         for k, step in enumerate(r.plan.steps):
-            for b in (*step.reads, *step.writes, *([step.flag] if step.flag >= 0 else [])):
+            for b in (b for b in (*step.reads, *step.writes, step.flag) if b >= 0):
                 touched.setdefault(r.plan.buffers[b].storage, []).append(k)
         for b in r.plan.outputs:
             touched.setdefault(r.plan.buffers[b].storage, []).append(end)
@@ -257,7 +287,7 @@ def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> 
 
 def _needed(r: Routine) -> set[str]:
     """The symbols of all that a routine computes."""
-    used = {b for s in r.plan.steps for b in (*s.reads, *s.writes)} | set(r.plan.outputs)
+    used = {b for s in r.plan.steps for b in (*s.reads, *s.writes) if b >= 0} | set(r.plan.outputs)
     buffers = [r.plan.buffers[b] for b in used]
     exprs: list[DimExpr] = [e for b in buffers for e in (*b.shape, *b.strides, b.start)]
     exprs += [s.size for s in r.slots]

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.native_entry.arena import order, typical
-from occ.compiler.native_entry.control import emit_if, emit_scan
+from occ.compiler.native_entry.control import emit_if, emit_loop, emit_scan
 from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.loops import unless_empty
 from occ.compiler.native_entry.plan import Routine, nbytes
@@ -26,7 +26,7 @@ from occ.runtime.manifest import DimInfo, Step
 from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT, EntryCall
 from occ.runtime.signature import numpy_dtype
 
-_CONTROL = {"if": emit_if, "scan": emit_scan}
+_CONTROL = {"if": emit_if, "scan": emit_scan, "loop": emit_loop}
 
 
 class RoutineEmitter:
@@ -207,6 +207,10 @@ class RoutineEmitter:
                 self._unless(I1(1), MISFIT, step, I32(0))
         elif a is not b:
             self._unless(self.b.icmp_signed("!=", i64(a), i64(b)), MISFIT, step, I32(0))
+
+    def require_that(self, cond: Any, step: int) -> None:
+        """Fail where sizes are not as the plan expects them."""
+        self._unless(self.b.not_(cond), MISFIT, step, I32(0))
 
     def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Call another routine; `env` are its symbols in terms of those here."""

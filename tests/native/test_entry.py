@@ -46,6 +46,32 @@ SUMS = """g (float[b, 3] s, float[t, b, 3] x, float[3] k) => (float[b, 3] last, 
             mean = ReduceMean <axes = [1], keepdims = 0> (now)
         }}> (s, x)
 }}"""
+WHILE = """g (float[b, 3] s, float[t, b, 3] x) => (float[b, 3] last, float[u, b, 3] all, int64 count) {
+    zero = Constant <value = int64 {0}> ()
+    shape = Shape (x)
+    n = Gather (shape, zero)
+    c = Less (zero, n)
+    count, last, all = Loop (, c, zero, s) <body = step (int64 i, bool going, int64 k, float[b, 3] before)
+        => (bool more, int64 next, float[b, 3] after, float[b, 3] out) {
+            one = Constant <value = int64 {1}> ()
+            next = Add (k, one)
+            now = Gather (x, k)
+            after = Add(before, now)
+            out = Tanh(after)
+            more = Less (next, n)
+        }>
+}"""
+UNTIL = """g (float[b, 3] s, float limit, int64 most) => (float[b, 3] last, float sum) {
+    yes = Constant <value = bool {1}> ()
+    start = ReduceSum <keepdims = 0> (s)
+    last, sum = Loop (most, yes, s, start) <body = step (int64 i, bool going, float[b, 3] before, float old)
+        => (bool more, float[b, 3] after, float new) {
+            f = Cast <to = 1> (i)
+            after = Add(before, f)
+            new = ReduceSum <keepdims = 0> (after)
+            more = Less (new, limit)
+        }>
+}"""
 CHAIN = """g (float[n, 8] x, float[m, 8] v) => (float[n, m] y, float[n, 8] z, float[n, 8] w) {
     a = Relu(x)
     b = Softmax(a)
@@ -66,6 +92,15 @@ def scan(back: int, out_back: int, *, t: int, b: int) -> tuple[onnx.ModelProto, 
     return model, {"s": f32(b, 3), "x": f32(t, b, 3), "k": f32(3)}
 
 
+def until(limit: float, most: int, b: int = 2) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    feed = {"s": f32(b, 3), "limit": np.array(limit, np.float32), "most": np.array(most)}
+    return model_of(UNTIL, opset=16), feed
+
+
+def while_(t: int, b: int = 2) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    return model_of(WHILE, opset=16), {"s": f32(b, 3), "x": f32(t, b, 3)}
+
+
 CASES: dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]] = {
     "mlp": (mlp(), {"x": f32(5, 8)}),
     "mlp-empty": (mlp(), {"x": f32(0, 8)}),
@@ -80,6 +115,14 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]] = {
     "scan-never": scan(0, 0, t=0, b=2),
     "scan-backwards": scan(1, 0, t=6, b=1),
     "scan-outputs-backwards": scan(0, 1, t=3, b=4),
+    "while": while_(5),
+    "while-once": while_(1),
+    "while-empty": while_(3, b=0),
+    "until": until(50.0, 100),
+    "until-limit": until(50.0, 2),
+    "until-never": until(50.0, 0),
+    "until-negative": until(50.0, -3),
+    "until-empty": until(50.0, 5, b=0),
 }
 
 
@@ -147,6 +190,14 @@ FAILING: dict[str, tuple[str, dict[str, np.ndarray]]] = {
                         else_branch = e () => (float[n] p) { r = Cast <to = 1> (i)  p = Relu(r) }>
         }""",
         {"x": f32(4), "i": np.array([1, 4]), "c": np.array(True)},
+    ),
+    "check in a loop": (
+        """g (float[4] x, int64[n] i) => (float[u, n] y) {
+            last, y = Loop (, , i) <body = b (int64 k, bool c, int64[n] j) => (bool d, int64[n] next, float[n] row) {
+                one = Constant <value = int64 {1}> () four = Constant <value = int64 {4}> ()
+                d = Less (k, four) next = Add (j, one) [culprit] row = Gather(x, j) }>
+        }""",
+        {"x": f32(4), "i": np.array([1, 2])},
     ),
     "sizes": (
         "g (float[n] x, float[m] v) => (float[n] y) { [culprit] s = Concat <axis = 0> (x, v) t = Concat <axis = 0> (v, v) y = Add(s, t) }",

@@ -54,6 +54,17 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
             then_branch = t () => (float[n, 4] p) { p = Relu(x) }, else_branch = e () => (float[n, 4] p) { p = Neg(x) }> }""",
         {"x": RNG.standard_normal((3, 4), np.float32), "c": np.array(False)},
     ),
+    "loop": (
+        """g (float[n, 4] x, int64 m) => (float[n, 4] y) { y = Loop (m, , x) <body = b (int64 i, bool c, float[n, 4] p)
+            => (bool d, float[n, 4] q) { d = Identity (c) f = Cast <to = 1> (i) q = Add (p, f) }> }""",
+        {"x": RNG.standard_normal((3, 4), np.float32), "m": np.array(5)},
+    ),
+    "counted loop": (
+        """g (float[n, 4] x) => (float[k, 4] y) { s = Shape <start = 0, end = 1> (x) z = Sub (s, s) e = Constant <value = int64[0] {}> ()
+            m = Reshape (s, e) o = Reshape (z, e) last, y = Loop (m, , o) <body = b (int64 i, bool c, int64 p)
+            => (bool d, int64 q, float[4] row) { d = Identity (c) q = Identity (i) r = Gather (x, i) row = Exp (r) }> }""",
+        {"x": RNG.standard_normal((3, 4), np.float32)},
+    ),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Dim, Sym
+from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
@@ -16,6 +16,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
+from occ.compiler.passes.infer.trips import trip_count
 
 _ROUNDS = 8  # of generalising what a loop carries; each makes an extent symbolic or a rank unknown
 Types = Sequence[Type | None]
@@ -108,13 +109,8 @@ def _loop(inf: Inference, op: Op) -> list[Type | None]:
 
 def _trips(inf: Inference, op: Op, func: Func) -> Dim:
     """The trip count, where it is known and the body cannot stop earlier."""
-    limit, start = op.operands[:2]
-    known = inf.elements(limit) if limit is not None else None
-    goes_on = [inf.elements(func.results[0])] if func.results[0] is not func.args[1] else []
-    goes_on += [inf.elements(start)] if start is not None else []
-    if known and isinstance(known[0], (int, Sym)) and all(e is not None and e[0] for e in goes_on):
-        return known[0] if not isinstance(known[0], int) else max(known[0], 0)
-    return data_dim(99)
+    found = trip_count(inf, op, func)
+    return data_dim(99) if found is None else found
 
 
 def _scan(inf: Inference, op: Op) -> list[Type | None]:
