@@ -48,6 +48,11 @@ class Timing:
     ratio: float = 1.0
     cpu_ratio: float = 1.0
 
+    @property
+    def steadiness(self) -> str:
+        """The spread, in five characters or a word."""
+        return f"+-{self.spread:4.0%}" if self.spread <= UNSTEADY else "unsteady"
+
 
 @dataclass
 class Comparison:
@@ -73,8 +78,7 @@ class Comparison:
         """A line a runtime; a speed-up only where the outputs agree."""
         made: list[str] = []
         for name, t in self.times.items():
-            spread = f"+-{t.spread:4.0%}" if t.spread <= UNSTEADY else "unsteady"
-            head = f"{name:12} {self.threads} thread{'s' if self.threads > 1 else ' '} {t.ms:10.3f} ms {spread}"
+            head = f"{name:12} {self.threads} thread{'s' if self.threads > 1 else ' '} {t.ms:10.3f} ms {t.steadiness}"
             if name == "occ":
                 made.append(head)
             elif name in self.reasons:
@@ -142,13 +146,18 @@ def measure(runners: Mapping[str, Runner], rounds: int) -> dict[str, Timing]:
             w, c = _block(runners[name], counts[name])
             wall[name].append(w)
             cpu[name].append(c)
-    first = names[0]
-    return {
-        n: Timing(
-            median(wall[n]) * 1e3, _spread(wall[n]), median(cpu[n]) * 1e3, _ratio(wall[n], wall[first]), _ratio(cpu[n], cpu[first])
-        )
-        for n in names
-    }  # fmt: skip
+    return {n: timing((wall[n], cpu[n]), (wall[names[0]], cpu[names[0]])) for n in names}
+
+
+def timing(samples: tuple[Sequence[float], Sequence[float]], ours: tuple[Sequence[float], Sequence[float]]) -> Timing:
+    """What blocks say.
+
+    Args:
+        samples: seconds of each block, wall clock and processor time.
+        ours: those of the first runtime in the same rounds.
+    """
+    (wall, cpu), (our_wall, our_cpu) = samples, ours
+    return Timing(median(wall) * 1e3, _spread(wall), median(cpu) * 1e3, _ratio(wall, our_wall), _ratio(cpu, our_cpu))
 
 
 def _block(run: Runner, count: int) -> tuple[float, float]:
@@ -164,14 +173,14 @@ def _block(run: Runner, count: int) -> tuple[float, float]:
     return median(samples), median(used)
 
 
-def _spread(samples: list[float]) -> float:
+def _spread(samples: Sequence[float]) -> float:
     if len(samples) < 2:
         return 0.0
     low, _, high = quantiles(samples, n=4)
     return (high - low) / median(samples)
 
 
-def _ratio(theirs: list[float], ours: list[float]) -> float:
+def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
     return median(t / max(o, 1e-9) for t, o in zip(theirs, ours, strict=True))
 
 

@@ -3,42 +3,76 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from occ.cli import options
 from occ.cli.console import progress, tell_sizes
 from occ.inputs import given_inputs
 
+_FOR_TEXTS = ("model", "target", "against", "generate", "rounds", "threads", "as_json")  # what goes with --generate
+
+
+class _Lengths(click.ParamType):
+    """`P,N`: tokens of a prompt, and of what is written."""
+
+    name = "P,N"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        parts = [p.strip() for p in value.split(",")]
+        if len(parts) != 2 or not all(p.isdigit() and int(p) for p in parts):
+            self.fail(
+                f"takes two counts of tokens, of the prompt and to write, such as 128,64, not {value!r}", param, ctx
+            )
+        return int(parts[0]), int(parts[1])
+
 
 @click.command("bench")
 @options.model
 @options.target
-@click.option("--against", default="", metavar="NAME,NAME", help="Runtimes to compare with: onnxruntime, openvino.")
+@click.option(
+    "--against",
+    metavar="NAME,NAME",
+    help="Runtimes to compare with: onnxruntime, openvino; with --generate also onnxruntime-genai, and those that are installed "
+    "by default.",
+)
+@click.option(
+    "--generate", type=_Lengths(), help="Time a language model: a prompt of P tokens, then N tokens one by one."
+)
 @click.option(
     "--onnx", "reference", default="", help="The model that an artifact was built from, for the others to run."
 )
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
-@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Blocks of each runtime.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=9,
+    show_default=True,
+    help="Blocks of each runtime, or texts with --generate.",
+)
 @options.threads
 @options.compile_options
 @options.as_json
 @click.pass_context
 def command(
-    ctx: click.Context, model: str, target: str, against: str, reference: str, npz: str | None, rounds: int,
-    threads: int | None, as_json: bool, flags: options.Flags,
+    ctx: click.Context, model: str, target: str, against: str | None, generate: tuple[int, int] | None, reference: str,
+    npz: str | None, rounds: int, threads: int | None, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Time MODEL (a model or an artifact), and other runtimes on the same inputs.
 
-    No speed-up is given where the outputs differ; the exit code then is 5.
+    No speed-up is given where the outputs differ; the exit code then is 5. With --generate, MODEL is the folder of a language
+    model, and what counts is tokens per second.
     """
     from occ.benchmark import PEERS, compare
     from occ.compiler.driver.sessions import compile_model
     from occ.loading import load
 
-    peers = [p.strip() for p in against.split(",") if p.strip()]
-    if unknown := [p for p in peers if p not in PEERS]:
-        raise click.UsageError(f"--against takes {', '.join(PEERS)}, not {unknown[0]!r}")
+    if generate is not None:
+        _bench_texts(ctx)
+        return
+    peers = _peers(against or "", PEERS)
     if options.is_artifact(model):
         session = load(model, threads)
         options.check_as_built(model, session.artifact.manifest.target)
@@ -55,4 +89,34 @@ def command(
     made = compare(session, reference, inputs, peers, rounds=rounds)
     click.echo(json.dumps(made.as_data()) if as_json else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.differences):
+        ctx.exit(5)
+
+
+def _peers(against: str, known: tuple[str, ...]) -> list[str]:
+    peers = [p.strip() for p in against.split(",") if p.strip()]
+    if unknown := [p for p in peers if p not in known]:
+        raise click.UsageError(f"--against takes {', '.join(known)}, not {unknown[0]!r}")
+    return peers
+
+
+def _bench_texts(ctx: click.Context) -> None:
+    """`--generate`."""
+    from occ.generation.benchmark import PEERS, compare
+
+    given = ctx.params
+    for p in ctx.command.params:
+        if p.name and p.name not in _FOR_TEXTS and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{p.opts[-1]} does not go with --generate: a language model is compiled as it is served"
+            )
+    if given["target"] not in ("cpu", "cpu-jit"):
+        raise click.UsageError(f"--generate runs on cpu and cpu-jit, not {given['target']!r}")
+    peers = None if given["against"] is None else _peers(given["against"], PEERS)
+    prompt, count = given["generate"]
+    made = compare(
+        Path(given["model"]), prompt, count, peers, target=given["target"], threads=given["threads"],
+        rounds=given["rounds"],
+    )  # fmt: skip
+    click.echo(json.dumps(made.as_data()) if given["as_json"] else "\n".join(made.lines()))
+    if any(name in made.reasons for name in made.speeds):
         ctx.exit(5)

@@ -25,9 +25,24 @@ def open_model(folder: Folder, threads: int | None = None, target: str = "cpu") 
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder; OCC0502 the artifact cannot be used.
     """
+    found = find_or_build(folder, target)
+    if isinstance(found, Path):
+        return load(found, threads)
+    from occ.compiler.driver.sessions import open_session
+
+    return open_session(found, threads)
+
+
+def find_or_build(folder: Folder, target: str = "cpu") -> Path | Artifact:
+    """Where the artifact of a decoder is, or the artifact if the build cache has no room for it.
+
+    Raises:
+        CompileError: the model cannot be compiled.
+        RunError: OCC0501 it is no decoder.
+    """
     model = folder.model
     if model.is_dir() or _is_zip(model):
-        return load(model, threads)
+        return model
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
     from occ.compiler.cache.cache import Cache, digest
     from occ.compiler.cache.file_stamps import Stamps
@@ -35,13 +50,11 @@ def open_model(folder: Folder, threads: int | None = None, target: str = "cpu") 
     cache = Cache()
     how = {"generation": digest([Path(prepare.__file__).read_bytes()]), "target": target, "head": folder.head}
     request, kept = Request(model, how, Stamps(cache)), ArtifactCache(cache)
-    if (found := kept.find(request)) is None:
-        artifact, files = build(folder, target)
-        if not _keep(kept, request, artifact, files) or (found := kept.find(request)) is None:
-            from occ.compiler.driver.sessions import open_session
-
-            return open_session(artifact, threads)
-    return load(found.path, threads)
+    if (found := kept.find(request)) is not None:
+        return found.path
+    artifact, files = build(folder, target)
+    found = kept.find(request) if _keep(kept, request, artifact, files) else None
+    return artifact if found is None else found.path
 
 
 def _is_zip(path: Path) -> bool:

@@ -1,0 +1,188 @@
+"""Speed of a language model compared with other runtimes: their tokens first, then interleaved texts of the same length."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from occ.benchmark import PAUSE, Timing, timing
+from occ.generation.folder import Folder
+from occ.generation.language_model import LanguageModel
+from occ.generation.open import find_or_build
+from occ.generation.writer_process import WriterProcess
+from occ.generation.writers import WRITERS, CannotWrite
+from occ.runtime.errors import RunError
+
+PEERS = tuple(name for name in WRITERS if name != "occ")
+# Share of the range of logits by which a token of another runtime may be less probable than the most probable one. Products
+# with activations of 8 bits (accuracy level 4) move logits of small models by 1 to 2 %.
+TOLERANCE = 0.03
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a runtime writes.
+
+    Attributes:
+        first: of the prompt, up to the first token.
+        token: of each token after that.
+        memory: bytes that the process took at most, besides what it took before it opened the model.
+        alike: tokens that are the most probable ones to occ too, out of all that the runtime wrote.
+        distance: how far the others are from those at most, as a share of the range of the logits.
+    """
+
+    first: Timing
+    token: Timing
+    memory: int
+    alike: int
+    distance: float
+
+
+@dataclass
+class Comparison:
+    """One language model on one number of threads.
+
+    Attributes:
+        threads: of a step.
+        prompt: tokens of the prompt.
+        count: tokens that are written after the first one.
+        speeds: by runtime, occ first.
+        reasons: why a runtime has no ratio.
+    """
+
+    threads: int
+    prompt: int
+    count: int
+    speeds: dict[str, Speed] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON, with tokens per second."""
+        made = asdict(self)
+        for name, s in self.speeds.items():
+            made["speeds"][name] |= {"prefill": self.prompt / s.first.ms * 1e3, "decode": 1e3 / s.token.ms}
+        return made
+
+    def lines(self) -> list[str]:
+        """A line a runtime; a speed-up only where the tokens agree."""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        made = [f"prefill of {self.prompt} and decode of {self.count} tokens on {threads}, tokens per second"]
+        for name, s in self.speeds.items():
+            head = (
+                f"{name:17} prefill {self.prompt / s.first.ms * 1e3:8.1f} {s.first.steadiness}  decode {1e3 / s.token.ms:7.1f} "
+                f"{s.token.steadiness}  first token after {s.first.ms:8.1f} ms  memory {s.memory >> 20:5} MiB"
+            )
+            if name in self.reasons:
+                head += f"  no comparison: {self.reasons[name]}"
+            elif name != "occ":
+                head += f"  occ is {s.first.ratio:.2f}x and {s.token.ratio:.2f}x as fast ({self._agreement(s)})"
+            made.append(head)
+        return made + [f"{name:17} {reason}" for name, reason in self.reasons.items() if name not in self.speeds]
+
+    def _agreement(self, s: Speed) -> str:
+        every = self.count + 1
+        rest = "" if s.alike == every else f", others within {s.distance:.1%} of the range of logits"
+        return f"{s.alike} of {every} tokens agree{rest}"
+
+
+def default_peers(folder: Folder) -> list[str]:
+    """The runtimes that are worth comparing with: onnxruntime in the form that is made for the folder, and OpenVINO."""
+    made_for_genai = (folder.model.parent / "genai_config.json").exists()
+    return [PEERS[0] if made_for_genai and _installed("onnxruntime_genai") else "onnxruntime", "openvino"]
+
+
+def _installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def compare(
+    path: Path, prompt: int, count: int, peers: Sequence[str] | None = None, *, target: str = "cpu",
+    threads: int | None = None, rounds: int = 5,
+) -> Comparison:  # fmt: skip
+    """Time the language model of a folder in occ and in other runtimes, each in a process of its own.
+
+    The prompt is of random tokens, seeded. Every runtime continues it greedily; occ then follows what each wrote, and says
+    how near its tokens are to the most probable ones.
+
+    Args:
+        path: of a folder, or of what `occ.LanguageModel` takes.
+        prompt: tokens to begin with.
+        count: tokens to write after the first.
+        peers: out of `PEERS`; None for those that `default_peers` says.
+        target: `cpu` or `cpu-jit`.
+        threads: of a step; OCC_NUM_THREADS or all processors if None.
+        rounds: texts that each runtime writes.
+
+    Raises:
+        CompileError: the model cannot be compiled.
+        RunError: OCC0501 there is no language model, it does not take so many tokens, or occ cannot run it.
+    """
+    folder = Folder.of(path)
+    capacity = prompt + count + 1
+    if folder.context and capacity > folder.context:
+        raise RunError(
+            "OCC0501", f"{prompt} and {count} tokens are more than the model takes, {folder.context}", "ask for fewer"
+        )
+    with ExitStack() as held:
+        model = find_or_build(folder, target)
+        if not isinstance(model, Path):
+            model = model.save(Path(held.enter_context(tempfile.TemporaryDirectory())) / "model.occ")
+        lm = LanguageModel(model, threads, capacity)
+        ids = _prompt(lm, prompt)
+        made = Comparison(lm.session.threads, prompt, count)
+        del lm
+        started: dict[str, WriterProcess] = {}
+        for name in ("occ", *(default_peers(folder) if peers is None else peers)):
+            file = model if name == "occ" else folder.model
+            try:
+                started[name] = held.enter_context(closing(WriterProcess(name, file, made.threads, capacity)))
+                started[name].ask(ids=ids, count=count)
+            except CannotWrite as e:
+                if name == "occ":
+                    raise RunError("OCC0501", f"occ cannot run `{path}`: {e}", "see `occ generate`") from None
+                made.reasons[name] = str(e)
+                started.pop(name, None)
+        _measure(made, started, ids, rounds)
+    return made
+
+
+def _prompt(lm: LanguageModel, length: int) -> list[int]:
+    """Random tokens, none of which ends a text."""
+    words = next(o.shape[-1] for o in lm.session.outputs if o.name == "logits")
+    assert isinstance(words, int), "the head of a decoder is a constant"
+    usual = np.setdiff1d(np.arange(words), [e for e in lm.ends if e < words])
+    return np.random.default_rng(0).choice(usual, length).tolist()
+
+
+def _measure(made: Comparison, started: dict[str, WriterProcess], ids: list[int], rounds: int) -> None:
+    """Let the runtimes write in turns, and fill in what was seen."""
+    names = list(started)
+    seen: dict[str, list[dict[str, Any]]] = {n: [] for n in names}
+    for k in range(rounds):
+        for name in names[k % len(names) :] + names[: k % len(names)]:
+            time.sleep(PAUSE)
+            seen[name].append(started[name].ask(ids=ids, count=made.count))
+    for name in names:
+        first, token = (
+            timing(_samples(seen[name], key, each), _samples(seen["occ"], key, each))
+            for key, each in (("first", 1), ("rest", made.count))
+        )
+        distances = started["occ"].ask(ids=ids, tokens=seen[name][0]["tokens"])["distances"]
+        worst = max(distances)
+        made.speeds[name] = Speed(first, token, started[name].ask()["memory"], distances.count(0.0), worst)
+        if not worst <= TOLERANCE:
+            made.reasons[name] = f"its tokens are up to {worst:.1%} of the range of logits from those of occ"
+
+
+def _samples(texts: list[dict[str, Any]], key: str, each: int) -> tuple[list[float], list[float]]:
+    wall, cpu = ([t[key][clock] / each for t in texts] for clock in (0, 1))
+    return wall, cpu

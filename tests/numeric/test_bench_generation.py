@@ -1,0 +1,113 @@
+"""occ bench --generate: figures of a small decoder next to onnxruntime, tokens first, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import onnx
+import pytest
+from building import mlp
+from decoders import WORDS, decoder
+
+from occ.generation import benchmark
+from occ.generation.folder import Folder
+from occ.generation.open import find_or_build
+from occ.generation.writer_process import WriterProcess
+
+RUN = ("-t", "cpu-jit", "--threads", "1", "--rounds", "2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("decoder")
+    onnx.save(decoder(), path / "model.onnx")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def kept(folder, monkeypatch) -> None:
+    """Artifacts are kept for the tests of this file, so the decoder is built once."""
+    monkeypatch.setenv("OCC_CACHE_DIR", str(folder / "cache"))
+    monkeypatch.delenv("OCC_CACHE_ARTIFACTS", raising=False)
+
+
+def test_it_times_prompts_and_tokens_beside_onnxruntime(folder, occ_cli) -> None:
+    ran = occ_cli("bench", folder, "--generate", "12,5", "--against", "onnxruntime", *RUN, "--json")
+    assert ran.code == 0, ran.err
+    made = json.loads(ran.out)
+    assert (made["threads"], made["prompt"], made["count"]) == (1, 12, 5)
+    assert list(made["speeds"]) == ["occ", "onnxruntime"]
+    for name, s in made["speeds"].items():
+        assert s["prefill"] == pytest.approx(12 / s["first"]["ms"] * 1e3)
+        assert s["decode"] == pytest.approx(1e3 / s["token"]["ms"])
+        assert (s["alike"], s["distance"]) == (6, 0)
+        assert s["memory"] > 1 << 20, name
+    assert made["reasons"] == {}
+
+
+def test_runtimes_that_are_not_there_are_named(folder, occ_cli) -> None:
+    ran = occ_cli("bench", folder, "--generate", "4,2", "--against", "onnxruntime-genai,onnxruntime", *RUN)
+    assert ran.code == 0, ran.err
+    head, ours, theirs, missing = ran.out.strip().splitlines()
+    assert "prefill of 4 and decode of 2 tokens on 1 thread" in head
+    assert ours.startswith("occ ")
+    assert "3 of 3 tokens agree" in theirs
+    assert missing.split(maxsplit=1) == ["onnxruntime-genai", "the folder has no genai_config.json"]
+
+
+def test_there_is_no_ratio_where_tokens_disagree(folder, tmp_path) -> None:
+    made, artifact = benchmark.Comparison(1, 4, 8), find_or_build(Folder.of(folder), "cpu-jit")
+    assert isinstance(artifact, Path)
+    onnx.save(decoder(softcap=0.01), tmp_path / "other.onnx")  # attends to all tokens alike
+    with (
+        closing(WriterProcess("occ", artifact, 1, 16)) as ours,
+        closing(WriterProcess("onnxruntime", tmp_path / "other.onnx", 1, 16)) as theirs,
+    ):
+        benchmark._measure(made, {"occ": ours, "onnxruntime": theirs}, [3, 1, 4, 1], 1)
+    assert made.speeds["occ"].distance == 0
+    assert made.speeds["onnxruntime"].distance > benchmark.TOLERANCE
+    assert "no comparison: its tokens are up to" in made.lines()[2]
+
+
+def test_an_artifact_is_timed_too(folder, occ_cli) -> None:
+    artifact = find_or_build(Folder.of(folder), "cpu-jit")
+    ran = occ_cli("bench", artifact, "--generate", "3,2", "--against", "", *RUN)
+    assert ran.code == 0, ran.err
+    assert len(ran.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--generate", "12"], "takes two counts of tokens"),
+        (["--generate", "0,4"], "takes two counts of tokens"),
+        (["--generate", "4,4", "--against", "torch"], "--against takes onnxruntime-genai, onnxruntime, openvino"),
+        (["--generate", "4,4", "--dim", "batch=2"], "--dim does not go with --generate"),
+        (["--generate", "4,4", "-t", "interp"], "not 'interp'"),
+    ],
+)
+def test_options_that_make_no_sense_are_errors(folder, flags, said, occ_cli) -> None:
+    ran = occ_cli("bench", folder, *flags)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_what_is_no_language_model_is_one_error(tmp_path, occ_cli) -> None:
+    onnx.save(mlp(), tmp_path / "net.onnx")
+    (tmp_path / "short").mkdir()
+    onnx.save(decoder(), tmp_path / "short" / "model.onnx")
+    (tmp_path / "short" / "config.json").write_text(json.dumps({"max_position_embeddings": WORDS}))
+    (tmp_path / "empty").mkdir()
+    for name, said in (
+        ("net.onnx", "is no decoder"),
+        ("empty", "has no model"),
+        ("none", "does not exist"),
+        ("short", f"more than the model takes, {WORDS}"),
+    ):
+        ran = occ_cli("bench", tmp_path / name, "--generate", f"{WORDS},2", "-t", "cpu-jit")
+        assert ran.code == 1
+        assert ran.err.count("error[") == 1
+        assert said in ran.err
+        assert ran.out == ""
