@@ -1,7 +1,8 @@
 """Artifacts: a zip of stored members, or the same tree in a folder.
 
 `manifest.json`, `weights.bin` (each weight aligned to 64 bytes; mapped, not read), `kernels/model.so`, and for people
-`src/` (the generated sources) and `ir/<stage>.occ`. Equal builds give equal bytes.
+`src/` (the generated sources) and `ir/<stage>.occ`. An artifact for several machines has those after the first in
+`machines/NAME/`, with weights where theirs are not the same. Equal builds give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
 from occ.runtime.mapped import release
-from occ.runtime.members import LIBRARY, MANIFEST, WEIGHTS, Members, Nested, is_plain, members_of, others
+from occ.runtime.members import ALSO, LIBRARY, MANIFEST, WEIGHTS, Members, Nested, Within, is_plain, members_of, others
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can name
 _PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes it
@@ -38,12 +40,14 @@ class Artifact:
         weights: constants in its order.
         code: the shared library with the kernels, or nothing.
         files: further members, by path.
+        variants: the same model for further machines, those of `manifest.also`.
     """
 
     manifest: Manifest
     weights: Sequence[np.ndarray]
     code: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
+    variants: Sequence[Artifact] = ()
 
     def island(self, name: str) -> Artifact:
         """The artifact of an island: a part that the CPU takes, in `islands/NAME/`.
@@ -57,12 +61,8 @@ class Artifact:
 
     def members(self) -> dict[str, bytes]:
         """All members, by path: what `save` writes."""
-        data = b"".join(bytes(p) for p in self.weight_pieces())
-        return {
-            **dict(self._small_members()),
-            WEIGHTS: data,
-            MANIFEST: self._manifest_text(_sha256(self.weight_pieces())).encode(),
-        }
+        weights = {path: b"".join(map(bytes, a.weight_pieces())) for path, a in self._weight_files()}
+        return {**dict(self._small_members()), **weights, MANIFEST: self._manifest_text().encode()}
 
     def save(self, path: str | os.PathLike[str], *, folder: bool = False) -> Path:
         """Write the artifact under a temporary name and move it into place; a failure leaves nothing behind.
@@ -88,8 +88,9 @@ class Artifact:
             with os.fdopen(handle, "wb") as f, zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
                 for member, data in self._small_members():
                     z.writestr(_info(member, len(data)), data)
-                digest = self._write_weights(z)
-                z.writestr(_info(MANIFEST), self._manifest_text(digest))
+                for member, artifact in self._weight_files():
+                    artifact._write_weights(z, member)
+                z.writestr(_info(MANIFEST), self._manifest_text())
             os.chmod(name, 0o644)
             os.replace(name, target)
         except BaseException:
@@ -102,9 +103,10 @@ class Artifact:
             for member, data in self._small_members():
                 (made / member).parent.mkdir(parents=True, exist_ok=True)
                 (made / member).write_bytes(data)
-            with open(made / WEIGHTS, "wb") as f:
-                f.writelines(self.weight_pieces())
-            (made / MANIFEST).write_text(self._manifest_text(_sha256(self.weight_pieces())))
+            for member, artifact in self._weight_files():
+                with open(made / member, "wb") as f:
+                    f.writelines(artifact.weight_pieces())
+            (made / MANIFEST).write_text(self._manifest_text())
             made.chmod(0o755)
             _replace_folder(made, target)
         except BaseException:
@@ -112,19 +114,38 @@ class Artifact:
             raise
 
     def _small_members(self) -> Iterator[tuple[str, bytes]]:
+        yield from self._own_members()
+        for prefix, variant in self._prefixed():
+            yield from ((prefix + name, data) for name, data in variant._own_members())
+            yield prefix + MANIFEST, variant._manifest_text().encode()
+
+    def _own_members(self) -> Iterator[tuple[str, bytes]]:
         if self.code:
             yield LIBRARY, self.code
         yield from sorted(self.files.items())
 
-    def _write_weights(self, z: zipfile.ZipFile) -> str:
+    def _prefixed(self) -> list[tuple[str, Artifact]]:
+        """The variants, each with the folder of its members."""
+        return [(f"{ALSO}/{v.manifest.machine}/", v) for v in self.variants]
+
+    def _weight_files(self) -> Iterator[tuple[str, Artifact]]:
+        """The files of weights, by path, with the artifacts whose weights they are."""
+        yield WEIGHTS, self
+        yield from ((p + WEIGHTS, v) for p, v in self._prefixed() if v._weights_digest != self._weights_digest)
+
+    @cached_property
+    def _weights_digest(self) -> str:
+        return _sha256(self.weight_pieces())
+
+    def _write_weights(self, z: zipfile.ZipFile, member: str) -> None:
         size = sum(map(len, self.weight_pieces()))
         assert z.fp is not None
         with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the interpreter
-            digest = other.submit(lambda: _sha256(self.weight_pieces()))
-            with z.open(_info(WEIGHTS, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
+            digest = other.submit(lambda: self._weights_digest)
+            with z.open(_info(member, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
                 for piece in self.weight_pieces():
                     f.write(piece)
-            return digest.result()
+            digest.result()
 
     def weight_pieces(self) -> Iterator[memoryview]:
         """The weights file, part by part."""
@@ -136,9 +157,10 @@ class Artifact:
             end = info.offset + info.nbytes
             release([w])  # or writing would bring all weights into memory
 
-    def _manifest_text(self, weights_digest: str) -> str:
+    def _manifest_text(self) -> str:
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in self._small_members()}
-        return replace(self.manifest, digests={**digests, WEIGHTS: weights_digest}).to_json()
+        also = [v.manifest.machine for v in self.variants]
+        return replace(self.manifest, digests={**digests, WEIGHTS: self._weights_digest}, also=also).to_json()
 
     # reading
 
@@ -165,10 +187,24 @@ class Artifact:
         weights = [data[w.offset : w.offset + w.nbytes] for w in manifest.weights]
         code = members.read(LIBRARY) if manifest.library else b""
         made = cls(manifest, weights, code, others(members))
+        for machine in manifest.also:
+            made.variants = [*made.variants, made._variant(members, machine, source)]
         late = {p.beside for p in manifest.parts if not p.om}  # compiled in the folder of the artifact, after the build
-        for name, data in made._small_members():
+        for name, data in made._own_members():
             if name not in late:
                 made._compare(name, [data])
+        return made
+
+    def _variant(self, members: Members, machine: str, source: Path) -> Artifact:
+        if not is_plain(machine) or "/" in machine:
+            raise RunError("OCC0502", f"`{source}` has code for `{machine!a}`, which is no name of a machine")
+        inner = Within(members, machine)
+        self._compare(inner.prefix + MANIFEST, [inner.read(MANIFEST)])
+        made = self._read(inner, source / ALSO / machine)
+        if made.manifest.machine != machine or made.manifest.also:
+            raise RunError(
+                "OCC0502", f"the code of `{source}` for `{machine}` is for others", "build the artifact again"
+            )
         return made
 
     def verify(self) -> None:
@@ -178,8 +214,8 @@ class Artifact:
             RunError: OCC0502 they have changed.
         """
         self._compare(WEIGHTS, self.weight_pieces())
-        for name in self.manifest.islands:
-            self.island(name).verify()
+        for inner in (*map(self.island, self.manifest.islands), *self.variants):
+            inner.verify()
 
     def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         if self.manifest.digests.get(name) != _sha256(pieces):

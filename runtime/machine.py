@@ -1,8 +1,9 @@
-"""Whether this processor has what native code was compiled for; runtime/c/machine.cpp asks the same for programs in C."""
+"""Whether this processor can run native code, by the machine that it was compiled for; runtime/c/machine.cpp asks the same."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,7 +18,13 @@ FEATURES = {
     "avx512_skylake": ("avx512f", "avx512vl", "avx512bw", "avx512dq"),
     "avx512_cannonlake": ("avx512ifma", "avx512vbmi"),
     "avx512_zen4": ("avx512_vnni", "avx512_bf16"),
+    "arm_dot_prod": ("asimddp",),
+    "arm_fp16": ("asimdhp",),
 }
+
+# Kinds of machines, as Halide's targets begin, by what `platform.machine` calls them.
+KINDS = {"x86_64": "x86-64", "AMD64": "x86-64", "aarch64": "arm-64", "arm64": "arm-64"}
+_TAIL = "-no_runtime"  # what follows says how kernels are called, not where they run
 
 
 @lru_cache
@@ -27,7 +34,18 @@ def flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+    listed = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(listed, []))
+
+
+def kind_of(machine: str) -> str:
+    """The kind of a machine, such as `arm-64`; empty if it is none of `KINDS`."""
+    return next((k for k in KINDS.values() if machine.startswith(f"{k}-")), "")
+
+
+def shown(machine: str) -> str:
+    """A machine as people read it."""
+    return machine.partition(_TAIL)[0]
 
 
 def missing_feature(machine: str) -> str:
@@ -37,7 +55,7 @@ def missing_feature(machine: str) -> str:
         machine: what `Manifest.machine` says.
     """
     here = flags()
-    if platform.machine() not in ("x86_64", "AMD64") or not here or not machine.startswith("x86"):
+    if not here or kind_of(machine) != KINDS.get(platform.machine()):
         return ""
     return next((f for f in machine.split("-") if not here.issuperset(FEATURES.get(f, ()))), "")
 
@@ -45,3 +63,10 @@ def missing_feature(machine: str) -> str:
 def features_of(found: frozenset[str]) -> list[str]:
     """The features whose flags are all there."""
     return [name for name, needed in FEATURES.items() if found.issuperset(needed)]
+
+
+def best_of(machines: Sequence[str]) -> int:
+    """Which of some machines this one can stand for: that which asks for most features; -1 if it is none of them."""
+    here = KINDS.get(platform.machine(), "")
+    usable = [k for k, m in enumerate(machines) if kind_of(m) in ("", here) and not missing_feature(m)]
+    return max(usable, key=lambda k: sum(f in FEATURES for f in machines[k].split("-")), default=-1)

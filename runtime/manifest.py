@@ -272,6 +272,7 @@ class Manifest:
         parts: device parts of the plan.
         islands: parts of the plan that the CPU takes; each is an artifact of its own in `islands/NAME/`.
         options: options that the runtime reads: device, memory limit and the like.
+        also: further machines that there is code for; each has an artifact of its own in `machines/NAME/`.
     """
 
     name: str
@@ -292,6 +293,7 @@ class Manifest:
     parts: list[DevicePart] = field(default_factory=list)
     islands: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
+    also: list[str] = field(default_factory=list)
     format: int = FORMAT
 
     def to_json(self) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from occ.runtime.errors import RunError
 
 MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
+ALSO = "machines"  # the folder with the code for further machines, an artifact for each
 
 
 class Members(Protocol):
@@ -51,8 +52,9 @@ def members_of(path: Path) -> Members:
 
 
 def others(members: Members) -> dict[str, bytes]:
-    """All members but those that every artifact has."""
-    return {n: members.read(n) for n in members.names() if n not in (MANIFEST, WEIGHTS, LIBRARY)}
+    """All members but those that every artifact has, and those of further machines."""
+    own = (n for n in members.names() if not n.startswith(f"{ALSO}/"))
+    return {n: members.read(n) for n in own if n not in (MANIFEST, WEIGHTS, LIBRARY)}
 
 
 def is_plain(name: str) -> bool:
@@ -110,6 +112,22 @@ class Nested:
 
     def map(self, name: str) -> np.ndarray:
         return np.frombuffer(self.read(name), np.uint8)
+
+
+class Within:
+    """Members of an artifact for a further machine, which takes the weights of the outer one where it has none of its own."""
+
+    def __init__(self, outer: Members, machine: str) -> None:
+        self.outer, self.prefix = outer, f"{ALSO}/{machine}/"
+
+    def names(self) -> list[str]:
+        return [n.removeprefix(self.prefix) for n in self.outer.names() if n.startswith(self.prefix)]
+
+    def read(self, name: str) -> bytes:
+        return self.outer.read(self.prefix + name)
+
+    def map(self, name: str) -> np.ndarray:
+        return self.outer.map(self.prefix + name if self.prefix + name in self.outer.names() else name)
 
 
 # What the library for zips raises for what is damaged: encrypted members and unknown methods are RuntimeErrors.

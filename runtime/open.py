@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from occ.runtime.artifact import Artifact
 from occ.runtime.device import Accelerator, DeviceEngine, Island
 from occ.runtime.errors import RunError
-from occ.runtime.machine import missing_feature
+from occ.runtime.machine import best_of, missing_feature, shown
 from occ.runtime.native.engine import NativeEngine, RunDeferred
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
@@ -37,6 +38,7 @@ def open_artifact(
     Raises:
         RunError: the artifact needs the compiler, its code does not load, or there is no accelerator.
     """
+    whole, artifact = artifact, _for_this_machine(artifact)
     m, count = artifact.manifest, thread_count(threads)
     if m.engine == "ascend":
         return Session(artifact, _on_device(artifact, threads, run_deferred, device, options or {}), count)
@@ -44,7 +46,22 @@ def open_artifact(
         raise RunError("OCC0501", f"sessions of `{m.target}` have no option `{next(iter(options))}`")
     if m.engine != "native":
         raise RunError("OCC0502", f"an artifact for `{m.target}` needs the compiler to run", "use `occ.load`")
-    return Session(artifact, _native(artifact, count, run_deferred), count)
+    return Session(artifact, _native(artifact, count, run_deferred), count, whole)
+
+
+def _for_this_machine(artifact: Artifact) -> Artifact:
+    """Of the same model for several machines, what this machine runs best."""
+    if not artifact.variants:
+        return artifact
+    all_ = [artifact, *artifact.variants]
+    machines = [a.manifest.machine for a in all_]
+    chosen = best_of(machines)
+    if chosen < 0:
+        lacks = next(filter(None, map(missing_feature, machines)), "")
+        why = f"this machine lacks {lacks}" if lacks else f"this machine is {platform.machine()}"
+        message = f"the artifact has code for {', '.join(map(shown, machines))}; {why}"
+        raise RunError("OCC0502", message, "build it for this one too, such as `--also x86-64-v2`")
+    return all_[chosen]
 
 
 def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) -> NativeEngine:

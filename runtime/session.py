@@ -56,8 +56,8 @@ class Session:
         threads: threads that one run uses.
     """
 
-    def __init__(self, artifact: Artifact, engine: Engine, threads: int) -> None:
-        self.artifact, self.threads = artifact, threads
+    def __init__(self, artifact: Artifact, engine: Engine, threads: int, whole: Artifact | None = None) -> None:
+        self.artifact, self.threads, self._whole = artifact, threads, whole or artifact
         self.engine = engine
         self._signature = Signature.of(artifact.manifest)
         self._quick: Callable[[Mapping[str, Any]], dict[str, Any] | None] | None = getattr(engine, "quick", None)
@@ -161,7 +161,7 @@ class Session:
         Raises:
             OSError: the path cannot be written.
         """
-        return self.artifact.save(path, folder=folder)
+        return self._whole.save(path, folder=folder)
 
     def __repr__(self) -> str:
         m = self.artifact.manifest

@@ -24,8 +24,20 @@ def _generate(c: Build, m: Module) -> Generated:
     objects = {name: path.read_bytes() for name, path in built.objects.items()}
     sources = {f"src/{name}": data for name, data in built.sources.items()}
     weights = [w.data for w in stored_weights(m)]
-    artifact = Artifact(made, weights, built.code, sources)
+    artifact = Artifact(made, weights, built.code, sources, _variants(c, made.machine))
     return Generated(artifact, NativeCode(objects, header(functions, ranged=False)), built.compiled)
+
+
+def _variants(c: Build, machine: str) -> list[Artifact]:
+    """The same model for the further machines that the options name. What people read stays in the first."""
+    made: list[Artifact] = []
+    for other in dict.fromkeys(c.options.others):
+        c.progress(f"compiling for {other}")
+        variant = c.artifact_with({"halide.target": other, "also": ""})
+        variant.files = {n: data for n, data in variant.files.items() if not n.startswith(("src/", "ir/"))}
+        if variant.manifest.machine not in (machine, *(v.manifest.machine for v in made)):
+            made.append(variant)
+    return made
 
 
 def _generators(_: Build, m: Module, _format: str) -> str:

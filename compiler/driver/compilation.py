@@ -202,10 +202,7 @@ class Compilation:
         Raises:
             CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
         """
-        if isinstance(self.given, Module):
-            raise error(
-                "OCC0603", "gears need the model itself, not a text of a later stage", help="build the .onnx file"
-            )
+        self._check_readable("gears need")
         # By input rather than by name: names of the model may have turned out to be one symbol.
         shapes = {
             arg.name: [evaluate(d, dims) for d in arg.tensor.dims]
@@ -216,6 +213,22 @@ class Compilation:
         overrides = Overrides({**given.shapes, **shapes}, given.dims)
         other = Compilation(self.given, replace(self.settings, overrides=overrides, save_stages=False))
         return other.advance(other.last_stage)
+
+    def _check_readable(self, who: str) -> None:
+        """Refuse to compile again what was given as a module, and has been changed since."""
+        if isinstance(self.given, Module):
+            message = f"{who} the model itself, not a text of a later stage"
+            raise error("OCC0603", message, help="build the .onnx file")
+
+    def artifact_with(self, options: Mapping[str, str]) -> Artifact:
+        """The artifact of the same model with other options of the target in the place of some of these.
+
+        Raises:
+            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+        """
+        self._check_readable("several machines need")
+        changed = {**self.settings.options, **options}
+        return Compilation(self.given, replace(self.settings, options=changed, save_stages=False, tune=None)).artifact()
 
     def artifact_for(self, target: str, m: Module) -> Artifact:
         """The artifact of a module for another target, with the default options of that.

@@ -7,7 +7,7 @@ from pathlib import Path
 from occ.compiler.native_entry.plan import Unsuitable, routines
 from occ.compiler.standalone.libocc import PUBLIC, sources
 from occ.compiler.standalone.ports import Ports, glue, header, identifier
-from occ.compiler.standalone.program import write_weights
+from occ.compiler.standalone.program import check_one_machine, write_weights
 from occ.runtime.artifact import Artifact
 
 _RESERVED = ("all", "clean", "help", "install", "test", "package")  # names that CMake does not let a target have
@@ -26,7 +26,11 @@ def write_generator(artifact: Artifact, folder: Path, stem: str) -> bool:
 
     Returns:
         Whether there is anything to write. Where the plan has no native entry, the folder has the kernels alone.
+
+    Raises:
+        CompileError: OCC0603 it is for several machines.
     """
+    check_one_machine(artifact)
     files = {n.removeprefix("src/"): data for n, data in artifact.files.items() if n.startswith("src/")}
     if not files:
         return False

@@ -98,7 +98,19 @@ def write_program(
     return Program([main, folder / f"{name}.h"], link)
 
 
+def check_one_machine(artifact: Artifact) -> None:
+    """Refuse what is for several machines, where code for one is linked.
+
+    Raises:
+        CompileError: OCC0603.
+    """
+    if artifact.variants:
+        message = "what a program links with is for one machine"
+        raise error("OCC0603", message, help="leave `--also` out, and build once for each machine")
+
+
 def _check(artifact: Artifact, embed: bool) -> None:
+    check_one_machine(artifact)
     try:
         routines(artifact.manifest)
     except Unsuitable as why:

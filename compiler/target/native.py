@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from occ.compiler.diagnostics import error
+from occ.compiler.objects.processors import PROCESSORS, arch_of
 from occ.compiler.target.machine import Machine, machine_of
 from occ.compiler.target.option import Options, option
 
@@ -46,6 +48,11 @@ class CpuOptions(JitOptions):
         "Halide target of the machine to build for; `--target-cpu` has names for the usual ones",
         key="halide.target",
     )
+    also: str = option(
+        "",
+        "further machines to build for, by names of processors or Halide targets, with commas between: the artifact has code for "
+        "all, and the best that a machine can run is chosen there",
+    )
     schedule: Literal["rules", "fallback"] = option(
         "rules", "`fallback` gives all kernels plain loops: the baseline of measurements"
     )
@@ -66,3 +73,15 @@ class CpuOptions(JitOptions):
     def machine(self) -> Machine:
         """The CPU that `halide.target` names."""
         return machine_of(self.halide_target)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The Halide targets that `also` names."""
+        return tuple(PROCESSORS.get(n, n) for n in map(str.strip, self.also.split(",")) if n)
+
+    def check(self) -> None:
+        """Refuse further machines that are none."""
+        for name in self.others:
+            if arch_of(name) is None:
+                known = ", ".join(sorted(PROCESSORS))
+                raise error("OCC0603", f"option `also` names `{name}`, no known machine", help=f"processors: {known}")

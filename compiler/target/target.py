@@ -59,6 +59,14 @@ class Build(Protocol):
         """
         ...
 
+    def artifact_with(self, options: Mapping[str, str]) -> Artifact:
+        """The artifact of the same model with other options of the target in the place of some of these.
+
+        Raises:
+            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Generated:

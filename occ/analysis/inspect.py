@@ -17,7 +17,7 @@ def inspect(model: Source) -> dict[str, Any]:
 
     Returns:
         Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an artifact:
-        `artifact`, `target`, `machine`, `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
+        `artifact`, `target`, `machine`, `also` (further machines, if any), `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
         by kind), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`, `arena`, `needs` (which glibc), `members`.
 
     Raises:
@@ -57,7 +57,7 @@ def _artifact(path: str) -> dict[str, Any]:
         return f"{t.name}: {t.dtype}[{','.join(text(e, labels) for e in t.shape)}]"
 
     return {
-        "artifact": m.name, "target": m.target, "machine": m.machine, "producer": m.producer, "format": m.format,
+        "artifact": m.name, "target": m.target, "machine": m.machine, **({"also": m.also} if m.also else {}), "producer": m.producer, "format": m.format,
         "inputs": [show(t) for t in m.inputs], "outputs": [show(t) for t in m.outputs],
         "dims": [f"{d.label}: {_range(d.lo, d.hi)}" for d in m.dims],
         "constraints": [f"{text(c.lhs, labels)} = {text(c.rhs, labels)}, by node {c.node}" for c in m.constraints],

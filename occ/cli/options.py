@@ -53,6 +53,14 @@ _COMPILE = (
         help="The processor that `-t cpu` compiles for, such as x86-64-v3 or cortex-a76: short for -C halide.target=...",
     ),
     click.option(
+        "--also",
+        "also",
+        multiple=True,
+        metavar="NAME",
+        help="Put code for another processor into the artifact too, such as x86-64-v3; repeat for more. The best that a machine "
+        "can run is chosen when the artifact is opened: short for -C also=...",
+    ),
+    click.option(
         "--rules", "rules", multiple=True, metavar="FILE", help="Load fusion and rewrite rules, passes and operators."
     ),
     click.option("--no-cache", is_flag=True, help="Do not use the build cache."),
@@ -150,6 +158,7 @@ class Flags:
     dims: Sequence[str]
     given: Sequence[str]
     processor: str | None
+    also: Sequence[str]
     rules: Sequence[str]
     no_cache: bool
     jobs: int
@@ -162,8 +171,9 @@ class Flags:
 
     @property
     def target_options(self) -> dict[str, str]:
-        """What `-C` and `--target-cpu` set."""
-        return {**_processor_options(self.processor), **pairs(self.given, "-C", keys=True)}
+        """What `-C`, `--target-cpu` and `--also` set."""
+        also = {"also": ",".join(self.also)} if self.also else {}
+        return {**_processor_options(self.processor), **also, **pairs(self.given, "-C", keys=True)}
 
     def settings(self, target: str, **more: Any) -> Settings:
         """The settings that they describe, with `more` fields."""

@@ -29,6 +29,7 @@ static int open_linked(occ_model *m, const occ_linked *linked, const char *path)
     m->facts = static_cast<const Facts *>(linked->facts);
     m->entry = linked->entry;
     m->message = occ_message;
+    if (int lacks = check_features(m)) return lacks;
     if (int status = prepare_model(m)) return status;
     if (!m->facts->weights.count) return OCC_OK;
     snprintf(m->weights_digest, sizeof m->weights_digest, "%s", linked->digest);

@@ -1,9 +1,22 @@
-// Whether this processor has what kernels were compiled for.
+// Whether this machine has what kernels were compiled for.
 #include "machine.h"
 
 #include <cstring>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace occ::runtime {
+
+#if defined(__x86_64__)
+const char kKind[] = "x86-64-";
+#elif defined(__aarch64__)
+const char kKind[] = "arm-64-";
+#else
+const char kKind[] = "";
+#endif
 
 namespace {
 
@@ -12,11 +25,17 @@ struct Feature {
     bool (*here)();
 };
 
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__x86_64__)
+bool has_f16c() {  // older compilers do not know it by name
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 #define HAS(name) bool(__builtin_cpu_supports(name))
 const Feature features[] = {
     {"sse41", [] { return HAS("sse4.1"); }},
     {"avx", [] { return HAS("avx"); }},
+    {"f16c", has_f16c},
     {"avx2", [] { return HAS("avx2"); }},
     {"fma", [] { return HAS("fma"); }},
     {"avx512", [] { return HAS("avx512f") && HAS("avx512cd"); }},
@@ -24,24 +43,46 @@ const Feature features[] = {
     {"avx512_cannonlake", [] { return HAS("avx512ifma") && HAS("avx512vbmi"); }},
     {"avx512_zen4", [] { return HAS("avx512vnni") && HAS("avx512bf16"); }},
 };
+#elif defined(__aarch64__)
+// Bits of AT_HWCAP, from Linux: arch/arm64/include/uapi/asm/hwcap.h.
+const Feature features[] = {
+    {"arm_fp16", [] { return bool(getauxval(AT_HWCAP) & 1ul << 10); }},
+    {"arm_dot_prod", [] { return bool(getauxval(AT_HWCAP) & 1ul << 20); }},
+};
 #else
 const Feature features[] = {{"", [] { return true; }}};
 #endif
 
-}  // namespace
-
-const char *missing_feature(const char *machine) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_cpu_init();
-    if (strncmp(machine, "x86-", 4) != 0) return nullptr;
-#endif
+// Calls `found` for each feature that a Halide target names, until it returns true.
+template<typename F> const Feature *find(const char *machine, F found) {
     for (const char *word = machine; word; word = strchr(word, '-') ? strchr(word, '-') + 1 : nullptr) {
         const size_t length = strcspn(word, "-");
         for (const Feature &f : features) {
-            if (strlen(f.name) == length && !strncmp(f.name, word, length) && !f.here()) return f.name;
+            if (strlen(f.name) == length && !strncmp(f.name, word, length) && found(f)) return &f;
         }
     }
     return nullptr;
+}
+
+bool is_kind_here(const char *machine) { return *kKind && !strncmp(machine, kKind, strlen(kKind)); }
+
+}  // namespace
+
+const char *missing_feature(const char *machine) {
+    if (!is_kind_here(machine)) return nullptr;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#endif
+    const Feature *f = find(machine, [](const Feature &f) { return !f.here(); });
+    return f ? f->name : nullptr;
+}
+
+bool runs_here(const char *machine) { return (!*kKind || is_kind_here(machine)) && !missing_feature(machine); }
+
+int features_of(const char *machine) {
+    int count = 0;
+    find(machine, [&](const Feature &) { return count++, false; });
+    return count;
 }
 
 }  // namespace occ::runtime

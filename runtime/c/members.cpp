@@ -115,12 +115,47 @@ Found find_in_folder(const char *folder, const char *name, Mapping &member) {
 }  // namespace
 
 Found Members::find(const char *name, Mapping &member) const {
-    return folder ? find_in_folder(folder, name, member) : find_in_zip(zip, name, member);
+    char path[512];
+    if (snprintf(path, sizeof path, "%s%s", prefix, name) >= int(sizeof path)) return Found::missing;
+    return folder ? find_in_folder(folder, path, member) : find_in_zip(zip, path, member);
 }
 
 static const unsigned char *search(Bytes text, const char *part) {
     if (!text.size) return nullptr;
     return static_cast<const unsigned char *>(memmem(text.data, text.size, part, strlen(part)));
+}
+
+// What stands from `start` on, after what it begins with and before what ends it; false if that is not so, or it is too long.
+static bool between(Bytes text, const unsigned char *start, const char *before, const char *after, char *found, size_t size) {
+    const size_t skipped = strlen(before), left = size_t(text.data + text.size - start);
+    if (left < skipped || memcmp(start, before, skipped)) return false;
+    Bytes rest;
+    rest.data = start + skipped;
+    rest.size = left - skipped < size ? left - skipped : size;
+    const unsigned char *end = search(rest, after);
+    if (!end) return false;
+    memcpy(found, rest.data, size_t(end - rest.data));
+    found[end - rest.data] = 0;
+    return !strpbrk(found, "\"/\\");
+}
+
+void machine_in(Bytes manifest, char *machine, size_t size) {
+    constexpr char kKey[] = "\"machine\":\"";
+    const unsigned char *at = search(manifest, kKey);
+    if (!at || !between(manifest, at, kKey, "\"", machine, size)) *machine = 0;
+}
+
+bool next_machine(Bytes manifest, size_t &at, char *machine, size_t size) {
+    constexpr char kFolder[] = "\"machines/";
+    for (;;) {
+        Bytes rest;
+        rest.data = manifest.data + at;
+        rest.size = manifest.size - at;
+        const unsigned char *found = search(rest, kFolder);
+        if (!found) return false;
+        at = size_t(found - manifest.data) + strlen(kFolder);
+        if (between(manifest, found, kFolder, "/manifest.json\"", machine, size)) return true;
+    }
 }
 
 bool contains(Bytes text, const char *part) { return search(text, part) != nullptr; }
@@ -145,7 +180,7 @@ bool is_whole(Bytes json) {
 }
 
 bool digest_in(Bytes manifest, const char *name, char hex[65]) {
-    char quoted[80];
+    char quoted[512];
     snprintf(quoted, sizeof quoted, "\"%s\"", name);
     const unsigned char *end = manifest.data + manifest.size;
     while (const unsigned char *at = search(manifest, quoted)) {

@@ -10,6 +10,9 @@ struct Members {
     Bytes zip;                     // or, if `folder` is set, nothing
     const char *folder = nullptr;  // path
 
+    // What names begin with, for the members of a further machine: `machines/NAME/`.
+    char prefix[256] = "";
+
     // A member. Those of folders are mapped, and released by the caller.
     Found find(const char *name, Mapping &member) const;
 };
@@ -18,6 +21,10 @@ struct Members {
 // an entry of its table of digests, as quotes within texts are escaped, and a damaged manifest has no right digest.
 bool digest_in(Bytes manifest, const char *name, char hex[65]);
 bool contains(Bytes text, const char *part);
+// The machine that a manifest names first, with the features that its code needs; empty if it names none.
+void machine_in(Bytes manifest, char *machine, size_t size);
+// The machine that a manifest has further code for, the first after `at`, which is moved past it; false if there is none.
+bool next_machine(Bytes manifest, size_t &at, char *machine, size_t size);
 // Whether all that is opened in a text of JSON is closed, so that it is not cut off.
 bool is_whole(Bytes json);
 

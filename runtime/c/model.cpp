@@ -1,4 +1,5 @@
 // What a model is, without its runs: its ports and weights, made from the facts in its library.
+#include "machine.h"
 #include "model.h"
 
 #include <cerrno>
@@ -48,6 +49,13 @@ static size_t extents_of(const Facts *facts, Rows rows) {
     size_t n = 0;
     for (uint32_t k = 0; k < rows.count; k++) n += facts->rows<PortFacts>(rows)[k].extents.count;
     return n;
+}
+
+int check_features(const occ_model *m) {
+    const char *name = missing_feature(m->facts->text(m->facts->machine));
+    if (!name) return OCC_OK;
+    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for a processor with %s, which this one lacks",
+                m->facts->text(m->facts->name), name);
 }
 
 int prepare_model(occ_model *m) {

@@ -74,6 +74,8 @@ void sha256_hex(const unsigned char *data, size_t size, char hex[65]);
 
 // Builds the model around what its library tells; takes over nothing on failure.
 int prepare_model(occ_model *model);
+// Whether this processor has what the code of the model says that it needs.
+int check_features(const occ_model *model);
 occ_model *empty_model();
 int use_weights(occ_model *model, Bytes bytes);
 

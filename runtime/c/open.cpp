@@ -17,6 +17,7 @@ using namespace occ::runtime;
 
 namespace {
 
+constexpr size_t kMachineLength = 200;
 constexpr char kManifest[] = "manifest.json", kLibrary[] = "kernels/model.so", kWeights[] = "weights.bin";
 
 // A member that the caller releases; what it is of is `label`.
@@ -131,21 +132,76 @@ int load_library(occ_model *m, const Members &members, Bytes manifest, const cha
     if (!m->facts || (!m->entry && !m->facts->refusal)) {
         return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built by an older occ, without what libocc reads: build it again", label);
     }
-    if (const char *name = missing_feature(m->facts->text(m->facts->machine))) {
-        return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for a processor with %s, which this one lacks", label, name);
-    }
+    if (int lacks = check_features(m)) return lacks;
     m->message = symbol<const char *(*)()>(m, "occ_message");
     if (auto share = symbol<void (*)(occ_par_for_t)>(m, "occ_share_pool")) share(occ_pool());
     return prepare_model(m);
 }
 
-int open_members(occ_model *m, const Members &members, const char *label) {
+// The length of what people read of a machine; what follows says how kernels are called.
+int shown(const char *machine) {
+    const char *end = strstr(machine, "-no_runtime");
+    return int(end ? size_t(end - machine) : strlen(machine));
+}
+
+// Of the machines that there is code for, this one takes that which asks for most features; `prefix` is where its members are.
+// Nothing of the code is loaded before.
+int choose_machine(Bytes manifest, const char *label, char *prefix, size_t size) {
+    char first[kMachineLength], other[kMachineLength], listed[512];
+    machine_in(manifest, first, sizeof first);
+    int best = runs_here(first) ? features_of(first) : -1;
+    int length = snprintf(listed, sizeof listed, "%.*s", shown(first), first);
+    const int alone = length;
+    const char *lacks = missing_feature(first);
+    for (size_t at = 0; next_machine(manifest, at, other, sizeof other);) {
+        if (length < int(sizeof listed)) {
+            length += snprintf(listed + length, sizeof listed - size_t(length), ", %.*s", shown(other), other);
+        }
+        if (!lacks) lacks = missing_feature(other);
+        if (!runs_here(other) || features_of(other) <= best) continue;
+        best = features_of(other);
+        snprintf(prefix, size, "machines/%s/", other);
+    }
+    if (best >= 0) return OCC_OK;
+    if (length > alone) {
+        return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` has code for %s; this machine %s%s: build it for this one too", label, listed,
+                    lacks ? "lacks " : "is of another kind", lacks ? lacks : "");
+    }
+    if (!lacks) return OCC_OK;  // of another kind, which the code says
+    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for a processor with %s, which this one lacks", label, lacks);
+}
+
+// Goes on with the members of the machine that is chosen.
+int enter_machine(Members &members, Mapping &manifest, const char *label) {
+    char prefix[sizeof members.prefix] = "", name[sizeof prefix + sizeof kManifest], found[65], given[65];
+    if (!is_whole(manifest)) {
+        return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` is damaged: build it again", kManifest, label);
+    }
+    if (int status = choose_machine(manifest, label, prefix, sizeof prefix)) return status;
+    if (!*prefix) return OCC_OK;
+    snprintf(name, sizeof name, "%s%s", prefix, kManifest);
+    const bool known = digest_in(manifest, name, given);
+    manifest.release();
+    strcpy(members.prefix, prefix);
+    if (int status = find(members, label, kManifest, manifest)) return status;
+    sha256_hex(manifest.data, manifest.size, found);
+    if (known && !strcmp(found, given)) return OCC_OK;
+    return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not have its digest: build it again", name, label);
+}
+
+// The weights of the machine, or those that it shares with the first.
+int find_weights(Members &members, const char *label, Mapping &weights) {
+    if (*members.prefix && members.find(kWeights, weights) == Found::missing) *members.prefix = 0;
+    return weights.data ? OCC_OK : find(members, label, kWeights, weights);
+}
+
+int open_members(occ_model *m, Members members, const char *label) {
     Mapping manifest;
     if (int status = find(members, label, kManifest, manifest)) return status;
-    int status = is_whole(manifest) ? load_library(m, members, manifest, label)
-                                    : fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` is damaged: build it again", kManifest, label);
+    int status = enter_machine(members, manifest, label);
+    if (!status) status = load_library(m, members, manifest, label);
     if (!status && m->facts->weights.count) {
-        status = find(members, label, kWeights, m->weights_file);
+        status = find_weights(members, label, m->weights_file);
         if (!status && !digest_in(manifest, kWeights, m->weights_digest)) {
             status = fail(nullptr, OCC_ERROR_DAMAGED, "the manifest of `%s` has no digest of the weights", label);
         }
