@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,9 +126,9 @@ def diff(
 
 def compared(
     model: Source, settings: Settings, against: str, onnx: Any, inputs: Arrays | None, sizes: dict[str, int],
-    tolerance: float, node: str | None,
+    tolerance: float, node: str | None, opened: Callable[[Session], object] = bool,
 ) -> Differences:  # fmt: skip
-    """The same with settings; `node` is None where outputs alone are compared."""
+    """The same with settings; `node` is None where outputs alone are compared, `opened` is called with the session."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     artifact = bool(path) and is_artifact(path)
     if artifact and onnx is None:
@@ -136,6 +136,7 @@ def compared(
     if artifact and node is not None:
         raise CannotCompare("an artifact has no nodes to compare: give the model")
     session = load(path) if artifact else compile_model(model, settings)
+    opened(session)
     given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
     theirs = oracle(onnx if artifact else model, against, [p.name for p in session.outputs], given, settings)
     found = Differences(against, _rows(session, theirs, given, tolerance))

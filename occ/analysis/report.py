@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -68,14 +68,15 @@ def report(
 
 def page_of(
     model: Source, settings: Settings, stage: str, inputs: Mapping[str, np.ndarray] | None, sizes: dict[str, int],
-    threads: int | None,
+    threads: int | None, opened: Callable[[Session], object] = bool,
 ) -> str:  # fmt: skip
-    """The same with settings."""
+    """The same with settings; `opened` is called with the session."""
     compilation = Compilation(model, settings)
     graph = graph_data(compilation.advance(stage), compilation) if stage in STAGES else None
     assert graph is not None, f"stage is one of {', '.join(STAGES)}"
     artifact = compilation.artifact()
     session = open_session(artifact, threads, rules=settings.rules)
+    opened(session)
     given = inputs or random_inputs(session, sizes, np.random.default_rng(0))
     data = graph | {"memory": _memory(session), "passes": _passes(compilation)}
     data |= _times(graph["nodes"], session, given)

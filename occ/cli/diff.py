@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from occ.cli import options
-from occ.cli.console import progress, say
+from occ.cli.console import progress, say, tell_sizes
 
 if TYPE_CHECKING:
     from occ.analysis.diff import Differences, Row
+    from occ.runtime.session import Session
 
 
 @click.command("diff")
@@ -58,13 +59,18 @@ def command(
 
         options.check_as_built(model, Artifact.load(model).manifest.target)
     chosen = node if node is not None else ("" if every_node else None)
+    opened: list[Session] = []
     with progress() as tell:
         settings = flags.settings(target, progress=tell)
         given = arrays_of(npz) if npz else None
         try:
-            found = compared(options.source_of(model), settings, against, onnx, given, flags.sizes, tolerance, chosen)
+            found = compared(
+                options.source_of(model), settings, against, onnx, given, flags.sizes, tolerance, chosen, opened.append
+            )
         except CannotCompare as e:
             raise click.UsageError(f"{e}{' (--onnx FILE)' if str(e).endswith(': onnx') else ''}") from None
+    if given is None:
+        tell_sizes(opened[0], flags.sizes)
     _show(found, as_json=as_json)
     wrong = [r for r in found.rows if not r.ok]
     if wrong:

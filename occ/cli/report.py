@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
-from occ.cli.console import progress, say
+from occ.cli.console import progress, say, tell_sizes
+
+if TYPE_CHECKING:
+    from occ.runtime.session import Session
 
 
 @click.command("report")
@@ -33,10 +37,13 @@ def command(
     from occ.inputs import arrays_of
 
     place = check_out(out, [model])
+    opened: list[Session] = []
     with progress() as tell:
         settings = flags.settings(target, progress=tell)
         given = arrays_of(npz) if npz else None
-        page = page_of(options.source_of(model), settings, stage, given, flags.sizes, threads)
+        page = page_of(options.source_of(model), settings, stage, given, flags.sizes, threads, opened.append)
+    if given is None:
+        tell_sizes(opened[0], flags.sizes)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(page, "utf-8")
     say(f"wrote {out}: {len(page) >> 10} KiB")

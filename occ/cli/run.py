@@ -17,6 +17,8 @@ from occ.inputs import given_inputs
 if TYPE_CHECKING:
     from occ.runtime.session import Session
 
+_FEW = 16  # elements that are printed one by one
+
 
 @click.command("run")
 @options.model
@@ -74,6 +76,8 @@ def command(
         return
     for name, value in outputs.items():
         click.echo(_line(name, value))
+        if 1 < value.size <= _FEW and value.dtype.kind in "iufb":
+            click.echo("  " + np.array2string(value, max_line_width=78, precision=4, suppress_small=True, prefix="  "))
     say(f"{seconds * 1e3:.2f} ms on {session.threads} thread{'s' if session.threads > 1 else ''}, first run")
 
 

@@ -218,3 +218,27 @@ def test_why_answers_about_the_value_that_was_asked_for(tmp_path, monkeypatch, o
     asked = {v: occ_cli("rules", "g.onnx", "--rules", "rules.py", "--why", v, "-t", "cpu-jit").out for v in "ab"}
     assert "gated (fusion): matches" in asked["b"]
     assert "matches" not in asked["a"].replace("does not match", "")
+
+
+@pytest.mark.parametrize("command", ["diff", "report", "run", "bench"])
+def test_sizes_of_random_inputs_are_said(command, tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_bytes(model_of("g (float[k] x) => (float[k] y) { y = Exp(x) }").SerializeToString())
+    against = ["--against", "interp"] if command == "diff" else []
+    assert (
+        "random inputs with k=32; --dim gives other sizes" in occ_cli(command, "m.onnx", "-t", "cpu-jit", *against).err
+    )
+    assert "random inputs with" not in occ_cli(command, "m.onnx", "-t", "cpu-jit", *against, "--dim", "k=3").err
+
+
+def test_small_outputs_are_printed_whole(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "g (float[n] x) => (float[n] y, bool[n] z) { y = Exp(x)  o = Constant <value = float {2.}> ()  z = Less(y, o) }"
+    )
+    Path("m.onnx").write_bytes(model_of(text).SerializeToString())
+    for x, shown in (([0, 0.5], "[1.     1.6487]\n"), ([0, 1], "[ True False]\n")):
+        np.save("x.npy", np.float32(x))
+        assert f"\n  {shown}" in occ_cli("run", "m.onnx", "-t", "interp", "--input", "x=x.npy").out
+    np.save("x.npy", np.zeros(17, np.float32))
+    assert occ_cli("run", "m.onnx", "-t", "interp", "--input", "x=x.npy").out.count("\n") == 2

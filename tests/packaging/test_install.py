@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,6 +62,22 @@ def built(sources: Path, kind: str, folder: Path) -> Path:
     return made
 
 
+def environment(made: Path, where: Path) -> Path:
+    """The folder of the programs of an empty environment in which a distribution is installed.
+
+    The libraries are those of this environment: installing them again takes minutes and a network.
+    """
+    ran(sys.executable, "-m", "venv", "--without-pip", "new", where=where)
+    site = next((where / "new").glob("lib/python*/site-packages"))
+    libraries = Path(onnx.__file__).parents[1]
+    for entry in libraries.iterdir():
+        if not entry.name.startswith(("occ", "__editable__")) and entry.suffix != ".pth":
+            (site / entry.name).symlink_to(entry)
+    python = where / "new" / "bin" / "python"
+    ran(python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", made, where=where)
+    return python.parent
+
+
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_a_distribution_works_in_an_empty_environment(kind: str, sources: Path, tmp_path: Path):
     made = built(sources, kind, tmp_path)
@@ -67,16 +85,26 @@ def test_a_distribution_works_in_an_empty_environment(kind: str, sources: Path, 
         names = zipfile.ZipFile(made).namelist()
         assert "occ/py.typed" in names
         assert not [n for n in names if n.startswith(("compiler/", "runtime/", "tests/"))]
-    # The libraries are those of this environment: installing them again takes minutes and a network.
-    ran(sys.executable, "-m", "venv", "--without-pip", "new", where=tmp_path)
-    site = next((tmp_path / "new").glob("lib/python*/site-packages"))
-    libraries = Path(onnx.__file__).parents[1]
-    for entry in libraries.iterdir():
-        if not entry.name.startswith(("occ", "__editable__")) and entry.suffix != ".pth":
-            (site / entry.name).symlink_to(entry)
-    python = tmp_path / "new" / "bin" / "python"
-    ran(python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", made, where=tmp_path)
+    new = environment(made, tmp_path)
     onnx.save(mlp(), str(tmp_path / "m.onnx"))
-    ran(python, "-I", "-c", RUN, "m.onnx", ROOT, where=tmp_path)
-    assert "wrote" in ran(tmp_path / "new" / "bin" / "occ", "build", "m.onnx", "-t", "cpu", where=tmp_path)
-    assert "y" in ran(tmp_path / "new" / "bin" / "occ", "run", "m.occ", where=tmp_path)
+    ran(new / "python", "-I", "-c", RUN, "m.onnx", ROOT, where=tmp_path)
+    assert "wrote" in ran(new / "occ", "build", "m.onnx", "-t", "cpu", where=tmp_path)
+    assert "y" in ran(new / "occ", "run", "m.occ", where=tmp_path)
+
+
+def test_the_commands_of_the_readme_work_word_for_word(sources: Path, tmp_path: Path):
+    programs = environment(built(sources, "wheel", tmp_path), tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    text = (ROOT / "README.md").read_text()
+    first, use = (part.split("\n## ")[0] for part in text.split("\n## A first result")[1].split("\n## Use"))
+    blocks = [b for part in (first, use) for b in re.findall(r"^```\n(.*?)^```$", part, re.M | re.S)]
+    lines = [line.split("  #")[0] for b in blocks for line in b.splitlines() if line.startswith("occ ")]
+    assert len(lines) == 8
+    said = [ran(programs / "occ", *shlex.split(line)[1:], where=tmp_path) for line in lines]
+    shown = re.search(r"^digit: .*\n.*$", text, re.M)
+    assert shown is not None
+    assert re.sub(r"min \S+", "", shown[0]) in re.sub(r"min \S+", "", said[0]), (
+        "what the README shows is what is printed"
+    )
+    (code,) = re.findall(r"^```python\n(.*?)^```$", use, re.M | re.S)
+    ran(programs / "python", "-I", "-c", code, where=tmp_path)
