@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -45,6 +44,7 @@ def arrays_of(path: str) -> dict[str, np.ndarray]:
         RunError: OCC0501 the file cannot be read.
     """
     from occ.runtime.errors import RunError
+    from occ.runtime.members import DAMAGE
 
     if path.endswith(".pb"):
         return _tensor(path)
@@ -56,7 +56,7 @@ def arrays_of(path: str) -> dict[str, np.ndarray]:
             return {name: archive[name] for name in archive.files}
     except OSError as e:
         raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
-    except (ValueError, EOFError, BadZipFile) as e:
+    except DAMAGE as e:
         help_ = f"`numpy.save` writes .npy files, .pb files hold a TensorProto; {e}"
         raise RunError("OCC0501", f"`{path}` is not a file of arrays", help_) from None
 

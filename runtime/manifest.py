@@ -351,7 +351,10 @@ def _problems(m: Manifest) -> Iterator[str]:
         sizes += [c.lhs, c.rhs]
     if (wrong := next((e for e in sizes if not is_expression(e)), None)) is not None:
         yield f"{str(wrong)[:60]} is no size"
-    yield from _plan_problems(m.plan, len(m.inputs), len(m.outputs), len(m.weights))
+    if not m.library and any(s.kind == "kernel" for p in plans for s in p.steps):
+        yield "it has kernels, and no library"
+    if m.engine != "interp":  # whose plan is empty
+        yield from _plan_problems(m.plan, len(m.inputs), len(m.outputs), len(m.weights))
     for f in m.functions.values():
         yield from _plan_problems(f.plan, len(f.inputs), len(f.outputs), len(m.weights))
 
@@ -369,6 +372,8 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
 
 def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:
     counts = {"input": inputs, "output": outputs, "weight": weights, "arena": 1, "host": 1, "device": 1}
+    if (len(plan.inputs), len(plan.outputs)) != (inputs, outputs):
+        yield "a plan has other inputs or outputs than its signature"
     if any(not 0 <= s.index < counts.get(s.kind, 0) for s in plan.storages):
         yield "a storage stands for nothing"
     if any(not 0 <= b.storage < len(plan.storages) for b in plan.buffers):

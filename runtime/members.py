@@ -131,7 +131,7 @@ class Within:
 
 
 # What the library for zips raises for what is damaged: encrypted members and unknown methods are RuntimeErrors.
-_DAMAGE = (
+DAMAGE = (
     OSError,
     zipfile.BadZipFile,
     RuntimeError,
@@ -172,7 +172,7 @@ class Zip:
                 listed, size = z.infolist(), path.stat().st_size
         except FileNotFoundError:
             raise RunError("OCC0502", f"`{path}` does not exist") from None
-        except _DAMAGE as e:
+        except DAMAGE as e:
             raise RunError("OCC0502", f"`{path}` is not an artifact: {e}", "build the artifact again") from None
         for why in _problems(listed, size):
             raise RunError("OCC0502", f"`{path}` is not an artifact: {why}", "build the artifact again")
@@ -182,7 +182,7 @@ class Zip:
         try:
             with zipfile.ZipFile(self.path) as z:
                 return z.read(name)
-        except _DAMAGE as e:
+        except DAMAGE as e:
             raise RunError(
                 "OCC0502", f"`{name}` in `{self.path}` is damaged: {e}", "build the artifact again"
             ) from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from functools import cache
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 @cache
@@ -24,15 +24,17 @@ def decode(kind: Any, value: Any) -> Any:
         if unknown := set(value) - set(hints):
             raise ValueError(f"{kind.__name__} has the unknown fields {sorted(unknown)}")
         return kind(**{k: decode(hints[k], v) for k, v in value.items()})
-    origin = get_origin(kind)
+    origin, parts = get_origin(kind), get_args(kind)
     if origin is list:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
-        return [decode(get_args(kind)[0], v) for v in value]
-    if origin is dict and is_dataclass(get_args(kind)[1]):
-        return {k: decode(get_args(kind)[1], v) for k, v in value.items()}
-    if kind in (int, str) and (not isinstance(value, kind) or isinstance(value, bool)):
+        return [decode(parts[0], v) for v in value]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is not an object")
+        return value if parts[1] is Any else {k: decode(parts[1], v) for k, v in value.items()}
+    if origin in (Union, UnionType):  # of a type and None
+        return None if value is None else decode(parts[0], value)
+    if kind in (int, str, bool) and type(value) is not kind:
         raise TypeError(f"{value!r} is not {kind.__name__}")
-    if origin is None or origin is dict:
-        return value
-    return value if value is not None or NoneType in get_args(kind) else decode(get_args(kind)[0], value)
+    return value

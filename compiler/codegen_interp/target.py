@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from occ.compiler.codegen_interp import TEXT
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.passes import pipeline
@@ -22,7 +23,7 @@ def _generate(_: Build, m: Module) -> Generated:
         m.name, INTERP.name, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, Plan([], [], [], [], []),
         engine="interp",
     )  # fmt: skip
-    return Generated(Artifact(made, weights, b"", {"ir/canonical.occ": module_text(m, "../weights.bin").encode()}))
+    return Generated(Artifact(made, weights, b"", {TEXT: module_text(m, "../weights.bin").encode()}))
 
 
 INTERP = Target(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from occ.compiler.cache.cache import Cache
+from occ.compiler.codegen_interp import TEXT
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.deferred import Compiled, DeferredCompiler, has_foreign_types
 from occ.compiler.driver.plugins import extensions
@@ -13,8 +14,9 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source, parsed
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
-from occ.compiler.plan.plan import defer_text
+from occ.compiler.plan.plan import defer_text, signature
 from occ.runtime.artifact import Artifact
+from occ.runtime.errors import RunError
 from occ.runtime.native.engine import RunDeferred
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
@@ -44,12 +46,32 @@ def open_session(
         return open_artifact(artifact, threads, run_deferred=deferred_compiler([registry]), device=SimulatedDevice())
     if artifact.manifest.engine != "interp":
         return open_artifact(artifact, threads, run_deferred=deferred_compiler([registry]), options=options)
-    m = parsed(artifact.files["ir/canonical.occ"].decode(), registry, weights=artifact.weights)
+    m = _interpretable(artifact, registry)
     from occ.compiler.codegen_interp.engine import InterpEngine
 
     run_deferred = DeferredCompiler(lambda m: _interpret_deferred(m, registry), registry)
     engine = InterpEngine(m, lambda op, operands: run_deferred(*defer_text(op, operands)))
     return Session(artifact, engine, thread_count(threads))
+
+
+def _interpretable(artifact: Artifact, registry: Registry) -> Module:
+    """The module of an artifact of `interp`.
+
+    Raises:
+        RunError: OCC0502 it is missing, is no text, or does not fit the manifest.
+        CompileError: the text is not valid, or has operators that the registry lacks.
+    """
+    if TEXT not in artifact.files:
+        raise RunError("OCC0502", f"`{TEXT}` is missing in the artifact", "build the artifact again")
+    try:
+        m = parsed(artifact.files[TEXT].decode(), registry, weights=artifact.weights)
+    except UnicodeDecodeError as e:
+        raise RunError("OCC0502", f"`{TEXT}` of the artifact is damaged: {e}", "build the artifact again") from None
+    inputs, outputs, dims, _ = signature(m)
+    stated = artifact.manifest
+    if (inputs, outputs, dims) != (stated.inputs, stated.outputs, stated.dims):
+        raise RunError("OCC0502", f"`{TEXT}` of the artifact does not fit its manifest", "build the artifact again")
+    return m
 
 
 def deferred_compiler(rules: Sequence[Any] = ()) -> RunDeferred:

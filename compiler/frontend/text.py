@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -314,12 +314,19 @@ def parse(
     try:
         file = WeightsFile(attrs.get("weights", ""), path)
         given = iter(weights or ())
-        _fill(m, items, file.read if weights is None else lambda w: shaped(next(given), w.type))
+        _fill(m, items, file.read if weights is None else lambda w: _next(given, w))
         if (unknown := next((op.name for op in m.walk() if op.name not in m.registry), None)) is not None:
             raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
     except (KeyError, ValueError, OverflowError, TypeError) as e:  # unknown names, weights that do not fit their type
         raise error("OCC0601", str(e.args[0] if e.args else e), where=where) from None
     return m
+
+
+def _next(given: Iterator[np.ndarray], w: WeightText) -> np.ndarray:
+    data = next(given, None)
+    if data is None:
+        raise ValueError(f"there are no data for the weight `{w.name}`")
+    return shaped(data, w.type)
 
 
 def _fill(m: Module, items: list[Any], read: Callable[[WeightText], np.ndarray]) -> None:

@@ -214,6 +214,18 @@ def test_run_refuses_pickled_inputs(model, occ_cli):
     assert "is not a file of arrays" in ran.err
 
 
+@pytest.mark.parametrize("field", [8, 10])  # of a member: that it is encrypted, and an unknown way to compress it
+def test_run_refuses_members_that_cannot_be_unpacked(field, model, occ_cli):
+    np.savez("x.npz", x=np.ones((3, 3), np.float32))
+    data = bytearray(Path("x.npz").read_bytes())
+    for signature, at in ((b"PK\1\2", field), (b"PK\3\4", field - 2)):
+        data[data.index(signature) + at] ^= 0x61
+    Path("x.npz").write_bytes(data)
+    ran = occ_cli("run", model, "-t", "interp", "--inputs", "x.npz")
+    assert ran.code == 1
+    assert "is not a file of arrays" in ran.err
+
+
 # dump
 
 

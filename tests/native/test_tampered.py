@@ -140,6 +140,57 @@ def test_members(artifact: Path, tmp_path: Path, case: str) -> None:
     refused(write(tmp_path / "t.occ", {**parts, name: change(parts[name])}), said)
 
 
+TEXT = "ir/canonical.occ"
+OTHERS: dict[str, tuple[str, Callable[[dict[str, Any]], object], str]] = {
+    "digests that are a list": ("cpu-jit", lambda m: m.update(digests=[]), "is not an object"),
+    "a function that is a number": ("cpu-jit", lambda m: m.update(functions={"f": 1}), "is not an object"),
+    "an engine that is nothing": ("cpu-jit", lambda m: m.update(engine=None), "is not str"),
+    "a dim that ends at a word": ("interp", lambda m: m["dims"][0].update(hi="x"), "is not int"),
+    "kernels without a library": ("cpu-jit", lambda m: m.update(library=""), "no library"),
+    "an output that no plan has": (
+        "cpu-jit",
+        lambda m: m["outputs"].append(m["outputs"][0]),
+        "other inputs or outputs",
+    ),
+    "an output that no text has": ("interp", lambda m: m["outputs"].append(m["outputs"][0]), "does not fit"),
+    "an input that no text has": ("interp", lambda m: m["inputs"].append(m["inputs"][0]), "does not fit"),
+    "an input of another type": ("interp", lambda m: m["inputs"][0].update(dtype="i64"), "does not fit"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_is_no_number_in_the_manifest(case: str, tmp_path: Path) -> None:
+    engine, change, said = OTHERS[case]
+    model = model_of("g (float[n, 4] x) => (float[n, 4] y) { y = Neg (x) }")
+    occ.build(model, engine, out=str(tmp_path / "m.occ"))
+    parts = members(tmp_path / "m.occ")
+    manifest = json.loads(parts[MANIFEST])
+    change(manifest)
+    with zipfile.ZipFile(tmp_path / "t.occ", "w") as z:
+        for name, data in {**parts, MANIFEST: json.dumps(manifest).encode()}.items():
+            z.writestr(name, data)
+    refused(tmp_path / "t.occ", said)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda parts: parts.pop(TEXT), "is missing"),
+        (lambda parts: parts.update({TEXT: b"\xff"}), "is damaged"),
+        (lambda parts: parts.update({TEXT: parts[TEXT].replace(b"\n  func", b"\n  weight @v : f32[3] = ref(0, 12)\n  func", 1)}), "no data"),
+    ],
+)  # fmt: skip
+def test_text_that_is_interpreted(change: Callable[[dict[str, bytes]], Any], said: str, tmp_path: Path) -> None:
+    weights = {"w": np.arange(64, dtype=np.float32)}
+    occ.build(
+        model_of("g (float[64] x) => (float[64] y) { y = Add (x, w) }", weights), "interp", out=str(tmp_path / "m.occ")
+    )
+    parts = members(tmp_path / "m.occ")
+    change(parts)
+    with pytest.raises((occ.RunError, occ.CompileError), match=said):
+        occ.load(write(tmp_path / "t.occ", parts))
+
+
 def test_compressed_members_are_not_read(artifact: Path, tmp_path: Path) -> None:
     """A small file that holds a gigabyte is refused before anything is unpacked."""
     parts = {**members(artifact), "src/large": bytes(64 << 20)}

@@ -256,6 +256,7 @@ def test_steps_have_what_their_kind_has(change, said):
     buffer = {"dtype": "f32", "shape": [1], "storage": 0}
     record["plan"] |= {"steps": [STEP | change], "storages": [{"kind": "arena"}], "buffers": [buffer]}
     record["plan"] |= {"inputs": [0], "outputs": [0]}
+    record |= {"engine": "native", "library": LIBRARY}
     if not said:
         assert len(Manifest.from_json(json.dumps(record)).plan.steps) == 1
         return
