@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
@@ -82,6 +82,7 @@ def import_model(
             proto = source
             if not proto.HasField("graph"):
                 raise _not_a_model("<ModelProto>", "it has no graph")
+    _check_names(proto)
     sink = Sink()
     _check_versions(proto, sink)
     sink.raise_errors()
@@ -98,6 +99,39 @@ def import_model(
     ).run()
     made.files = tuple(sorted(folder.read)) if folder is not None else ()
     return made
+
+
+def _check_names(proto: ModelProto) -> None:
+    """Protobuf hands over a string that is not UTF-8 as bytes, where the rest of the compiler expects text.
+
+    Raises:
+        CompileError: OCC0105.
+    """
+    named = [*proto.opset_import, *proto.functions]
+    texts = [*(x.domain for x in named), *_names(proto.graph), *(n for f in proto.functions for n in _names(f))]
+    wrong: list[object] = [n for n in texts if not isinstance(n, str)]
+    if wrong:
+        raise error("OCC0105", f"the name {wrong[0]!r:.200} in the model is not UTF-8", help="export the model again")
+
+
+def _names(g: GraphProto | FunctionProto) -> Iterator[str]:
+    """All names in a graph or in a function, those of its sub-graphs too."""
+    yield g.name
+    for n in g.node:
+        yield from (n.name, n.op_type, n.domain, *n.input, *n.output)
+        for a in n.attribute:
+            yield from (a.name, a.ref_attr_name, a.t.name)
+            for inner in (a.g, *a.graphs):
+                yield from _names(inner) if inner.node else ()
+    if isinstance(g, FunctionProto):
+        yield from (*g.input, *g.output, *g.attribute)
+        return
+    for info in (*g.input, *g.output):
+        yield info.name
+        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
+    for tensor in (*g.initializer, *(s.values for s in g.sparse_initializer)):
+        yield tensor.name
+        yield from (text for e in tensor.external_data for text in (e.key, e.value))
 
 
 def _inline(proto: ModelProto) -> ModelProto:

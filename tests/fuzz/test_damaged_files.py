@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +88,24 @@ def test_external_data_that_no_file_can_be(location: str, tmp_path: Path) -> Non
     (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     with pytest.raises(CompileError, match="OCC0106"):
         Compilation(tmp_path / "m.onnx", Settings("interp", cache=False))
+
+
+NAMES: dict[str, Callable[[ModelProto], object]] = {
+    "operator": lambda m: setattr(m.graph.node[0], "op_type", "Neg!"),
+    "operand": lambda m: m.graph.node[0].input.__setitem__(0, "x!"),
+    "node": lambda m: setattr(m.graph.node[0], "name", "n!"),
+    "dim": lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0], "dim_param", "d!"),
+    "attribute": lambda m: m.graph.node[0].attribute.add(name="a!"),
+    "domain": lambda m: setattr(m.opset_import[0], "domain", "o!"),
+}
+
+
+@pytest.mark.parametrize("place", NAMES)
+def test_name_that_is_not_utf8(place: str) -> None:
+    """protobuf hands such a string over as bytes."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy"]
+    model = helper.make_model(helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:]))
+    NAMES[place](model)
+    data = model.SerializeToString().replace(b"!", b"\xff")
+    with pytest.raises(CompileError, match="is not UTF-8"):
+        Compilation(data, Settings("interp", cache=False))
