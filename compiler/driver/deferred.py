@@ -93,7 +93,7 @@ def _decided_by_value(m: Module) -> tuple[bool, ...]:
 
 
 def _is_small(x: Any) -> bool:
-    if not isinstance(x, np.ndarray) or x.size > _LARGEST_VALUE:
+    if not isinstance(x, (np.ndarray, np.generic)) or x.size > _LARGEST_VALUE:
         return False
     kind = from_numpy(x.dtype).kind
     return kind in "iub" or (kind == "f" and x.size <= 16)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.builder import infer_results
-from occ.compiler.ir.deferred import has_unknown_rank
+from occ.compiler.ir.deferred import has_unknown_rank, is_deferred
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.printer import op_text
@@ -74,7 +74,7 @@ def _types(op: Op) -> Iterator[str]:
         inferred = infer_results(op)
     except (Unresolved, Invalid) as e:
         # Else the op is deferred, or of a branch that does not fit and is an error only where it is taken.
-        waits = isinstance(e, Unresolved) and any(map(_is_loose, op.inputs))
+        waits = isinstance(e, Unresolved) and (any(map(_is_loose, op.inputs)) or is_deferred(op))
         if not waits and not any(map(_is_loose, op.results)):
             yield f"{op_text(op)}{' is invalid' if isinstance(e, Invalid) else ''}: {e}"
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from building import TARGETS, model_of, reference
@@ -127,3 +129,11 @@ def test_input_as_long_as_the_data_say(target: str) -> None:
     check(text, feeds, target, {"two": np.array([2])})
     with pytest.raises(occ.RunError, match=r"OCC050"):
         occ.compile(model_of(text, {"two": np.array([2])}), target).run(feeds | {"s": np.array([2])})
+
+
+def test_artifact_with_a_scalar_that_waits_for_its_operands(tmp_path: Path) -> None:
+    """The text of its module was no module: no extent of a scalar shows that the op is deferred."""
+    text = "g (float16[n] x, int64[1] s) => (float16 y) { y = ReduceProd<keepdims=0>(x, s) }"
+    occ.build(model_of(text), "interp", out=str(tmp_path / "m.occ"))
+    got = occ.load(tmp_path / "m.occ").run({"x": np.array([2, 3], np.float16), "s": np.array([0])})
+    assert got["y"] == 6
