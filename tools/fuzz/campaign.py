@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60  # without a word from a process
+SECONDS = 60  # without a word from a process, half of which it computes
 Say = Callable[[dict[str, Any]], None]
 Work = Callable[[int, int, Say], None]  # seeds from and to; says what comes out
 
@@ -126,7 +126,7 @@ def _process(work: Work, first: int, last: int, summary: Summary, patience: int)
     os.close(sink)
     seed, silent = first, False
     with os.fdopen(source, "rb", buffering=0) as f:
-        for line in _lines(f, patience):
+        for line in _lines(f, child, patience):
             if line is None:
                 silent = True
                 os.kill(child, signal.SIGKILL)
@@ -146,11 +146,18 @@ def _ending(status: int) -> str:
     return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
 
 
-def _lines(f: Any, patience: int) -> Iterable[bytes | None]:
-    """Lines as they come; None where none comes for too long."""
+def _lines(f: Any, child: int, patience: int) -> Iterable[bytes | None]:
+    """Lines as they come; None where none comes for too long: a process that gets no processor is given ten times as long."""
     rest = b""
     while True:
-        if not select.select([f], [], [], patience)[0]:
+        before = _processor_time(child)
+        for _ in range(10):
+            if select.select([f], [], [], patience)[0]:
+                break
+            if _processor_time(child) - before >= patience / 2:
+                yield None
+                return
+        else:
             yield None
             return
         data = f.read(1 << 16)
@@ -158,6 +165,12 @@ def _lines(f: Any, patience: int) -> Iterable[bytes | None]:
             return
         *whole, rest = (rest + data).split(b"\n")
         yield from whole
+
+
+def _processor_time(process: int) -> float:
+    """Seconds that a process has computed for."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _child(work: Work, first: int, last: int, sink: int) -> None:

@@ -38,7 +38,7 @@ from tools.fuzz.generate import Case, generate
 from tools.fuzz.products import MAKERS
 from tools.fuzz.profiles import PROFILES
 
-SECONDS, BYTES = 30, 4 << 30
+SECONDS, BYTES = 30, 4 << 30  # of processor time, and of memory
 INTERNAL = ("OCC0901",)  # OCC0902 is how verification, which is on here, refuses a text
 Try = Callable[[Path], None]  # uses what lies in a folder
 
@@ -300,7 +300,7 @@ class Files:
     def __call__(self, first: int, last: int, say: Say) -> None:
         """Change and use the files of some seeds."""
         resource.setrlimit(resource.RLIMIT_AS, (_used() + BYTES, resource.RLIM_INFINITY))
-        signal.signal(signal.SIGALRM, _over)
+        signal.signal(signal.SIGPROF, _over)
         for seed in range(first, last):
             say({"seed": seed})
             self._seed(seed, say)
@@ -328,8 +328,8 @@ class Files:
 
 def _tried(attempt: Attempt, folder: Path) -> tuple[tuple[str, str] | None, str]:
     """What is wrong, if anything is, and in one word what became of a file."""
-    start = time.monotonic()
-    signal.alarm(SECONDS)
+    start = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with _watched(folder):
             attempt.use(folder)
@@ -342,8 +342,8 @@ def _tried(attempt: Attempt, folder: Path) -> tuple[tuple[str, str] | None, str]
         outcome = ((f"over {SECONDS} s in {_where(e)}", _trace(e)), "slow")
     except BaseException as e:
         outcome = ((_where(e), _trace(e)), "raised")
-    signal.alarm(0)
-    return outcome if time.monotonic() - start < SECONDS else (outcome[0] or ("slow", ""), "slow")
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return outcome if time.process_time() - start < SECONDS else (outcome[0] or ("slow", ""), "slow")
 
 
 def _where(e: BaseException) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.deferred import DeferredCompiler
@@ -30,6 +30,8 @@ ULPS = 4  # by which operands are disturbed: elementary functions are off by as 
 MARGIN = 8  # samples are few, and may all lie near the truth
 UNITS = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f64": 2.0**-53}
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_REAL = (*_NARROW, TensorProto.DOUBLE)
+DECIDED = frozenset(("Resize", "Upsample", "Range", "Dropout"))  # real constants that they read decide shapes
 # Results are elements of operands, or rounded to integers: they have no error of their own.
 EXACT = frozenset((
     "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad", "Expand", "Tile",
@@ -44,7 +46,7 @@ EXACT = frozenset((
 AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "RNN", "GRU", "LSTM", "Resize"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
-STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf"))
+STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish"))
 
 
 @dataclass
@@ -85,19 +87,19 @@ def difference(got: np.ndarray, want: np.ndarray, allowed: np.ndarray) -> str:
 
 def analyse(case: Case, feeds: Mapping[str, np.ndarray] | None = None) -> Analysis:
     """The error analysis of a case on inputs."""
-    given = case.feeds if feeds is None else feeds
-    typed = _inferred(case.model)
+    model, given = _lifted(case.model, case.feeds if feeds is None else feeds)
+    typed = _inferred(model)
     units = {r.name: UNITS[r.type.dtype.name] for op in typed.walk() for r in op.results
              if isinstance(r.type, TensorType) and r.type.dtype.name in UNITS}  # fmt: skip
     names = [o.name for o in case.model.graph.output]
     try:
-        wide = _inferred(_doubled(case.model))
+        wide = _Disturbed(_inferred(_doubled(model)), units)
         widened = {n: x.astype(np.float64) if is_float(x.dtype) else x for n, x in given.items()}
-        exact = _run(wide, widened, units, None)
+        exact = wide.sample(widened, None)
     except Exception:  # an operator that takes no float64: disturbed in its own type
-        wide, widened = typed, dict(given)
-        exact = _run(wide, widened, units, None)
-    samples = [_run(wide, widened, units, np.random.default_rng([case.seed, k])) for k in range(SAMPLES)]
+        wide, widened = _Disturbed(typed, units), given
+        exact = wide.sample(widened, None)
+    samples = [wide.sample(widened, np.random.default_rng([case.seed, k])) for k in range(SAMPLES)]
     allowed = [_spread(exact[k], [s[k] for s in samples], units.get(n, 0.0)) for k, n in enumerate(names)]
     return Analysis(dict(zip(names, exact, strict=True)), dict(zip(names, allowed, strict=True)))
 
@@ -143,19 +145,21 @@ def _spread(exact: np.ndarray, samples: Sequence[np.ndarray], unit: float) -> np
     return np.nan_to_num(MARGIN * moved + MARGIN * unit * np.abs(x), nan=np.inf)
 
 
-def _run(m: Module, feeds: Mapping[str, np.ndarray], units: Mapping[str, float], rng: Any) -> list[np.ndarray]:
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        return [np.asarray(x) for x in _Disturbed(m, units, rng).run([feeds[a.name] for a in m.main.args], {})]
-
-
 class _Disturbed(Interpreter):
     """An interpreter whose nodes read operands that are off by some units in the last place."""
 
-    def __init__(self, m: Module, units: Mapping[str, float], rng: Any) -> None:
+    def __init__(self, m: Module, units: Mapping[str, float]) -> None:
         super().__init__(m, lambda op, operands: deferred(*defer_text(op, operands)))
-        deferred = DeferredCompiler(_interpreted, m.registry)
-        self.units, self.rng, self.unit = units, rng, max(units.values(), default=UNITS["f32"])
+        deferred = DeferredCompiler(interpreted, m.registry)
+        self.units, self.unit = units, max(units.values(), default=UNITS["f32"])
+        self.rng: np.random.Generator | None = None
+
+    def sample(self, feeds: Mapping[str, np.ndarray], rng: np.random.Generator | None) -> list[np.ndarray]:
+        """The results on inputs; without `rng` nothing is disturbed."""
+        self.rng = rng
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return [np.asarray(x) for x in self.run([feeds[a.name] for a in self.m.main.args], {})]
 
     def op(self, op: Op, env: Env, dims: Mapping[str, int]) -> list[Any]:
         if self.rng is None or op.name in EXACT:
@@ -171,12 +175,13 @@ class _Disturbed(Interpreter):
     def _disturb(self, x: Any, around_one: bool = False) -> Any:
         if not isinstance(x, np.ndarray) or not is_float(x.dtype):
             return x
+        assert self.rng is not None
         wide = x.astype(np.float64)
         noise = self.rng.uniform(-ULPS, ULPS, x.shape) * self.unit
-        return (wide + noise * (np.maximum(np.abs(wide), 1) if around_one else wide)).astype(x.dtype)
+        return np.asarray(wide + noise * (np.maximum(np.abs(wide), 1) if around_one else wide)).astype(x.dtype)
 
 
-def _interpreted(m: Module) -> Any:
+def interpreted(m: Module) -> Any:
     """What computes an op that waited for its operands."""
     Compilation(m, Settings("interp", cache=False)).advance("inferred")
     return lambda operands: Interpreter(m).run(operands, {})
@@ -184,6 +189,34 @@ def _interpreted(m: Module) -> Any:
 
 def _inferred(model: ModelProto) -> Module:
     return Compilation(model, Settings("interp", cache=False)).advance("inferred")
+
+
+def _lifted(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """The same model with its real constants as inputs: one that is folded, or inlined as a number, is not disturbed."""
+    made, given = ModelProto(), dict(feeds)
+    made.CopyFrom(model)
+    g = made.graph
+    fixed = {i for n in g.node if n.op_type in DECIDED for i in n.input}
+    given_nodes = [n for n in g.node if n.op_type == "Constant" and n.attribute[0].name == "value"]
+    found = [t for t in g.initializer if t.name not in fixed and t.data_type in _REAL]
+    found += [
+        _named(n.attribute[0].t, n.output[0])
+        for n in given_nodes
+        if n.output[0] not in fixed and n.attribute[0].t.data_type in _REAL
+    ]
+    names = {t.name for t in found}
+    kept = [t for t in g.initializer if t.name not in names]
+    nodes = [n for n in g.node if not names & set(n.output)]
+    infos = [*g.input, *(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in found)]
+    made.graph.CopyFrom(helper.make_graph(nodes, g.name, infos, g.output, kept))
+    return made, given | {t.name: numpy_helper.to_array(t) for t in found}
+
+
+def _named(t: TensorProto, name: str) -> TensorProto:
+    made = TensorProto()
+    made.CopyFrom(t)
+    made.name = name
+    return made
 
 
 def _doubled(model: ModelProto) -> ModelProto:

@@ -160,7 +160,7 @@ def _messages(root: Message) -> list[Message]:
 def _change(rng: Generator, holder: Message, field: Any, all_: Sequence[Message]) -> None:
     value = getattr(holder, field.name)
     alike: Callable[[], list[Any]] = lambda: [
-        x for m in all_ for f, v in m.ListFields() if f.type == field.type and f.message_type == field.message_type
+        x for m in all_ for f, v in m.ListFields() if (f.type, f.message_type, f.enum_type) == (field.type, field.message_type, field.enum_type)
         for x in (v if f.is_repeated else [v])
     ]  # fmt: skip
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
