@@ -12,7 +12,6 @@ from onnx.defs import OpSchema
 
 from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
-from occ.compiler.frontend.outline import outline, outline_batches
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import Node, upgrade
 from occ.compiler.ir.location import Location
@@ -20,6 +19,7 @@ from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.ops.spec import FormalSignature, attr_kind, attr_value
+from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 

@@ -24,6 +24,7 @@ from occ.compiler.ir.shape import DATA_SYMBOL, collecting, depends_on_data, is_p
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.infer.cases import split_cases
 from occ.compiler.passes.infer.checks import (
     STUMBLES,
     check_extents,
@@ -34,6 +35,7 @@ from occ.compiler.passes.infer.checks import (
 )
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 
+_CASES = 32  # steps on cases of sizes that decide ranks
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
 
 
@@ -49,15 +51,27 @@ class Infer(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         _check_ranks(m, ctx)
         untyped = any(r.type is None for op in m.walk() for r in op.results)
-        inference = _Inference(m, ctx)
-        inference.region(m.main.body)
-        for _ in range(_ROUNDS):
-            if not inference.substitute():
+        inference, cases = _settled(m, ctx, []), set[str]()
+        for _ in range(_CASES):
+            needed = split_cases(inference, m, cases)
+            if needed is None:
                 break
-            inference = _Inference(m, ctx)
-            inference.region(m.main.body)
+            inference = _settled(m, ctx, needed)
         ctx.sink.raise_errors()
         return inference.materialise() > 0 or untyped
+
+
+def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inference:
+    """What is known when sizes that have to be equal are; `needed` has to hold besides."""
+    inference = _Inference(m, ctx)
+    inference.region(m.main.body)
+    inference.assumed += needed
+    for _ in range(_ROUNDS):
+        if not inference.substitute():
+            break
+        inference = _Inference(m, ctx)
+        inference.region(m.main.body)
+    return inference
 
 
 def _check_ranks(m: Module, ctx: Context) -> None:
@@ -86,7 +100,8 @@ class _Inference:
         self.known: dict[Value, Elements] = {}
         self.assumed: list[Constraint] = []
         self._func = "main"  # the function at work
-        self._optional = 0  # depth of branches around it: what is wrong in one is an error only where it is taken
+        self._branches: list[str] = []  # around it: what is wrong in one is an error only where it is taken
+        self.impossible: set[str] = set()  # of these those in which something is wrong
 
     def region(self, region: Region) -> None:
         for op in region:
@@ -126,14 +141,16 @@ class _Inference:
             self._report(op, no_result(op, e))
             return
         except Invalid as e:
-            if not self._optional or (types := _untyped(op)) is None:
+            self.impossible.update(self._branches[-1:])
+            if not self._branches or (types := _untyped(op)) is None:
                 self._report(op, e)
                 return
         self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b in pairs]
         self._settle(op, types)
         self._assume_extents(op)
         try:
-            self._propagate(op)
+            with collecting([]):  # its types said the same, for its own function
+                self._propagate(op)
         except STUMBLES as e:
             self._report(op, no_result(op, e))
 
@@ -186,10 +203,10 @@ class _Inference:
             if found is not None and len(found) <= LARGEST_KNOWN:
                 self.known[arg] = found
         caller, self._func = self._func, func.name
-        self._optional += optional
+        around = self._branches
+        self._branches = [*around, func.name] if optional else around
         self.region(func.body)
-        self._optional -= optional
-        self._func = caller
+        self._branches, self._func = around, caller
         return [v.type for v in func.results]
 
     @property

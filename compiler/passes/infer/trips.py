@@ -38,7 +38,7 @@ def trip_count(known: Known, op: Op, func: Func) -> Dim | None:
     limit, start = op.operands[:2]
     counts: list[Dim] = []
     if limit is not None:
-        most = _number(known, limit)
+        most = known_number(known, limit)
         if most is None:
             return None
         if not isinstance(most, int) or most < _ENDLESS:
@@ -66,7 +66,7 @@ def _gaps_before(known: Known, start: Value | None) -> list[Dim] | None:
     gaps: list[Dim] = []
     for part in _parts(known, start):
         sides = _sides(part)
-        numbers = [_number(known, v) for v in sides[:2]] if sides else [None]
+        numbers = [known_number(known, v) for v in sides[:2]] if sides else [None]
         if sides is None or numbers[0] is None or numbers[1] is None:
             return None
         gaps.append(numbers[1] - numbers[0] + sides[2])
@@ -99,7 +99,7 @@ class _Body:
 
     def _linear(self, value: Value) -> Linear | None:
         """A value in terms of the number of iterations before the one that computes it."""
-        number = _number(self.known, value)
+        number = known_number(self.known, value)
         if number is not None:
             return number, 0
         if value is self.func.args[0]:
@@ -121,7 +121,7 @@ class _Body:
     def _counter(self, k: int) -> Linear | None:
         """What is carried at a place, if each iteration adds a constant to it."""
         given = self.op.operands[2 + k]
-        first = None if given is None else _number(self.known, given)
+        first = None if given is None else known_number(self.known, given)
         step = self._step(self.func.results[1 + k], self._carried[k])
         return None if first is None or step is None else (first, step)
 
@@ -137,7 +137,7 @@ class _Body:
         if op.name not in ("Add", "Sub"):
             return None
         for at, (a, b) in enumerate((op.inputs, op.inputs[::-1])):
-            step, more = self._step(a, arg), _number(self.known, b)
+            step, more = self._step(a, arg), known_number(self.known, b)
             if step is not None and isinstance(more, int) and not (op.name == "Sub" and at):
                 return step + more if op.name == "Add" else step - more
         return None
@@ -185,7 +185,7 @@ def _same_number(op: Op) -> Value | None:
     return op.inputs[0] if source.name in ("i32", "i64") and target.name in ("i32", "i64", "f32", "f64") else None
 
 
-def _number(known: Known, value: Value) -> Dim | None:
+def known_number(known: Known, value: Value) -> Dim | None:
     """A known integer."""
     found = known.elements(value) if isinstance(value.type, TensorType) else None
     if not found or len(found) != 1:
