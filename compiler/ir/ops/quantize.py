@@ -85,7 +85,7 @@ class DequantizeLinear:
         )
 
 
-@op("DynamicQuantizeLinear")
+@op("DynamicQuantizeLinear", writes="any")
 class DynamicQuantizeLinear:
     """u8 with the range of the data, zero included (ONNX DynamicQuantizeLinear)."""
 

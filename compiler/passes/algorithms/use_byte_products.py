@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from occ.compiler.ir.dtype import BF16, F32, I8, U8
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dtype import BF16, F32, I8, I32, I64, U8
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
@@ -21,50 +22,84 @@ _FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewe
 
 
 def convolution(op: Op, rw: Rewriter) -> bool:
-    """`ConvInteger` of a constant weight, constant zero points and one group or one channel a group --> `conv_dot`."""
+    """`ConvInteger` of a constant weight, and one group or one channel a group --> `conv_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
-    w = _weight(op)
-    if x is None or w is None or x.tensor.dtype not in (U8, I8) or not (zero is None or isinstance(zero, Weight)):
+    found = _weight(op)
+    if x is None or found is None or x.tensor.dtype not in (U8, I8) or (zero is not None and zero.tensor.size != 1):
         return False
-    groups, filters = op.a.group, w.shape[0]
-    if filters < _LEAST or (groups != 1 and w.shape[1] != 1):
+    (w, points), groups = found, op.a.group
+    if w.shape[0] < _LEAST or (groups != 1 and w.shape[1] != 1):
         return False
-    point = 0 if zero is None else int(zero.data.reshape(()))
-    point += 128 if x.tensor.dtype == I8 else 0
-    total = -point * w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
+    if points is not None and groups != 1:
+        w, points = w - points.reshape(-1, *[1] * (w.ndim - 1)).astype(np.int16), None  # no instruction is lost by it
     b = rw.builder(op)
-    attrs = {**op.attrs, "kernel_shape": w.shape[2:], "zero": point, "group": groups}
-    attrs |= {"auto_pad": op.a.auto_pad, **{key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}}
-    fours = _in_groups(w, 1, 4) if groups == 1 else w
-    rw.replace(op, [b.conv_dot(x, b.constant(fours), b.constant(total.astype(np.int32)), **attrs)])
+    window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
+    window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
+    total = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
+    fours = b.constant(_in_groups(w, 1, 4) if groups == 1 else w)
+    if zero is None or isinstance(zero, Weight):
+        point = (0 if zero is None else int(zero.data.reshape(()))) + (128 if x.tensor.dtype == I8 else 0)
+        made = b.conv_dot(x, fours, b.constant((-point * total).astype(np.int32)), zero=point, group=groups, **window)
+    else:
+        made = b.conv_dot(x, fours, b.constant(total.astype(np.int32)), zero, zero=0, group=groups, **window)
+    if points is not None:
+        sums = _sums(x, zero, 1, w.shape[1], b)
+        if any(n != 1 for n in (*w.shape[2:], *window["strides"])) or any(window["pads"]):
+            sums = b.window_sums(sums, **window)
+        made = b.less_points(made, sums, b.constant(points.reshape(-1, *[1] * (w.ndim - 2))))
+    rw.replace(op, [made])
     return True
 
 
 def product(op: Op, rw: Rewriter) -> bool:
     """`MatMulInteger` with a constant matrix on the right --> `matmul_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
-    w = _weight(op)
-    if x is None or w is None or w.ndim != 2 or w.shape[1] < _LEAST or w.shape[0] == 0:
+    found = _weight(op, columns=True)
+    if x is None or found is None or found[0].ndim != 2 or found[0].shape[1] < _LEAST or found[0].shape[0] == 0:
         return False
     if x.tensor.dtype not in (U8, I8) or x.tensor.rank < 2 or (zero is not None and zero.tensor.size != 1):
         return False
-    b = rw.builder(op)
+    (w, points), b = found, rw.builder(op)
     moved = zero is not None or x.tensor.dtype == I8
     fours = b.constant(_in_groups(w, 0, 4))
     total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
-    rw.replace(op, [b.matmul_dot(x, fours, total, zero)])
+    made = b.matmul_dot(x, fours, total, zero)
+    if points is not None:
+        made = b.less_points(made, _sums(x, zero, x.tensor.rank - 1, w.shape[0], b), b.constant(points))
+    rw.replace(op, [made])
     return True
 
 
-def _weight(op: Op) -> np.ndarray | None:
-    """The weight as i8 with zero points of 0, if it is a constant that has this form."""
+def _sums(x: Value, zero: Value | None, axis: int, count: int, b: GraphBuilder) -> Value:
+    """The sums of `x - zero` along an axis of extent `count`, which stays with extent 1."""
+    sums = b.ReduceSum(b.Cast(x, to=I32), b.constant([axis], I64), keepdims=1)
+    if zero is None:
+        return sums
+    number = b.Reshape(zero, b.constant(np.zeros(0, np.int64))) if zero.tensor.rank else zero
+    point = b.Cast(number, to=I32)
+    return b.Sub(sums, b.Mul(point, b.constant(count, I32)))
+
+
+def _weight(op: Op, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """The weight as i8 and its zero points as i32, those of filters or of columns, if it is a constant.
+
+    The zero points are None where they are 0, or where the weight less them is i8 too.
+    """
     w, zero = (*op.operands, None, None)[1:4:2]
     if not isinstance(w, Weight) or w.tensor.dtype not in (U8, I8) or not (zero is None or isinstance(zero, Weight)):
         return None
     shift = 128 if w.tensor.dtype == U8 else 0
-    if np.any((0 if zero is None else zero.data.astype(np.int32)) != shift):
-        return None
-    return (w.data.astype(np.int32) - shift).astype(np.int8)
+    data = w.data.astype(np.int32) - shift
+    points = (np.zeros((), np.int32) if zero is None else zero.data.astype(np.int32)) - shift
+    if points.size == 1:
+        points = points.reshape(())
+    elif points.ndim != 1:
+        return None  # those of batches
+    centred = data - (points if columns or points.ndim == 0 else points.reshape(-1, *[1] * (data.ndim - 1)))
+    if centred.size == 0 or (centred.min() >= -128 and centred.max() <= 127):
+        return centred.astype(np.int8), None
+    wide = np.broadcast_to(points, data.shape[-1] if columns else data.shape[0])
+    return data.astype(np.int8), np.ascontiguousarray(wide, np.int32)
 
 
 def rounded_convolution(op: Op, rw: Rewriter) -> bool:

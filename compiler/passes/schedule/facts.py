@@ -234,3 +234,10 @@ def work(s: AnyStage, facts: ScheduleFacts) -> int:
     if isinstance(s, TeStage):
         total *= nominal(product(a.extent for a in reduce_axes(s.expr)))
     return max(size * max(total, 1), SERIAL if facts.hint.parallel else 0)
+
+
+def contiguous(r: TeStage, axis: str, facts: ScheduleFacts) -> bool:
+    """Whether every load of a reduction moves by at most a few elements along an axis."""
+    symbols = axis_symbols((*r.axes, *reduce_axes(r.expr)))
+    steps = [step(n, axis, symbols, facts.f.shapes) for n in walk(r.expr) if isinstance(n, Load)]
+    return all(isinstance(d, int) and abs(d) <= 4 for d in steps)

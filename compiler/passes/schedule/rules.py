@@ -13,7 +13,6 @@ from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, loads, reduce_axes
-from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
@@ -23,12 +22,14 @@ from occ.compiler.passes.schedule.facts import (
     FEW,
     Contraction,
     ScheduleFacts,
+    contiguous,
     contraction,
     element_bits,
     extent_of,
     work,
 )
 from occ.compiler.passes.schedule.fetch import fetch_ahead
+from occ.compiler.passes.schedule.in_vectors import in_vectors
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.resample import resample
 
@@ -201,7 +202,7 @@ def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     lanes = facts.machine.lanes(max(element_bits(r) for r in sums))
     if isinstance(last.extent, int) and last.extent < max(lanes // 4, 2):
         return None
-    if not all(_contiguous(r, r.axes[-1].name, facts) for r in sums):
+    if not all(contiguous(r, r.axes[-1].name, facts) for r in sums):
         return None
     lanes = facts.machine.lanes(max(element_bits(r) for r in sums), last.extent)
     out = Scheduler(s.name)
@@ -291,13 +292,6 @@ def _taps(r: TeStage, root: str, level: str, lanes: int, tile: int, *, small: bo
         if small or (isinstance(a.extent, int) and a.extent <= 7):
             update.unroll(a.name)
     return [*start.directives, *update.directives]
-
-
-def _contiguous(r: TeStage, axis: str, facts: ScheduleFacts) -> bool:
-    """Whether every load of a reduction moves by at most a few elements along an axis."""
-    symbols = axis_symbols((*r.axes, *reduce_axes(r.expr)))
-    steps = [step(n, axis, symbols, facts.f.shapes) for n in walk(r.expr) if isinstance(n, Load)]
-    return all(isinstance(d, int) and abs(d) <= 4 for d in steps)
 
 
 def rows(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
@@ -396,4 +390,4 @@ def fallback(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     return [*out.directives, *made]
 
 
-RULES: tuple[ScheduleRule, ...] = (packed_contraction, window, resample, elementwise, fallback)
+RULES: tuple[ScheduleRule, ...] = (packed_contraction, window, resample, elementwise, in_vectors, fallback)

@@ -119,7 +119,8 @@ def _lanes(f: TeFunc, machine: Machine) -> TeFunc:
     stages: list[AnyStage] = []
     for s in f.stages:
         if isinstance(s, TeStage) and _wants_lanes(s, f):
-            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)))
+            # One vector after the other would wait for the one before: sums of a whole tensor take four at a time.
+            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)) * (1 if s.axes else 4))
         else:
             stages.append(s)
     return replace(f, stages=tuple(stages))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from occ.compiler.ir.layout import Layout
-from occ.compiler.ir.te.expr import Expr, Load, Reduce
+from occ.compiler.ir.te.expr import Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, loads
+from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import ATTENTION
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
@@ -37,7 +38,7 @@ def physical(f: TeFunc) -> TeFunc:
         def visit(n: Expr) -> Expr | None:
             if isinstance(n, Load) and n.source in orders:
                 return Load(n.source, tuple(n.index[k] for k in orders[n.source]), n.dtype)
-            return None
+            return _as_read(n) if isinstance(n, Reduce) else None
 
         return transform(e, visit)
 
@@ -61,6 +62,17 @@ def physical(f: TeFunc) -> TeFunc:
         stages=tuple(map(stage, f.stages)),
         results=tuple(map(param, f.results)),
     )
+
+
+def _as_read(r: Reduce) -> Reduce | None:
+    """A reduction of one operand along its axes in their order in memory."""
+    read = [n for n in walk(r.body) if isinstance(n, Load)]
+    if len(read) != 1 or r.kind not in COMBINE:
+        return None
+    place = {i.name: k for k, i in enumerate(read[0].index) if isinstance(i, Index)}
+    if not all(a.name in place or a.extent == 1 for a in r.axes):
+        return None
+    return replace(r, axes=tuple(sorted(r.axes, key=lambda a: place.get(a.name, -1))))
 
 
 def _keeps_rows(s: AnyStage, order: Order, orders: dict[str, Order], f: TeFunc) -> bool:

@@ -9,7 +9,7 @@ from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te.conversion import quantize
-from occ.compiler.ir.te.expr import call, cast, clamp, literal, maximum, where
+from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import CONV
 
@@ -54,6 +54,11 @@ def _bytes(t: Builder, x: Tensor) -> Tensor:
     return x if x.dtype in (U8, BF16) else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
 
 
+def _point(zero: Tensor) -> Expr:
+    """A zero point of a tensor as i32."""
+    return cast(I32, zero[(0,) * zero.rank])
+
+
 def _sums_in(w: Tensor) -> DType:
     """The type in which products of a weight are added up."""
     return F32 if w.dtype == BF16 else I32
@@ -69,6 +74,8 @@ class ConvDot:
     The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies; that of
     others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
     `[O, C/2, 2, k...]`, the sums are f32, and there is no `total`.
+
+    Where only a run knows the zero point of `x`, it is an operand, and `total` has the sums of the filters.
     """
 
     def weight(x, w, *_, a, lanes):
@@ -76,14 +83,16 @@ class ConvDot:
             return Layout((*range(1, w.rank), 0))
         return in_panels(w.shape, 0, (0, *range(3, w.rank), 1, 2), lanes, 1, ((2, w.shape[2]),))
 
-    def body(t, x, w, total=None, *, a):
+    def body(t, x, w, total=None, zero=None, *, a):
         grouped = a.group == 1
         taps = tuple(a.kernel_shape)
+        moved = None if zero is None else _point(zero) + (128 if x.dtype == I8 else 0)
         x, acc_type = _bytes(t, x), _sums_in(w)
         win = window_of("conv_dot", x.shape[2:], taps, a)
         some = w.shape[2] if grouped else 1
         missing = some * w.shape[1] - x.shape[1] if grouped else 0
-        padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), literal(a.zero, x.dtype))
+        border = literal(a.zero, x.dtype) if moved is None else cast(U8, moved)
+        padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), border)
         n, each = len(taps), w.shape[0] // a.group
 
         def product(*i):
@@ -98,7 +107,33 @@ class ConvDot:
 
         over = (some, w.shape[1], *taps) if grouped else (w.shape[1], *taps)
         acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, role=CONV)
-        return acc if total is None else t.map(acc.shape, lambda *i: acc[i] + total[i[1]], name="sums")
+        if total is None:
+            return acc
+        change = (lambda o: total[o]) if moved is None else (lambda o: -moved * total[o])
+        return t.map(acc.shape, lambda *i: acc[i] + change(i[1]), name="sums")
+
+
+@op("window_sums", own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints")
+class WindowSums:
+    """What each window of a convolution adds up to of `x : i32[N, 1, ..]`, the sums of all channels; the border is 0."""
+
+    def body(t, x, *, a):
+        win = window_of("window_sums", x.shape[2:], tuple(a.kernel_shape), a)
+        padded = t.pad(x, (0, 0, *win.before), (0, 0, *win.after), literal(0, x.dtype))
+        n = len(win.kernel)
+
+        def element(*i):
+            return padded[(i[0], i[1], *win.position(i[2 : 2 + n], i[2 + n :]))]
+
+        return t.sum((*x.shape[:2], *win.out), win.kernel, element, name="around")
+
+
+@op("less_points", own_attributes="")
+class LessPoints:
+    """Sums of products less what the zero points of a weight made of them: `acc - sums * points`, in i32."""
+
+    def body(t, acc, sums, points, *, a):
+        return t.map(acc.shape, lambda *i: acc[i] - sums.at(i) * points.at(i), name="centred")
 
 
 @op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="")
@@ -128,7 +163,7 @@ class MatmulDot:
         def element(*i):
             moved = literal(shift, I32)
             if zero is not None:
-                moved = cast(I32, zero[(0,) * zero.rank]) + moved
+                moved = _point(zero) + moved
             return acc[i] - moved * total[i[-1]]
 
         return t.map(acc.shape, element, name="sums")
@@ -172,4 +207,4 @@ class FromRowCodes:
         return t.map(sums.shape, element, name="scaled")
 
 
-ALL = (Fma, Saturate, ConvDot, MatmulDot, RowRange, RowCodes, FromRowCodes)
+ALL = (Fma, Saturate, ConvDot, WindowSums, LessPoints, MatmulDot, RowRange, RowCodes, FromRowCodes)

@@ -1,0 +1,28 @@
+"""Schedules of reductions that are in memory themselves."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.te.expr import Reduce
+from occ.compiler.ir.te.function import AnyStage, TeStage
+from occ.compiler.ir.te.reductions import COMBINE
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.schedule.facts import ScheduleFacts, contiguous, element_bits
+from occ.compiler.passes.schedule.loops import Directives
+
+
+def in_vectors(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+    """A reduction that is in memory itself, as of a whole tensor in lanes: vectors along the last axis of its result."""
+    if not isinstance(s, TeStage) or not isinstance(s.expr, Reduce) or s.expr.kind not in COMBINE or not s.axes:
+        return None
+    last = s.axes[-1]
+    lanes = facts.machine.lanes(max(element_bits(s), 32), last.extent)
+    whole = isinstance(last.extent, int) and last.extent % lanes == 0
+    if not whole or lanes < 4 or not contiguous(s, last.name, facts):
+        return None
+    start = Scheduler(s.name).vectorize(last.name, lanes)
+    update = Scheduler(s.name, update=True)
+    outer = [a.name for a in (*s.axes[:-1], *s.expr.axes)]
+    vector, vectors = f"{last.name}i", f"{last.name}o"
+    update.split(last.name, vectors, vector, lanes).reorder(vector, vectors, *reversed(outer))
+    update.vectorize(vector).unroll(vectors)
+    return [*start.directives, *update.directives]
