@@ -82,19 +82,28 @@ class Backend(BaseBackend):
         return True
 
     @classmethod
-    def _settings(cls, device: str, target: str | None) -> Settings:
+    def _settings(cls, device: str, target: str | None, options: Mapping[str, str] | None = None) -> Settings:
+        given = dict(options or {})
         kind, _, which = device.partition(":")
         if kind == "NPU":
-            return Settings(target or which or _NPU)
+            return Settings(target or which or _NPU, options=given)
         if which in ("", "0"):
-            return Settings(target or cls.default_target)
-        return Settings("cpu", options={"halide.target": f"{which}-linux"})
+            return Settings(target or cls.default_target, options=given)
+        return Settings("cpu", options=given | {"halide.target": f"{which}-linux"})
 
     @classmethod
     def prepare(
-        cls, model: ModelProto, device: str = "CPU", *, target: str | None = None, threads: int | None = None, **_: Any
-    ) -> Rep:
+        cls, model: ModelProto, device: str = "CPU", *, target: str | None = None, threads: int | None = None,
+        options: Mapping[str, str] | None = None, **_: Any,
+    ) -> Rep:  # fmt: skip
         """Compile a model.
+
+        Args:
+            model: the model.
+            device: what it runs on, see above.
+            target: what to compile for, where the device leaves that open.
+            threads: of a run; the number of cores of this machine by default.
+            options: `-C` options of the target.
 
         Raises:
             BackendIsNotSupposedToImplementIt: it uses what occ does not support.
@@ -103,7 +112,7 @@ class Backend(BaseBackend):
         if not cls.supports_device(device):
             raise BackendIsNotSupposedToImplementIt(f"device {device}")
         try:
-            settings = cls._settings(device, target)
+            settings = cls._settings(device, target, options)
             artifact = Compilation(model, settings).artifact()
             if arch_of(settings.options.get("halide.target", "host")) != arch_of():
                 return Rep(Emulated(artifact, Cache()))

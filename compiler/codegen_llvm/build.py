@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest, version_of
+from occ.compiler.codegen_llvm.effort import is_small
 from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
 from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.diagnostics import error
@@ -31,13 +32,14 @@ PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # what kernels are ma
 
 
 @cache
-def _machine() -> Any:
+def _machine(level: int) -> Any:
+    """This machine, for code generation at a level from 0 to 3."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())
     features = llvm.get_host_cpu_features().flatten()
     return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="default"
+        cpu=llvm.get_host_cpu_name(), features=features, opt=level, reloc="pic", codemodel="default"
     )
 
 
@@ -75,16 +77,22 @@ def emit_module(functions: Iterable[TeFunc]) -> ir.Module:
     return module
 
 
-def _compile(f: TeFunc) -> bytes:
-    """A kernel through LLVM's pipeline; vectors are explicit already, so its own vectorisers stay off."""
+def _compile(f: TeFunc, *, whole: bool) -> bytes:
+    """A kernel through LLVM: its whole pipeline, or the fourth of its work that is enough for a small kernel."""
     parsed = llvm.parse_assembly(str(emit_module([f])))
+    machine = _machine(3 if whole else 0)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
+    options.loop_vectorization = False  # vectors are explicit already
     options.slp_vectorization = False
     options.loop_unrolling = True
-    builder = llvm.create_pass_builder(_machine(), options)
-    builder.getModulePassManager().run(parsed, builder)
-    return _machine().emit_object(parsed)
+    builder = llvm.create_pass_builder(machine, options)
+    if whole:
+        passes = builder.getModulePassManager()
+    else:
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_instruction_combine_pass()
+    passes.run(parsed, builder)
+    return machine.emit_object(parsed)
 
 
 @cache
@@ -96,9 +104,9 @@ def _identity() -> str:
     )
 
 
-def kernel_key(f: TeFunc) -> str:
-    """The key of the object of a kernel in the build cache."""
-    return digest(["llvm kernel", _identity(), te_text(f.without_notes())])
+def kernel_key(f: TeFunc, *, whole: bool) -> str:
+    """The key of the object of a kernel in the build cache; `whole`: it went through LLVM's whole pipeline."""
+    return digest(["llvm kernel", _identity(), "whole" if whole else "small", te_text(f.without_notes())])
 
 
 @dataclass(frozen=True)
@@ -137,13 +145,14 @@ class _Recent:
 _recent = _Recent(256)
 
 
-def build(functions: Sequence[TeFunc], m: Manifest, store: Cache) -> Built:
+def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, *, always: bool) -> Built:
     """Build the kernels of a model and its native entry.
 
     Args:
         functions: te functions; their names are the symbols.
         m: the manifest.
         store: the build cache. Where it is not enabled, the last few kernels are remembered in memory.
+        always: small kernels go through LLVM's whole pipeline too, as those that control flow may repeat always do.
 
     Raises:
         CompileError: OCC0403 this machine is not x86-64 Linux.
@@ -157,11 +166,13 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache) -> Built:
         )
     objects: dict[str, bytes] = {}
     compiled = 0
+    repeated = {step.name for f in m.functions.values() for step in f.plan.steps if step.kind == "kernel"}
     for f in functions:
-        key = kernel_key(f)
+        whole = always or f.name in repeated or not is_small(f)
+        key = kernel_key(f, whole=whole)
         known = store.get("kernel", key, ".o") if store.enabled else _recent.get(key)
         if known is None:
-            known = _compile(f)
+            known = _compile(f, whole=whole)
             compiled += 1
             if store.enabled:
                 with suppress(OSError):

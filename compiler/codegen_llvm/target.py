@@ -6,7 +6,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.passes import pipeline
 from occ.compiler.plan.plan import manifest, stored_weights
-from occ.compiler.target.native import JitOptions
+from occ.compiler.target.native import LlvmOptions
 from occ.compiler.target.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 from occ.runtime.members import LIBRARY
@@ -18,7 +18,7 @@ def _generate(c: Build, m: Module) -> Generated:
     functions = list(m.te.values())
     weights = [w.data for w in stored_weights(m)]
     made = manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of)
-    built = llvm.build(functions, made, c.cache)
+    built = llvm.build(functions, made, c.cache, always=c.options.optimize == "always")
     native = NativeCode(built.objects, header(functions, ranged=True))
     return Generated(Artifact(made, weights, built.code), native, built.compiled)
 
@@ -34,7 +34,7 @@ CPU_JIT = Target(
     doc="native CPU code through LLVM; needs no toolchain",
     pipeline=pipeline.cpu_jit,
     generate=_generate,
-    options=JitOptions(),
+    options=LlvmOptions(),
     texts={"llvm": Text(_module_text)},
     dtypes=KERNEL_TYPES,
 )

@@ -30,12 +30,24 @@ class InterpOptions(Options):
 
 @dataclass(frozen=True)
 class JitOptions(InterpOptions, _DeferredOptions):
-    """Options of `cpu-jit`."""
+    """Options of the targets that generate code."""
 
     caches: Literal["as-is", "growing"] = option(
         "as-is",
         "`growing` puts the axis along which the cache of a decoder grows first, so that a step that is given the room of past "
         "and present as one array copies nothing",
+    )
+
+
+@dataclass(frozen=True)
+class LlvmOptions(JitOptions):
+    """Options of `cpu-jit`."""
+
+    optimize: Literal["auto", "always"] = option(
+        "auto",
+        "`always` puts small kernels through all of LLVM's optimisations too: such a kernel takes up to four times as long to "
+        "compile, and about half a microsecond less to run",
+        key="llvm.optimize",
     )
 
 

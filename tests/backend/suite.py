@@ -61,14 +61,20 @@ def _quietly(test: Callable[[Any], None]) -> None:
         test(None)
 
 
-def tests(target: str) -> dict[str, Callable[[], None]]:
-    """Every test by name, without the `test_` before it and the `_cpu` after it; a test raises unless it passes."""
+def tests(target: str, **options: str) -> dict[str, Callable[[], None]]:
+    """Every test by name, without the `test_` before it and the `_cpu` after it; a test raises unless it passes.
+
+    Args:
+        target: what to compile for.
+        options: of the target, with `_` for the dots of their keys.
+    """
+    given = {key.replace("_", "."): value for key, value in options.items()}
 
     def prepare(model: onnx.ModelProto) -> _Rep:
         from occ.backend import Backend
 
         try:
-            return _Rep(Backend.prepare(model, target=target))
+            return _Rep(Backend.prepare(model, target=target, options=given))
         except BackendIsNotSupposedToImplementIt as e:
             raise Unsupported(str(e)) from e
 

@@ -1,4 +1,5 @@
-"""The backend suite of `onnx`: whole on `interp` and `cpu-jit`, a fixed tenth on `cpu`, and whole there with the slow tests."""
+"""The backend suite of `onnx`: whole on `interp` and `cpu-jit`, a fixed tenth on `cpu` and with LLVM's
+whole optimisation, and whole there with the slow tests."""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ def kernels(request: pytest.FixtureRequest) -> None:
         warm((name, m) for name, m in suite.models() if name in asked)
 
 
-def check(target: str, name: str) -> None:
+def check(target: str, name: str, **options: str) -> None:
     reason = excluded().get((name, target))
     if reason is None:
-        cases_of(target)[name]()
+        cases_of(target, **options)[name]()
         return
     if not reason.startswith(NOT_RUN):
         with pytest.raises(Exception):  # noqa: B017 - how it fails is not the point; that it fails is
-            cases_of(target)[name]()
+            cases_of(target, **options)[name]()
     pytest.skip(reason)
 
 
@@ -64,8 +65,17 @@ def test_backend(target: str, name: str) -> None:
     check(target, name)
 
 
+A_TENTH = [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in NAMES]
+
+
+@pytest.mark.parametrize("name", A_TENTH)
+def test_backend_with_whole_optimisation(name: str) -> None:
+    """Most kernels of the suite are small, and LLVM does little for those unless it is told to."""
+    check("cpu-jit", name, llvm_optimize="always")
+
+
 @pytest.mark.toolchain
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in NAMES])
+@pytest.mark.parametrize("name", A_TENTH)
 @pytest.mark.parametrize("target", ["cpu"])
 def test_backend_with_toolchain(target: str, name: str, kernels: None) -> None:
     check(target, name)

@@ -285,7 +285,7 @@ def _(s: Scene):
     for name in {step.name for step in artifact.manifest.plan.steps}:
         f = ir.Function(module, ir.FunctionType(i32, [pointer, i32, i32]), name)
         ir.IRBuilder(f.append_basic_block()).ret(ir.Constant(i32, 7))
-    artifact.code = link(_machine().emit_object(llvm.parse_assembly(str(module))))
+    artifact.code = link(_machine(3).emit_object(llvm.parse_assembly(str(module))))
     return ["run", str(artifact.save(s.folder / "m.occ"))]
 
 
