@@ -1,0 +1,57 @@
+"""Symbolic dimensions: integer polynomials over symbols and floor-divisions, in one canonical form.
+
+`Dim` is `int | Sym`. A `Sym` is never constant: operations give back a plain int whenever the symbols cancel, so
+`is`-free equality of dims is plain `==`. Symbols are non-negative sizes with bounds; `a % b` is kept as
+`a - b*(a//b)`, so that `b*(a//b) + a%b == a` holds by construction.
+
+Each file needs those before it only: polynomial, bounds, division, walks.
+"""
+
+from __future__ import annotations
+
+from occ.compiler.ir.dim.bounds import is_multiple, is_positive, lower, upper
+from occ.compiler.ir.dim.division import ceildiv, exact_quotient, floordiv, maximum, minimum
+from occ.compiler.ir.dim.polynomial import (
+    FUNCTIONS,
+    Atom,
+    Dim,
+    Func,
+    Monomial,
+    Sym,
+    Symbol,
+    monomial,
+    product,
+    split_constant,
+    symbol,
+    symbols,
+    terms_of,
+)
+from occ.compiler.ir.dim.walks import evaluate, rebuild, substitute
+
+__all__ = [
+    "FUNCTIONS",
+    "Atom",
+    "Dim",
+    "Func",
+    "Monomial",
+    "Sym",
+    "Symbol",
+    "ceildiv",
+    "evaluate",
+    "exact_quotient",
+    "floordiv",
+    "is_multiple",
+    "is_positive",
+    "lower",
+    "maximum",
+    "minimum",
+    "monomial",
+    "product",
+    "rebuild",
+    "split_constant",
+    "substitute",
+    "symbol",
+    "symbols",
+    "terms_of",
+    "upper",
+]

@@ -1,0 +1,114 @@
+"""Bounds of dims over all values of their symbols: interval arithmetic, and what symbolic bounds of symbols prove besides."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf, prod
+
+from occ.compiler.ir.dim.polynomial import Atom, Dim, Func, Monomial, Sym, Symbol, monomial, product, symbols, terms_of
+
+
+def _atom_bounds(atom: Atom) -> tuple[float, float]:
+    if isinstance(atom, Symbol):
+        return atom.lo, inf if atom.hi is None else upper(atom.hi)
+    pairs = [(lower(a), upper(a)) for a in atom.args]
+    if atom.name == "floordiv":
+        (lo, hi), (dlo, dhi) = pairs
+        if dlo <= 0:
+            return -inf, inf
+        corners = [_floor(x, d) for x in (lo, hi) for d in (dlo, dhi)]
+        return min(corners), max(corners)
+    pick = min if atom.name == "min" else max
+    return pick(p[0] for p in pairs), pick(p[1] for p in pairs)
+
+
+def _floor(x: float, d: float) -> float:
+    if d == inf:
+        return 0 if x >= 0 else -1
+    return x if x in (inf, -inf) else x // d
+
+
+def _product_of(x: float, y: float) -> float:
+    return 0 if 0 in (x, y) else x * y  # 0 * inf is 0 here: an empty range times anything
+
+
+@cache
+def _bounds(d: Sym) -> tuple[float, float]:
+    lo, hi = _interval(d)
+    if lo == -inf and (relaxed := _relax(d, 1)) is not None:
+        lo = lower(relaxed[0]) / relaxed[1]
+    if hi == inf and (relaxed := _relax(d, -1)) is not None:
+        hi = upper(relaxed[0]) / relaxed[1]
+    return lo, hi
+
+
+def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
+    """`(e, k)` with `e/k` a bound of `d` from below (sign 1) or above (-1), one atom simpler; None if none is.
+
+    A symbol whose `hi` is symbolic goes to its extreme value: that is what proves `S*i + j < S*n` for `i < n` and
+    `j < S`. A quotient by a constant is put between its neighbours: `x - k + 1 <= k*(x//k) <= x`.
+    """
+    for atom in {a: None for mono, _ in d.terms for a, _ in mono}:
+        terms = [(mono, c) for mono, c in d.terms if any(a == atom for a, _ in mono)]
+        if any(_atom_bounds(a)[0] < 0 for mono, _ in d.terms for a, _ in mono if a != atom):
+            continue
+        rising, falling = all(c * sign > 0 for _, c in terms), all(c * sign < 0 for _, c in terms)
+        if isinstance(atom, Symbol):
+            hidden = any(
+                isinstance(a, Func) and atom.name in symbols(monomial((a, 1))) for mono, _ in d.terms for a, _ in mono
+            )
+            if isinstance(atom.hi, Sym) and atom.name not in symbols(atom.hi) and not hidden and (rising or falling):
+                return _put(d, atom, atom.lo if rising else atom.hi), 1
+        elif atom.name == "floordiv" and isinstance(atom.args[1], int) and atom.args[1] > 0:
+            ((mono, c), *others) = terms
+            if not others and mono == ((atom, 1),):
+                x, k = atom.args[0], atom.args[1]
+                return (d - c * monomial((atom, 1))) * k + c * (x - (k - 1) if rising else x), k
+    return None
+
+
+def _put(d: Sym, symbol: Symbol, value: Dim) -> Dim:
+    """The dim with a value for a symbol that is in none of its functions."""
+    total: Dim = 0
+    for mono, coeff in d.terms:
+        factors = (value if atom == symbol else monomial((atom, 1)) for atom, power in mono for _ in range(power))
+        total = total + coeff * product(factors)
+    return total
+
+
+def _interval(d: Sym) -> tuple[float, float]:
+    total_lo = total_hi = 0.0
+    for mono, coeff in d.terms:
+        lo, hi = 1.0, 1.0
+        for atom, power in mono:
+            alo, ahi = _atom_bounds(atom)
+            for _ in range(power):
+                corners = [_product_of(x, y) for x in (lo, hi) for y in (alo, ahi)]
+                lo, hi = min(corners), max(corners)
+        ends = (_product_of(coeff, lo), _product_of(coeff, hi))
+        total_lo, total_hi = total_lo + min(ends), total_hi + max(ends)
+    return total_lo, total_hi
+
+
+def lower(d: Dim) -> float:
+    """A lower bound (maybe -inf) over all values of the symbols."""
+    return d if isinstance(d, int) else _bounds(d)[0]
+
+
+def upper(d: Dim) -> float:
+    """An upper bound (maybe inf) over all values of the symbols."""
+    return d if isinstance(d, int) else _bounds(d)[1]
+
+
+def is_positive(d: Dim) -> bool:
+    """Whether `d >= 1` is proven."""
+    return lower(d) >= 1
+
+
+def _known_factor(mono: Monomial) -> int:
+    return prod(a.divisible_by**p for a, p in mono if isinstance(a, Symbol))
+
+
+def is_multiple(d: Dim, factor: int) -> bool:
+    """Whether `d % factor == 0` is proven."""
+    return all((coeff * _known_factor(mono)) % factor == 0 for mono, coeff in terms_of(d))

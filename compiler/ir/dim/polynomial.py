@@ -1,0 +1,209 @@
+"""Polynomials with integer coefficients over symbols and functions of polynomials, in one canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A named integer with `lo <= value <= hi` (`hi` None: unbounded), a multiple of `divisible_by`.
+
+    `hi` may itself be symbolic: the index of an axis of extent `N` is a symbol with `hi = N - 1`.
+    """
+
+    name: str
+    lo: int = 0
+    hi: Dim | None = None
+    divisible_by: int = 1
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Func:
+    """An opaque integer function of dims: `floordiv`, `min` or `max`."""
+
+    name: str
+    args: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        if self.name == "floordiv":
+            return "//".join(f"({a})" if isinstance(a, Sym) and not a.is_symbol else str(a) for a in self.args)
+        return f"{self.name}({', '.join(map(str, self.args))})"
+
+
+Atom = Symbol | Func
+Monomial = tuple[tuple[Atom, int], ...]  # ((atom, power), ...), sorted; () is the constant term
+
+
+class Sym:
+    """A non-constant polynomial with integer coefficients. Build with `symbol` and arithmetic, never directly."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Sym) and self._hash == other._hash and self.terms == other.terms)
+
+    @property
+    def is_symbol(self) -> bool:
+        """Whether the polynomial is one bare symbol."""
+        (mono, coeff), *rest = self.terms
+        return not rest and coeff == 1 and len(mono) == 1 and mono[0][1] == 1 and type(mono[0][0]) is Symbol
+
+    def __add__(self, other: Dim) -> Dim:
+        if not isinstance(other, Dim):  # such as an expression, whose arithmetic it is then
+            return NotImplemented
+        total = dict(self.terms)
+        for mono, coeff in terms_of(other):
+            total[mono] = total.get(mono, 0) + coeff
+        return build(total)
+
+    def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, Dim):
+            return NotImplemented
+        total: dict[Monomial, int] = {}
+        for m1, c1 in self.terms:
+            for m2, c2 in terms_of(other):
+                mono = _times(m1, m2)
+                total[mono] = total.get(mono, 0) + c1 * c2
+        return build(total)
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + -other
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return FUNCTIONS["floordiv"](self, other) if isinstance(other, Dim) else NotImplemented
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return FUNCTIONS["floordiv"](other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self - other * (self // other)
+
+    def __rmod__(self, other: int) -> Dim:
+        return other - self * (other // self)
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def __repr__(self) -> str:
+        return f"Sym({self})"
+
+
+Dim = int | Sym
+
+
+def symbol(name: str, lo: int = 0, hi: Dim | None = None, divisible_by: int = 1) -> Sym:
+    """A fresh dim that is the named symbol."""
+    return monomial((Symbol(name, lo, hi, divisible_by), 1))
+
+
+# What the names of `Func` mean. Quotients need bounds, which are found with the arithmetic here: `division` enters them.
+FUNCTIONS: dict[str, Callable[..., Dim]] = {}
+
+
+def terms_of(d: Dim) -> tuple[tuple[Monomial, int], ...]:
+    """The (monomial, coefficient) pairs of a dim; the constant term has the empty monomial."""
+    if isinstance(d, Sym):
+        return d.terms
+    return (((), d),) if d else ()
+
+
+@cache
+def _atom_key(atom: Atom) -> tuple[int, str]:
+    return (0, atom.name) if isinstance(atom, Symbol) else (1, str(atom))
+
+
+@cache
+def _mono_key(mono: Monomial) -> tuple[Any, ...]:
+    # Symbols before functions, higher degrees first, the constant term last: `N*M + 2*N + N//4 + 3`.
+    return (-sum(p for _, p in mono) if mono else 1, tuple((_atom_key(a), -p) for a, p in mono))
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    powers = dict(a)
+    for atom, power in b:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=lambda item: _atom_key(item[0])))
+
+
+def build(total: Mapping[Monomial, int]) -> Dim:
+    """The dim that is a sum of monomials with coefficients, of which some may be 0."""
+    terms = tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda term: _mono_key(term[0])))
+    if any(mono for mono, _ in terms):
+        return Sym(terms)
+    return terms[0][1] if terms else 0
+
+
+def monomial(*mono: tuple[Atom, int]) -> Sym:
+    """The dim that is a product of atoms to powers."""
+    return Sym(((mono, 1),))
+
+
+def split_constant(d: Dim) -> tuple[Dim, int]:
+    """`d` as (the non-constant part, the constant term)."""
+    if isinstance(d, int):
+        return 0, d
+    const = dict(d.terms).get((), 0)
+    return d - const, const
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product, 1 for none."""
+    return reduce(lambda a, b: a * b, dims, 1)
+
+
+def symbols(*dims: Dim) -> dict[str, Symbol]:
+    """All symbols in the dims, by name, in order of appearance."""
+    found: dict[str, Symbol] = {}
+
+    def visit(d: Dim) -> None:
+        for mono, _ in terms_of(d):
+            for atom, _ in mono:
+                if isinstance(atom, Symbol):
+                    found.setdefault(atom.name, atom)
+                else:
+                    for a in atom.args:
+                        visit(a)
+
+    for d in dims:
+        visit(d)
+    return found
+
+
+def _text(d: Sym) -> str:
+    parts: list[str] = []
+    for mono, coeff in d.terms:
+        factors = [str(abs(coeff))] if abs(coeff) != 1 or not mono else []
+        leads = not parts and coeff < 0  # a sign in front binds tighter than `//`
+        many = bool(factors) or leads or len(mono) > 1 or any(p > 1 for _, p in mono)
+        for atom, power in mono:
+            bare = str(atom)
+            factors += [f"({bare})" if many and isinstance(atom, Func) and atom.name == "floordiv" else bare] * power
+        sign = "-" if coeff < 0 else "+"
+        text = "*".join(factors)
+        if not parts:
+            parts.append(text if coeff > 0 else "-" + text)
+        else:
+            parts.append(f"{sign} {text}")
+    return " ".join(parts)

@@ -1,0 +1,67 @@
+"""Evaluation and replacement: what walks over all symbols and functions of a dim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from occ.compiler.ir.dim.polynomial import FUNCTIONS, Atom, Dim, Monomial, Symbol, build, monomial, symbols
+
+
+def rebuild(d: Dim, of_symbol: Callable[[Symbol], Any], of_func: Callable[[str, list[Any]], Any]) -> Any:
+    """Evaluate `d` in any ring: `of_symbol` maps the symbols, `of_func` applies `floordiv`, `min` and `max`."""
+    if isinstance(d, int):
+        return d
+    total: Any = 0
+    for mono, coeff in d.terms:
+        value: Any = coeff
+        for atom, power in mono:
+            if isinstance(atom, Symbol):
+                base = of_symbol(atom)
+            else:
+                base = of_func(atom.name, [rebuild(a, of_symbol, of_func) for a in atom.args])
+            for _ in range(power):
+                value = base * value
+        total = total + value
+    return total
+
+
+def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
+    """Replace symbols by name; names that are not in `values` stay."""
+    if isinstance(d, int) or not values:
+        return d
+    kept: dict[Monomial, int] = {}  # in which nothing is replaced
+    changed: Dim = 0
+    for mono, coeff in d.terms:
+        if all(values.keys().isdisjoint(_names(atom)) for atom, _ in mono):
+            kept[mono] = coeff
+            continue
+        value: Dim = coeff
+        for atom, power in mono:
+            base = _replaced(atom, values)
+            for _ in range(power):
+                value = base * value
+        changed = changed + value
+    return d if len(kept) == len(d.terms) else build(kept) + changed
+
+
+def _replaced(atom: Atom, values: Mapping[str, Dim]) -> Dim:
+    if isinstance(atom, Symbol):
+        return values.get(atom.name, monomial((atom, 1)))
+    return FUNCTIONS[atom.name](*(substitute(a, values) for a in atom.args))
+
+
+@cache
+def _names(atom: Atom) -> frozenset[str]:
+    """Names of the symbols in an atom."""
+    return frozenset((atom.name,)) if isinstance(atom, Symbol) else frozenset(symbols(*atom.args))
+
+
+def evaluate(d: Dim, env: Mapping[str, int]) -> int:
+    """The value for given symbol values.
+
+    Raises:
+        KeyError: a symbol has no value.
+    """
+    return rebuild(d, lambda s: env[s.name], lambda name, args: FUNCTIONS[name](*args))
