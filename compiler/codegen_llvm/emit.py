@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from occ.compiler.codegen_llvm.expressions import Env, Expressions
 from occ.compiler.codegen_llvm.loop_plan import LoopPlan, plan_loops
-from occ.compiler.codegen_llvm.values import lanes
+from occ.compiler.codegen_llvm.values import iota, lanes, undefined
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.approx import APPROXIMATIONS
@@ -143,8 +143,7 @@ class KernelEmitter(Expressions):
 
     def _lanes_below(self, count: Any, w: int) -> Any:
         """Lanes 0 to count - 1."""
-        iota = ir.Constant(ir.VectorType(I64, w), [I64(k) for k in range(w)])
-        return self.b.icmp_signed("<", iota, self.o.splat(count, w))
+        return self.b.icmp_signed("<", iota(w), self.o.splat(count, w))
 
     def _rows(self, s: TeStage, plan: LoopPlan, envs: list[Env]) -> None:
         """Evaluate and store a few positions that share their loads."""
@@ -249,9 +248,10 @@ class KernelEmitter(Expressions):
         """One value of all lanes, by halves."""
         while lanes(v) > 1:
             half = lanes(v) // 2
-            undefined = ir.Constant(v.type, ir.Undefined)
             low, high = (
-                self.b.shuffle_vector(v, undefined, ir.Constant(ir.VectorType(I32, half), [I32(k) for k in part]))
+                self.b.shuffle_vector(
+                    v, undefined(v.type), ir.Constant(ir.VectorType(I32, half), [I32(k) for k in part])
+                )
                 for part in (range(half), range(half, 2 * half))
             )
             v = self._combine(r.kind, low, high, r.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.functions import emit_call
-from occ.compiler.codegen_llvm.values import Ops, lanes, mangled, memory_type, register_type
+from occ.compiler.codegen_llvm.values import Ops, iota, lanes, mangled, memory_type, register_type, undefined
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64 as I64_TYPE
@@ -146,8 +146,7 @@ class Expressions:
     def _index(self, name: str, env: Env) -> Any:
         if name != env.vector:
             return env.axes[name]
-        iota = ir.Constant(ir.VectorType(I64, env.width), [I64(k) for k in range(env.width)])
-        return self.b.add(self.o.splat(env.axes[name], env.width), iota)
+        return self.b.add(self.o.splat(env.axes[name], env.width), iota(env.width))
 
     def _select(self, e: Select, env: Env) -> Any:
         cond = self.value(e.cond, env)
@@ -182,8 +181,7 @@ class Expressions:
                 return self._vector_load(e, self._at_lane_0(flat, env), env)
             if step is not None:
                 first = self.o.splat(self._at_lane_0(flat, env), env.width)
-                iota = ir.Constant(ir.VectorType(I64, env.width), [I64(k) for k in range(env.width)])
-                offsets = self.b.add(first, self.b.mul(iota, self.o.splat(self.size(step, {}), env.width)))
+                offsets = self.b.add(first, self.b.mul(iota(env.width), self.o.splat(self.size(step, {}), env.width)))
                 return self._gather(e, offsets, env)
         offset = self._computed_offset(e, index, shape, env)
         return self._gather(e, offset, env) if lanes(offset) else self._scalar_load(e, offset, env)
@@ -274,7 +272,7 @@ class Expressions:
         mask = self._mask(env)
         if mask is not None:
             offsets = self.b.select(mask, offsets, self.o.constant(0, I64_TYPE, env.width))
-        loaded = ir.Constant(ir.VectorType(kind, env.width), ir.Undefined)
+        loaded = undefined(ir.VectorType(kind, env.width))
         for k in range(env.width):
             one = self.b.load(self._address(e.source, self.b.extract_element(offsets, I32(k))))
             loaded = self.b.insert_element(loaded, one, I32(k))

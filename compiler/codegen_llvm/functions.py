@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.values import Ops, lanes
+from occ.compiler.codegen_llvm.values import Ops, lanes, undefined
 from occ.compiler.ir.dtype import BOOL, F64, DType
 from occ.compiler.native_entry.types import DOUBLE, FLOAT, I32
 
@@ -89,7 +89,7 @@ def _libm(o: Ops, fn: str, args: list[Any]) -> Any:
     assert scalar in (FLOAT, DOUBLE)
     if not n:
         return o.call(name, scalar, args)
-    result = ir.Constant(args[0].type, ir.Undefined)
+    result = undefined(args[0].type)
     for k in range(n):
         lane = [o.b.extract_element(a, I32(k)) for a in args]
         result = o.b.insert_element(result, o.call(name, scalar, lane), I32(k))

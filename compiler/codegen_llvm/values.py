@@ -8,12 +8,13 @@ operation is exact to its element type. Bools are i1 in registers and a byte in 
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
 
 from occ.compiler.ir.dtype import BF16, BOOL, F16, F32, F64, DType
-from occ.compiler.native_entry.types import DOUBLE, FLOAT, HALF, I1, I32
+from occ.compiler.native_entry.types import DOUBLE, FLOAT, HALF, I1, I32, I64
 
 Value = Any  # llvmlite's values have no common public base with type information
 
@@ -44,6 +45,24 @@ def memory_type(dtype: DType) -> ir.Type:
     if dtype == F32:
         return FLOAT
     return HALF if dtype == F16 else ir.IntType(dtype.itemsize * 8)
+
+
+# LLVM's own object writes the text of a constant once, however often it is used.
+@cache
+def undefined(kind: ir.Type) -> ir.Constant:
+    """A value of which nothing is known, to put lanes into."""
+    return ir.Constant(kind, ir.Undefined)
+
+
+@cache
+def _zeros(n: int) -> ir.Constant:
+    return ir.Constant(ir.VectorType(I32, n), [0] * n)
+
+
+@cache
+def iota(n: int) -> ir.Constant:
+    """0, 1, ... as i64."""
+    return ir.Constant(ir.VectorType(I64, n), [I64(k) for k in range(n)])
 
 
 def supports(dtype: DType) -> bool:
@@ -77,10 +96,8 @@ class Ops:
         vector = ir.VectorType(v.type, n)
         if isinstance(v, ir.Constant):
             return ir.Constant(vector, [v] * n)
-        first = self.b.insert_element(ir.Constant(vector, ir.Undefined), v, I32(0))
-        return self.b.shuffle_vector(
-            first, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(I32, n), [0] * n)
-        )
+        first = self.b.insert_element(undefined(vector), v, I32(0))
+        return self.b.shuffle_vector(first, undefined(vector), _zeros(n))
 
     def match(self, *values: Value) -> list[Value]:
         """Values with as many lanes as the widest of them."""

@@ -1,4 +1,7 @@
-"""What the routines of a native entry share: access to memory, calls of kernels, and the completion of frames."""
+"""What the routines of a native entry share: access to memory, calls of kernels, and the completion of frames.
+
+Functions are emitted where they are called first: most entries are small, and compiling them takes longer than their kernels do.
+"""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false
@@ -6,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from llvmlite import ir
@@ -30,11 +34,6 @@ class Support:
 
     def __init__(self, module: ir.Module, *, ranged: bool) -> None:
         self.module, self.ranged = module, ranged
-        self._memcpy = self.external("memcpy", ir.FunctionType(PTR, [PTR, PTR, I64]))
-        self._range = self._emit_range() if ranged else None
-        self._inside = self._emit_fill("occ_add_frame", 1, self._add_frame)
-        self._sizes = self._emit_fill("occ_fill_sizes", 2, self._fill_size)
-        self._hosts = self._emit_fill("occ_fill_hosts", 2, self._fill_host)
 
     def internal(self, name: str, kind: ir.FunctionType, *, straight: bool = False) -> ir.Function:
         """A function that other libraries do not see.
@@ -83,7 +82,7 @@ class Support:
         b.store(value, b.bitcast(self.at(b, p, offset), value.type.as_pointer()))
 
     def memcpy(self, b: ir.IRBuilder, target: Any, source: Any, size: Size) -> None:
-        b.call(self._memcpy, [target, source, i64(size)])
+        b.call(self.external("memcpy", ir.FunctionType(PTR, [PTR, PTR, I64])), [target, source, i64(size)])
 
     # kernels
 
@@ -98,7 +97,8 @@ class Support:
         count = I32(tasks) if isinstance(tasks, int) else b.trunc(tasks, I32)
         return b.call(self._range, [call, b.bitcast(kernel, PTR), args, count])
 
-    def _emit_range(self) -> ir.Function:
+    @cached_property
+    def _range(self) -> ir.Function:
         """`i32 range(call, kernel, args, tasks)`: a kernel on the threads of the caller, or at once."""
         fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32]))
         call, kernel, args, tasks = fn.args
@@ -116,6 +116,18 @@ class Support:
 
     # frames
 
+    @cached_property
+    def _inside(self) -> ir.Function:
+        return self._emit_fill("occ_add_frame", 1, self._add_frame)
+
+    @cached_property
+    def _sizes(self) -> ir.Function:
+        return self._emit_fill("occ_fill_sizes", 2, self._fill_size)
+
+    @cached_property
+    def _hosts(self) -> ir.Function:
+        return self._emit_fill("occ_fill_hosts", 2, self._fill_host)
+
     def complete(
         self, b: ir.IRBuilder, frame: Any, name: str, inside: Sequence[int], sizes: Sequence[tuple[int, Size]],
         hosts: Sequence[tuple[int, Any]],
@@ -124,9 +136,10 @@ class Support:
         nothing = ir.Constant(PTR, None)
         table = self.constant(f"inside_{name}", struct.pack(f"<{len(inside)}I", *inside))
         b.call(self._inside, [frame, table, I64(len(inside)), nothing])
-        for fill, what, rows in ((self._sizes, "sizes", sizes), (self._hosts, "hosts", hosts)):
+        for what, rows in (("sizes", sizes), ("hosts", hosts)):
             if not rows:
                 continue
+            fill = self._sizes if what == "sizes" else self._hosts
             values = list({id(v): v for _, v in rows}.values())
             place = {id(v): k for k, v in enumerate(values)}
             given = b.bitcast(b.alloca(I64, I32(len(values))), PTR)
