@@ -25,8 +25,12 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> None:
     """`(cond, *captures)`: runs one of two functions."""
     cond, *captures = map(e.buffer, step.reads)
     outputs = [e.buffer(b) for b in step.writes]
-    shapes = [e.r.plan.buffers[b].shape for b in step.writes]
+    cased = {e.r.plan.outputs[output] for output in e.r.cases}
+    shapes = [None if b in cased else e.r.plan.buffers[b].shape for b in step.writes]
     holds = _is_true(e, cond)
+    if None in shapes:  # the caller has been told the shapes of the branch that sizes take
+        left, right = (i64(e.sizes.of(s)) for s in step.attrs["when"])
+        e.require_that(e.b.icmp_signed("==", holds, e.b.icmp_signed("==", left, right)), k)
     then, otherwise, done = (e.fn.append_basic_block(n) for n in ("then", "else", "endif"))
     e.b.cbranch(holds, then, otherwise)
     for block, inner in zip((then, otherwise), e.r.inner[k], strict=True):
@@ -147,10 +151,12 @@ def _padded(values: Sequence[int] | None, n: int) -> Sequence[int]:
     return values if values else (0,) * n
 
 
-def _require_shapes(e: RoutineEmitter, k: int, inner: Inner, shapes: Sequence[Sequence[DimExpr]]) -> None:
-    """Fail where a function gives other extents than the step has room for."""
+def _require_shapes(e: RoutineEmitter, k: int, inner: Inner, shapes: Sequence[Sequence[DimExpr] | None]) -> None:
+    """Fail where a function gives other extents than the step has room for; None for room of the shape that it gives."""
     plan = e.others[inner.name].r.plan
     for index, shape in zip(plan.outputs, shapes, strict=True):
+        if shape is None:
+            continue
         for mine, its in zip(shape, _shown(plan.buffers[index].shape, inner.env), strict=True):
             if mine != its:
                 e.require(e.sizes.of(mine), e.sizes.of(its), k)

@@ -8,21 +8,19 @@ blocks, kernels, If, Scan and Loop. The Python runner stays for what the entry d
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.facts import model_facts
-from occ.compiler.native_entry.plan import Routine, Unsuitable, routines
+from occ.compiler.native_entry.plan import Cases, Routine, Unsuitable, routines
 from occ.compiler.native_entry.routine import RoutineEmitter
 from occ.compiler.native_entry.sizes import Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I32, I64, PTR
-from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Manifest
-from occ.runtime.native.entry import ABI, INPUTS, MEMORY, VERSION, EntryCall
+from occ.runtime.native.entry import ABI, INPUTS, MEMORY, MOST_AXES, VERSION, EntryCall
 
 _COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
 
@@ -103,9 +101,21 @@ class _Entry:
 
     def _tell_results(self) -> None:
         results = self.support.load(self.b, self.call, EntryCall.results.offset)
-        shapes: Sequence[Sequence[DimExpr]] = [self.main.plan.buffers[k].shape for k in self.main.plan.outputs]
-        for k, e in enumerate(e for shape in shapes for e in shape):
-            self.support.store(self.b, i64(self.sizes.of(e)), results, 8 * k)
+        told: list[Any] = []
+        for k, b in enumerate(self.main.plan.outputs):
+            cases = self.main.cases.get(k)
+            told += self._of_cases(cases) if cases else map(self.sizes.of, self.main.plan.buffers[b].shape)
+        for k, n in enumerate(told):
+            self.support.store(self.b, i64(n), results, 8 * k)
+
+    def _of_cases(self, c: Cases) -> list[Any]:
+        """The extents of one of two shapes; where their ranks differ the rank, then room for as many as there can be."""
+        left, right = (i64(self.sizes.of(e)) for e in c.when)
+        holds = self.b.icmp_signed("==", left, right)
+        rows: list[list[Any]] = [list(map(self.sizes.of, shape)) for shape in (c.then, c.otherwise)]
+        if not c.ranked:
+            rows = [[len(row), *row, *[0] * (MOST_AXES - len(row))] for row in rows]
+        return [self.b.select(holds, i64(a), i64(b)) for a, b in zip(*rows, strict=True)]
 
     def _return_if(self, cond: Any, code: int, detail: int = 0) -> None:
         with self.b.if_then(cond, likely=False):

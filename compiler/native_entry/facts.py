@@ -13,7 +13,8 @@ from occ.compiler.native_entry.conditions import conditions
 from occ.runtime.dims import DimExpr, text
 from occ.runtime.manifest import Manifest, Plan, TensorInfo
 
-MAGIC, VERSION = 0x4643434F, 1
+MAGIC, VERSION = 0x4643434F, 2
+_RANK_OF_A_RUN = 1 << 31  # beside the element type of an output whose rank sizes decide
 _HEAD = struct.Struct("<8I10I")
 
 # The order of occ_dtype in runtime/c/occ.h, from 1 on.
@@ -76,7 +77,8 @@ def _port(b: _Block, info: TensorInfo, labels: dict[str, str]) -> tuple[int, int
     def extent(e: DimExpr) -> tuple[int, int, int]:
         return (e, 0, 0) if isinstance(e, int) else (-1, b.text(text(e, labels)), 0)
 
-    return b.text(info.name), 1 + DTYPES.index(info.dtype), *b.rows("<qII", [extent(e) for e in info.shape])
+    kind = 1 + DTYPES.index(info.dtype) + (_RANK_OF_A_RUN if info.kind == "unranked" else 0)
+    return b.text(info.name), kind, *b.rows("<qII", [extent(e) for e in info.shape])
 
 
 def _plan(b: _Block, plan: Plan) -> tuple[int, int]:

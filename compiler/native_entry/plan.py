@@ -13,6 +13,7 @@ from occ.runtime.attributes import decode_attrs
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Step, TensorInfo
+from occ.runtime.native.entry import MOST_AXES
 from occ.runtime.signature import numpy_dtype
 
 _NAMED = 5  # problems that an error lists
@@ -45,6 +46,20 @@ class Inner:
     env: Mapping[str, DimExpr]
 
 
+@dataclass(frozen=True)
+class Cases:
+    """The shape of a result of which the sizes of inputs decide the rank, or extents in ways that no expression says.
+
+    Attributes:
+        when: two sizes; where they are equal the result has the shape `then`, else `otherwise`.
+    """
+
+    when: tuple[DimExpr, DimExpr]
+    then: Sequence[DimExpr]
+    otherwise: Sequence[DimExpr]
+    ranked: bool  # both have one rank
+
+
 @dataclass
 class Routine:
     """A plan that is compiled.
@@ -61,6 +76,7 @@ class Routine:
         apart: of each scan and loop, a slot for each scanned result whose slices are not aligned, as kernels want what they
             write to be; None for the others.
         inner: of each step, the functions that it runs.
+        cases: outputs whose shape is one of two; an If gives them.
     """
 
     name: str
@@ -72,6 +88,7 @@ class Routine:
     turns: dict[int, list[int]] = field(default_factory=dict)
     apart: dict[int, list[int | None]] = field(default_factory=dict)
     inner: dict[int, list[Inner]] = field(default_factory=dict)
+    cases: dict[int, Cases] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -133,10 +150,6 @@ class _Reader:
     def routine(self, name: str, f: Function) -> Routine:
         if name in self.done:
             return self.done[name]
-        for i in (*f.inputs, *f.outputs):
-            if i.kind != "tensor" or i.dtype == "str":
-                what = "of texts" if i.kind == "tensor" else f"of kind {i.kind}"
-                self.problems.append(f"`{i.name}` is {what}")
         r = Routine(name, f)
         self._outputs(r)
         for k, step in enumerate(f.plan.steps):
@@ -145,6 +158,10 @@ class _Reader:
             except Unsuitable as why:
                 nodes = ", ".join(step.nodes[:3]) or step.name
                 self.problems.append(f"node `{nodes}` {why}")
+        for k, i in enumerate((*f.outputs, *f.inputs)):
+            if i.dtype == "str" or (i.kind != "tensor" and k not in r.cases):
+                what = "of texts" if i.dtype == "str" else f"of kind {i.kind}"
+                self.problems.append(f"`{i.name}` is {what}")
         self.done[name] = r
         if self.problems:
             return r
@@ -166,7 +183,9 @@ class _Reader:
             raise Unsuitable(f"is a step of kind `{step.kind}`{f': {step.name}' if step.name else ''}")
         absent = -1 in (step.reads[2:] if step.kind == "loop" else step.reads) or -1 in step.writes
         used = [b for b in used if b >= 0]
-        if absent or step.binds or any(buffers[b].opaque or buffers[b].dtype == "str" for b in used):
+        cased = self._cased(r, step)
+        bound = step.binds and any(step.writes[k] not in cased for k, _, _ in step.binds)
+        if absent or bound or any((buffers[b].opaque and b not in cased) or buffers[b].dtype == "str" for b in used):
             raise Unsuitable("has operands or results that are not plain tensors")
         match step.kind:
             case "kernel":
@@ -189,6 +208,30 @@ class _Reader:
         writes = [r.plan.buffers[b] for b in step.writes]
         shapes = [b.shape for b in captures]
         r.inner[k] = [self._inner(step.attrs[branch], shapes, writes) for branch in ("then_branch", "else_branch")]
+        for b, output in self._cased(r, step).items():
+            place = step.writes.index(b)
+            then, other = ([put(d, i.env) for d in self._result(i, place).shape] for i in r.inner[k])
+            if max(len(then), len(other)) > MOST_AXES:
+                raise Unsuitable(f"gives more than {MOST_AXES} axes")
+            left, right = step.attrs["when"]
+            ranked = not r.plan.buffers[b].opaque
+            if ranked and len(then) != len(other):
+                raise Unsuitable("gives results of unlike ranks")
+            r.cases[output] = Cases((left, right), then, other, ranked)
+
+    def _cased(self, r: Routine, step: Step) -> dict[int, int]:
+        """The results of an If that have one of two shapes, as sizes decide, with the outputs of the model that they are."""
+        if r.name or step.kind != "if" or "when" not in step.attrs:
+            return {}
+        bound = {step.writes[k] for k, _, _ in step.binds}
+        outputs = {b: k for k, b in enumerate(r.plan.outputs) if b in bound or r.plan.buffers[b].opaque}
+        alone = {b for b in outputs if r.plan.outputs.count(b) == 1 and step.writes.count(b) == 1}
+        kinds = {b: r.function.outputs[k].kind for b, k in outputs.items()}
+        return {b: outputs[b] for b in step.writes if b in alone and kinds[b] in ("tensor", "unranked")}
+
+    def _result(self, inner: Inner, place: int) -> Buffer:
+        plan = self.m.functions[inner.name].plan
+        return plan.buffers[plan.outputs[place]]
 
     def _scan(self, r: Routine, k: int, step: Step) -> None:
         a, reads = decode_attrs(step.attrs), [r.plan.buffers[b] for b in step.reads]
@@ -242,7 +285,10 @@ class _Reader:
             len(i.shape) == len(shape) for i, shape in zip(f.inputs, shapes, strict=True)
         )
         made = [f.plan.buffers[b] for b in f.plan.outputs]
-        if not fits or [(b.dtype, len(b.shape)) for b in made] != [(b.dtype, len(b.shape)) for b in writes]:
+        fits = fits and len(made) == len(writes) and all(
+            a.dtype == b.dtype and not a.opaque and (b.opaque or len(a.shape) == len(b.shape)) for a, b in zip(made, writes, strict=True)
+        )  # fmt: skip
+        if not fits:
             raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
         return Inner(name, _bound(f.inputs, shapes))
 
@@ -288,10 +334,12 @@ def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> 
 def _needed(r: Routine) -> set[str]:
     """The symbols of all that a routine computes."""
     used = {b for s in r.plan.steps for b in (*s.reads, *s.writes) if b >= 0} | set(r.plan.outputs)
+    used -= {r.plan.outputs[k] for k in r.cases}
     buffers = [r.plan.buffers[b] for b in used]
     exprs: list[DimExpr] = [e for b in buffers for e in (*b.shape, *b.strides, b.start)]
     exprs += [s.size for s in r.slots]
     exprs += [e for s in r.plan.steps for e in (*s.dims, s.tasks) if e is not None]
     exprs += [e for c in r.function.constraints for e in (c.lhs, c.rhs)]
     exprs += [e for inner in r.inner.values() for i in inner for e in i.env.values()]
+    exprs += [e for c in r.cases.values() for e in (*c.when, *c.then, *c.otherwise)]
     return {name for e in exprs for name in symbols(e)}

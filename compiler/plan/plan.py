@@ -206,10 +206,11 @@ class _Planner:
         routine = op.attrs["routine"]
         if routine == "copy":
             return Step("copy", "copy", shown[:cut], shown[cut:])
-        attrs = {k: v for k, v in op.attrs.items() if k not in ("routine", "writes")} | _more(op, cut, self.m)
+        attrs = {k: v for k, v in op.attrs.items() if k not in ("routine", "writes", "when")} | _more(op, cut, self.m)
+        when = {"when": [dim_expr(d) for d in op.attrs["when"]]} if "when" in op.attrs else {}
         kind = routine if routine in ("deferred", "if", "loop", "scan", "map") else "host"
         return Step(
-            kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs), nodes=list(op.loc.nodes),
+            kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs) | when, nodes=list(op.loc.nodes),
             binds=self._binds(op.operands[cut:]),
         )  # fmt: skip
 

@@ -116,6 +116,10 @@ def _check(artifact: Artifact, embed: bool) -> None:
     except Unsuitable as why:
         help_ = "build an artifact and run it with `occ run` or `occ.load`"
         raise error("OCC0306", f"this model cannot be linked into a program: {why}", help=help_) from None
+    if loose := [o.name for o in artifact.manifest.outputs if o.kind == "unranked"]:
+        help_ = "fix the sizes that decide it with --dim or --shape, or run the artifact with libocc (docs/c.md)"
+        message = f"this model cannot be linked into a program: the rank of the output `{loose[0]}` hangs on sizes"
+        raise error("OCC0306", message, help=help_)
     if embed and (total := sum(w.nbytes for w in artifact.manifest.weights)) > _LINKED_BYTES:
         message = f"{total} bytes of weights are too many to link into a program"
         raise error("OCC0603", message, help="leave them in a file with `--weights file`")

@@ -6,7 +6,8 @@
 namespace occ::runtime {
 
 constexpr uint32_t kFactsMagic = 0x4643434f;  // "OCCF"
-constexpr uint32_t kFactsVersion = 1;
+constexpr uint32_t kFactsVersion = 2;
+constexpr uint32_t kRankOfARun = 1u << 31;  // of an output whose rank sizes decide; its results are its rank and OCC_MAX_RANK extents
 
 struct Rows {
     uint32_t at, count;
@@ -19,7 +20,7 @@ struct ExtentFacts {
 };
 
 struct PortFacts {
-    uint32_t name, dtype;  // an occ_dtype
+    uint32_t name, dtype;  // an occ_dtype, and kRankOfARun
     Rows extents;          // of ExtentFacts
 };
 

@@ -49,6 +49,7 @@ struct occ_model {
     occ_port *ports;  // inputs, then outputs
     const void **weights;
     size_t input_extents, output_extents;
+    size_t output_results;  // numbers that the entry tells of the extents of outputs
 
     occ::runtime::Block *idle;  // see run.cpp for its lock
 

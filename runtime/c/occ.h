@@ -50,7 +50,7 @@ typedef struct occ_model occ_model;
 typedef struct occ_port {
     const char *name;
     occ_dtype dtype;
-    int32_t rank;
+    int32_t rank;               /* -1 of an output whose rank hangs on the extents of the inputs */
     const int64_t *extents;     /* outermost first; -1 where the extent is not the same in all runs */
     const char *const *symbols; /* of those its expression, such as "n" or "2*n + 1"; NULL for the others */
 } occ_port;

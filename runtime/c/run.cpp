@@ -19,12 +19,12 @@ __attribute__((constructor)) void register_fork_handlers() { pthread_atfork(lock
 
 Block *new_block(const occ_model *m) {
     const size_t n = m->facts->inputs.count, o = m->facts->outputs.count;
-    const size_t numbers = m->input_extents + m->output_extents;
+    const size_t numbers = m->input_extents + m->output_results;
     Block *b = static_cast<Block *>(calloc(1, sizeof(Block) + 8 * numbers + sizeof(void *) * (n + o)));
     if (!b) return nullptr;
     b->extents = reinterpret_cast<int64_t *>(b + 1);
     b->results = b->extents + m->input_extents;
-    b->inputs = reinterpret_cast<const void **>(b->results + m->output_extents);
+    b->inputs = reinterpret_cast<const void **>(b->results + m->output_results);
     b->outputs = const_cast<void **>(b->inputs + n);
     b->call.abi = OCC_ABI;
     b->call.weights = m->weights;
@@ -167,12 +167,14 @@ size_t rounded(size_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment
 
 bool is_aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % kAlignment == 0; }
 
-// Describe an output; its bytes, or -1 if there cannot be so many.
-int64_t describe(const occ_port &p, const int64_t *extents, occ_tensor &t) {
+// Describe an output, and go on to what the entry tells of the next one; its bytes, or -1 if there cannot be so many.
+int64_t describe(const occ_port &p, const int64_t *&results, occ_tensor &t) {
+    const int64_t *extents = p.rank < 0 ? results + 1 : results;
     t.dtype = p.dtype;
-    t.rank = p.rank;
-    memcpy(t.extents, extents, size_t(p.rank) * 8);
-    const int64_t n = elements(p.rank, extents), size = int64_t(occ_element_size(p.dtype));
+    t.rank = p.rank < 0 ? int32_t(*results) : p.rank;
+    memcpy(t.extents, extents, size_t(t.rank) * 8);
+    results = p.rank < 0 ? extents + OCC_MAX_RANK : extents + p.rank;
+    const int64_t n = elements(t.rank, extents), size = int64_t(occ_element_size(p.dtype));
     return n < 0 || n > INT64_MAX / 2 / size ? -1 : n * size;
 }
 
@@ -197,14 +199,13 @@ int room_for(const occ_model *m, const occ_port &p, size_t size, occ_tensor &t) 
 // Point the call at the memory of outputs; those at other addresses than kernels want get a place in scratch memory.
 int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
     size_t needed = rounded(size_t(b->call.needed)) + kAlignment;
-    const int64_t *extents = b->results;
+    const int64_t *results = b->results;
     for (size_t k = 0; k < o; k++) {
         const occ_port &p = m->ports[m->facts->inputs.count + k];
-        const int64_t size = describe(p, extents, outputs[k]);
+        const int64_t size = describe(p, results, outputs[k]);
         if (size < 0) return fail(m, OCC_ERROR_MEMORY, "the output `%s` would be too large", p.name);
         if (int status = room_for(m, p, size_t(size), outputs[k])) return status;
         if (!is_aligned(outputs[k].data)) needed += rounded(size_t(size)) + kAlignment;
-        extents += p.rank;
     }
     if (b->capacity < needed) {
         free(b->scratch);
@@ -251,13 +252,12 @@ int run_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_tenso
 
 int sizes_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t o) {
     if (int status = learn(m, b, inputs, n)) return status;
-    const int64_t *extents = b->results;
+    const int64_t *results = b->results;
     for (size_t k = 0; k < o; k++) {
         const occ_port &p = m->ports[n + k];
-        const int64_t size = describe(p, extents, outputs[k]);
+        const int64_t size = describe(p, results, outputs[k]);
         if (size < 0) return fail(m, OCC_ERROR_MEMORY, "the output `%s` would be too large", p.name);
         if (!outputs[k].data) outputs[k].bytes = size_t(size);
-        extents += p.rank;
     }
     return OCC_OK;
 }

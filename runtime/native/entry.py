@@ -20,6 +20,7 @@ from occ.runtime.native.library import Library
 from occ.runtime.signature import numpy_dtype
 
 ABI = 1
+MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
 
@@ -62,10 +63,21 @@ def address(array: np.ndarray) -> int:
         return array.ctypes.data if array.flags.c_contiguous else 0
 
 
-def _into(made: np.ndarray, given: np.ndarray | None) -> np.ndarray:
-    """An output in the array that the caller wants it in."""
+def _takes(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether kernels can write an output of that shape to an array of the caller, which nobody has checked yet."""
+    return given.shape == shape and given.dtype == dtype and given.flags.c_contiguous and given.flags.writeable
+
+
+def _into(made: np.ndarray, given: np.ndarray | None, k: int) -> np.ndarray:
+    """An output in the array that the caller wants it in.
+
+    Raises:
+        RunError: OCC0501 that has another shape.
+    """
     if given is None or made is given:
         return made
+    if given.shape != made.shape:
+        raise RunError("OCC0501", f"output {k} is {list(made.shape)}, the given array {list(given.shape)}")
     given[...] = made
     return given
 
@@ -133,8 +145,8 @@ class Entry:
         self._takes = [numpy_dtype(i.dtype) for i in manifest.inputs]
         self._gives = [o.name for o in manifest.outputs]
         self.dtypes = [numpy_dtype(o.dtype) for o in manifest.outputs]
-        self._out_ranks = [len(o.shape) for o in manifest.outputs]
-        self.results = sum(self._out_ranks)
+        self._out_ranks = [-1 if o.kind == "unranked" else len(o.shape) for o in manifest.outputs]
+        self.results = sum(1 + MOST_AXES if rank < 0 else rank for rank in self._out_ranks)
         functions = [manifest.functions[n].plan for n in sorted(manifest.functions)]
         self._plans: list[Plan] = [manifest.plan, *functions]
         self._known: dict[tuple[tuple[int, ...], ...], _Extents] = {}
@@ -184,7 +196,7 @@ class Entry:
         made: list[np.ndarray] = []
         for k, (shape, dtype, size) in enumerate(known.outputs):
             y = None if given is None else given[k]
-            if y is None or (at := address(y)) % ALIGNMENT:
+            if y is None or not _takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
                 raw = np.empty(size, np.uint8)  # kernels write at aligned addresses
                 at = address(raw)
                 start = -at % ALIGNMENT
@@ -199,7 +211,7 @@ class Entry:
             return self._failed(code, call)
         if len(self._idle) < _KEPT_BLOCKS:
             self._idle.append(block)
-        return made if given is None else [_into(y, g) for y, g in zip(made, given, strict=True)]
+        return made if given is None else [_into(y, g, k) for k, (y, g) in enumerate(zip(made, given, strict=True))]
 
     def _learn(self, shapes: tuple[tuple[int, ...], ...]) -> _Extents | None:
         """Ask the entry about inputs of new extents; None if it does not take them."""
@@ -213,7 +225,8 @@ class Entry:
             return None
         sizes = iter(block.results)
         for rank, dtype in zip(self._out_ranks, self.dtypes, strict=True):
-            shape = tuple(next(sizes) for _ in range(rank))
+            row = [next(sizes) for _ in range(1 + MOST_AXES if rank < 0 else rank)]
+            shape = tuple(row if rank >= 0 else row[1 : 1 + row[0]])
             made.outputs.append((shape, dtype, prod(shape) * dtype.itemsize + 2 * ALIGNMENT))
         made.needed = block.call.needed
         if len(self._known) >= _KEPT_SHAPES:

@@ -8,7 +8,7 @@ std::vector<Port> ports_of(const occ_model *m, size_t count, const occ_port *(*p
     std::vector<Port> made;
     for (size_t k = 0; k < count; k++) {
         const occ_port &p = *port(m, k);
-        Port q{p.name, int32_t(p.dtype), {p.extents, p.extents + p.rank}, {}};
+        Port q{p.name, int32_t(p.dtype), {p.extents, p.extents + (p.rank < 0 ? 0 : p.rank)}, {}};
         for (int a = 0; a < p.rank; a++) q.symbols.emplace_back(p.symbols[a] ? p.symbols[a] : "");
         made.push_back(std::move(q));
     }

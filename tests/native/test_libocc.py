@@ -59,6 +59,8 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
             => (bool d, float[n, 4] q) { d = Identity (c) f = Cast <to = 1> (i) q = Add (p, f) }> }""",
         {"x": RNG.standard_normal((3, 4), np.float32), "m": np.array(5)},
     ),
+    "rank": ("g (float[n, 1] x) => (float[u] y) { e = Exp(x) y = Squeeze (e) }", {"x": np.ones((1, 1), np.float32)}),
+    "other rank": ("g (float[n, 1] x) => (float[u] y) { e = Exp(x) y = Squeeze (e) }", {"x": np.ones((3, 1), np.float32)}),
     "counted loop": (
         """g (float[n, 4] x) => (float[k, 4] y) { s = Shape <start = 0, end = 1> (x) z = Sub (s, s) e = Constant <value = int64[0] {}> ()
             m = Reshape (s, e) o = Reshape (z, e) last, y = Loop (m, , o) <body = b (int64 i, bool c, int64 p)

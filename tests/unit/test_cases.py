@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -9,7 +11,11 @@ from building import model_of
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.driver.source import parsed
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.printer import module_text
+from occ.runtime.manifest import Manifest
+from occ.runtime.open import open_artifact
 
 RNG = np.random.default_rng(0)
 IF_ONE = """d = Shape <start = 1, end = 2> (x)
@@ -38,6 +44,7 @@ CASES = {
         y = Relu(other)
         z = Shape(y) }}""",
 }
+USUAL = [(2, 1, 4), (2, 3, 4), (0, 3, 4), (1, 1, 4)]
 SHAPES = {"squeeze": [(1, 1, 4), (3, 1, 4)], "squeeze alone": [(1, 1), (3, 1), (0, 1)]}
 
 
@@ -53,10 +60,38 @@ def test_every_case_runs(case: str, target: str):
     options.log_severity_level = 4  # it warns of ranks that the file does not state
     peer = onnxruntime.InferenceSession(model.SerializeToString(), options)
     session = occ.compile(model, target)
-    for shape in SHAPES.get(case, [(2, 1, 4), (2, 3, 4), (0, 3, 4), (1, 1, 4)]):
+    for shape in SHAPES.get(case, USUAL):
         x = RNG.standard_normal(shape, dtype=np.float32)
         for got, want in zip(session.run({"x": x}).values(), peer.run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_native_entry_gives_what_the_python_runner_gives(case: str, target: str, monkeypatch: pytest.MonkeyPatch):
+    artifact = Compilation(model_of(CASES[case], opset=18), Settings(target)).artifact()
+    sessions = []
+    for choice in ("native", "python"):
+        monkeypatch.setenv("OCC_ENTRY", choice)
+        sessions.append(open_artifact(artifact, 1))
+    native, python = sessions
+    assert native.engine._entry is not None
+    for shape in SHAPES.get(case, USUAL):
+        x = RNG.standard_normal(shape, dtype=np.float32)
+        got, want = native.run({"x": x}), python.run({"x": x})
+        for name in want:
+            np.testing.assert_array_equal(got[name], want[name], strict=True)
+        room = {name: np.empty_like(v) for name, v in want.items()}
+        native.run({"x": x}, outputs=room)
+        for name in want:
+            np.testing.assert_array_equal(room[name], want[name], strict=True)
+
+
+def test_room_for_another_case_is_refused():
+    session = occ.compile(model_of(CASES["squeeze alone"], opset=18), "cpu-jit")
+    for shape, room in (((1, 1), (1,)), ((3, 1), ()), ((3, 1), (2,)), ((3, 1), (3, 1))):
+        with pytest.raises(occ.RunError, match="the given array"):
+            session.run({"x": np.ones(shape, np.float32)}, outputs={"y": np.empty(room, np.float32)})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -85,3 +120,25 @@ def test_what_a_branch_assumes_is_not_asked_of_inputs():
     m = inferred(text)
     assert str(m.main.args[0].type) == "f32[n]"
     assert [c.func for c in m.constraints if c.func == "main"] == []
+
+
+@pytest.mark.parametrize("wrong", ["[dim<n>, 2]", "[1, 2]", "[3, 3]"])
+def test_a_plan_that_tells_another_case_is_not_believed(wrong: str):
+    m = Compilation(model_of(CASES["squeeze alone"], opset=18), Settings("cpu-jit")).advance("lowered")
+    text = module_text(m)
+    assert "when=[dim<n>, 1]" in text
+    session = occ.compile(parsed(text.replace("when=[dim<n>, 1]", f"when={wrong}")), "cpu-jit")
+    for n in (1, 2, 3):
+        x = np.arange(n, dtype=np.float32).reshape(n, 1)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x.squeeze(), strict=True)
+
+
+@pytest.mark.parametrize("wrong", [1, [1], ["n", {}], ["n", 1, 1], "n"])
+def test_a_manifest_with_a_damaged_case_is_refused(wrong: object):
+    artifact = Compilation(model_of(CASES["squeeze alone"], opset=18), Settings("cpu-jit")).artifact()
+    record = json.loads(artifact.manifest.to_json())
+    (step,) = (s for s in record["plan"]["steps"] if s["kind"] == "if")
+    assert step["attrs"]["when"] == ["n", 1]
+    step["attrs"]["when"] = wrong
+    with pytest.raises(occ.RunError, match="OCC0502"):
+        Manifest.from_json(json.dumps(record))

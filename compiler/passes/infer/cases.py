@@ -18,6 +18,7 @@ from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.outline import outline
 from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.infer_control import inline_branch
@@ -64,6 +65,20 @@ def split_cases(known: Known, m: Module, made: set[str]) -> list[Constraint] | N
             if _is_case(known, op, func) and _split(m, op, func, made):
                 return []
     return None
+
+
+def tell_conditions(known: Known, m: Module) -> None:
+    """Note at each If whose branches give tensors of unlike shapes which sizes it compares, where it does: `when=(T, 1)`.
+    The shape of a result can then be told before the run.
+    """
+    for op in m.walk():
+        if op.name == "If":
+            op.attrs.pop("when", None)
+            sides = _equal_sides(known, op.operands[0])
+            if sides is not None and not all(
+                _has_rank(r) and not any(map(depends_on_data, r.tensor.dims)) for r in op.results
+            ):
+                op.attrs["when"] = sides
 
 
 def _is_case(known: Known, op: Op, func: Func) -> bool:

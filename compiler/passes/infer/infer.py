@@ -24,7 +24,7 @@ from occ.compiler.ir.shape import DATA_SYMBOL, collecting, depends_on_data, is_p
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.infer.cases import split_cases
+from occ.compiler.passes.infer.cases import split_cases, tell_conditions
 from occ.compiler.passes.infer.checks import (
     STUMBLES,
     check_extents,
@@ -58,6 +58,7 @@ class Infer(Pass):
                 break
             inference = _settled(m, ctx, needed)
         ctx.sink.raise_errors()
+        tell_conditions(inference, m)
         return inference.materialise() > 0 or untyped
 
 
