@@ -18,7 +18,7 @@ COMMANDS = {
     "generate": "write text with a language model",
     "report": "write a page that shows a model as it is compiled",
     "bench": "time a model and other runtimes",
-    "serve": "serve a language model over HTTP, in the form of OpenAI's API",
+    "serve": "serve a language model in the form of OpenAI's API, or other models in KServe's",
     "opt": "run passes on .occ text",
     "rules": "list the rules, and say why they match or do not",
     "bisect": "find the pass and the op that make results wrong",

@@ -1,26 +1,107 @@
-"""`occ serve`: an HTTP server for a language model."""
+"""`occ serve`: an HTTP server for a language model, or one for models of other kinds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from occ.cli import options
-from occ.cli.console import say
+from occ.cli.console import progress, say
+
+if TYPE_CHECKING:
+    from occ.runtime.errors import RunError
 
 
 @click.command("serve")
-@click.argument("model", metavar="DIR")
+@click.argument("models", metavar="[NAME=]MODEL...", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen at.")
+@click.option("--port", type=click.IntRange(0, 65533), default=8000, show_default=True, help="Port to listen at.")
 @click.option(
     "--parallel", type=click.IntRange(1), default=4, show_default=True, help="Texts that are written at once."
 )
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens of a prompt and its continuation.")
+@click.option(
+    "--workers", type=click.IntRange(0), default=0, help="Processes that run models; by default the server's own."
+)
+@click.option(
+    "--batch", type=click.IntRange(1), default=32, show_default=True, help="Most rows of a batch; 1 for none."
+)
+@click.option("--max-request", type=click.IntRange(1), default=256, show_default=True, help="MiB of a request.")
+@options.target
 @options.threads
-def command(model: str, host: str, port: int, parallel: int, capacity: int, threads: int | None) -> None:
-    """Serve the language model in the folder DIR in the form of OpenAI's API: /v1/completions and /v1/chat/completions."""
+@click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim.")
+@options.target_options
+def command(
+    models: tuple[str, ...], host: str, port: int, parallel: int, capacity: int, workers: int, batch: int, max_request: int,
+    target: str, threads: int | None, dims: tuple[str, ...], given: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Serve models over HTTP.
+
+    The folder of a language model is served in the form of OpenAI's API: /v1/completions and /v1/chat/completions. Other
+    models and artifacts, several at once, are served by MLServer in KServe's V2 protocol: REST at the port, gRPC at the
+    next one, metrics at the one after it.
+    """
+    if any(_is_language_model(m) for m in models):
+        if len(models) != 1:
+            raise click.UsageError("a language model is served alone")
+        _serve_language_model(models[0], host, port, parallel, capacity, threads)
+        return
+    found = _named(models)
+    extra = {"target": target, "dims": options.dims_of(dims), "options": options.pairs(given, "-C", keys=True)}
+    if find_spec("mlserver") is None:
+        raise _missing("mlserver", "mlserver")
+    for path in found.values():
+        _prepare(path, extra)
+    from occ.serve.server import Serving, serve
+
+    say(
+        f"serving {', '.join(found)} at http://{host}:{port}/v2, gRPC at {port + 1}, metrics at http://{host}:{port + 2}/metrics"
+    )
+    serve(found, Serving(host, port, workers, threads, batch, max_request << 20), extra)
+
+
+def _is_language_model(path: str) -> bool:
+    return Path(path).is_dir() and not (Path(path) / "manifest.json").exists()
+
+
+def _missing(library: str | None, extra: str) -> RunError:
+    from occ.runtime.errors import RunError
+
+    return RunError("OCC0501", f"the server needs the library `{library}`", f"pip install 'occ[{extra}]'")
+
+
+def _named(models: Sequence[str]) -> dict[str, Path]:
+    """Models by the names under which they are served: NAME=PATH, or the name of the file."""
+    found: dict[str, Path] = {}
+    for text in models:
+        name, _, path = text.rpartition("=")
+        name = name or Path(path).stem
+        if name in found:
+            raise click.UsageError(f"two models are called `{name}`: say NAME={path}")
+        if not name.isascii() or not all(c.isalnum() or c in "._-" for c in name) or name.startswith("."):
+            raise click.UsageError(f"`{name}` is no name for a URL: say NAME={path}")
+        found[name] = Path(path)
+    return found
+
+
+def _prepare(path: Path, extra: Mapping[str, Any]) -> None:
+    """Compile a model into the build cache, or open an artifact, before anything listens: both say what is wrong."""
+    from occ.api import compile as compile_
+    from occ.loading import load
+
+    if options.is_artifact(str(path)):
+        options.check_as_built(str(path), load(path).artifact.manifest.target)
+        return
+    with progress() as tell:
+        tell(f"compiling {path.name}")
+        compile_(path, **extra)
+
+
+def _serve_language_model(model: str, host: str, port: int, parallel: int, capacity: int, threads: int | None) -> None:
     from occ.generation.language_model import LanguageModel
     from occ.runtime.errors import RunError
 
@@ -29,7 +110,7 @@ def command(model: str, host: str, port: int, parallel: int, capacity: int, thre
 
         from occ.generation.server import app
     except ModuleNotFoundError as e:
-        raise RunError("OCC0501", f"the server needs the library `{e.name}`", "pip install 'occ[serve]'") from None
+        raise _missing(e.name, "serve") from None
     lm = LanguageModel(Path(model), threads, capacity)
     if lm.tokenizer is None:
         raise RunError("OCC0501", f"`{model}` has no tokenizer.json", "add the tokenizer of the model")

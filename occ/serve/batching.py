@@ -1,0 +1,152 @@
+"""Batches of requests: what arrives while a model runs is one batch of its next run, so that a lone request never waits.
+
+A request that makes a run fail fails alone: the others of its batch run again without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from occ.inputs import free_dims, random_inputs
+from occ.runtime.errors import RunError
+from occ.runtime.session import Session
+
+Arrays = dict[str, np.ndarray]
+_CLOSE = 1e-3  # of the largest value: rows of one batch and of another take other kernels
+
+
+@dataclass
+class _Asked:
+    """A request: its inputs, and who waits for the outputs."""
+
+    inputs: Arrays
+    answer: asyncio.Future[Arrays]
+
+    @property
+    def rows(self) -> int:
+        return next(iter(self.inputs.values())).shape[0]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What requests of one batch have in common: extents but for the first, and that is the same for all inputs."""
+        alone = len({x.shape[0] for x in self.inputs.values()}) > 1 and id(self)
+        return (alone, *((n, x.shape[1:]) for n, x in sorted(self.inputs.items())))
+
+
+class Batcher:
+    """Runs requests of many clients on one session, from one event loop.
+
+    Attributes:
+        most: rows of a batch; 1 runs requests one by one.
+        watch: called with the rows of each run.
+    """
+
+    def __init__(self, session: Session, most: int, watch: Callable[[int], object] = bool) -> None:
+        self._session, self.most, self.watch = session, most, watch
+        self._waiting: deque[_Asked] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, inputs: Arrays) -> Arrays:
+        """The outputs of a request.
+
+        Raises:
+            RunError: the model refuses it.
+        """
+        asked = _Asked(inputs, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run_all())
+        return await asked.answer
+
+    async def _run_all(self) -> None:
+        while self._waiting:
+            await self._run(self._next())
+
+    def _next(self) -> list[_Asked]:
+        """The oldest request, and those of its kind that fit into a batch with it."""
+        first = self._waiting.popleft()
+        batch, rows, left = [first], first.rows if self.most > 1 else self.most, deque[_Asked]()
+        for asked in self._waiting:
+            if rows < self.most and rows + asked.rows <= self.most and asked.kind == first.kind:
+                batch.append(asked)
+                rows += asked.rows
+            else:
+                left.append(asked)
+        self._waiting = left
+        return [a for a in batch if not a.answer.done()]  # some clients have gone
+
+    async def _run(self, batch: Sequence[_Asked]) -> None:
+        if not batch:
+            return
+        try:
+            results = await asyncio.to_thread(self._compute, [a.inputs for a in batch])
+        except Exception as e:
+            if len(batch) == 1:
+                _fail(batch[0], e)
+            else:
+                for asked in batch:
+                    await self._run([asked])
+            return
+        for asked, result in zip(batch, results, strict=True):
+            if not asked.answer.done():
+                asked.answer.set_result(result)
+
+    def _compute(self, requests: Sequence[Arrays]) -> list[Arrays]:
+        if len(requests) == 1:
+            self.watch(_rows(requests[0]))
+            return [self._session.run(requests[0])]
+        ends = np.cumsum([_rows(r) for r in requests])
+        self.watch(int(ends[-1]))
+        outputs = self._session.run({n: np.concatenate([r[n] for r in requests]) for n in requests[0]})
+        pieces = {n: np.split(y, ends[:-1]) for n, y in outputs.items()}
+        return [{n: p[k] for n, p in pieces.items()} for k in range(len(requests))]
+
+
+def _rows(inputs: Arrays) -> int:
+    shapes = [x.shape for x in inputs.values()]
+    return shapes[0][0] if shapes and shapes[0] else 1
+
+
+def _fail(asked: _Asked, e: Exception) -> None:
+    if not asked.answer.done():
+        asked.answer.set_exception(e)
+
+
+def can_batch(session: Session) -> bool:
+    """Whether rows of requests may share a run: all inputs and outputs begin with one symbolic dim, and a run of random
+    rows gives for each what a run of it alone does. A model that mixes rows, or whose first dim is time, does not.
+    """
+    ports = [*session.inputs, *session.outputs]
+    firsts = {p.shape[0] if p.shape and p.kind == "tensor" else 0 for p in ports}
+    if len(firsts) != 1 or not session.inputs or not session.outputs:
+        return False
+    (batch,) = firsts
+    if not isinstance(batch, str) or batch not in free_dims(session, {}):
+        return False
+    if any(batch in str(d) for p in ports for d in p.shape[1:]):
+        return False
+    try:
+        rows = random_inputs(session, {batch: 3}, np.random.default_rng(0))
+        together = session.run(rows)
+        for k in range(3):
+            alone = session.run({n: x[k : k + 1] for n, x in rows.items()})
+            if not all(_close(alone[n], together[n][k : k + 1]) for n in together):
+                return False
+    except RunError:
+        return False
+    return True
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.shape != b.shape:
+        return False
+    if a.dtype.kind in "iub":
+        return bool(np.mean(a == b) > 1 - _CLOSE) if a.size else True  # an argument of the maximum of near equals
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    scale = float(np.max(np.abs(y), initial=0.0, where=np.isfinite(y)))
+    return bool(np.allclose(x, y, rtol=0, atol=_CLOSE * scale, equal_nan=True))

@@ -1,0 +1,85 @@
+"""Starts MLServer with models of occ: what `occ serve` does with models that are not language models."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlserver import MLServer  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue] - an extra
+from mlserver.settings import ModelSettings, Settings  # pyright: ignore[reportMissingImports]
+
+from occ.runtime.threads import default_threads
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a server serves.
+
+    Attributes:
+        host: address to listen at.
+        port: of REST; gRPC is at the next one, metrics at the one after it.
+        workers: processes that run models; 0 runs them in the server's own.
+        threads: of a run; None divides the processors among the workers.
+        batch: rows of a batch; 1 for none.
+        max_request: bytes of a request.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 0
+    threads: int | None = None
+    batch: int = 32
+    max_request: int = 256 << 20
+
+
+def repository(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the settings of models, by name, as a model repository of MLServer; returns the files."""
+    threads = how.threads or max(1, default_threads() // max(1, how.workers))
+    written: list[Path] = []
+    for name, path in models.items():
+        place = folder / name / "model-settings.json"
+        place.parent.mkdir(parents=True)
+        more = {**extra, "threads": threads, "batch": how.batch, "max_request_bytes": how.max_request}
+        parameters = {"uri": str(path.resolve()), "extra": more}
+        place.write_text(
+            json.dumps({"name": name, "implementation": "occ.serve.mlserver.OccRuntime", "parameters": parameters})
+        )
+        written.append(place)
+    return written
+
+
+def serve(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any]) -> None:
+    """Serve models, by name, until the process is told to stop.
+
+    Args:
+        models: ONNX files or artifacts.
+        how: ports, processes, batches.
+        extra: arguments of `occ.compile`.
+
+    Raises:
+        MLServerError: a model cannot be opened.
+    """
+    with tempfile.TemporaryDirectory(prefix="occ-serve-") as place:
+        folder = Path(place)
+        found = [ModelSettings.parse_file(str(p)) for p in repository(models, how, extra, folder / "models")]
+        for settings in found:
+            settings._source = str(folder / "models" / settings.name / "model-settings.json")
+        asyncio.run(_serve(_settings(how, folder), found))
+
+
+def _settings(how: Serving, folder: Path) -> Settings:
+    return Settings(
+        debug=False, host=how.host, http_port=how.port, grpc_port=how.port + 1, metrics_port=how.port + 2,
+        parallel_workers=how.workers, model_repository_root=str(folder / "models"), load_models_at_startup=False,
+        grpc_max_message_length=how.max_request, metrics_dir=str(folder / "metrics"),
+        environments_dir=str(folder / "environments"),
+    )  # fmt: skip
+
+
+async def _serve(settings: Settings, models: list[ModelSettings]) -> None:
+    if settings.parallel_workers:
+        Path(settings.metrics_dir).mkdir(exist_ok=True)
+    await MLServer(settings).start(models)
