@@ -92,6 +92,42 @@ def test_weights_with_zero_points(kind: Any, target: str) -> None:
     exact(model_of(nodes, [x, point], list(operands), inits), data, target)
 
 
+ACTIVATIONS = {  # types, shapes of the operands, their zero points (None: an input), whether the right one is transposed
+    "scores": ("BB", (3, 21, 16), (3, 16, 37), (121, 130), True),
+    "values": ("BB", (3, 21, 37), (3, 37, 40), (0, 130), False),
+    "signed": ("bb", (2, 9, 8), (2, 8, 40), (3, None), False),
+    "run": ("Bb", (7, 13), (13, 33), (None, None), True),
+    "mixed": ("bB", (2, 2, 6, 20), (2, 2, 20, 5), (None, 128), False),
+    "shallow": ("BB", (9, 3), (3, 64), (0, 128), False),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_products_of_activations(symbolic: bool, target: str) -> None:
+    rng = np.random.default_rng(6)
+    nodes, inits, inputs, data = [], [], [], {}
+    for name, (types, left, right, zeros, transposed) in ACTIVATIONS.items():
+        shapes = [left, (*right[:-2], right[-1], right[-2]) if transposed else right]
+        operands = [f"{name}_x", f"{name}_t" if transposed else f"{name}_y", f"{name}_xz", f"{name}_yz"]
+        for end, shape, letter, zero in zip("xy", shapes, types, zeros, strict=True):
+            kind, value = np.dtype(letter), f"{name}_{end}"
+            data[value] = codes(rng, kind, *shape)
+            free = [*shape[:-2], f"{value}_rows", shape[-1]] if symbolic else shape
+            inputs.append(helper.make_tensor_value_info(value, KINDS[kind.type], free))
+            point = np.array(55 if zero is None else zero, kind)
+            if zero is None:
+                inputs.append(helper.make_tensor_value_info(f"{value}z", KINDS[kind.type], []))
+                data[f"{value}z"] = point
+            else:
+                inits.append(numpy_helper.from_array(point, f"{value}z"))
+        if transposed:
+            axes = [*range(len(right) - 2), len(right) - 1, len(right) - 2]
+            nodes.append(helper.make_node("Transpose", [f"{name}_y"], [f"{name}_t"], perm=axes))
+        nodes.append(helper.make_node("MatMulInteger", operands, [name]))
+    exact(model_of(nodes, inputs, list(ACTIVATIONS), inits), data, target)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_quantised_by_its_range(target: str) -> None:
     """Tensors of whole vectors and of a rest, of one sign and of both, symbolic too."""

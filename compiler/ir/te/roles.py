@@ -16,6 +16,7 @@ ATTENTION = {part: f"attend_{part}" for part in _ATTENTION}  # by `attend_scores
 PEAK = "attend_peak"  # by `attend` where rows may be empty: the top, or 0
 HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for several of queries
 PAD = "pad"  # a border around a tensor
+PANELS = "panels"  # bytes in panels of columns, fours of rows innermost: [.., panel, four, column, byte]
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
 
-ROLES = frozenset({PAD, CONV, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()})
+ROLES = frozenset({PAD, PANELS, CONV, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()})

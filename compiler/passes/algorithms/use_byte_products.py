@@ -70,6 +70,38 @@ def product(op: Op, rw: Rewriter) -> bool:
     return True
 
 
+def _of_activations(panel: int) -> OpRule:
+    """`MatMulInteger` of two activations --> `activations_dot`, with panels of `panel` columns."""
+
+    def product_of_activations(op: Op, rw: Rewriter) -> bool:
+        return _activations_dot(op, rw, panel)
+
+    return product_of_activations
+
+
+def _activations_dot(op: Op, rw: Rewriter, panel: int) -> bool:
+    x, y, *zeros = (*op.operands, None, None)[:4]
+    if x is None or y is None or isinstance(y, Weight) or not {x.tensor.dtype, y.tensor.dtype} <= {U8, I8}:
+        return False
+    if any(z is not None and z.tensor.size != 1 for z in zeros):
+        return False
+    if min(x.tensor.rank, y.tensor.rank) < 2 or x.tensor.dims[:-2] != y.tensor.dims[:-2]:
+        return False
+    if x.tensor.dims[-1] != y.tensor.dims[-2] or not _is_worth_panels(x, y):
+        return False
+    known = [int(z.data.reshape(())) if isinstance(z, Weight) else 0 for z in zeros]
+    points = [None if isinstance(z, Weight) else z for z in zeros]
+    made = rw.builder(op).activations_dot(x, y, *points, left=known[0], right=known[1], panel=panel)
+    rw.replace(op, [made])
+    return True
+
+
+def _is_worth_panels(x: Value, y: Value) -> bool:
+    """Whether there are a few rows, as each wants all panels, and no axis without elements."""
+    rows, depth, columns = x.tensor.dims[-2], *y.tensor.dims[-2:]
+    return all(not isinstance(n, int) or n > most for n, most in ((rows, _LEAST), (depth, 0), (columns, _LEAST - 1)))
+
+
 def _sums(x: Value, zero: Value | None, axis: int, count: int, b: GraphBuilder) -> Value:
     """The sums of `x - zero` along an axis of extent `count`, which stays with extent 1."""
     sums = b.ReduceSum(b.Cast(x, to=I32), b.constant([axis], I64), keepdims=1)
@@ -195,7 +227,8 @@ class UseByteProducts(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16
-        changes = rw.apply({**RULES, **(BF16_RULES if pairs else {})})
+        integers = {**RULES, "MatMulInteger": (*RULES["MatMulInteger"], _of_activations(2 * ctx.machine.lanes(32)))}
+        changes = rw.apply({**integers, **(BF16_RULES if pairs else {})})
         erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)

@@ -84,6 +84,8 @@ def _in_squares(out: Scheduler, s: TeStage, across: str, facts: ScheduleFacts) -
     lanes = facts.machine.lanes(max(element_bits(s), 32), sizes[last])
     if lanes < 2:
         return []
+    if sizes[last] == lanes <= 4 and isinstance(sizes[across], int):
+        return _interleaved(out, s, across, facts)
     for name, width in ((last, lanes), (across, 16)):
         tail = row_tail(sizes[name], width)
         out.split(name, f"{name}o", f"{name}i", width, tail)
@@ -91,6 +93,19 @@ def _in_squares(out: Scheduler, s: TeStage, across: str, facts: ScheduleFacts) -
     out.reorder(f"{last}i", f"{across}i", f"{last}o", *reversed(outer)).vectorize(f"{last}i")
     counts = [tasks(a.extent, 16 if a.name == across else 1) for a in s.axes[:-1]]
     parallel(out, [*outer, "_"], [*counts, 1], work(s, facts))
+    return out.directives
+
+
+def _interleaved(out: Scheduler, s: TeStage, across: str, facts: ScheduleFacts) -> Directives:
+    """Vectors along the axis that is contiguous in memory; the last one, of two or four elements, interleaves them."""
+    *outer, last = (a.name for a in s.axes)
+    extent = next(a.extent for a in s.axes if a.name == across)
+    lanes = facts.machine.lanes(max(element_bits(s), 32), extent)
+    out.split(across, f"{across}o", f"{across}i", lanes, row_tail(extent, lanes))
+    loops = [f"{a}o" if a == across else a for a in outer]
+    out.reorder(last, f"{across}i", *reversed(loops)).unroll(last).vectorize(f"{across}i")
+    counts = [tasks(a.extent, lanes if a.name == across else 1) for a in s.axes[:-1]]
+    parallel(out, [*loops, "_"], [*counts, 1], work(s, facts))
     return out.directives
 
 

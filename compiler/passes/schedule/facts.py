@@ -12,6 +12,7 @@ from occ.compiler.ir.te.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
+from occ.compiler.ir.te.roles import PANELS
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.passes.schedule.loops import SERIAL
@@ -187,7 +188,8 @@ def _roles(s: TeStage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     param = next((p for p in f.params if p.name == b.source), None)
     if not only_b:
         return None
-    panel, dot = 0, ""
+    panel: Dim = 0
+    dot = ""
     if param is not None and param.type.layout.tiles:
         (axis, panel), *rest = param.type.layout.tiles
         index = b.index[axis]
@@ -196,6 +198,9 @@ def _roles(s: TeStage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
         lanes = index.name
         four = rest[0][0] if rest else None
         dot = next((n.name for n in walk(b.index[four]) if isinstance(n, Index)), "") if four is not None else ""
+    elif (made := f.by_role.get(PANELS)) is not None and made.name == b.source:
+        *_, panel, _ = made.shape
+        lanes, dot = only_b[0], next(n.name for n in walk(b.index[-1]) if isinstance(n, Index))
     else:
         symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
         lanes = next((n for n in only_b if step(b, n, symbols, f.shapes) == 1), "")
@@ -205,6 +210,7 @@ def _roles(s: TeStage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     tile = only_a[-1] if only_a else ""
     batch = tuple(n for n in mine if n != lanes and n not in only_a)
     order = tuple(n for n in _reduction_order(s, b, param) if n != dot)
+    assert isinstance(panel, int), "panels are tiles of a layout, or made as wide as vectors are"
     return Contraction(lanes, tile, tuple(only_a[:-1]), batch, panel, a, b, order, dot)
 
 

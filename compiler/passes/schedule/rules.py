@@ -379,12 +379,7 @@ def fallback(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     made: Directives = []
     level = s.axes[-1].name if s.axes else ""
     for r in facts.reductions(s):
-        start = Scheduler(r.name)
-        if level:
-            start.compute_at(s.name, level)
-        else:
-            start.compute_root()
-        made += start.directives
+        made += _inside(r, s.name, level, facts, len(s.axes)) if level else Scheduler(r.name).compute_root().directives
     if isinstance(s, TeStage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
         parallel(out, [a.name for a in s.axes], [tasks(a.extent) for a in s.axes], work(s, facts))
     return [*out.directives, *made]

@@ -3,15 +3,19 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
+
+from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.dtype import BF16, F32, I8, I32, U8, DType
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te.conversion import quantize
-from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where
+from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
-from occ.compiler.ir.te.roles import CONV
+from occ.compiler.ir.te.roles import CONV, PANELS
 
 _LEAST_RANGE = 1e-30  # of a row: smaller ones, of equal elements as a rule, are in fewer steps
 
@@ -169,6 +173,58 @@ class MatmulDot:
         return t.map(acc.shape, element, name="sums")
 
 
+def _in_panels(t: Builder, y: Tensor, panel: int) -> Tensor:
+    """`[.., K, N]` as signed bytes, `[.., N/panel, K/4, panel, 4]`, filled up with zeros."""
+    *batch, depth, columns = y.shape
+
+    def packed(*i):
+        *at, p, r, n, q = i
+        row, column = r * 4 + q, p * panel + n
+        code = y[(*at, row, column)]
+        code = code if y.dtype == I8 else cast(I8, cast(I32, code) - 128)
+        tests = [k < wrap(n) for k, n, width in ((row, depth, 4), (column, columns, panel)) if n % width != 0]
+        return where(reduce(and_, tests), code, literal(0, I8)) if tests else code
+
+    return t.map((*batch, ceildiv(columns, panel), ceildiv(depth, 4), panel, 4), packed, role=PANELS)
+
+
+@op("activations_dot", tags=("contraction",), writes="last", own_attributes="left=int right=int panel=int")
+class ActivationsDot:
+    """`(x - x_zero) @ (y - y_zero)` of codes in i32, for `x : [.., M, K]` and `y : [.., K, N]` with equal axes before those.
+
+    `y` is laid in panels of `panel` columns, signed, when it is known. Zero points are operands, or `left` and `right`.
+    """
+
+    operands = ("x", "y", "x_zero", "y_zero")
+
+    def body(t, x, y, x_zero=None, y_zero=None, *, a):
+        *batch, depth, columns = y.shape
+        left, right = a.left + (128 if x.dtype == I8 else 0), a.right - (128 if y.dtype == U8 else 0)
+        plain, fours = x, ceildiv(depth, 4)
+        x = t.pad(_bytes(t, x), (0,) * x.rank, (*(0,) * (x.rank - 1), 4 * fours - depth), literal(0, U8))
+        panels = _in_panels(t, y, a.panel)
+
+        def product(*i):
+            *at, m, n, q, r = i
+            w = panels[(*at, n // a.panel, r, n % a.panel, q)]
+            return cast(I32, x[(*at, m, r * 4 + q)]) * cast(I32, w)
+
+        made = t.sum((*plain.shape[:-1], columns), (4, fours), product, name="matmul")
+        if x_zero is not None or left:
+            below = t.sum((*batch, columns), (depth,), lambda *i: cast(I32, y[(*i[:-2], i[-1], i[-2])]), name="below")
+            point = literal(left, I32) if x_zero is None else _point(x_zero) + left
+            high = (128 if y.dtype == U8 else 0) * cast(I32, wrap(depth))
+            moved = t.map(below.shape, lambda *i: point * (below[i] - high), name="columns")
+            made = t.map(made.shape, lambda *i, made=made: made[i] - moved[(*i[:-2], i[-1])], name="less_columns")
+        if y_zero is not None or right:
+            beside = t.sum(plain.shape[:-1], (depth,), lambda *i: cast(I32, plain[i]), name="beside")
+            own = literal(a.left, I32) if x_zero is None else _point(x_zero) + a.left
+            point = literal(right, I32) if y_zero is None else _point(y_zero) + right
+            change = t.map(beside.shape, lambda *i: point * (beside[i] - own * cast(I32, wrap(depth))), name="rows")
+            made = t.map(made.shape, lambda *i, made=made: made[i] - change[i[:-1]], name="less_rows")
+        return made
+
+
 @op("row_range", reads="last", own_attributes="")
 class RowRange:
     """The least and the greatest element of each row, `[.., K]` --> `[.., 2]`; NaN where a row has one."""
@@ -207,4 +263,4 @@ class FromRowCodes:
         return t.map(sums.shape, element, name="scaled")
 
 
-ALL = (Fma, Saturate, ConvDot, WindowSums, LessPoints, MatmulDot, RowRange, RowCodes, FromRowCodes)
+ALL = (Fma, Saturate, ConvDot, WindowSums, LessPoints, MatmulDot, ActivationsDot, RowRange, RowCodes, FromRowCodes)
