@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -167,3 +168,16 @@ class Session:
         m = self.artifact.manifest
         ins, outs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
         return f"<occ model {m.name} for {m.target}: ({ins}) -> ({outs})>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the model takes and returns."""
+        m = self.artifact.manifest
+        count = sum(step.kind == "kernel" for step in m.plan.steps)
+        weights = sum(w.nbytes for w in self.artifact.weights)
+        facts = f"{count} kernel{'s' * (count != 1)}, {weights:,} bytes of weights, threads: {self.threads}"
+        rows = "".join(
+            f"<tr><td>{kind}</td><td>{escape(p.name)}</td><td><code>{escape(str(p)[len(p.name) + 2 :])}</code></td></tr>"
+            for kind, ports in (("input", self.inputs), ("output", self.outputs))
+            for p in ports
+        )
+        return f"<b>{escape(m.name)}</b> for {escape(m.target)}: {facts}<table>{rows}</table>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime.mapped import release
 
+_SHOWN = 400  # lines of a module in a notebook
 DATA_LABEL = "?"  # label of a symbol that no input has: an op binds it when it runs
 
 
@@ -92,6 +94,14 @@ class Module:
     def main(self) -> Func:
         """The function that is the model."""
         return self.funcs["main"]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the text without its weights, its first lines if it is long."""
+        from occ.compiler.ir.printer import module_text
+
+        lines = module_text(self, weights="none").splitlines()
+        left = f"\n... {len(lines) - _SHOWN} more lines" if len(lines) > _SHOWN else ""
+        return f"<pre>{escape(chr(10).join(lines[:_SHOWN]) + left)}</pre>"
 
     def walk(self) -> Iterator[Op]:
         """All ops of all functions."""

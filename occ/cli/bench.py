@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -11,6 +13,11 @@ from click.core import ParameterSource
 from occ.cli import options
 from occ.cli.console import progress, tell_sizes
 from occ.inputs import given_inputs
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from occ.runtime.session import Session
 
 _FOR_TEXTS = ("model", "target", "against", "generate", "rounds", "threads", "as_json")  # what goes with --generate
 
@@ -44,6 +51,9 @@ class _Lengths(click.ParamType):
 @click.option(
     "--onnx", "reference", default="", help="The model that an artifact was built from, for the others to run."
 )
+@click.option(
+    "--per-op", is_flag=True, help="Compare kernels with onnxruntime's own profile, by the nodes of the model."
+)
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
 @click.option(
     "--rounds",
@@ -58,7 +68,7 @@ class _Lengths(click.ParamType):
 @click.pass_context
 def command(
     ctx: click.Context, model: str, target: str, against: str | None, generate: tuple[int, int] | None, reference: str,
-    npz: str | None, rounds: int, threads: int | None, as_json: bool, flags: options.Flags,
+    per_op: bool, npz: str | None, rounds: int, threads: int | None, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Time MODEL (a model or an artifact), and other runtimes on the same inputs.
 
@@ -81,15 +91,32 @@ def command(
         with progress() as tell:
             settings = flags.settings(target, progress=tell)
             session = compile_model(options.source_of(model), settings, threads)
-    if peers and (not reference or not reference.endswith(".onnx")):
+    if (peers or per_op) and (not reference or not reference.endswith(".onnx")):
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
     inputs = given_inputs(session, {}, npz, flags.sizes, 0)
     if npz is None:
         tell_sizes(session, flags.sizes)
+    if per_op:
+        _per_op(session, reference, inputs, as_json=as_json)
+        return
     made = compare(session, reference, inputs, peers, rounds=rounds)
     click.echo(json.dumps(made.as_data()) if as_json else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.differences):
         ctx.exit(5)
+
+
+def _per_op(session: Session, reference: str, inputs: Mapping[str, np.ndarray], *, as_json: bool) -> None:
+    from occ.analysis.per_op import per_op
+
+    try:
+        made = per_op(session, reference, inputs)
+    except ImportError:
+        raise click.UsageError("--per-op needs onnxruntime: `pip install onnxruntime`") from None
+    except ValueError as e:
+        raise click.UsageError(str(e)) from None
+    if made is None:
+        raise click.UsageError(f"the target `{session.artifact.manifest.target}` has no kernels to profile")
+    click.echo(json.dumps(made.as_data()) if as_json else made.table())
 
 
 def _peers(against: str, known: tuple[str, ...]) -> list[str]:
