@@ -111,7 +111,7 @@ class Interpreter:
     def _control(self, op: Op, reads: list[Any], dims: Dims) -> list[Any]:
         a = _attrs(op)
         n_operands, n_captures = len(reads), op.attrs["captures"]
-        shapes = [_empty(r) for r in op.results]
+        shapes = [_empty(r, dims) for r in op.results]
         match op.name:
             case "Loop":
                 a.n_carried = n_operands - 2 - n_captures
@@ -170,10 +170,12 @@ def _bind(value: Value, x: Any, dims: Dims) -> None:
                 dims[str(d)] = n
 
 
-def _empty(value: Value) -> np.ndarray:
-    if not isinstance(value.type, TensorType):
-        return np.empty(0, np.float32)
-    return np.empty([d if isinstance(d, int) else 0 for d in value.type.shape or (0,)], value.type.dtype.numpy)
+def _empty(value: Value, dims: Mapping[str, int]) -> np.ndarray:
+    """What no iteration gives; sizes that only an iteration would show are 0."""
+    if not isinstance(value.type, TensorType) or value.type.shape is None:
+        return np.empty(0, value.type.dtype.numpy if isinstance(value.type, TensorType) else np.float32)
+    known = [evaluate(d, dims) if set(symbols(d)) <= set(dims) else 0 for d in value.type.physical]
+    return np.empty(known, value.type.dtype.numpy)
 
 
 def _call(op: Op, f: TeFunc, given: Sequence[Any], dims: Dims) -> list[Any]:

@@ -137,3 +137,20 @@ def test_artifact_with_a_scalar_that_waits_for_its_operands(tmp_path: Path) -> N
     occ.build(model_of(text), "interp", out=str(tmp_path / "m.occ"))
     got = occ.load(tmp_path / "m.occ").run({"x": np.array([2, 3], np.float16), "s": np.array([0])})
     assert got["y"] == 6
+
+
+@pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize("node", ["Loop", "Scan"])
+def test_loop_without_iterations_leaves_sizes_alone(node: str, target: str) -> None:
+    """On `interp` the empty result of no iteration bound `n` to 0, and all of that size that came later was empty."""
+    if node == "Loop":
+        body = "(int64 i, bool c, float[k] s) => (bool d, float[k] t, float[k] u) { d = Identity(c) t = Neg(s) u = Exp(s) }"
+        loop = f'Loop(m, "", x) <body = body {body}>'
+    else:
+        body = "(float[k] s, float e) => (float[k] t, float[k] u) { t = Neg(s) u = Add(s, e) }"
+        loop = f"Scan(x, m) <num_scan_inputs = 1, body = body {body}>"
+    kind, m = ("int64", np.array(0)) if node == "Loop" else ("float[l]", np.zeros(0, np.float32))
+    text = f"g (float[n] x, {kind} m) => (float[n] y, float[a,b] z, float[n] w) {{ y, z = {loop} w = Neg(y) }}"
+    got = occ.compile(model_of(text), target).run({"x": np.ones(3, np.float32), "m": m})
+    assert [x.shape for x in got.values()] == [(3,), (0, 3), (3,)]
+    np.testing.assert_array_equal(got["w"], [-1, -1, -1])

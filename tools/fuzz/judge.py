@@ -42,8 +42,9 @@ EXACT = frozenset((
 ))  # fmt: skip
 # Operators that ONNX defines as a difference of about ones (`exp(x) - 1` is off by as much as 1 can be), and recurrences, whose
 # sigmoids runtimes approximate to that.
-# And weights of a Resize, which come from positions.
-AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "RNN", "GRU", "LSTM", "Resize"))
+AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "RNN", "GRU", "LSTM"))
+# Operators whose weights come from positions, which are rounded: all of what is read moves by as much.
+AT_POSITIONS = frozenset(("Resize",))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
 STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish"))
@@ -168,17 +169,19 @@ class _Disturbed(Interpreter):
         units += [UNITS["f32"]] if "stash_type" in op.attrs or op.name in STASHED else []
         before, self.unit = self.unit, max(units, default=self.unit)
         moved = dict(env) | {v: self._disturb(env.get(v, getattr(v, "data", None))) for v in op.inputs}
-        found = [self._disturb(x, op.name in AROUND_ONE) for x in super().op(op, moved, dims)]
+        found = [self._disturb(x, op.name) for x in super().op(op, moved, dims)]
         self.unit = before
         return found
 
-    def _disturb(self, x: Any, around_one: bool = False) -> Any:
+    def _disturb(self, x: Any, operator: str = "") -> Any:
         if not isinstance(x, np.ndarray) or not is_float(x.dtype):
             return x
         assert self.rng is not None
         wide = x.astype(np.float64)
-        noise = self.rng.uniform(-ULPS, ULPS, x.shape) * self.unit
-        return np.asarray(wide + noise * (np.maximum(np.abs(wide), 1) if around_one else wide)).astype(x.dtype)
+        size = np.abs(wide)
+        if operator in AROUND_ONE or operator in AT_POSITIONS:
+            size = np.maximum(size, size.max(initial=1) if operator in AT_POSITIONS else 1)
+        return np.asarray(wide + self.rng.uniform(-ULPS, ULPS, x.shape) * self.unit * size).astype(x.dtype)
 
 
 def interpreted(m: Module) -> Any:

@@ -19,9 +19,8 @@ from occ.compiler.ir.dtype import from_numpy
 
 Arrays = Mapping[str, np.ndarray]
 onnxruntime.set_default_logger_severity(4)
-UNTRUSTED = frozenset(
-    ("AveragePool", "LpPool", "MaxPool")
-)  # that onnx.reference has wrong in corners: ceil_mode, SAME pads
+# What onnx.reference has wrong in corners: ceil_mode and SAME pads, and LRN where there are more channels than batches.
+UNTRUSTED = frozenset(("AveragePool", "LpPool", "MaxPool", "LRN"))
 _NOT_THERE = set[tuple[Any, ...]]()  # operators with types that onnxruntime does not implement
 
 

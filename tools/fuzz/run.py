@@ -16,7 +16,7 @@ from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.dim import Sym, evaluate, symbols
-from occ.compiler.ir.layout import unpack
+from occ.compiler.ir.layout import Layout, unpack
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.stages import ORDER
@@ -84,7 +84,7 @@ class Runner:
         def run() -> dict[str, Any]:
             results = Interpreter(m, lambda op, operands: deferred(*_waiting(op, operands))).run(feeds, {})
             found = zip(m.main.result_names, m.main.results, results, strict=True)
-            return {n: unpack(x, v.tensor.layout, self.want[n].shape) for n, v, x in found}
+            return {n: _unpacked(x, v.tensor.layout, self.want[n].shape) for n, v, x in found}
 
         return self._judged(way, run)
 
@@ -141,6 +141,10 @@ class Runner:
         if isinstance(e, RunError) and e.code in SIZES and self.symbolic:
             return Outcome(way, "refused", str(e))
         return Outcome(way, "failed", f"{type(e).__name__}: {e}")
+
+
+def _unpacked(x: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    return x if layout.is_row_major else unpack(x, layout, shape)
 
 
 def _waiting(op: Op, operands: Sequence[Any]) -> tuple[str, Sequence[Any]]:
