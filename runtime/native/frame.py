@@ -189,11 +189,13 @@ class Frame:
             whole = self.arena[self.offsets[b.storage] :] if b.storage in self.offsets else moving[b.storage]
             strides = [evaluate(e, self.env) * dtype.itemsize for e in b.strides] or None
             return np.ndarray(shape, dtype, whole.reshape(-1).view(np.uint8), self.starts[buffer], strides)
+        count = math.prod(shape)
         if b.storage in self.offsets:
             start = self.offsets[b.storage]
-            flat = self.arena[start : start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))].view(dtype)
+            flat = self.arena[start : start + dtype.itemsize * count].view(dtype)
         elif b.storage in moving:
             flat = moving[b.storage].reshape(-1)
         else:
             flat = self._weights[self.plan.storages[b.storage].index].reshape(-1)
-        return flat.view(dtype).reshape(shape) if flat.dtype != dtype else flat.reshape(shape)
+        flat = flat.view(dtype) if flat.dtype != dtype else flat
+        return flat[:count].reshape(shape)  # a part of a join may lie at the start of its result

@@ -11,6 +11,7 @@ from building import TARGETS, model_of, reference
 import occ
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
+from occ.compiler.interp.graph import Interpreter
 
 NATIVE = ("interp", "cpu-jit")
 
@@ -154,3 +155,20 @@ def test_loop_without_iterations_leaves_sizes_alone(node: str, target: str) -> N
     got = occ.compile(model_of(text), target).run({"x": np.ones(3, np.float32), "m": m})
     assert [x.shape for x in got.values()] == [(3,), (0, 3), (3,)]
     np.testing.assert_array_equal(got["w"], [-1, -1, -1])
+
+
+@pytest.mark.parametrize("entry", ["native", "python"])
+def test_input_at_the_start_of_an_output(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner in Python took all of the output for the part that the input is copied to."""
+    monkeypatch.setenv("OCC_ENTRY", entry)
+    text = "g (float[1,8] x, float[2,8] y) => (float[3,8] z) { t = Tanh(y)  z = Concat<axis=0>(x, t) }"
+    check(text, {"x": np.ones((1, 8), np.float32), "y": np.zeros((2, 8), np.float32)}, "cpu-jit")
+
+
+def test_copy_of_an_input_is_interpreted() -> None:
+    """As `--validate` does after each pass; the interpreter did not know the op."""
+    text = "g (float[1,8] x, float[2,8] y) => (float[3,8] z) { t = Tanh(y)  z = Concat<axis=0>(x, t) }"
+    m = Compilation(model_of(text), Settings("cpu-jit", cache=False)).advance("scheduled")
+    assert "copy" in {op.name for op in m.walk()}
+    (got,) = Interpreter(m).run([np.ones((1, 8), np.float32), np.zeros((2, 8), np.float32)], {})
+    np.testing.assert_array_equal(got, [[1] * 8, [0] * 8, [0] * 8])
