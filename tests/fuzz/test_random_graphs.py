@@ -13,7 +13,7 @@ from tools.fuzz.campaign import Summary, campaign
 from tools.fuzz.generate import Case, generate
 from tools.fuzz.graphs import Graphs, read, report, write
 from tools.fuzz.oracle import model_of
-from tools.fuzz.products import MAKERS
+from tools.fuzz.patterns import MAKERS
 from tools.fuzz.profiles import PROFILES
 from tools.fuzz.run import Outcome, Runner, outcomes
 

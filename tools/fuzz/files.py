@@ -35,7 +35,7 @@ from occ.runtime.errors import RunError
 from tools.fuzz import mutate
 from tools.fuzz.campaign import Say
 from tools.fuzz.generate import Case, generate
-from tools.fuzz.products import MAKERS
+from tools.fuzz.patterns import MAKERS
 from tools.fuzz.profiles import PROFILES
 
 SECONDS, BYTES = 30, 4 << 30  # of processor time, and of memory

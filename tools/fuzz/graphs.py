@@ -16,7 +16,7 @@ from occ.compiler.driver.settings import Settings
 from tools.fuzz.campaign import Say, Summary, counts
 from tools.fuzz.cover import UNIVERSE, Cover
 from tools.fuzz.generate import Case, generate
-from tools.fuzz.products import MAKERS
+from tools.fuzz.patterns import MAKERS
 from tools.fuzz.profiles import PROFILES
 from tools.fuzz.run import Outcome, Runner, outcomes
 

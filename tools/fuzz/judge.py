@@ -42,9 +42,7 @@ EXACT = frozenset((
 ))  # fmt: skip
 # Operators that ONNX defines as a difference of about ones (`exp(x) - 1` is off by as much as 1 can be), and recurrences, whose
 # sigmoids runtimes approximate to that.
-AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "RNN", "GRU", "LSTM"))
-# Operators whose weights come from positions, which are rounded: all of what is read moves by as much.
-AT_POSITIONS = frozenset(("Resize",))
+AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "RNN", "GRU", "LSTM"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
 STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish"))
@@ -169,19 +167,34 @@ class _Disturbed(Interpreter):
         units += [UNITS["f32"]] if "stash_type" in op.attrs or op.name in STASHED else []
         before, self.unit = self.unit, max(units, default=self.unit)
         moved = dict(env) | {v: self._disturb(env.get(v, getattr(v, "data", None))) for v in op.inputs}
-        found = [self._disturb(x, op.name) for x in super().op(op, moved, dims)]
+        least = 1.0 if op.name in AROUND_ONE else 0.0
+        found = [self._disturb(x, least, whole=_mixes(op)) for x in super().op(op, moved, dims)]
         self.unit = before
         return found
 
-    def _disturb(self, x: Any, operator: str = "") -> Any:
+    def _disturb(self, x: Any, least: float = 0.0, *, whole: bool = False) -> Any:
+        """Move elements in proportion to their size, which is taken for at `least` so much, or for that of the largest."""
         if not isinstance(x, np.ndarray) or not is_float(x.dtype):
             return x
         assert self.rng is not None
         wide = x.astype(np.float64)
-        size = np.abs(wide)
-        if operator in AROUND_ONE or operator in AT_POSITIONS:
-            size = np.maximum(size, size.max(initial=1) if operator in AT_POSITIONS else 1)
+        size = np.maximum(np.abs(wide), np.abs(wide).max(initial=least) if whole else least)
         return np.asarray(wide + self.rng.uniform(-ULPS, ULPS, x.shape) * self.unit * size).astype(x.dtype)
+
+
+def _mixes(op: Op) -> bool:
+    """Whether elements may be computed from sums and differences of others, so that the largest decides the error: weights of
+    Resize come from rounded positions, and Winograd's and Strassen's methods take convolutions and products of such sizes.
+    """
+    if op.name == "Resize":
+        return True
+    weight = op.operands[1] if op.name in ("Conv", "MatMul", "Gemm") else None
+    if weight is None or not isinstance(weight.type, TensorType) or weight.type.shape is None:
+        return False
+    sizes = [n for n in weight.type.shape if isinstance(n, int)]
+    if op.name == "Conv":
+        return sizes[2:] == [3, 3] and min(sizes[:2]) >= 32
+    return min(sizes, default=0) >= 384
 
 
 def interpreted(m: Module) -> Any:

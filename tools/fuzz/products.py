@@ -231,7 +231,8 @@ def integers(g: Graph, op: str) -> Any:
 _INSIDE = {**ELEMENTWISE, **MOVERS, **ROWS, "MatMul": matmul, "Conv": conv}
 
 
-def _inside(g: Graph) -> Graph:
+def inner_graph(g: Graph) -> Graph:
+    """A sub-graph, which knows what lies around it."""
     return Graph(g.rng, g.opset, g)
 
 
@@ -257,7 +258,7 @@ def _last(g: Graph, dtype: Any, shape: tuple[int, ...] | None = None) -> str:
 
 
 def if_(g: Graph, op: str) -> Any:
-    then, other = _inside(g), _inside(g)
+    then, other = inner_graph(g), inner_graph(g)
     _grow(then, 3)
     made = [o for n in then.nodes for o in n.output]
     if not made:
@@ -273,14 +274,15 @@ def if_(g: Graph, op: str) -> Any:
     return g.keep(helper.make_node(op, [cond], [g.fresh("v")], **branches))
 
 
-def _typed(g: Graph, name: str, shape: Any = None) -> Any:
+def typed(g: Graph, name: str, shape: Any = None) -> Any:
+    """A formal operand of a sub-graph."""
     x = g.values[name]
     return helper.make_tensor_value_info(name, from_numpy(x.dtype).onnx, x.shape if shape is None else shape)
 
 
 def loop(g: Graph, op: str) -> Any:
     state = operand(g, op, 2, high=3, fits=lambda x: is_float(x.dtype) and 0 < x.size < 500, dtype=F32)
-    body = _inside(g)
+    body = inner_graph(g)
     i, c, s = (body.fresh(k) for k in ("i", "c", "s"))
     body.values |= {i: np.array(0, np.int64), c: np.array(True), s: g.values[state]}
     if g.chance(0.5):
@@ -288,7 +290,7 @@ def loop(g: Graph, op: str) -> Any:
     _grow(body, 3)
     after = _last(body, F32, g.values[state].shape)
     scanned = [body.add("Identity", [s])] if g.chance(0.5) else []
-    formal = [_typed(body, n) for n in (i, c, s)]
+    formal = [typed(body, n) for n in (i, c, s)]
     going = (
         body.add("Identity", [c])
         if g.chance(0.5) or g.opset < 9
@@ -304,7 +306,7 @@ def scan(g: Graph, op: str) -> Any:
     if g.opset < 9:
         raise Reject("another Scan")
     xs = operand(g, op, low=1, high=3, dtype=F32, fits=lambda x: 0 < x.size < 500)
-    body = _inside(g)
+    body = inner_graph(g)
     row = g.values[xs].shape[1:]
     s, e = body.fresh("s"), body.fresh("e")
     start = g.new(F32, row)
@@ -312,7 +314,7 @@ def scan(g: Graph, op: str) -> Any:
     body.add(g.choose(["Add", "Max", "Sub"]), [s, e])
     _grow(body, 2)
     after, out = body.add("Identity", [_last(body, F32, row)]), body.add("Tanh", [e])
-    sub = body.subgraph([after, out], [_typed(body, n) for n in (s, e)], "body")
+    sub = body.subgraph([after, out], [typed(body, n) for n in (s, e)], "body")
     extra = {"scan_input_directions": [int(g.chance(0.4))]}
     return g.keep(helper.make_node(op, [start, xs], [g.fresh("v"), g.fresh("v")], body=sub, num_scan_inputs=1, **extra))
 
@@ -327,4 +329,3 @@ QUANTISED: dict[str, Any] = {
     **dict.fromkeys(("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv"), integers),
 }  # fmt: skip
 CONTROL: dict[str, Any] = {"If": if_, "Loop": loop, "Scan": scan}
-MAKERS: dict[str, Any] = {**ELEMENTWISE, **MOVERS, **ROWS, **PRODUCTS, **QUANTISED, **CONTROL}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tools.fuzz.generate import Profile
 from tools.fuzz.movement import MOVERS
 from tools.fuzz.operators import ROWS
+from tools.fuzz.patterns import PATTERNS
 from tools.fuzz.products import CONTROL, PRODUCTS, QUANTISED
 
 _JOINS = ("Concat", "Split", "Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze")
@@ -29,6 +30,9 @@ PROFILES: dict[str, Profile] = {
     "control": Profile(_weights((CONTROL, 40), (_COMMON, 4)), rest=0.6, nodes=8),
     "quantised": Profile(
         _weights((QUANTISED, 8), (["qdq"], 30), (_JOINS, 2), (["Relu", "Clip"], 4)), rest=0.1, nodes=8
+    ),
+    "patterns": Profile(
+        _weights((PATTERNS, 30), (["of_quarters", "streamed"], 4), (_COMMON, 6), (_JOINS, 4)), rest=0.2, nodes=8
     ),
     "sizes": Profile(_weights((["Shape"], 30), (_FOUND, 4), (_CHAINS, 8)), rest=0.6),
 }
