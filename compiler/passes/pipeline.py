@@ -16,6 +16,7 @@ from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposed
 from occ.compiler.passes.algorithms.use_attention import UseAttention
 from occ.compiler.passes.algorithms.use_block_products import UseBlockProducts
 from occ.compiler.passes.algorithms.use_byte_products import UseByteProducts
+from occ.compiler.passes.algorithms.use_code_tables import UseCodeTables
 from occ.compiler.passes.algorithms.use_strassen import UseStrassen
 from occ.compiler.passes.algorithms.use_winograd import UseWinograd
 from occ.compiler.passes.base import Pass
@@ -105,6 +106,8 @@ def cpu(options: CpuOptions) -> Pipeline:
         **_on_codes(options, UseBlockWeights()),
         "fused": (
             *_to_kernels(options),
+            UseCodeTables(),
+            Fold(),
             SplitGroups(),
             *((UseWinograd(),) if options.winograd != "off" else ()),
             UseAttention(),

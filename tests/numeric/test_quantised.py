@@ -200,6 +200,17 @@ def test_moves_on_codes(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_functions_of_one_code(kind: Any, target: str) -> None:
+    """`x * (1 + erf(x / 1.4))`, quantised after each node, of all codes and of symbolic size."""
+    g = Graph(7, kind)
+    x = g.coded("x", 0.03, g.point())
+    y = g.coded(g.node("Erf", g.coded(g.node("Div", x, g.constant(1.4)), 0.02, g.point(0))), 0.008, g.point(0))
+    y = g.node("Mul", x, g.coded(g.node("Add", y, g.constant(1.0)), 0.009, g.point(3)))
+    same(g.model(g.quantised(y, 0.031, g.point()), ["n", 1024]), 3 * data(7, 1024), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_what_other_nodes_read_stays(target: str) -> None:
     """A convolution whose f32 result is an output too is computed in f32."""
     g = Graph(8)

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import and_
 
 from occ.compiler.ir.dim import ceildiv
-from occ.compiler.ir.dtype import BF16, F32, I8, I32, U8, DType
+from occ.compiler.ir.dtype import BF16, F32, I8, I32, I64, U8, DType
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
@@ -225,6 +225,17 @@ class ActivationsDot:
         return made
 
 
+@op("code_table", own_attributes="")
+class CodeTable:
+    """What `table : [256]` has for each code of `x`, from its least code on."""
+
+    operands = ("table", "x")
+
+    def body(t, table, x, *, a):
+        first = 128 if x.dtype == I8 else 0
+        return t.map(x.shape, lambda *i: table[(cast(I64, x[i]) + first,)], name="looked_up")
+
+
 @op("row_range", reads="last", own_attributes="")
 class RowRange:
     """The least and the greatest element of each row, `[.., K]` --> `[.., 2]`; NaN where a row has one."""
@@ -263,4 +274,16 @@ class FromRowCodes:
         return t.map(sums.shape, element, name="scaled")
 
 
-ALL = (Fma, Saturate, ConvDot, WindowSums, LessPoints, MatmulDot, ActivationsDot, RowRange, RowCodes, FromRowCodes)
+ALL = (
+    Fma,
+    Saturate,
+    ConvDot,
+    WindowSums,
+    LessPoints,
+    MatmulDot,
+    ActivationsDot,
+    CodeTable,
+    RowRange,
+    RowCodes,
+    FromRowCodes,
+)

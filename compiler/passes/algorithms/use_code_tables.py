@@ -1,0 +1,124 @@
+"""Functions of one code as tables: what elementwise ops make of a tensor of bytes has 256 results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from occ.compiler.ir.dtype import I8
+from occ.compiler.ir.meaning import build_te
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter, erase_dead
+from occ.compiler.ir.te.expr import Call
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass, finish
+from occ.compiler.passes.canonical.quantised import BYTES
+from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
+
+_QUICK = {"neg", "abs", "not", "nearest", "round_even", "floor", "ceil", "fma", "isnan", "isinf", "sqrt"}
+
+
+@dataclass(frozen=True)
+class UseCodeTables(Pass):
+    """Looks up what elementwise ops with an elementary function make of one tensor of bytes, where the result is bytes too.
+
+    A look-up takes a cycle, an Erf between two quantisations takes ten. `fold` computes the tables.
+
+    `%q = saturate(Erf(DequantizeLinear(%x, @s)))` -->
+    `%t = saturate(Erf(DequantizeLinear(@codes, @s)))  %q = code_table(%t, %x)`
+    """
+
+    name: ClassVar[str] = "use-code-tables"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        rw = Rewriter(m)
+        made = sum(_rewrite(func, rw) for func in m.funcs.values())
+        erase_dead(m)
+        rw.hits["use-code-tables"] += made
+        return finish(rw, ctx, made)
+
+
+def _rewrite(func: Func, rw: Rewriter) -> int:
+    sources = _sources(func)
+    found = [v for v in sources if v.tensor.dtype in BYTES and _is_read_as_such(v, sources)]
+    chains = {v: chain for v in found if _is_slow(chain := _chain(v, sources[v]), sources[v], v)}
+    for v, chain in chains.items():
+        _replace(v, chain, sources[v], rw)
+    return len(chains)
+
+
+def _sources(func: Func) -> dict[Value, Value]:
+    """The one tensor of bytes that a value is computed from element by element, where there is one."""
+    found: dict[Value, Value] = {}
+    for op in func.body.body:
+        given = [v for v in op.inputs if not _is_number(v)]
+        sources = {found.get(v, v) for v in given}
+        if len(sources) != 1 or len(op.results) != 1 or isinstance(source := sources.pop(), Weight):
+            continue
+        if _has_bytes(source) and _is_elementwise(op, given):
+            found[op.result] = source
+    return found
+
+
+def _is_number(v: Value) -> bool:
+    return isinstance(v, Weight) and v.data.size == 1
+
+
+def _has_bytes(v: Value) -> bool:
+    return isinstance(v.type, TensorType) and v.tensor.shape is not None and v.tensor.dtype in BYTES
+
+
+def _is_elementwise(op: Op, given: list[Value]) -> bool:
+    facts = FusionFacts.of(op)
+    return facts.kind == MAP and all(v in facts.pointwise for v in given)
+
+
+def _is_read_as_such(v: Value, sources: dict[Value, Value]) -> bool:
+    """Whether an op reads a value that does not go into another table of the same source."""
+    return any(not _goes_into_table(u, sources[v], sources) for u in v.users)
+
+
+def _goes_into_table(op: Op, source: Value, sources: dict[Value, Value]) -> bool:
+    if len(op.results) != 1 or sources.get(op.result) is not source:
+        return False
+    users = op.result.users
+    return op.result.tensor.dtype in BYTES or (bool(users) and all(_goes_into_table(u, source, sources) for u in users))
+
+
+def _chain(v: Value, source: Value) -> list[Op]:
+    """The ops between a source and what is computed from it, in order."""
+    found: dict[Op, None] = {}
+
+    def visit(x: Value) -> None:
+        maker = x.defining_op
+        if x is source or _is_number(x) or maker is None or maker in found:
+            return
+        for y in maker.inputs:
+            visit(y)
+        found[maker] = None
+
+    visit(v)
+    return list(found)
+
+
+def _is_slow(chain: list[Op], source: Value, v: Value) -> bool:
+    weights = [w for op in chain for w in op.inputs if isinstance(w, Weight)]
+    f = build_te("probe", chain, list(dict.fromkeys([source, *weights])), [v])
+    return any(isinstance(n, Call) and n.fn not in _QUICK for s in f.stages for e in s.exprs for n in walk(e))
+
+
+def _replace(v: Value, chain: list[Op], source: Value, rw: Rewriter) -> None:
+    b = rw.builder(chain[-1])
+    first = -128 if source.tensor.dtype == I8 else 0
+    codes = b.constant(np.arange(first, first + 256).astype(source.tensor.dtype.numpy))
+    made: dict[Value, Value] = {source: codes}
+    for op in chain:
+        operands = [None if x is None else made.get(x, x) for x in op.operands]
+        made[op.result] = b.op(op.name, *operands, **op.attrs)
+    table = b.Reshape(made[v], b.constant(np.array([256], np.int64)))
+    rw.replace(chain[-1], [b.code_table(table, source)])
