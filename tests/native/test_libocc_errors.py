@@ -157,7 +157,7 @@ def test_damaged_folders(member: str, how: str, tmp_path: Path):
     occ.build(mlp(), "cpu-jit", out=str(tmp_path / "m.occ"), folder=True)
     path = tmp_path / "m.occ" / member
     data = path.read_bytes()
-    at = len(data) // 2
+    at = data.index(b'"producer":"occ') + 12 if (member, how) == ("manifest.json", "changed") else len(data) // 2
     path.write_bytes(data[:at] if how == "cut" else data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     if how == "missing":
         path.unlink()
