@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 _FOREVER = (1 << 63) - 1
 
 
-def emit_if(e: RoutineEmitter, k: int, step: Step) -> None:
-    """`(cond, *captures)`: runs one of two functions."""
+def emit_if(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
+    """`(cond, *captures)`: runs one of two functions. Returns the extents that its results have as the data decide."""
     cond, *captures = map(e.buffer, step.reads)
     outputs = [e.buffer(b) for b in step.writes]
     cased = {e.r.plan.outputs[output] for output in e.r.cases}
-    shapes = [None if b in cased else e.r.plan.buffers[b].shape for b in step.writes]
+    found = {step.writes[place] for place, _, _ in step.binds}
+    shapes = [None if b in cased or b in found else e.r.plan.buffers[b].shape for b in step.writes]
     holds = _is_true(e, cond)
-    if None in shapes:  # the caller has been told the shapes of the branch that sizes take
+    if cased & set(step.writes):  # the caller has been told the shapes of the branch that sizes take
         left, right = (i64(e.sizes.of(s)) for s in step.attrs["when"])
         e.require_that(e.b.icmp_signed("==", holds, e.b.icmp_signed("==", left, right)), k)
     then, otherwise, done = (e.fn.append_basic_block(n) for n in ("then", "else", "endif"))
@@ -39,6 +40,18 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> None:
         e.run(inner.name, inner.env, captures, outputs)
         e.b.branch(done)
     e.b.position_at_end(done)
+    return {
+        name: _extent(e, k, place, axis, holds) for place, axis, name in step.binds if step.writes[place] not in cased
+    }
+
+
+def _extent(e: RoutineEmitter, k: int, place: int, axis: int, holds: Any) -> Any:
+    """The extent of a result of the branch that was taken."""
+    extents: list[Any] = []
+    for inner in e.r.inner[k]:
+        plan = e.others[inner.name].r.plan
+        extents.append(i64(e.sizes.of(put(plan.buffers[plan.outputs[place]].shape[axis], inner.env))))
+    return e.b.select(holds, *extents)
 
 
 def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.facts import model_facts
 from occ.compiler.native_entry.plan import Cases, Routine, Unsuitable, routines
@@ -104,7 +105,8 @@ class _Entry:
         told: list[Any] = []
         for k, b in enumerate(self.main.plan.outputs):
             cases = self.main.cases.get(k)
-            told += self._of_cases(cases) if cases else map(self.sizes.of, self.main.plan.buffers[b].shape)
+            most = [upper(e, self.main.bounds) for e in self.main.plan.buffers[b].shape]
+            told += self._of_cases(cases) if cases else map(self.sizes.of, most)
         for k, n in enumerate(told):
             self.support.store(self.b, i64(n), results, 8 * k)
 

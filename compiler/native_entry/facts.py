@@ -10,11 +10,12 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from occ.compiler.native_entry.conditions import conditions
-from occ.runtime.dims import DimExpr, text
+from occ.runtime.dims import DimExpr, symbols, text
 from occ.runtime.manifest import Manifest, Plan, TensorInfo
 
 MAGIC, VERSION = 0x4643434F, 2
 _RANK_OF_A_RUN = 1 << 31  # beside the element type of an output whose rank sizes decide
+_EXTENTS_OF_A_RUN = 1 << 30  # and of one whose extents the data decide
 _HEAD = struct.Struct("<8I10I")
 
 # The order of occ_dtype in runtime/c/occ.h, from 1 on.
@@ -59,10 +60,11 @@ def model_facts(m: Manifest, *, refusal: str, ranged: bool) -> bytes:
     labels = {d.name: d.label for d in m.dims}
     tables: list[tuple[int, int]] = []
     if not refusal:
+        shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
         functions = [m.functions[n].plan for n in sorted(m.functions)]
         tables = [
-            b.rows("<4I", [_port(b, i, labels) for i in m.inputs]),
-            b.rows("<4I", [_port(b, o, labels) for o in m.outputs]),
+            b.rows("<4I", [_port(b, i, labels, shown) for i in m.inputs]),
+            b.rows("<4I", [_port(b, o, labels, shown) for o in m.outputs]),
             b.rows("<2Q", [(w.offset, w.nbytes) for w in m.weights]),
             b.rows("<2iI", [(c.input, c.axis, b.text(c.text)) for c in conditions(m)]),
             b.rows("<2I", [_plan(b, p) for p in (m.plan, *functions)]),
@@ -73,11 +75,12 @@ def model_facts(m: Manifest, *, refusal: str, ranged: bool) -> bytes:
     return bytes(b.data)
 
 
-def _port(b: _Block, info: TensorInfo, labels: dict[str, str]) -> tuple[int, int, int, int]:
+def _port(b: _Block, info: TensorInfo, labels: dict[str, str], shown: set[str]) -> tuple[int, int, int, int]:
     def extent(e: DimExpr) -> tuple[int, int, int]:
         return (e, 0, 0) if isinstance(e, int) else (-1, b.text(text(e, labels)), 0)
 
     kind = 1 + DTYPES.index(info.dtype) + (_RANK_OF_A_RUN if info.kind == "unranked" else 0)
+    kind += _EXTENTS_OF_A_RUN if any(symbols(e) - shown for e in info.shape) else 0
     return b.text(info.name), kind, *b.rows("<qII", [extent(e) for e in info.shape])
 
 

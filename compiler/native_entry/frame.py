@@ -30,6 +30,7 @@ class Frame:
         sizes: offsets of i32 values, with what they are.
         hosts: offsets of pointers to tensors, with the buffers that those are.
         blocks: offset of the argument block of each kernel step.
+        cuts: how many of `sizes` and `hosts` are known before each step that finds sizes, and in the end.
     """
 
     template: bytearray = field(default_factory=bytearray)
@@ -37,6 +38,7 @@ class Frame:
     sizes: list[tuple[int, DimExpr]] = field(default_factory=list)
     hosts: list[tuple[int, int]] = field(default_factory=list)
     blocks: dict[int, int] = field(default_factory=dict)
+    cuts: list[tuple[int, int]] = field(default_factory=list)
     _buffers: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -46,6 +48,9 @@ class Frame:
         for k, step in enumerate(r.plan.steps):
             if step.kind == "kernel":
                 f._kernel(k, step, r.plan.buffers)
+            if step.binds:
+                f.cuts.append((len(f.sizes), len(f.hosts)))
+        f.cuts.append((len(f.sizes), len(f.hosts)))
         f._pad(_PARTS)
         return f
 

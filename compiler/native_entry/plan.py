@@ -7,8 +7,9 @@ follow from those of the inputs. This is plain data; nothing here knows LLVM.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from occ.compiler.native_entry.bounds import HOST, upper
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
@@ -77,6 +78,7 @@ class Routine:
             write to be; None for the others.
         inner: of each step, the functions that it runs.
         cases: outputs whose shape is one of two; an If gives them.
+        bounds: sizes that the data decide, each with the most that it can be; a step of the routine finds it.
     """
 
     name: str
@@ -89,10 +91,16 @@ class Routine:
     apart: dict[int, list[int | None]] = field(default_factory=dict)
     inner: dict[int, list[Inner]] = field(default_factory=dict)
     cases: dict[int, Cases] = field(default_factory=dict)
+    bounds: dict[str, DimExpr] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
         return self.function.plan
+
+
+def result_row(c: Cases) -> int:
+    """How many numbers a run tells of the shape of such a result: its extents, or its rank and room for as many as there can be."""
+    return len(c.then) if c.ranked else 1 + MOST_AXES
 
 
 def nbytes(shape: Sequence[DimExpr], dtype: str) -> DimExpr:
@@ -126,13 +134,27 @@ def obstacles(m: Manifest) -> list[str]:
     return _read(m)[1]
 
 
+def open_outputs(m: Manifest) -> list[str]:
+    """Outputs whose rank hangs on sizes, or whose extents on data, each with the node that decides."""
+    shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
+    found: list[str] = []
+    for b, info in zip(m.plan.outputs, m.outputs, strict=True):
+        decided = {s for e in info.shape for s in symbols(e)} - shown
+        if info.kind == "unranked" or decided:
+            what = "rank" if info.kind == "unranked" else "extents"
+            by = next((s.nodes for s in m.plan.steps if b in s.writes or decided & {row[2] for row in s.binds}), [])
+            found.append(f"a run decides the {what} of the output `{info.name}`, by node `{', '.join(by[:3]) or '?'}`")
+    return found
+
+
 def _read(m: Manifest) -> tuple[list[Routine], list[str]]:
     reader = _Reader(m)
-    reader.routine("", Function(m.inputs, m.outputs, m.plan))
+    shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
+    waiting = [c for c in m.constraints if not symbols(c.lhs) | symbols(c.rhs) <= shown]
+    reader.routine("", Function(m.inputs, m.outputs, m.plan, waiting))
     if reader.problems:
         return [], reader.problems
-    bound = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
-    if inner := set(reader.done[""].symbols) - bound:
+    if inner := set(reader.done[""].symbols) - shown:
         labels = {d.name: d.label for d in m.dims}
         named = ", ".join(f"`{labels.get(s, s)}`" for s in sorted(inner))
         return [], [f"no extent of an input shows the size {named}"]
@@ -166,7 +188,7 @@ class _Reader:
         if self.problems:
             return r
         self._place(r)
-        r.symbols = tuple(sorted(_needed(r)))
+        r.symbols = tuple(sorted(_needed(r) - set(r.bounds)))
         return r
 
     def _outputs(self, r: Routine) -> None:
@@ -179,13 +201,16 @@ class _Reader:
     def _step(self, r: Routine, k: int, step: Step) -> None:
         used = [*step.reads, *step.writes]
         buffers = r.plan.buffers
-        if step.kind not in _KINDS:
+        if step.kind not in _KINDS and step.name not in HOST:
             raise Unsuitable(f"is a step of kind `{step.kind}`{f': {step.name}' if step.name else ''}")
         absent = -1 in (step.reads[2:] if step.kind == "loop" else step.reads) or -1 in step.writes
         used = [b for b in used if b >= 0]
         cased = self._cased(r, step)
-        bound = step.binds and any(step.writes[k] not in cased for k, _, _ in step.binds)
-        if absent or bound or any((buffers[b].opaque and b not in cased) or buffers[b].dtype == "str" for b in used):
+        if (
+            absent
+            or (step.binds and r.name)
+            or any((buffers[b].opaque and b not in cased) or buffers[b].dtype == "str" for b in used)
+        ):
             raise Unsuitable("has operands or results that are not plain tensors")
         match step.kind:
             case "kernel":
@@ -198,6 +223,11 @@ class _Reader:
                 self._if(r, k, step)
             case "loop":
                 self._loop(r, k, step)
+            case "host":
+                if any(buffers[b].strides for b in used):
+                    raise Unsuitable("has operands or results that do not lie dense")
+                for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=True):
+                    r.bounds[name] = upper(most, r.bounds)
             case _:
                 self._scan(r, k, step)
 
@@ -207,7 +237,7 @@ class _Reader:
             raise Unsuitable("has a condition that is not bool")
         writes = [r.plan.buffers[b] for b in step.writes]
         shapes = [b.shape for b in captures]
-        r.inner[k] = [self._inner(step.attrs[branch], shapes, writes) for branch in ("then_branch", "else_branch")]
+        r.inner[k] = [self._inner(r, step.attrs[branch], shapes, writes) for branch in ("then_branch", "else_branch")]
         for b, output in self._cased(r, step).items():
             place = step.writes.index(b)
             then, other = ([put(d, i.env) for d in self._result(i, place).shape] for i in r.inner[k])
@@ -215,9 +245,13 @@ class _Reader:
                 raise Unsuitable(f"gives more than {MOST_AXES} axes")
             left, right = step.attrs["when"]
             ranked = not r.plan.buffers[b].opaque
+            step = replace(step, binds=[row for row in step.binds if step.writes[row[0]] != b])
             if ranked and len(then) != len(other):
                 raise Unsuitable("gives results of unlike ranks")
             r.cases[output] = Cases((left, right), then, other, ranked)
+        for place, axis, name in step.binds:
+            then, other = (put(self._result(i, place).shape[axis], i.env) for i in r.inner[k])
+            r.bounds[name] = upper(["max", then, other], r.bounds)
 
     def _cased(self, r: Routine, step: Step) -> dict[int, int]:
         """The results of an If that have one of two shapes, as sizes decide, with the outputs of the model that they are."""
@@ -234,6 +268,8 @@ class _Reader:
         return plan.buffers[plan.outputs[place]]
 
     def _scan(self, r: Routine, k: int, step: Step) -> None:
+        if step.binds:
+            raise Unsuitable("gathers slices of sizes that the data decide")
         a, reads = decode_attrs(step.attrs), [r.plan.buffers[b] for b in step.reads]
         states, rest = reads[: a.n_states], reads[a.n_states :]
         sequences, captures = rest[: a.num_scan_inputs], rest[a.num_scan_inputs :]
@@ -243,6 +279,8 @@ class _Reader:
         self._iterations(r, k, step, states, shapes, [])
 
     def _loop(self, r: Routine, k: int, step: Step) -> None:
+        if step.binds:
+            raise Unsuitable("gathers as many slices as the data decide")
         a = decode_attrs(step.attrs)
         reads = [None if b < 0 else r.plan.buffers[b] for b in step.reads]
         for b, dtype in zip(reads, ("i64", "bool"), strict=False):
@@ -269,7 +307,7 @@ class _Reader:
         if any(s.shape != w.shape or s.dtype != w.dtype for s, w in zip(states, writes, strict=False)):
             raise Unsuitable("has states that change their shape")
         slices = [Buffer(b.dtype, b.shape[1:], b.storage) for b in writes[len(states) :]]
-        r.inner[k] = [self._inner(decode_attrs(step.attrs).body, shapes, [*first, *writes[: len(states)], *slices])]
+        r.inner[k] = [self._inner(r, decode_attrs(step.attrs).body, shapes, [*first, *writes[: len(states)], *slices])]
         sizes = [nbytes(s.shape, s.dtype) for s in states for _ in range(2)]
         r.turns[k] = [self._slot(r, size, k) for size in sizes]
         r.apart[k] = [None if _is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
@@ -278,7 +316,7 @@ class _Reader:
         r.slots.append(Slot(size, step, step))
         return len(r.slots) - 1
 
-    def _inner(self, name: str, shapes: Sequence[Sequence[DimExpr]], writes: Sequence[Buffer]) -> Inner:
+    def _inner(self, r: Routine, name: str, shapes: Sequence[Sequence[DimExpr]], writes: Sequence[Buffer]) -> Inner:
         f = self.m.functions[name]
         self.routine(name, f)
         fits = len(f.inputs) == len(shapes) and all(
@@ -290,7 +328,10 @@ class _Reader:
         )  # fmt: skip
         if not fits:
             raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
-        return Inner(name, _bound(f.inputs, shapes))
+        inner = Inner(name, _bound(f.inputs, shapes))
+        if any(symbols(e) & r.bounds.keys() for e in inner.env.values()):
+            raise Unsuitable("runs a function on sizes that the data decide")
+        return inner
 
     def _place(self, r: Routine) -> None:
         """Give a slot to what lies in no memory of the caller, for as long as steps touch it."""
@@ -310,7 +351,7 @@ class _Reader:
                 b = next(b for b in r.plan.buffers if b.storage == k)
                 size = nbytes(b.shape, b.dtype)
             r.slot_of[k] = len(r.slots)
-            r.slots.append(Slot(size, min(at), max(at)))
+            r.slots.append(Slot(upper(size, r.bounds), min(at), max(at)))
 
 
 def _is_aligned(b: Buffer) -> bool:

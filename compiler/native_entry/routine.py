@@ -17,11 +17,13 @@ from occ.compiler.native_entry.arena import order, typical
 from occ.compiler.native_entry.control import emit_if, emit_loop, emit_scan
 from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.loops import unless_empty
-from occ.compiler.native_entry.plan import Routine, nbytes
+from occ.compiler.native_entry.plan import Routine, nbytes, result_row
+from occ.compiler.native_entry.select import HOST_STEPS
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.dims import symbols
 from occ.runtime.manifest import DimInfo, Step
 from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT, EntryCall
 from occ.runtime.signature import numpy_dtype
@@ -61,6 +63,8 @@ class RoutineEmitter:
         self._offsets, arena = self._arena(self.sizes)
         self._pointers: dict[int, Any] = {}
         self._starts: dict[tuple[int, str, str], Any] = {}
+        self._steps, self._phase, self._known = blocks[1], 0, set[str]()
+        self._unchecked = list(r.function.constraints)
         self.arena = support.at(self.head, self.memory, len(self.frame.template))
         self.beyond = support.at(self.head, self.arena, arena)
         self._emit()
@@ -134,32 +138,70 @@ class RoutineEmitter:
     # the body
 
     def _emit(self) -> None:
-        self._complete_frame()
-        for c in self.r.function.constraints:
-            self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1)
+        if self.frame.template:
+            template = self.support.constant(f"frame_{self.index}", bytes(self.frame.template))
+            self.support.memcpy(self.head, self.memory, template, len(self.frame.template))
+        self._begin(0)
         for k, step in enumerate(self.r.plan.steps):
-            if step.kind == "kernel":
-                self._kernel(k, step)
-            elif step.kind == "copy":
-                self.copy(self.buffer(step.writes[0]), self.buffer(step.reads[0]), self.bytes_of(step.reads[0]))
-            else:
-                _CONTROL[step.kind](self, k, step)
+            self._step(k, step)
         for k, index in enumerate(self.r.plan.outputs):
             if self.r.output_of.get(self.r.plan.buffers[index].storage) != k:
                 self.copy(self.support.load(self.head, self.outputs, 8 * k), self.buffer(index), self.bytes_of(index))
+        if self.r.bounds:
+            self._tell_results()
         self.b.ret(I32(DONE))
-        self.head.branch(self.fn.blocks[1])
+        self.head.branch(self._steps)
         self._finish()
 
-    def _complete_frame(self) -> None:
-        f, support, b = self.frame, self.support, self.head
-        if not f.template:
-            return
-        self.support.memcpy(b, self.memory, support.constant(f"frame_{self.index}", bytes(f.template)), len(f.template))
-        values = [i64(self.sizes.of(e)) for _, e in f.sizes]
-        pointers = [self.buffer(index) for _, index in f.hosts]
-        support.complete(b, self.memory, f"{self.index}", f.inside, list(zip((at for at, _ in f.sizes), values, strict=True)),
-                         list(zip((at for at, _ in f.hosts), pointers, strict=True)))  # fmt: skip
+    def _step(self, k: int, step: Step) -> None:
+        found: dict[str, Any] = {}
+        if step.kind == "kernel":
+            self._kernel(k, step)
+        elif step.kind == "copy":
+            self.copy(self.buffer(step.writes[0]), self.buffer(step.reads[0]), self.bytes_of(step.reads[0]))
+        elif step.kind == "host":
+            found = HOST_STEPS[step.name](self, k, step)
+        else:
+            found = _CONTROL[step.kind](self, k, step) or {}
+        if step.binds:
+            self._go_on(found)
+
+    def _go_on(self, found: Mapping[str, Any]) -> None:
+        """Begin the next phase: a step has found sizes, of which those of the steps after it are made."""
+        head, steps = (self.fn.append_basic_block(n) for n in ("head", "steps"))
+        self.b.branch(head)
+        self.head.branch(self._steps)
+        self.head, self.b, self._steps = ir.IRBuilder(head), ir.IRBuilder(steps), steps
+        self.sizes.go_on(self.head, found)
+        self._phase += 1
+        self._known |= found.keys()
+        self._begin(self._phase)
+
+    def _begin(self, phase: int) -> None:
+        """Complete the frame, and check what the plan assumes, as far as sizes are known and were not before."""
+        f, cuts = self.frame, [(0, 0), *self.frame.cuts]
+        (from_size, from_host), (to_size, to_host) = cuts[phase : phase + 2]
+        sizes = [(at, i64(self.sizes.of(e))) for at, e in f.sizes[from_size:to_size]]
+        hosts = [(at, self.buffer(index)) for at, index in f.hosts[from_host:to_host]]
+        if f.template:
+            inside = f.inside if phase == 0 else []
+            self.support.complete(self.head, self.memory, f"{self.index}_{phase}", inside, sizes, hosts)
+        for c in self._unchecked[:]:
+            if not (symbols(c.lhs) | symbols(c.rhs)) & (self.r.bounds.keys() - self._known):
+                self._unchecked.remove(c)
+                self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1)
+
+    def _tell_results(self) -> None:
+        """The extents of outputs, now that they are known; before the run the caller was told the most that they can be."""
+        results = self.support.load(self.b, self.call, EntryCall.results.offset)
+        at = 0
+        for k, index in enumerate(self.r.plan.outputs):
+            if k in self.r.cases:
+                at += result_row(self.r.cases[k])
+                continue
+            for e in self.r.plan.buffers[index].shape:
+                self.support.store(self.b, i64(self.sizes.of(e)), results, 8 * at)
+                at += 1
 
     def _kernel(self, k: int, step: Step) -> None:
         work = self._work(step)

@@ -28,6 +28,11 @@ class Sizes:
         self.b, self._symbols = b, symbols
         self._memo: dict[Any, Size] = {}
 
+    def go_on(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> None:
+        """Emit what comes through another builder, which is reached from the former one alone; symbols have been found."""
+        self.b = b
+        self._symbols = {**self._symbols, **found}
+
     def of(self, e: DimExpr) -> Size:
         """The value of an expression."""
         if isinstance(e, int):

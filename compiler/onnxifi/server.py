@@ -28,7 +28,7 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.module import Module
-from occ.compiler.native_entry.plan import Unsuitable, routines
+from occ.compiler.native_entry.plan import Unsuitable, open_outputs, routines
 from occ.compiler.onnxifi.devices import Devices, on_device
 from occ.compiler.onnxifi.models import check_outputs, read_model
 from occ.compiler.onnxifi.statuses import Refused, Status, status_of, status_of_code
@@ -163,6 +163,8 @@ def _runnable(m: Module) -> list[Any]:
         routines(made)
     except Unsuitable as e:
         raise Refused(Status.UNSUPPORTED_OPERATOR, str(e)) from None
+    if loose := open_outputs(made):  # descriptors state their shapes before the run
+        raise Refused(Status.UNSUPPORTED_OPERATOR, loose[0])
     return made.outputs
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.toolchain import Compiler, compiler, cross_compiler, run_all
 from occ.compiler.diagnostics import error
-from occ.compiler.native_entry.plan import Unsuitable, routines
+from occ.compiler.native_entry.plan import Unsuitable, open_outputs, routines
 from occ.compiler.objects.archive import archive
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.standalone.libocc import FLAGS, HALIDE, SHARED, SYSTEM, libocc, sources
@@ -116,10 +116,9 @@ def _check(artifact: Artifact, embed: bool) -> None:
     except Unsuitable as why:
         help_ = "build an artifact and run it with `occ run` or `occ.load`"
         raise error("OCC0306", f"this model cannot be linked into a program: {why}", help=help_) from None
-    if loose := [o.name for o in artifact.manifest.outputs if o.kind == "unranked"]:
-        help_ = "fix the sizes that decide it with --dim or --shape, or run the artifact with libocc (docs/c.md)"
-        message = f"this model cannot be linked into a program: the rank of the output `{loose[0]}` hangs on sizes"
-        raise error("OCC0306", message, help=help_)
+    if loose := open_outputs(artifact.manifest):
+        help_ = "fix sizes that decide it with --dim or --shape, or run the artifact with libocc (docs/c.md)"
+        raise error("OCC0306", f"this model cannot be linked into a program: {loose[0]}", help=help_)
     if embed and (total := sum(w.nbytes for w in artifact.manifest.weights)) > _LINKED_BYTES:
         message = f"{total} bytes of weights are too many to link into a program"
         raise error("OCC0603", message, help="leave them in a file with `--weights file`")

@@ -8,6 +8,7 @@ namespace occ::runtime {
 constexpr uint32_t kFactsMagic = 0x4643434f;  // "OCCF"
 constexpr uint32_t kFactsVersion = 2;
 constexpr uint32_t kRankOfARun = 1u << 31;  // of an output whose rank sizes decide; its results are its rank and OCC_MAX_RANK extents
+constexpr uint32_t kExtentsOfARun = 1u << 30;  // of an output whose extents the data decide: before a run, the most that they can be
 
 struct Rows {
     uint32_t at, count;
@@ -20,7 +21,7 @@ struct ExtentFacts {
 };
 
 struct PortFacts {
-    uint32_t name, dtype;  // an occ_dtype, and kRankOfARun
+    uint32_t name, dtype;  // an occ_dtype, kRankOfARun, kExtentsOfARun
     Rows extents;          // of ExtentFacts
 };
 

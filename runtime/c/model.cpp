@@ -37,7 +37,7 @@ static void fill_ports(const Facts *facts, Rows rows, occ_port *ports, int64_t *
     for (uint32_t k = 0; k < rows.count; k++) {
         const PortFacts &p = facts->rows<PortFacts>(rows)[k];
         const int32_t rank = p.dtype & kRankOfARun ? -1 : int32_t(p.extents.count);
-        ports[k] = {facts->text(p.name), occ_dtype(p.dtype & ~kRankOfARun), rank, extents, symbols};
+        ports[k] = {facts->text(p.name), occ_dtype(p.dtype & ~(kRankOfARun | kExtentsOfARun)), rank, extents, symbols};
         for (uint32_t a = 0; a < p.extents.count; a++) {
             const ExtentFacts &e = facts->rows<ExtentFacts>(p.extents)[a];
             *extents++ = e.value;
@@ -69,7 +69,9 @@ int prepare_model(occ_model *m) {
     m->output_extents = extents_of(f, f->outputs);
     m->output_results = m->output_extents;
     for (uint32_t k = 0; k < f->outputs.count; k++) {
-        if (f->rows<PortFacts>(f->outputs)[k].dtype & kRankOfARun) m->output_results += 1 + OCC_MAX_RANK;
+        const uint32_t kind = f->rows<PortFacts>(f->outputs)[k].dtype;
+        if (kind & kRankOfARun) m->output_results += 1 + OCC_MAX_RANK;
+        if (kind & kExtentsOfARun) m->told_by_runs = true;
     }
     const size_t count = f->inputs.count + f->outputs.count, all = m->input_extents + m->output_extents;
     m->ports = static_cast<occ_port *>(malloc(count * sizeof(occ_port) + all * 16 + 1));

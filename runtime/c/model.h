@@ -50,6 +50,7 @@ struct occ_model {
     const void **weights;
     size_t input_extents, output_extents;
     size_t output_results;  // numbers that the entry tells of the extents of outputs
+    bool told_by_runs;      // some of them, which data decide, after a run only
 
     occ::runtime::Block *idle;  // see run.cpp for its lock
 

@@ -97,7 +97,7 @@ OCC_API size_t occ_element_size(int32_t dtype);
 /* Runs the model on all its inputs and outputs, in the order of occ_input and occ_output. */
 OCC_API int occ_run(occ_model *model, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t m);
 /* Fills in `dtype`, `rank` and `extents` of the outputs of a run on such inputs, and `bytes` of those without `data`. The
-   data of inputs are not looked at. */
+   data of inputs are not looked at: where they decide extents, these are the most that there can be. */
 OCC_API int occ_output_extents(occ_model *model, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t m);
 /* Frees what the library has allocated in a tensor, and clears it; NULL and memory of the caller are left alone. */
 OCC_API void occ_free(occ_tensor *tensor);

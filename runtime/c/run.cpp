@@ -243,6 +243,11 @@ int run_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_tenso
     if (int status = place(m, b, outputs, o)) return status;
     for (size_t k = 0; k < n; k++) b->inputs[k] = inputs[k].data ? inputs[k].data : b->scratch;  // empty ones may be null
     if (int status = call_entry(m, b)) return status;
+    if (m->told_by_runs) {
+        b->known = false;  // what the entry tells before a run is another thing
+        const int64_t *results = b->results;
+        for (size_t k = 0; k < o; k++) describe(m->ports[n + k], results, outputs[k]);
+    }
     for (size_t k = 0; k < o; k++) {
         occ_tensor &t = outputs[k];
         if (b->outputs[k] != t.data) memcpy(t.data, b->outputs[k], size_t(elements(t.rank, t.extents)) * occ_element_size(t.dtype));

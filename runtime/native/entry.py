@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from occ.runtime.buffers import ALIGNMENT, aligned_bytes
+from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Plan, Step
 from occ.runtime.native.library import Library
@@ -66,6 +67,12 @@ def address(array: np.ndarray) -> int:
 def _takes(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     """Whether kernels can write an output of that shape to an array of the caller, which nobody has checked yet."""
     return given.shape == shape and given.dtype == dtype and given.flags.c_contiguous and given.flags.writeable
+
+
+def _beginning(made: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The first elements of an array in another shape; in memory of its own if that is much less."""
+    found = made.reshape(-1)[: prod(shape)].reshape(shape)
+    return found.copy() if 2 * found.size < made.size else found
 
 
 def _into(made: np.ndarray, given: np.ndarray | None, k: int) -> np.ndarray:
@@ -146,7 +153,14 @@ class Entry:
         self._gives = [o.name for o in manifest.outputs]
         self.dtypes = [numpy_dtype(o.dtype) for o in manifest.outputs]
         self._out_ranks = [-1 if o.kind == "unranked" else len(o.shape) for o in manifest.outputs]
-        self.results = sum(1 + MOST_AXES if rank < 0 else rank for rank in self._out_ranks)
+        rows = [1 + MOST_AXES if rank < 0 else rank for rank in self._out_ranks]
+        self.results = sum(rows)
+        shown = {e for i in manifest.inputs for e in i.shape if isinstance(e, str)}
+        self._decided = [
+            (k, sum(rows[:k]), rows[k])
+            for k, o in enumerate(manifest.outputs)
+            if any(symbols(e) - shown for e in o.shape)
+        ]  # outputs of which a run tells the extents; before, the entry tells the most that they can be
         functions = [manifest.functions[n].plan for n in sorted(manifest.functions)]
         self._plans: list[Plan] = [manifest.plan, *functions]
         self._known: dict[tuple[tuple[int, ...], ...], _Extents] = {}
@@ -209,6 +223,8 @@ class Entry:
         code = self._run(block.address)
         if code:
             return self._failed(code, call)
+        for k, at, rank in self._decided:
+            made[k] = _beginning(made[k], tuple(block.results[at : at + rank]))
         if len(self._idle) < _KEPT_BLOCKS:
             self._idle.append(block)
         return made if given is None else [_into(y, g, k) for k, (y, g) in enumerate(zip(made, given, strict=True))]

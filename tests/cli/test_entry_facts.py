@@ -7,7 +7,7 @@ import onnx
 import pytest
 from building import mlp, model_of
 
-NONZERO = "g (float[n] x) => (int64[1, k] y) { [culprit] y = NonZero(x) }"
+UNIQUE = "g (float[n] x) => (float[k] y) { [culprit] y = Unique(x) }"
 
 
 @pytest.mark.parametrize("target", ["cpu-jit", "interp"])
@@ -21,9 +21,9 @@ def test_an_artifact_that_has_one(target, occ_cli, tmp_path: Path) -> None:
 
 
 def test_the_nodes_that_keep_an_artifact_from_having_one(occ_cli, tmp_path: Path) -> None:
-    onnx.save(model_of(NONZERO), tmp_path / "m.onnx")
+    onnx.save(model_of(UNIQUE), tmp_path / "m.onnx")
     built = occ_cli("build", tmp_path / "m.onnx", "-t", "cpu-jit", "-o", tmp_path / "m.occ")
     assert built.code == 0, built.err
-    assert "entry    none, Python runs the plan: node `culprit` is a step of kind `host`: NonZero" in built.err
+    assert "entry    none, Python runs the plan: node `culprit` is a step of kind `host`: Unique" in built.err
     (only,) = json.loads(occ_cli("inspect", tmp_path / "m.occ", "--json").out)["entry"]
     assert only.startswith("node `culprit`")

@@ -191,7 +191,7 @@ def _(s: Scene):
 
 @case("OCC0306")
 def _(s: Scene):
-    text = "g (float[n] x) => (int64[1, k] y) { r = Relu(x) [culprit] y = NonZero(r) }"
+    text = "g (float[n] x) => (float[k] y) { r = Relu(x) [culprit] y = Unique(r) }"
     return ["build", s.model(text), "-t", "cpu-jit", "--emit", "static"]
 
 

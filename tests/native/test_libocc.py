@@ -61,6 +61,11 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
     ),
     "rank": ("g (float[n, 1] x) => (float[u] y) { e = Exp(x) y = Squeeze (e) }", {"x": np.ones((1, 1), np.float32)}),
     "other rank": ("g (float[n, 1] x) => (float[u] y) { e = Exp(x) y = Squeeze (e) }", {"x": np.ones((3, 1), np.float32)}),
+    "non-zero": (
+        "g (float[n, m] x) => (int64[2, k] y, float[k] z) { y = NonZero (x) t = Transpose (y) g = GatherND (x, t) z = Exp (g) }",
+        {"x": np.array([[0, 1, 2], [0, 0, 3]], np.float32)},
+    ),
+    "all zero": ("g (float[n, m] x) => (int64[2, k] y) { y = NonZero (x) }", {"x": np.zeros((2, 3), np.float32)}),
     "counted loop": (
         """g (float[n, 4] x) => (float[k, 4] y) { s = Shape <start = 0, end = 1> (x) z = Sub (s, s) e = Constant <value = int64[0] {}> ()
             m = Reshape (s, e) o = Reshape (z, e) last, y = Loop (m, , o) <body = b (int64 i, bool c, int64 p)

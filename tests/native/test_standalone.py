@@ -263,7 +263,7 @@ def test_models_whose_sizes_decide_a_rank_are_not_linked(occ_cli: Any):
         ran = occ_cli("build", "m.onnx", "--emit", emit, "-o", "d/")
         assert (ran.code, Path("d").exists()) == (3, False)
         assert "OCC0306" in ran.err
-        assert "the rank of the output `y` hangs on sizes" in ran.err
+        assert "a run decides the rank of the output `y`" in ran.err
     assert occ_cli("build", "m.onnx", "--emit", "static", "--shape", "x=3,1", "-o", "d/").code == 0
 
 

@@ -1,0 +1,67 @@
+"""Sizes that the data of a run decide: the most that they can be, for which memory is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from occ.runtime.attributes import decode_attrs
+from occ.runtime.dims import DimExpr, symbols
+from occ.runtime.manifest import Buffer, Step
+
+Bounds = Mapping[str, DimExpr]
+
+
+def upper(e: DimExpr, bounds: Bounds) -> DimExpr:
+    """An expression that is never less than another one, whose symbols in `bounds` are from 0 to what that says."""
+    return _ends(e, bounds)[1]
+
+
+def _ends(e: DimExpr, bounds: Bounds) -> tuple[DimExpr, DimExpr]:
+    """Expressions that it is never less and never more than."""
+    if not symbols(e) & bounds.keys():
+        return e, e
+    if isinstance(e, str):
+        return 0, bounds[e]
+    assert not isinstance(e, int)
+    op, first, *rest = e
+    ends = _ends(first, bounds)
+    for other in rest:
+        ends = _combined(op, ends, _ends(other, bounds))
+    return ends
+
+
+def _combined(op: str, a: tuple[DimExpr, DimExpr], b: tuple[DimExpr, DimExpr]) -> tuple[DimExpr, DimExpr]:
+    (low, high), (least, most) = a, b
+    match op:
+        case "*":
+            outer = (["*", _above(high), _above(most)], ["*", _below(low), _below(least)])
+            crossed = (["*", _below(low), _above(most)], ["*", _above(high), _below(least)])
+            return ["min", *crossed], ["max", *outer]
+        case "//" if least == most and isinstance(least, int) and least > 0:
+            return ["//", low, least], ["//", high, least]
+        case "//":  # by what is at least 1
+            return _below(low), _above(high)
+        case _:
+            return [op, low, least], [op, high, most]
+
+
+def _above(e: DimExpr) -> DimExpr:
+    return max(e, 0) if isinstance(e, int) else ["max", e, 0]
+
+
+def _below(e: DimExpr) -> DimExpr:
+    return min(e, 0) if isinstance(e, int) else ["min", e, 0]
+
+
+def _non_zero(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
+    return [["*", *buffers[step.reads[0]].shape, 1]]
+
+
+def _compress(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
+    x, condition = (buffers[b] for b in step.reads)
+    axis = decode_attrs(step.attrs).axis
+    return [["min", ["*", *x.shape, 1] if axis is None else x.shape[axis], condition.shape[0]]]
+
+
+# Host steps that a native entry has, with the most that the size that each of them finds can be.
+HOST: dict[str, Callable[[Step, Sequence[Buffer]], list[DimExpr]]] = {"NonZero": _non_zero, "Compress": _compress}
