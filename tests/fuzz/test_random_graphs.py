@@ -54,6 +54,15 @@ def test_wrong_result_is_found_and_the_other_oracle_asked() -> None:
     assert "6 of 6" in judge.verdict(case, {"y": right * np.float32(1.001)}, analysis, {"y": right})
 
 
+def test_nothing_finite_is_near_infinity() -> None:
+    infinite, large = np.array([np.inf, 1], np.float32), np.array([3e38, 1], np.float32)
+    assert judge.near(infinite, infinite)
+    assert not judge.near(large, infinite)
+    assert not judge.near(infinite, large)
+    assert not judge.near(-infinite, infinite)
+    assert not judge.near(np.array([np.nan, 1], np.float32), infinite)
+
+
 def test_allowed_difference_grows_with_the_condition() -> None:
     """`(x + 1) - 1` loses what `x` alone does not."""
     one = numpy_helper.from_array(np.ones((), np.float32), "one")

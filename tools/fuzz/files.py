@@ -8,7 +8,6 @@ import io
 import json
 import resource
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -37,14 +36,11 @@ from tools.fuzz.campaign import Say
 from tools.fuzz.generate import Case, generate
 from tools.fuzz.patterns import MAKERS
 from tools.fuzz.profiles import PROFILES
+from tools.fuzz.watch import watched
 
 SECONDS, BYTES = 30, 4 << 30  # of processor time, and of memory
 INTERNAL = ("OCC0901",)  # OCC0902 is how verification, which is on here, refuses a text
 Try = Callable[[Path], None]  # uses what lies in a folder
-
-
-class Escape(Exception):
-    """A file outside of the folder was opened."""
 
 
 class TooLong(BaseException):
@@ -331,7 +327,7 @@ def _tried(attempt: Attempt, folder: Path) -> tuple[tuple[str, str] | None, str]
     start = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-        with _watched(folder):
+        with watched(folder):
             attempt.use(folder)
         outcome: tuple[Any, str] = (None, "taken")
     except (CompileError, RunError) as e:
@@ -366,46 +362,3 @@ def _over(*_: Any) -> None:
 
 def _used() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-_FOLDER: list[str] = []  # that files may be written in and read from, while there is one
-_READ = (
-    sys.prefix,
-    sys.base_prefix,
-    "/dev/shm",
-    "/usr",
-    "/lib",
-    "/etc/ld.so",
-    "/proc/self/maps",
-    "/sys/devices",
-    "/proc/cpuinfo",
-)
-
-
-class _watched:
-    """Raises where a file outside of a folder is opened; what is installed may be read."""
-
-    _hooked = False
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = str(folder)
-
-    def __enter__(self) -> None:
-        if not _watched._hooked:
-            sys.addaudithook(_audit)
-            _watched._hooked = True
-        _FOLDER.append(self.folder)
-
-    def __exit__(self, *_: object) -> None:
-        _FOLDER.clear()
-
-
-def _audit(event: str, args: Any) -> None:
-    if event != "open" or not _FOLDER or not isinstance(args[0], (str, bytes)):
-        return
-    path = args[0].decode() if isinstance(args[0], bytes) else args[0]
-    reads = not isinstance(args[1], str) or not set(args[1]) & set("wax+")
-    root = str(Path(__file__).parents[2])
-    if path.startswith((_FOLDER[0], tempfile.gettempdir() + "/occ-")) or (reads and path.startswith((*_READ, root))):
-        return
-    raise Escape(f"{path} was opened")

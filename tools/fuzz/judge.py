@@ -21,6 +21,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.plan.plan import defer_text
+from occ.compiler.tools.compare import gaps
 from tools.fuzz.generate import Case
 from tools.fuzz.inputs import is_float
 from tools.fuzz.oracle import run_onnxruntime, run_other
@@ -63,25 +64,19 @@ def near(got: np.ndarray, want: np.ndarray) -> bool:
     if not is_float(got.dtype):
         return bool(np.array_equal(got, want))
     unit = 2 * float(np.spacing(np.ones(1, got.dtype))[0]) if got.dtype.kind == "f" else 2.0**-6
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        return bool(np.all((a == b) | (np.abs(a - b) <= unit * np.abs(b)) | (np.isnan(a) & np.isnan(b))))
+    size = np.nan_to_num(np.abs(want.astype(np.float64)), nan=0.0, posinf=0.0)  # nothing finite is near what is not
+    return bool(np.all(gaps(got, want) <= unit * size))
 
 
 def difference(got: np.ndarray, want: np.ndarray, allowed: np.ndarray) -> str:
     """How results differ by more than they may; empty if they do not."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        right = (a == b) | (np.abs(a - b) <= allowed) | np.isinf(allowed)
-    wrong = np.argwhere(~right)
+    wrong = np.argwhere(~(gaps(got, want) <= allowed))
     if not len(wrong):
         return ""
     at = tuple(int(k) for k in wrong[0])
-    return (
-        f"{len(wrong)} of {a.size} elements, {list(at)} is {got[at]!s}, expected {want[at]!s} within {allowed[at]:.2g}"
-    )
+    return f"{len(wrong)} of {got.size} elements, {list(at)} is {got[at]!s}, expected {want[at]!s} within {allowed[at]:.2g}"
 
 
 def analyse(case: Case, feeds: Mapping[str, np.ndarray] | None = None) -> Analysis:
