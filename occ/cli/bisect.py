@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 @click.command("bisect")
 @options.model
 @options.target
-@click.option(
-    "--against",
-    type=click.Choice(["onnxruntime", "reference", "interp"]),
-    default="onnxruntime",
-    show_default=True,
-    help="What is right; `interp` is the model before all passes but inference, as for .occ texts.",
-)
+@options.against("What is right; `interp` is the model before all passes but inference, as for .occ texts.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; small seeded random ones by default.")
 @click.option("--tolerance", type=float, default=1e-3, show_default=True, help="As a share of the largest value.")
 @options.compile_options

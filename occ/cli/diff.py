@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 @click.command("diff")
 @options.model
 @options.target
-@click.option(
-    "--against",
-    type=click.Choice(["onnxruntime", "reference", "interp"]),
-    default="onnxruntime",
-    show_default=True,
-    help="What to compare with.",
-)
+@options.against("What to compare with.")
 @click.option("--onnx", help="The model that an artifact was built from.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
 @click.option(

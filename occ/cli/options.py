@@ -28,6 +28,19 @@ target = click.option(
 threads = click.option(
     "--threads", type=int, default=None, help="Threads of a run; OCC_NUM_THREADS or all processors by default."
 )
+
+
+def against(help_: str) -> Decorator:
+    """`--against`: the oracle that a command compares with."""
+    return click.option(
+        "--against",
+        type=click.Choice(["onnxruntime", "reference", "interp"]),
+        default="onnxruntime",
+        show_default=True,
+        help=help_,
+    )
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print data and errors as JSON, an object a line.")
 target_options = click.option(
     "-C",

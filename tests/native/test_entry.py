@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from building import mlp, model_of, reference
+from building import entry_and_runner, mlp, model_of, reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +27,6 @@ from occ.runtime.artifact import Artifact
 from occ.runtime.dims import evaluate
 from occ.runtime.manifest import DimInfo
 from occ.runtime.native.entry import EntryCall
-from occ.runtime.open import open_artifact
 
 RNG = np.random.default_rng(0)
 
@@ -186,14 +185,7 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]] = {
 
 
 def both(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Sessions of one model: with the native entry, and with the Python runner."""
-    artifact = Compilation(model, Settings(target)).artifact()
-    sessions: list[Any] = []
-    for choice in ("native", "python"):
-        monkeypatch.setenv("OCC_ENTRY", choice)
-        sessions.append(open_artifact(artifact, 2))
-    assert [s.engine._entry is not None for s in sessions] == [True, False]
-    return sessions
+    return entry_and_runner(Compilation(model, Settings(target)).artifact(), monkeypatch)
 
 
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from building import model_of
+from building import entry_and_runner, model_of
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -79,14 +79,7 @@ def test_operands_are_copied_only_where_they_cannot_be_computed_in_place(name: s
 
 
 def sessions(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """With the native entry, and with the Python runner."""
-    artifact = Compilation(model, Settings(target, verify=True)).artifact()
-    made: list[Any] = []
-    for choice in ("native", "python"):
-        monkeypatch.setenv("OCC_ENTRY", choice)
-        made.append(open_artifact(artifact, 2))
-    assert [s.engine._entry is not None for s in made] == [True, False]
-    return made
+    return entry_and_runner(Compilation(model, Settings(target, verify=True)).artifact(), monkeypatch)
 
 
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
