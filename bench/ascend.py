@@ -100,7 +100,7 @@ def in_process(path: Path, inputs: Path, targets: str, modes: str, save: Path | 
 def measure(path: Path, inputs: Path, wanted: list[tuple[str, str]], save: Path | None) -> dict[str, Any]:
     """Build a model for each chip and mode, run it on the simulator, and compare."""
     import occ
-    from occ.compiler.tools.compare import difference
+    from occ.compiler.compare import difference
     from occ.runtime.errors import RunError
 
     with np.load(inputs, allow_pickle=False) as archive:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.compiler.tools.compare import difference
+from occ.compiler.compare import difference
 from occ.runtime.session import Session
 
 PEERS = ("onnxruntime", "openvino")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from occ.compiler.compare import gaps, largest
 from occ.compiler.ge_simulator.device import SimulatedDevice, precision_on, simulator
 from occ.compiler.ge_simulator.precision import Computed, Precision
 from occ.compiler.ge_simulator.reader import Node
@@ -86,11 +87,11 @@ class CalibratedPart:
         """What each node of the root graph loses, over the samples."""
         found: dict[str, Loss] = {}
         for inputs in self.samples:
-            largest: dict[tuple[str, int], float] = {}
+            magnitudes: dict[tuple[str, int], float] = {}
             with np.errstate(all="ignore"):
                 for (_, want), (node, got) in zip(self.precise.steps(inputs), self.chip.steps(inputs), strict=True):
-                    largest |= {(node.name, k): _largest(x) for k, x in enumerate(want)}
-                    taken = max((largest.get(e, 0.0) for e in node.inputs if e is not None), default=0.0)
+                    magnitudes |= {(node.name, k): _largest(x) for k, x in enumerate(want)}
+                    taken = max((magnitudes.get(e, 0.0) for e in node.inputs if e is not None), default=0.0)
                     loss = self._loss(node, want, got, taken)
                     found[node.name] = found.get(node.name, Loss()).with_sample(loss)
         return found
@@ -157,20 +158,15 @@ class CalibratedPart:
 
 def _largest(x: np.ndarray) -> float:
     """The largest finite value without its sign; 0 of what is not FLOAT."""
-    if x.dtype.kind != "f" or not x.size:
-        return 0.0
-    finite = np.where(np.isfinite(x), np.abs(x), 0)
-    return float(finite.max())
+    return largest(x) if x.dtype.kind == "f" else 0.0
 
 
 def _error(want: np.ndarray, got: np.ndarray) -> float:
-    if want.dtype.kind != "f" or not want.size:
+    """The largest gap as a share of the largest value, where the result in FLOAT is finite; 0 of what is not FLOAT."""
+    if want.dtype.kind != "f":
         return 0.0
     known = np.isfinite(want)
-    if not np.isfinite(got[known]).all():
-        return float("inf")
-    difference = np.abs(np.where(known, want.astype(np.float64) - got, 0)).max()
-    return float(difference) / max(_largest(want), 1e-30)
+    return float(gaps(got[known], want[known]).max(initial=0.0)) / (largest(want) or 1.0)
 
 
 @dataclass

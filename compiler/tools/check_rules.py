@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from occ.compiler.compare import first_apart
 from occ.compiler.diagnostics import Invalid, error
 from occ.compiler.interp.graph import Env, Interpreter
 from occ.compiler.ir.dim import evaluate
@@ -28,7 +29,6 @@ from occ.compiler.passes.fuse.fuse_patterns import fit, obstacle, to_foreign
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace
 from occ.compiler.passes.rules.rule import Fusion, Rewrite, Rule
-from occ.compiler.tools.compare import first_apart
 from occ.compiler.tools.rule_samples import Instance, random_operand
 from occ.runtime.errors import RunError
 from occ.runtime.native.foreign import run_foreign

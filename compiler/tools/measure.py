@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from occ.compiler.compare import first_apart
 from occ.compiler.ir.dim import Symbol, evaluate, symbols
 from occ.compiler.ir.te.function import Param, TeFunc
-from occ.compiler.tools.compare import first_apart
 from occ.compiler.tools.samples import random_array
 from occ.runtime.buffers import aligned_bytes
 from occ.runtime.native.library import Dimension, HalideBuffer, Library, fill_buffer

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from occ.compiler.compare import first_apart
 from occ.compiler.diagnostics import error
 from occ.compiler.interp.graph import Env, Interpreter
 from occ.compiler.ir.dim import evaluate, symbols
@@ -18,7 +19,6 @@ from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.manager import Ran
-from occ.compiler.tools.compare import first_apart
 from occ.compiler.tools.samples import random_array
 from occ.runtime.errors import RunError
 

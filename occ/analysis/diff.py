@@ -13,10 +13,10 @@ import numpy as np
 from occ.analysis.inspect import is_artifact
 from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.api import Shapes, settings_of
+from occ.compiler.compare import difference, gaps
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.source import load_module
 from occ.compiler.ir.stages import ORDER
-from occ.compiler.tools.compare import difference, gaps
 from occ.inputs import random_inputs
 from occ.loading import load
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import occ
 from occ.benchmark import compare, measure
 from occ.cli import cli
-from occ.compiler.tools.compare import difference
+from occ.compiler.compare import difference
 from occ.runtime.profile import profile
 
 MODEL = """

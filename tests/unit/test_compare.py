@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from occ.compiler.tools.compare import difference, first_apart, gaps
+from occ.compiler.compare import difference, first_apart, gaps
 from occ.compiler.tools.samples import random_array
 
 INF, NAN = np.inf, np.nan

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
+from occ.compiler.compare import gaps
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.deferred import DeferredCompiler
 from occ.compiler.driver.settings import Settings
@@ -21,7 +22,6 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.plan.plan import defer_text
-from occ.compiler.tools.compare import gaps
 from tools.fuzz.generate import Case
 from tools.fuzz.inputs import is_float
 from tools.fuzz.oracle import run_onnxruntime, run_other
