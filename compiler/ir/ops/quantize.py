@@ -90,10 +90,10 @@ class DynamicQuantizeLinear:
     """u8 with the range of the data, zero included (ONNX DynamicQuantizeLinear)."""
 
     def body(t, x, *, a):
-        high = t.reduce("max", [], x.shape, lambda *i: x[i], name="high")
-        low = t.reduce("min", [], x.shape, lambda *i: x[i], name="low")
-        top = t.map([], lambda: maximum(high[()], 0), name="top")
-        bottom = t.map([], lambda: minimum(low[()], 0), name="bottom")
+        # Both ends in one pass: the least element is the greatest of the negated ones.
+        ends = t.reduce("max", [2], x.shape, lambda side, *i: where(side < 1, x[i], -x[i]), name="ends")
+        top = t.map([], lambda: maximum(ends[(wrap(0),)], 0), name="top")
+        bottom = t.map([], lambda: minimum(-ends[(wrap(1),)], 0), name="bottom")
 
         def scale_of():
             same = equal(top[()], bottom[()])
@@ -103,7 +103,7 @@ class DynamicQuantizeLinear:
         zero = t.map([], lambda: call("round_even", clamp(0.0 - bottom[()] / scale[()], 0, 255)), name="zero")
 
         def element(*i):
-            return cast(U8, clamp(call("round_even", x[i] / scale[()]) + zero[()], 0, 255))
+            return cast(U8, clamp(call("nearest", x[i] / scale[()]) + cast(I32, zero[()]), 0, 255))
 
         return (
             t.map(x.shape, element, name="quantize"),

@@ -11,7 +11,10 @@ from occ.compiler.passes.schedule.loops import Directives
 
 
 def in_vectors(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
-    """A reduction that is in memory itself, as of a whole tensor in lanes: vectors along the last axis of its result."""
+    """A reduction that is in memory itself, as of a whole tensor in lanes: vectors along the last axis of its result.
+
+    What is computed of the same elements, as the least and the greatest of them, is computed in one pass.
+    """
     if not isinstance(s, TeStage) or not isinstance(s.expr, Reduce) or s.expr.kind not in COMBINE or not s.axes:
         return None
     last = s.axes[-1]
@@ -19,10 +22,12 @@ def in_vectors(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     whole = isinstance(last.extent, int) and last.extent % lanes == 0
     if not whole or lanes < 4 or not contiguous(s, last.name, facts):
         return None
-    start = Scheduler(s.name).vectorize(last.name, lanes)
-    update = Scheduler(s.name, update=True)
-    outer = [a.name for a in (*s.axes[:-1], *s.expr.axes)]
     vector, vectors = f"{last.name}i", f"{last.name}o"
-    update.split(last.name, vectors, vector, lanes).reorder(vector, vectors, *reversed(outer))
-    update.vectorize(vector).unroll(vectors)
+    several = [a.name for a in s.axes[:-1] if isinstance(a.extent, int) and a.extent <= 2]
+    loops = [a.name for a in (*s.axes[:-1], *s.expr.axes) if a.name not in several]
+    start = Scheduler(s.name).vectorize(last.name, lanes)
+    update = Scheduler(s.name, update=True).split(last.name, vectors, vector, lanes)
+    update.reorder(vector, vectors, *several, *reversed(loops)).vectorize(vector).unroll(vectors)
+    for name in several:
+        update.unroll(name)
     return [*start.directives, *update.directives]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from occ.compiler.ir.dim import product
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Index, Load, Reduce, minimum, wrap
@@ -28,6 +29,8 @@ from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
 from occ.compiler.passes.te.lanes import in_lanes, separate
 from occ.compiler.target.machine import Machine
+
+_LONG = 4096  # elements of a tensor that is reduced as a whole
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
-    if (product := block_product(f, machine)) is not None:
+    if (made := block_product(f, machine)) is not None:
         fired["block_product"] += 1
-        return product
+        return made
     if has_few(f):
         return f
     f = clamped_rows(widened(_lanes(separate(f), machine)))
@@ -118,9 +121,10 @@ def _lanes(f: TeFunc, machine: Machine) -> TeFunc:
     """Reductions along their contiguous axis, which vectors along the result cannot do, in lanes."""
     stages: list[AnyStage] = []
     for s in f.stages:
-        if isinstance(s, TeStage) and _wants_lanes(s, f):
+        if isinstance(s, TeStage) and _wants_lanes(s, f) and isinstance(s.expr, Reduce):
             # One vector after the other would wait for the one before: sums of a whole tensor take four at a time.
-            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)) * (1 if s.axes else 4))
+            several = 4 if nominal(product(s.shape)) <= 2 and nominal(s.expr.axes[-1].extent) >= _LONG else 1
+            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)) * several)
         else:
             stages.append(s)
     return replace(f, stages=tuple(stages))
@@ -143,7 +147,8 @@ def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
     along = [step(n, r.axes[-1].name, symbols, f.shapes) for n in loads]
     across = [step(n, s.axes[-1].name, symbols, f.shapes) if s.axes else None for n in loads]
     reads_rows = any(d == 1 for d in along) and all(d in (0, 1) for d in along)
-    reads_columns = bool(across) and all(d in (0, 1) for d in across)
+    has_columns = bool(loads and s.axes) and nominal(s.axes[-1].extent) > 2
+    reads_columns = has_columns and all(d in (0, 1) for d in across)
     return reads_rows and not reads_columns
 
 

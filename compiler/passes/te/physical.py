@@ -66,10 +66,10 @@ def physical(f: TeFunc) -> TeFunc:
 
 def _as_read(r: Reduce) -> Reduce | None:
     """A reduction of one operand along its axes in their order in memory."""
-    read = [n for n in walk(r.body) if isinstance(n, Load)]
+    read = {n.index for n in walk(r.body) if isinstance(n, Load)}
     if len(read) != 1 or r.kind not in COMBINE:
         return None
-    place = {i.name: k for k, i in enumerate(read[0].index) if isinstance(i, Index)}
+    place = {i.name: k for k, i in enumerate(read.pop()) if isinstance(i, Index)}
     if not all(a.name in place or a.extent == 1 for a in r.axes):
         return None
     return replace(r, axes=tuple(sorted(r.axes, key=lambda a: place.get(a.name, -1))))
