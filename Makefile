@@ -51,7 +51,11 @@ fuzz: $(STAMP)  ## random graphs on all targets, against onnxruntime, and damage
 docs: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference.py
 
+site: $(STAMP) typeroot  ## the documentation as a site in build/site, for reading without a network
+	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
+
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-all lint types typeroot bench fuzz docs clean
+.PHONY: help setup demo test test-all lint types typeroot bench fuzz docs site clean
