@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 import occ
 from occ.runtime.buffers import aligned
+from occ.runtime.profile import profile
 
 RNG = np.random.default_rng(7)
 SIZE = 32
@@ -19,10 +20,10 @@ def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def attention(heads: int, groups: int, *, empty: bool = False) -> onnx.ModelProto:
+def attention(heads: int, groups: int, *, empty: bool = False, size: int = SIZE) -> onnx.ModelProto:
     """Attention with a cache as torch exports it: keys and values repeated for the heads that share them."""
     n = helper.make_node
-    sizes = {"two": [2], "batch": [0], "length": [2], "G": [groups], "g": [heads // groups], "D": [SIZE], "H": [heads]}
+    sizes = {"two": [2], "batch": [0], "length": [2], "G": [groups], "g": [heads // groups], "D": [size], "H": [heads]}
     held = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in sizes.items()]
     held += [numpy_helper.from_array(np.array(v, np.float32), k) for k, v in (("scale", 0.25), ("zero", 0.0))]
     nodes = [
@@ -38,9 +39,9 @@ def attention(heads: int, groups: int, *, empty: bool = False) -> onnx.ModelProt
     if empty:  # rows without keys, as torch exports them
         nodes += [n("IsNaN", ["p"], ["nan"]), n("Where", ["nan", "zero", "p"], ["w"])]
     nodes.append(n("MatMul", ["w" if empty else "p", "Vh"], ["y"]))
-    inputs = [floats("q", "B", heads, "S", SIZE), *(floats(x, "B", groups, "S", SIZE) for x in "kv")]
-    inputs += [*(floats(f"p{x}", "B", groups, "P", SIZE) for x in "kv"), floats("mask", "B", 1, "S", "T")]
-    outputs = [floats("y", "B", heads, "S", SIZE), *(floats(x, "B", groups, "T", SIZE) for x in "KV")]
+    inputs = [floats("q", "B", heads, "S", size), *(floats(x, "B", groups, "S", size) for x in "kv")]
+    inputs += [*(floats(f"p{x}", "B", groups, "P", size) for x in "kv"), floats("mask", "B", 1, "S", "T")]
+    outputs = [floats("y", "B", heads, "S", size), *(floats(x, "B", groups, "T", size) for x in "KV")]
     graph = helper.make_graph(nodes, "attention", inputs, outputs, held)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
@@ -103,3 +104,31 @@ def test_rows_without_keys_are_zero_for_few_queries_too(rows: int) -> None:
         want = ReferenceEvaluator(made).run(["y"], given)[0]
     assert (want[:, :, 0] == 0).all()
     np.testing.assert_allclose(occ.compile(made, "cpu").run(given)["y"], want, atol=3e-6)
+
+
+@pytest.mark.parametrize(("heads", "groups", "size"), [(5, 1, 80), (4, 4, 72), (2, 1, 20), (32, 8, 64)])
+def test_heads_of_any_size_are_read_to_their_end(heads: int, groups: int, size: int) -> None:
+    made = attention(heads, groups, size=size)
+    session, reference = occ.compile(made, "cpu", options={"caches": "growing"}), ReferenceEvaluator(made)
+    cache = {x: aligned((131, 1, groups, size), np.dtype(np.float32)) for x in "KV"}
+    for array in cache.values():
+        array[:] = np.nan
+    past = 0
+    for new in (1, 63, 1, 64, 1):  # the last chunk of keys whole, and not
+        given = {"q": normal(1, heads, new, size), "mask": normal(1, 1, new, past + new)}
+        given |= {x: normal(1, groups, new, size) for x in "kv"}
+        old = {f"p{x.lower()}": cache[x][:past] for x in "KV"}
+        want = reference.run(["y"], {**given, **{k: v.transpose(1, 2, 0, 3).copy() for k, v in old.items()}})[0]
+        got = session.run({**given, **old}, {x: cache[x][: past + new] for x in "KV"})["y"]
+        past += new
+        np.testing.assert_allclose(got, want, atol=3e-6)
+
+
+def test_a_run_with_a_cache_can_be_profiled() -> None:
+    session = occ.compile(attention(4, 2), "cpu", options={"caches": "growing"})
+    given = {"q": normal(1, 4, 1, SIZE), "mask": normal(1, 1, 1, 10)} | {x: normal(1, 2, 1, SIZE) for x in "kv"}
+    whole = {x: aligned((10, 1, 2, SIZE), np.dtype(np.float32)) for x in ("pk", "pv")}
+    for a in whole.values():
+        a[:] = normal(*a.shape)
+    made = profile(session, given | {k: v[:9] for k, v in whole.items()})
+    assert "attention" in made.table()
