@@ -368,9 +368,9 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
     yield from (s.size for s in plan.storages)
     for s in plan.steps:
         yield from (*s.dims, s.operations, 0 if s.tasks is None else s.tasks)
-        if "when" in s.attrs:  # two sizes that an If compares
-            when = s.attrs["when"]
-            yield from when if isinstance(when, list) and len(when) == 2 else ([when],)
+        for name, count in (("when", 2), ("most", 1)):  # sizes that an If compares; iterations of a Loop
+            given = s.attrs.get(name, [0] * count)
+            yield from given if isinstance(given, list) and len(given) == count else ([given],)
 
 
 def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.loops import for_loop, unless_empty, while_loop
 from occ.compiler.native_entry.plan import Inner, nbytes, put
 from occ.compiler.native_entry.sizes import i64
@@ -101,15 +102,19 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
     unless_empty(e.b, e.b.icmp_signed("==", count, I64(0)), keep)
 
 
-def emit_loop(e: RoutineEmitter, k: int, step: Step) -> None:
+def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     """`(limit, condition, *carried, *captures) -> (*carried, *scanned)`: a function until its condition fails or the limit
-    is reached. More or fewer iterations than scanned results have room for are a failure.
+    is reached. More iterations than scanned results have room for are a failure, and so are fewer where their number is no
+    size that the step finds, which it returns.
     """
     n = decode_attrs(step.attrs).n_carried
     (inner,), (*pairs, number, before, after), apart = e.r.inner[k], e.r.turns[k], e.r.apart[k]
     given, writes = [e.buffer(b) for b in step.reads[2:]], list(map(e.buffer, step.writes))
     shape = [e.r.plan.buffers[b].shape for b in step.writes]
-    length = [e.sizes.of(s[0]) for s in shape[n:]]
+    found = {name for _, _, name in step.binds}
+    open_ = [isinstance(s[0], str) and s[0] in found for s in shape[n:]]
+    most = [upper(s[0], e.r.bounds) if free else s[0] for s, free in zip(shape[n:], open_, strict=True)]
+    length = list(map(e.sizes.of, most))
     _require_shapes(e, k, inner, [[], *shape[:n], *(s[1:] for s in shape[n:])])
     strides = [_stride(e, b) for b in step.writes[n:]]
     limit = I64(_FOREVER) if step.reads[0] < 0 else e.support.load(e.b, e.buffer(step.reads[0]), 0, I64)
@@ -138,10 +143,12 @@ def emit_loop(e: RoutineEmitter, k: int, step: Step) -> None:
         lambda i, carried: e.b.and_(carried[0], e.b.icmp_signed("<", i, limit)),
         body,
     )
-    for room in length:
-        e.require_that(e.b.icmp_signed("==", count, i64(room)), k)
+    for room, free in zip(length, open_, strict=True):
+        if not free:
+            e.require_that(e.b.icmp_signed("==", count, i64(room)), k)
     for w, value, b in zip(writes, last, step.writes, strict=False):
         e.copy(w, value, e.bytes_of(b))
+    return dict.fromkeys(found, count)
 
 
 def _turns(e: RoutineEmitter, i: Any, pairs: Sequence[int]) -> list[Any]:

@@ -279,13 +279,15 @@ class _Reader:
         self._iterations(r, k, step, states, shapes, [])
 
     def _loop(self, r: Routine, k: int, step: Step) -> None:
-        if step.binds:
-            raise Unsuitable("gathers as many slices as the data decide")
         a = decode_attrs(step.attrs)
         reads = [None if b < 0 else r.plan.buffers[b] for b in step.reads]
         for b, dtype in zip(reads, ("i64", "bool"), strict=False):
             if b is not None and (b.dtype != dtype or b.shape not in ([], [1])):
                 raise Unsuitable(f"has {b.dtype}{b.shape} where it takes one {dtype}")
+        for place, axis, name in step.binds:
+            if "most" not in step.attrs or axis or place < a.n_carried:
+                raise Unsuitable("gives results of extents that the data decide")
+            r.bounds[name] = upper(step.attrs["most"][0], r.bounds)
         given = [b for b in reads[2:] if b is not None]
         shapes: list[Sequence[DimExpr]] = [[], [], *(b.shape for b in given)]
         self._iterations(r, k, step, given[: a.n_carried], shapes, [Buffer("bool", [], -1)])
@@ -313,7 +315,7 @@ class _Reader:
         r.apart[k] = [None if _is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
 
     def _slot(self, r: Routine, size: DimExpr, step: int) -> int:
-        r.slots.append(Slot(size, step, step))
+        r.slots.append(Slot(upper(size, r.bounds), step, step))
         return len(r.slots) - 1
 
     def _inner(self, r: Routine, name: str, shapes: Sequence[Sequence[DimExpr]], writes: Sequence[Buffer]) -> Inner:

@@ -44,6 +44,7 @@ class _Expr:
     __rmul__ = __mul__
 
 
+_SIZES = ("when", "most")  # attributes that are tuples of dims
 _OPS = {"floordiv": "//", "min": "min", "max": "max"}
 
 
@@ -206,11 +207,11 @@ class _Planner:
         routine = op.attrs["routine"]
         if routine == "copy":
             return Step("copy", "copy", shown[:cut], shown[cut:])
-        attrs = {k: v for k, v in op.attrs.items() if k not in ("routine", "writes", "when")} | _more(op, cut, self.m)
-        when = {"when": [dim_expr(d) for d in op.attrs["when"]]} if "when" in op.attrs else {}
+        attrs = {k: v for k, v in op.attrs.items() if k not in ("routine", "writes", *_SIZES)} | _more(op, cut, self.m)
+        sizes = {k: [dim_expr(d) for d in op.attrs[k]] for k in _SIZES if k in op.attrs}
         kind = routine if routine in ("deferred", "if", "loop", "scan", "map") else "host"
         return Step(
-            kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs) | when, nodes=list(op.loc.nodes),
+            kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs) | sizes, nodes=list(op.loc.nodes),
             binds=self._binds(op.operands[cut:]),
         )  # fmt: skip
 

@@ -71,6 +71,20 @@ UNTIL = """g (float[b, 3] s, float limit, int64 most) => (float[b, 3] last, floa
             more = Less (new, limit)
         }>
 }"""
+GATHERED = """g (float[b] s, float limit) => (float[b] last, float[u, b] all, float[u] sums, float total) {
+    yes = Constant <value = bool {1}> ()
+    most = Constant <value = int64 {20}> ()
+    last, all, z = Loop (most, yes, s) <body = step (int64 i, bool going, float[b] before)
+        => (bool more, float[b] after, float[b] out, float v) {
+            f = Cast <to = 1> (i)
+            after = Add(before, f)
+            out = Tanh(after)
+            v = ReduceSum <keepdims = 0> (after)
+            more = Less (v, limit)
+        }>
+    sums = Exp(z)
+    total = ReduceSum <keepdims = 0> (sums)
+}"""
 CHAIN = """g (float[n, 8] x, float[m, 8] v) => (float[n, m] y, float[n, 8] z, float[n, 8] w) {
     a = Relu(x)
     b = Softmax(a)
@@ -163,6 +177,14 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]] = {
     **{f"non-zero-{kind}": non_zero(kind, SOME.astype(dtype)) for kind, dtype in KINDS.items()},
     "non-zero-nan": non_zero("float", np.array([np.nan, 0, -0.0, np.inf], np.float32)),
     "non-zero-scalar": non_zero("float", np.array(2, np.float32)),
+    **{
+        f"gathered-{limit}-{b}": (
+            model_of(GATHERED, opset=16),
+            {"s": f32(b) * 0.1, "limit": np.array(limit, np.float32)},
+        )
+        for limit in (-5, 5, 1000)
+        for b in (0, 2)
+    },
     "found": found(f32(3, 5)),
     "found-none": found(np.zeros((3, 5), np.float32)),
     "found-all": found(np.ones((30, 50), np.float32)),

@@ -65,6 +65,14 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
         "g (float[n, m] x) => (int64[2, k] y, float[k] z) { y = NonZero (x) t = Transpose (y) g = GatherND (x, t) z = Exp (g) }",
         {"x": np.array([[0, 1, 2], [0, 0, 3]], np.float32)},
     ),
+    "a loop that data end": (
+        """g (float[b] s, float limit) => (float[b] last, float[u] sums) {
+            yes = Constant <value = bool {1}> ()
+            most = Constant <value = int64 {20}> ()
+            last, sums = Loop (most, yes, s) <body = step (int64 i, bool going, float[b] p) => (bool more, float[b] q, float v) {
+                f = Cast <to = 1> (i) q = Add(p, f) v = ReduceSum <keepdims = 0> (q) more = Less (v, limit) }> }""",
+        {"s": np.zeros(3, np.float32), "limit": np.array(20, np.float32)},
+    ),
     "all zero": ("g (float[n, m] x) => (int64[2, k] y) { y = NonZero (x) }", {"x": np.zeros((2, 3), np.float32)}),
     "counted loop": (
         """g (float[n, 4] x) => (float[k, 4] y) { s = Shape <start = 0, end = 1> (x) z = Sub (s, s) e = Constant <value = int64[0] {}> ()

@@ -36,13 +36,10 @@ def trip_count(known: Known, op: Op, func: Func) -> Dim | None:
         func: its body: `(iteration, condition, *carried, *captures) -> (condition, *carried, *scanned)`.
     """
     limit, start = op.operands[:2]
-    counts: list[Dim] = []
-    if limit is not None:
-        most = known_number(known, limit)
-        if most is None:
-            return None
-        if not isinstance(most, int) or most < _ENDLESS:
-            counts.append(maximum(most, 0))
+    if limit is not None and known_number(known, limit) is None:
+        return None
+    most = most_trips(known, op)
+    counts = [] if most is None else [most]
     before = _gaps_before(known, start)
     during = _Body(known, op, func).gaps()
     if before is None or during is None:
@@ -59,6 +56,13 @@ def trip_count(known: Known, op: Op, func: Func) -> Dim | None:
     for other in counts[1:]:
         made = minimum(made, other)
     return made
+
+
+def most_trips(known: Known, op: Op) -> Dim | None:
+    """The most iterations that a Loop can have, where sizes bound them."""
+    limit = op.operands[0]
+    most = None if limit is None else known_number(known, limit)
+    return None if most is None or (isinstance(most, int) and most >= _ENDLESS) else maximum(most, 0)
 
 
 def _gaps_before(known: Known, start: Value | None) -> list[Dim] | None:
