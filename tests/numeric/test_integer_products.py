@@ -21,6 +21,7 @@ CONVS = {  # channels in, out, kernel, zero points of the weight (None: one for 
     "same": (6, 24, 3, 121, {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
     "depthwise": (24, 24, 3, 121, {"group": 24, "pads": [1, 1, 1, 1]}),
     "depthwise_of_filters": (24, 24, 5, None, {"group": 24, "pads": [2, 2, 2, 2], "strides": [2, 2]}),
+    "of_two_groups": (16, 32, 3, None, {"group": 2, "pads": [1, 1, 1, 1]}),
     "odd": (5, 7, 3, None, {"pads": [1, 0, 2, 1]}),
     "that_fits": (8, 16, 3, 128, {}),
 }

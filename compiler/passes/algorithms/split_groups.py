@@ -7,12 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
+_CONSTANT = {
+    "Conv": (1, 2),
+    "ConvInteger": (1, 3),
+}  # operands that have a part for each group, which have to be constant
 _MOST_GROUPS = 8
 _LEAST_CHANNELS = 8  # of a group, in and out: fewer do not fill a vector, and the window rule does as well
 
@@ -31,7 +36,7 @@ class SplitGroups(Pass):
         split = 0
         for func in m.funcs.values():
             for op in list(func.body.body):
-                if op.name == "Conv" and _worthwhile(op):
+                if op.name in _CONSTANT and _worthwhile(op):
                     rw.replace(op, [_split(op, rw)])
                     split += 1
         m.drop_unused_weights()
@@ -41,25 +46,29 @@ class SplitGroups(Pass):
 
 def _worthwhile(op: Op) -> bool:
     w = op.operands[1]
-    bias = op.operands[2] if len(op.operands) > 2 else None
-    groups = op.a.group
-    if not isinstance(w, Weight) or not (bias is None or isinstance(bias, Weight)) or not 1 < groups <= _MOST_GROUPS:
+    parts = [op.operands[k] for k in _CONSTANT[op.name] if k < len(op.operands)]
+    if not isinstance(w, Weight) or not all(v is None or isinstance(v, Weight) for v in parts):
         return False
-    return min(w.data.shape[1], w.data.shape[0] // groups) >= _LEAST_CHANNELS
+    groups = op.a.group
+    return 1 < groups <= _MOST_GROUPS and min(w.data.shape[1], w.data.shape[0] // groups) >= _LEAST_CHANNELS
 
 
 def _split(op: Op, rw: Rewriter) -> Value:
-    x, w, bias = (*op.operands, None)[:3]
+    x, w = op.operands[:2]
     assert isinstance(w, Weight)
     groups, each = op.a.group, w.data.shape[1]
     b = rw.builder(op)
-    weights = np.split(w.data, groups)
-    biases = np.split(bias.data, groups) if isinstance(bias, Weight) else [None] * groups
     attrs = {k: v for k, v in op.attrs.items() if k != "group"}
-    parts: list[Value] = []
+    made: list[Value] = []
     for k in range(groups):
         start, end, axis = (b.constant(np.array([n], np.int64)) for n in (k * each, (k + 1) * each, 1))
-        part = b.Slice(x, start, end, axis)
-        known = None if biases[k] is None else b.constant(biases[k])
-        parts.append(b.Conv(part, b.constant(np.ascontiguousarray(weights[k])), known, **attrs))
-    return b.Concat(*parts, axis=1)
+        rest = [_of_group(v, k, groups, b) if j in _CONSTANT[op.name] else v for j, v in enumerate(op.operands)]
+        made.append(b.op(op.name, b.Slice(x, start, end, axis), *rest[1:], **attrs))
+    return b.Concat(*made, axis=1)
+
+
+def _of_group(v: Value | None, k: int, groups: int, b: GraphBuilder) -> Value | None:
+    """The part of a constant that belongs to a group; a zero point of the whole tensor belongs to all."""
+    if not isinstance(v, Weight) or v.data.size == 1:
+        return v
+    return b.constant(np.ascontiguousarray(np.split(v.data, groups)[k]))
