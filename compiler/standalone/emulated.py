@@ -18,6 +18,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.toolchain import cross_compiler, run_all
 from occ.compiler.diagnostics import error
 from occ.compiler.native_entry.facts import DTYPES
+from occ.compiler.native_entry.plan import obstacles
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.standalone.libocc import SYSTEM, libocc
 from occ.runtime.artifact import Artifact
@@ -39,7 +40,7 @@ class Emulated:
     """A model that runs in an emulator, with the run of a session.
 
     Raises:
-        CompileError: OCC0401 the cross compiler or the emulator is missing.
+        CompileError: OCC0401 the cross compiler or the emulator is missing; OCC0306 nodes need Python.
     """
 
     def __init__(self, artifact: Artifact, cache: Cache) -> None:
@@ -47,6 +48,8 @@ class Emulated:
         assert arch is not None, "a whole artifact has a kind of machine"
         if lacks := missing(arch):
             raise error("OCC0401", f"programs for {arch.name} cannot be run here", help=f"`apt install {lacks}`")
+        if lacks := obstacles(artifact.manifest):
+            raise error("OCC0306", f"programs without Python cannot run this model: {lacks[0]}", notes=lacks[1:8])
         self._artifact, self._signature = artifact, Signature.of(artifact.manifest)
         self.inputs = artifact.manifest.inputs
         self._command = [str(_emulator(arch)), "-L", f"/usr/{arch.gnu}", str(_runner(arch, cache))]
@@ -58,7 +61,7 @@ class Emulated:
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once; as `Session.run`."""
         arrays = self._signature.arrays(inputs)
-        data = b"".join(_packed(i.dtype, np.ascontiguousarray(x)) for i, x in zip(self.inputs, arrays, strict=True))
+        data = b"".join(_packed(i.dtype, x) for i, x in zip(self.inputs, arrays, strict=True))
         done = subprocess.run([*self._command, str(self._path)], input=data, capture_output=True, check=False)
         if done.returncode:
             said = done.stderr.decode("utf-8", "replace").strip() or f"it ended with {done.returncode}"
@@ -68,7 +71,10 @@ class Emulated:
 
 
 def _packed(dtype: str, x: np.ndarray) -> bytes:
-    return struct.pack(f"<2i{x.ndim}q", 1 + DTYPES.index(dtype), x.ndim, *x.shape) + x.tobytes()
+    head = struct.pack(f"<2i{x.ndim}q", 1 + DTYPES.index(dtype), x.ndim, *x.shape)
+    return (
+        head + x.tobytes()
+    )  # in C order whatever that of the array; np.ascontiguousarray would make vectors of scalars
 
 
 def _unpacked(data: bytes, count: int) -> Iterator[np.ndarray]:

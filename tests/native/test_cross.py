@@ -15,6 +15,7 @@ import pytest
 from building import mlp, model_of, reference
 from c_library import UNSUPPORTED, Failed, Model
 from click.testing import CliRunner
+from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
 import occ
 from occ.cli import cli
@@ -43,6 +44,10 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
     "bytes": (
         "g (uint8[7, 24] x, int8[24, 33] w) => (int32[7, 33] y) { y = MatMulInteger(x, w) }",
         {"x": RNG.integers(0, 255, (7, 24), np.uint8), "w": RNG.integers(-128, 127, (24, 33), np.int8)},
+    ),
+    "scalar": (
+        "g (float x, float[n, 4] v) => (float[n, 4] y) { y = Mul(x, v) }",
+        {"x": np.array(3, np.float32), "v": RNG.standard_normal((4, 2), np.float32).T},
     ),
     "recurrence": (
         "g (float[6, 2, 4] x, float[1, 12, 4] w, float[1, 12, 3] r) => (float[6, 1, 2, 3] y) { y = LSTM <hidden_size = 3> (x, w, r) }",
@@ -81,6 +86,15 @@ def test_there_an_artifact_of_this_machine_is_refused():
     occ.build(mlp(), "cpu-jit").save(foreign._path)
     with pytest.raises(occ.RunError, match="was built for x86-64, this machine is aarch64"):
         foreign.run({"x": np.ones((3, 8), np.float32)})
+
+
+@pytest.mark.parametrize(
+    "graph",
+    ["g (float[n] x) => (int64[1, k] y) { y = NonZero(x) }", "g (string[n] x) => (string[n] y) { y = Identity(x) }"],
+)
+def test_what_only_python_runs_is_refused(graph: str):
+    with pytest.raises(BackendIsNotSupposedToImplementIt, match="OCC0306"):
+        occ.backend.prepare(model_of(graph), "CPU:arm-64")
 
 
 PROGRAM = """#include "mlp.h"
