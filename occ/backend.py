@@ -3,7 +3,8 @@
 `prepare(model, device="CPU", target="cpu")` with target `cpu`, `cpu-jit` or `interp`. Devices are
 
 - `CPU`, this machine;
-- `CPU:arm-64`, a machine of that kind in an emulator (QEMU), for tests of what is built for one;
+- `CPU:arm-64`, and `arm-32`, `riscv-64`, `powerpc-64`, a machine of that kind in an emulator (QEMU), for tests of what is built
+  for one;
 - `NPU`, an Ascend device as far as the simulator goes, with an Ascend target; `NPU:ascend910b` and the like name it.
 """
 
@@ -89,7 +90,8 @@ class Backend(BaseBackend):
             return Settings(target or which or _NPU, options=given)
         if which in ("", "0"):
             return Settings(target or cls.default_target, options=given)
-        return Settings("cpu", options=given | {"halide.target": f"{which}-linux"})
+        arch = arch_of(f"{which}-linux")
+        return Settings("cpu", options=given | {"halide.target": arch.target if arch is not None else which})
 
     @classmethod
     def prepare(

@@ -23,7 +23,10 @@ FEATURES = {
 }
 
 # Kinds of machines, as Halide's targets begin, by what `platform.machine` calls them.
-KINDS = {"x86_64": "x86-64", "AMD64": "x86-64", "aarch64": "arm-64", "arm64": "arm-64"}
+KINDS = {
+    "x86_64": "x86-64", "AMD64": "x86-64", "aarch64": "arm-64", "arm64": "arm-64", "armv7l": "arm-32", "riscv64": "riscv-64",
+    "ppc64le": "powerpc-64",
+}  # fmt: skip
 _TAIL = "-no_runtime"  # what follows says how kernels are called, not where they run
 
 

@@ -32,7 +32,7 @@ def front_end() -> dict[str, str]:
     native = files("occ.compiler.codegen_halide").joinpath("native")
     functions = "\n\n".join(_helper(name) for name in _HELPERS)
     definitions = native.joinpath("te.cpp").read_text("utf-8").replace("@FUNCTIONS@", functions)
-    headers = {name: native.joinpath(name).read_text("utf-8") for name in ("te.h", "fetch_ahead.h")}
+    headers = {name: native.joinpath(name).read_text("utf-8") for name in ("te.h", "fetch_ahead.h", "mends.h")}
     return {**headers, "te.cpp": definitions}
 
 

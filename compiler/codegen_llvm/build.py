@@ -25,6 +25,7 @@ from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.native_entry.build import PACKAGES as ENTRY_PACKAGES
 from occ.compiler.native_entry.build import compile_entry
 from occ.compiler.objects.elf import link
+from occ.compiler.objects.processors import arch_of
 from occ.runtime.machine import features_of, flags
 from occ.runtime.manifest import Manifest
 
@@ -157,11 +158,11 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, *, always: boo
     Raises:
         CompileError: OCC0403 this machine is not x86-64 Linux.
     """
-    triple = llvm.get_process_triple()
-    if not triple.startswith("x86_64") or "linux" not in triple:
+    here = arch_of()
+    if here is None or here.name != "x86_64":
         raise error(
             "OCC0403",
-            f"`cpu-jit` makes code for x86-64 Linux only, this machine is {triple}",
+            f"`cpu-jit` makes code for x86-64 Linux only, this machine is {llvm.get_process_triple()}",
             help="build with `-t cpu`",
         )
     objects: dict[str, bytes] = {}
@@ -180,5 +181,5 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, *, always: boo
         if not store.enabled:
             _recent.keep(key, known)
         objects[f"{f.name}.o"] = known
-    objects["entry.o"] = compile_entry(m, triple, ranged=True)[1]
+    objects["entry.o"] = compile_entry(m, here, ranged=True)[1]
     return Built(link(*objects.values()), objects, compiled)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest, version_of
-from occ.compiler.objects.processors import arch_of
+from occ.compiler.objects.processors import Arch, arch_of
 from occ.runtime.manifest import Manifest
 
 # What this folder imports lies in these.
@@ -33,23 +33,22 @@ def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
     arch = arch_of(m.machine)
     if arch is None:
         return None
-    triple = arch.llvm
-    key = entry_key(m, triple)
+    key = entry_key(m, arch)
     made = EntryCode(store.path("tool", key, ".o"), store.path("tool", key, ".ll"))
     if store.has("tool", key, ".o") and store.has("tool", key, ".ll"):
         return made
-    text, compiled = compile_entry(m, triple, ranged=False)
+    text, compiled = compile_entry(m, arch, ranged=False)
     store.put("tool", key, text.encode(), ".ll")
     store.put("tool", key, compiled, ".o")
     return made
 
 
-def compile_entry(m: Manifest, triple: str, *, ranged: bool) -> tuple[str, bytes]:
+def compile_entry(m: Manifest, arch: Arch, *, ranged: bool) -> tuple[str, bytes]:
     """LLVM IR of `occ_model_facts` and of `occ_model_run`, and the object file of that.
 
     Args:
         m: the manifest.
-        triple: the kind of machine.
+        arch: the kind of machine.
         ranged: kernels leave their parallel loop to their caller.
     """
     import llvmlite.binding as llvm
@@ -58,19 +57,21 @@ def compile_entry(m: Manifest, triple: str, *, ranged: bool) -> tuple[str, bytes
     from occ.compiler.native_entry.entry import emit_entry
 
     module = ir.Module("occ")
-    module.triple = triple
-    emit_entry(module, m, ranged=ranged)
+    module.triple = arch.llvm
+    emit_entry(module, m, ranged=ranged, bits=arch.bits)
     text = str(module)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     # It runs once in a run: six times the time to compile it would gain less than 0.1 us of that (Zen 4).
-    machine = llvm.Target.from_triple(triple).create_target_machine(opt=0, reloc="pic", codemodel="default")
+    machine = llvm.Target.from_triple(arch.llvm).create_target_machine(
+        features=arch.features, abiname=arch.abi, opt=0, reloc="pic", codemodel="default"
+    )
     parsed = llvm.parse_assembly(text)
     parsed.verify()
     return text, machine.emit_object(parsed)
 
 
-def entry_key(m: Manifest, triple: str) -> str:
+def entry_key(m: Manifest, arch: Arch) -> str:
     """What the object depends on: the plan, the machine, the sources that emit it and those that say where things lie, LLVM."""
     facts = repr((m.name, m.machine, m.weights, m.inputs, m.outputs, m.dims, m.constraints, m.plan, m.functions))
-    return digest(["entry", source_digest(*PACKAGES), version_of("llvmlite"), triple, facts])
+    return digest(["entry", source_digest(*PACKAGES), version_of("llvmlite"), repr(arch), facts])

@@ -15,26 +15,28 @@ from llvmlite import ir
 from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.facts import model_facts
+from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.plan import Cases, Routine, Unsuitable, routines
 from occ.compiler.native_entry.routine import RoutineEmitter
 from occ.compiler.native_entry.sizes import Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I32, I64, PTR
 from occ.runtime.manifest import Manifest
-from occ.runtime.native.entry import ABI, INPUTS, MEMORY, MOST_AXES, VERSION, EntryCall
+from occ.runtime.native.entry import ABI, INPUTS, MEMORY, MOST_AXES, VERSION
 
 _COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
 
 
-def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool) -> None:
+def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) -> None:
     """Emit the facts of a model, and its entry if it can have one.
 
     Args:
         module: where to; kernels that it does not have are declared.
         m: the manifest.
         ranged: kernels leave their parallel loop to their caller.
+        bits: of an address.
     """
-    support = Support(module, ranged=ranged)
+    support = Support(module, Layout.of(bits), ranged=ranged)
     try:
         found = routines(m)
     except Unsuitable as why:
@@ -62,20 +64,22 @@ class _Entry:
 
     def emit(self) -> None:
         b, load = self.b, self.support.load
-        self._return_if(b.icmp_signed("!=", load(b, self.call, EntryCall.abi.offset, I32), I32(ABI)), VERSION)
+        self._return_if(
+            b.icmp_signed("!=", load(b, self.call, self.support.layout.call["abi"], I32), I32(ABI)), VERSION
+        )
         self._bind()
         self._check()
         self._tell_results()
         given = [i64(self.sizes.of(s)) for s in self.main.symbols]
         needed = b.call(self.emitted.size_fn, given)
-        self.support.store(b, needed, self.call, EntryCall.needed.offset)
-        room = load(b, self.call, EntryCall.capacity.offset, I64)
+        self.support.store(b, needed, self.call, self.support.layout.call["needed"])
+        room = load(b, self.call, self.support.layout.call["capacity"], I64)
         self._return_if(b.icmp_signed("<", room, needed), MEMORY)
-        pointers = [load(b, self.call, f.offset) for f in (EntryCall.inputs, EntryCall.outputs, EntryCall.memory)]
+        pointers = [load(b, self.call, self.support.layout.call[f]) for f in ("inputs", "outputs", "memory")]
         before = None
         if not self.support.ranged:
             enter = self.support.external("occ_enter", ir.FunctionType(I32, [I32]))
-            before = b.call(enter, [load(b, self.call, EntryCall.threads.offset, I32)])
+            before = b.call(enter, [load(b, self.call, self.support.layout.call["threads"], I32)])
         code = b.call(self.emitted.fn, [self.call, *pointers, *given])
         if before is not None:
             b.call(self.support.external("occ_leave", ir.FunctionType(ir.VoidType(), [I32])), [before])
@@ -83,7 +87,7 @@ class _Entry:
 
     def _bind(self) -> None:
         """Symbols are extents of inputs."""
-        extents = self.support.load(self.b, self.call, EntryCall.extents.offset)
+        extents = self.support.load(self.b, self.call, self.support.layout.call["extents"])
         places = [(k, axis) for k, info in enumerate(self.m.inputs) for axis in range(len(info.shape))]
         self._extents = {p: self.support.load(self.b, extents, 8 * at, I64) for at, p in enumerate(places)}
         self.symbols.update((name, self._extents[p]) for name, p in bound_symbols(self.m).items())
@@ -101,7 +105,7 @@ class _Entry:
             self._return_if(fails, INPUTS, number)
 
     def _tell_results(self) -> None:
-        results = self.support.load(self.b, self.call, EntryCall.results.offset)
+        results = self.support.load(self.b, self.call, self.support.layout.call["results"])
         told: list[Any] = []
         for k, b in enumerate(self.main.plan.outputs):
             cases = self.main.cases.get(k)
@@ -121,5 +125,5 @@ class _Entry:
 
     def _return_if(self, cond: Any, code: int, detail: int = 0) -> None:
         with self.b.if_then(cond, likely=False):
-            self.support.store(self.b, I32(detail), self.call, EntryCall.detail.offset)
+            self.support.store(self.b, I32(detail), self.call, self.support.layout.call["detail"])
             self.b.ret(I32(code))

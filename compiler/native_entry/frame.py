@@ -7,16 +7,17 @@ the pointers that point into it, and fills in sizes and addresses of tensors; wh
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.plan import Routine
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Buffer, Step
-from occ.runtime.native.library import Dimension, HalideBuffer, type_of
+from occ.runtime.native.library import Dimension, type_of
 from occ.runtime.signature import numpy_dtype
 
-_POINTER = 8
 _PARTS = 64  # the arena after a frame is aligned
 
 
@@ -33,6 +34,7 @@ class Frame:
         cuts: how many of `sizes` and `hosts` are known before each step that finds sizes, and in the end.
     """
 
+    layout: Layout
     template: bytearray = field(default_factory=bytearray)
     inside: list[int] = field(default_factory=list)
     sizes: list[tuple[int, DimExpr]] = field(default_factory=list)
@@ -42,9 +44,9 @@ class Frame:
     _buffers: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, r: Routine) -> Frame:
+    def of(cls, r: Routine, layout: Layout) -> Frame:
         """The frame of a routine."""
-        f = cls()
+        f = cls(layout)
         for k, step in enumerate(r.plan.steps):
             if step.kind == "kernel":
                 f._kernel(k, step, r.plan.buffers)
@@ -58,14 +60,15 @@ class Frame:
         listed = [self._buffer(b, buffers[b]) for b in step.reads]
         listed += [self._number(e) for e in step.dims]
         listed += [self._buffer(b, buffers[b]) for b in step.writes]
-        self._pad(_POINTER)
+        self._pad(self.layout.pointer)
         self.blocks[k] = len(self.template)
         for target in listed:
             self._pointer(len(self.template), target)
 
     def _pointer(self, at: int, target: int) -> None:
         self.inside.append(at)
-        self.template[at : at + _POINTER] = target.to_bytes(_POINTER, "little")
+        size = self.layout.pointer
+        self.template[at : at + size] = target.to_bytes(size, "little")
 
     def _number(self, e: DimExpr) -> int:
         """An i32 argument."""
@@ -84,14 +87,15 @@ class Frame:
         """A `halide_buffer_t`, followed by its dimensions, innermost first."""
         if index in self._buffers:
             return self._buffers[index]
-        self._pad(_POINTER)
+        self._pad(8)
         at = self._buffers[index] = len(self.template)
-        made = HalideBuffer(type_lanes=1, dimensions=len(b.shape))
-        made.type_code, made.type_bits = type_of(b.dtype, numpy_dtype(b.dtype).itemsize)
-        self.template += bytes(made)
+        field, made = self.layout.buffer, bytearray(self.layout.buffer_size)
+        kind = type_of(b.dtype, numpy_dtype(b.dtype).itemsize)
+        struct.pack_into("<BBHi", made, field["type_code"], *kind, 1, len(b.shape))
+        self.template += made
         dims = len(self.template)
-        self._pointer(at + HalideBuffer.dim.offset, dims)
-        self.hosts.append((at + HalideBuffer.host.offset, index))
+        self._pointer(at + field["dim"], dims)
+        self.hosts.append((at + field["host"], index))
         self.template += bytes(ctypes.sizeof(Dimension) * len(b.shape))
         stride: DimExpr = 1
         for k, n in enumerate(reversed(b.shape)):

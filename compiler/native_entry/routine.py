@@ -25,7 +25,7 @@ from occ.compiler.native_entry.types import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import symbols
 from occ.runtime.manifest import DimInfo, Step
-from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT, EntryCall
+from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT
 from occ.runtime.signature import numpy_dtype
 
 _CONTROL = {"if": emit_if, "scan": emit_scan, "loop": emit_loop}
@@ -46,7 +46,7 @@ class RoutineEmitter:
         self, support: Support, r: Routine, index: int, dims: Sequence[DimInfo], others: Mapping[str, RoutineEmitter]
     ) -> None:
         self.support, self.r, self.index, self.others = support, r, index, others
-        self.frame = Frame.of(r)
+        self.frame = Frame.of(r, support.layout)
         self._order = order(r.slots, typical(dims, r.symbols))
         kinds = [PTR] * 4 + [I64] * len(r.symbols)
         self.fn = support.internal(f"occ_plan_{index}", ir.FunctionType(I32, kinds), straight=True)
@@ -112,15 +112,17 @@ class RoutineEmitter:
     def _address(self, storage: int) -> Any:
         s = self.r.plan.storages[storage]
         if storage in self.r.output_of:
-            return self.support.load(self.head, self.outputs, 8 * self.r.output_of[storage])
+            return self.support.load(self.head, self.outputs, self.support.layout.pointer * self.r.output_of[storage])
         if storage in self.r.slot_of:
             return self.slot(self.r.slot_of[storage])
         if s.kind == "weight":
             return self.support.load(
-                self.head, self.support.load(self.head, self.call, EntryCall.weights.offset), 8 * s.index
+                self.head,
+                self.support.load(self.head, self.call, self.support.layout.call["weights"]),
+                self.support.layout.pointer * s.index,
             )
         assert s.kind == "input", f"storage {storage} has no memory"
-        return self.support.load(self.head, self.inputs, 8 * s.index)
+        return self.support.load(self.head, self.inputs, self.support.layout.pointer * s.index)
 
     def buffer(self, index: int) -> Any:
         """Address of a buffer."""
@@ -146,7 +148,8 @@ class RoutineEmitter:
             self._step(k, step)
         for k, index in enumerate(self.r.plan.outputs):
             if self.r.output_of.get(self.r.plan.buffers[index].storage) != k:
-                self.copy(self.support.load(self.head, self.outputs, 8 * k), self.buffer(index), self.bytes_of(index))
+                given = self.support.load(self.head, self.outputs, self.support.layout.pointer * k)
+                self.copy(given, self.buffer(index), self.bytes_of(index))
         if self.r.bounds:
             self._tell_results()
         self.b.ret(I32(DONE))
@@ -193,7 +196,7 @@ class RoutineEmitter:
 
     def _tell_results(self) -> None:
         """The extents of outputs, now that they are known; before the run the caller was told the most that they can be."""
-        results = self.support.load(self.b, self.call, EntryCall.results.offset)
+        results = self.support.load(self.b, self.call, self.support.layout.call["results"])
         at = 0
         for k, index in enumerate(self.r.plan.outputs):
             if k in self.r.cases:
@@ -268,7 +271,7 @@ class RoutineEmitter:
     def _listed(self, pointers: Sequence[Any]) -> Any:
         made = self.head.bitcast(self.head.alloca(PTR, I32(max(len(pointers), 1))), PTR)
         for k, p in enumerate(pointers):
-            self.support.store(self.b, p, made, 8 * k)
+            self.support.store(self.b, p, made, self.support.layout.pointer * k)
         return made
 
     def _unless(self, cond: Any, code: int, step: int, detail: Any) -> None:
@@ -281,8 +284,8 @@ class RoutineEmitter:
 
     def _finish(self) -> None:
         b, (code, step, detail) = ir.IRBuilder(self.failed), self._reason
-        for value, field in ((I32(self.index), EntryCall.plan), (step, EntryCall.step), (detail, EntryCall.detail)):
-            self.support.store(b, value, self.call, field.offset)
+        for value, field in ((I32(self.index), "plan"), (step, "step"), (detail, "detail")):
+            self.support.store(b, value, self.call, self.support.layout.call[field])
         self._code.add_incoming(code, b.block)
         b.branch(self.gone)
         b.position_at_end(self.gone)

@@ -14,10 +14,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.sizes import Size, i64
 from occ.compiler.native_entry.types import I8, I32, I64, PTR
-from occ.runtime.native.entry import EntryCall
 
 _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
 _RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
@@ -29,11 +29,13 @@ class Support:
 
     Args:
         module: where kernels are, or where they are declared.
+        layout: of the structures that it shares with C.
         ranged: kernels leave their parallel loop to their caller.
     """
 
-    def __init__(self, module: ir.Module, *, ranged: bool) -> None:
-        self.module, self.ranged = module, ranged
+    def __init__(self, module: ir.Module, layout: Layout, *, ranged: bool) -> None:
+        self.module, self.layout, self.ranged = module, layout, ranged
+        self._word = ir.IntType(8 * layout.pointer)
 
     def internal(self, name: str, kind: ir.FunctionType, *, straight: bool = False) -> ir.Function:
         """A function that other libraries do not see.
@@ -82,7 +84,8 @@ class Support:
         b.store(value, b.bitcast(self.at(b, p, offset), value.type.as_pointer()))
 
     def memcpy(self, b: ir.IRBuilder, target: Any, source: Any, size: Size) -> None:
-        b.call(self.external("memcpy", ir.FunctionType(PTR, [PTR, PTR, I64])), [target, source, i64(size)])
+        count = i64(size) if self.layout.pointer == 8 else b.trunc(i64(size), self._word)
+        b.call(self.external("memcpy", ir.FunctionType(PTR, [PTR, PTR, self._word])), [target, source, count])
 
     # kernels
 
@@ -103,12 +106,12 @@ class Support:
         fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32]))
         call, kernel, args, tasks = fn.args
         b = ir.IRBuilder(fn.append_basic_block("entry"))
-        threads = self.load(b, call, EntryCall.threads.offset, I32)
-        parallel = self.load(b, call, EntryCall.parallel.offset)
+        threads = self.load(b, call, self.layout.call["threads"], I32)
+        parallel = self.load(b, call, self.layout.call["parallel"])
         several = b.and_(b.icmp_signed(">", threads, I32(1)), b.icmp_signed(">", tasks, I32(1)))
         lent = b.icmp_signed("!=", b.ptrtoint(parallel, I64), I64(0))
         with b.if_then(b.and_(several, lent)):
-            context = self.load(b, call, EntryCall.context.offset)
+            context = self.load(b, call, self.layout.call["context"])
             b.ret(b.call(b.bitcast(parallel, _PARALLEL.as_pointer()), [context, kernel, args, tasks]))
         whole = b.bitcast(kernel, _RANGED.as_pointer())
         b.ret(b.call(whole, [b.bitcast(args, PTR.as_pointer()), I32(0), tasks]))
@@ -170,8 +173,8 @@ class Support:
         return fn
 
     def _add_frame(self, b: ir.IRBuilder, frame: Any, cells: list[Any], _: Any) -> None:
-        place = b.bitcast(b.gep(frame, cells), I64.as_pointer())
-        b.store(b.add(b.load(place), b.ptrtoint(frame, I64)), place)
+        place = b.bitcast(b.gep(frame, cells), self._word.as_pointer())
+        b.store(b.add(b.load(place), b.ptrtoint(frame, self._word)), place)
 
     def _fill_size(self, b: ir.IRBuilder, frame: Any, cells: list[Any], values: Any) -> None:
         at, slot = cells
@@ -180,5 +183,5 @@ class Support:
 
     def _fill_host(self, b: ir.IRBuilder, frame: Any, cells: list[Any], values: Any) -> None:
         at, slot = cells
-        value = self.load(b, b.gep(values, [b.mul(slot, I64(8))]), 0, I64)
-        b.store(value, b.bitcast(b.gep(frame, [at]), I64.as_pointer()))
+        value = self.load(b, b.gep(values, [b.mul(slot, I64(8))]), 0)
+        b.store(value, b.bitcast(b.gep(frame, [at]), PTR.as_pointer()))

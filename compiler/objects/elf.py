@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_PAGE, _X86_64 = 4096, 62
+_PAGE, _X86_64, _64_BITS = 4096, 62, 2
 _SHF_ALLOC, _SHF_EXEC, _SHF_WRITE = 2, 4, 1
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS = 1, 2, 4, 8
 _R_PC32, _R_PLT32, _R_GOTPCREL, _R_GLOB_DAT = 2, 4, 9, 6
@@ -32,6 +32,7 @@ class _Section:
     info: int
     link: int
     size: int
+    row: int  # bytes of a row, of tables
     address: int = 0
 
 
@@ -45,18 +46,20 @@ class _Symbol:
 
 
 def _sections(obj: bytes) -> list[_Section]:
-    if obj[:4] != b"\x7fELF" or obj[4:6] != b"\x02\x01":
-        raise LinkError("not an ELF object of 64 bits, little-endian")
-    (table,) = struct.unpack_from("<Q", obj, 40)
-    count, names_at = struct.unpack_from("<HH", obj, 60)
-    rows = [struct.unpack_from("<IIQQQQIIQQ", obj, table + 64 * k) for k in range(count)]
+    if obj[:4] != b"\x7fELF" or obj[5:6] != b"\x01":
+        raise LinkError("not an ELF object, little-endian")
+    wide = obj[4] == _64_BITS
+    row = struct.Struct("<IIQQQQIIQQ" if wide else "<10I")
+    (table,) = struct.unpack_from("<Q" if wide else "<I", obj, 40 if wide else 32)
+    count, names_at = struct.unpack_from("<HH", obj, 60 if wide else 48)
+    rows = [row.unpack_from(obj, table + row.size * k) for k in range(count)]
     names = rows[names_at]
     strings = obj[names[4] : names[4] + names[5]]
     made: list[_Section] = []
-    for name, kind, flags, _, offset, size, link, info, align, _ in rows:
+    for name, kind, flags, _, offset, size, link, info, align, cells in rows:
         data = b"" if kind == _SHT_NOBITS else obj[offset : offset + size]
         text = strings[name : strings.index(b"\0", name)].decode()
-        made.append(_Section(text, kind, flags, data, max(align, 1), info, link, size))
+        made.append(_Section(text, kind, flags, data, max(align, 1), info, link, size, cells))
     return made
 
 
@@ -66,8 +69,12 @@ def _symbols(sections: list[_Section]) -> list[_Symbol]:
         return []
     strings = sections[table.link].data
     made: list[_Symbol] = []
-    for at in range(0, len(table.data), 24):
-        name, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", table.data, at)
+    row = struct.Struct("<IBBHQQ" if table.row == 24 else "<IIIBBH")
+    for at in range(0, len(table.data), row.size):
+        cells = row.unpack_from(table.data, at)
+        name, info, section, value = (
+            (cells[0], cells[1], cells[3], cells[4]) if table.row == 24 else (cells[0], cells[3], cells[5], cells[1])
+        )
         text = strings[name : strings.index(b"\0", name)].decode()
         made.append(_Symbol(text, section, value, info >> 4, info & 15))
     return made
@@ -78,7 +85,7 @@ class _Object:
 
     def __init__(self, data: bytes) -> None:
         self.sections = _sections(data)
-        if struct.unpack_from("<H", data, 18)[0] != _X86_64:
+        if data[4] != _64_BITS or struct.unpack_from("<H", data, 18)[0] != _X86_64:
             raise LinkError("not an x86-64 object")
         self.symbols = _symbols(self.sections)
         self.kept = [
@@ -142,7 +149,7 @@ def exported(obj: bytes) -> list[str]:
     """Names that an object file of any machine defines for others.
 
     Raises:
-        LinkError: it is not an ELF object of 64 bits.
+        LinkError: it is not an ELF object, little-endian.
     """
     return [s.name for s in _symbols(_sections(obj)) if _is_exported(s)]
 

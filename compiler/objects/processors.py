@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
+from occ.runtime.machine import KINDS
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -16,6 +18,9 @@ class Arch:
         gnu: how the tools of GNU for it begin.
         llvm: the triple of LLVM.
         elf: `e_machine` of its object files.
+        bits: of an address.
+        features, abi: of LLVM, where the triple does not say them.
+        usual: what Halide has to be told of processors besides, if nothing more is known of one.
     """
 
     name: str
@@ -23,6 +28,15 @@ class Arch:
     gnu: str
     llvm: str
     elf: int
+    bits: int = 64
+    features: str = ""
+    abi: str = ""
+    usual: str = ""
+
+    @property
+    def target(self) -> str:
+        """The Halide target of a usual processor of the kind."""
+        return self.halide + self.usual
 
     @property
     def variable(self) -> str:
@@ -30,9 +44,23 @@ class Arch:
         return f"OCC_CXX_{self.name.upper()}"
 
 
+_RVV = "-rvv-vector_bits_128"  # Halide has no code for RISC-V without vectors
+
 ARCHES = (
     Arch("x86_64", "x86-64-linux", "x86_64-linux-gnu", "x86_64-unknown-linux-gnu", 62),
     Arch("aarch64", "arm-64-linux", "aarch64-linux-gnu", "aarch64-unknown-linux-gnu", 183),
+    Arch("arm", "arm-32-linux", "arm-linux-gnueabihf", "armv7-unknown-linux-gnueabihf", 40, 32),
+    Arch(
+        "riscv64",
+        "riscv-64-linux",
+        "riscv64-linux-gnu",
+        "riscv64-unknown-linux-gnu",
+        243,
+        features="+m,+a,+f,+d,+c",
+        abi="lp64d",
+        usual=_RVV,
+    ),
+    Arch("ppc64le", "powerpc-64-linux", "powerpc64le-linux-gnu", "powerpc64le-unknown-linux-gnu", 21),
 )
 
 _V2 = "x86-64-linux-sse41"
@@ -40,17 +68,22 @@ _V3 = f"{_V2}-avx-avx2-f16c-fma"
 _V4 = f"{_V3}-avx512-avx512_skylake"
 _ARM = "arm-64-linux"
 _ARM_82 = f"{_ARM}-arm_dot_prod-arm_fp16"
+_ARM_32 = "arm-32-linux-armv7s"
+_RISCV = f"riscv-64-linux{_RVV}"
+_POWER = "powerpc-64-linux-vsx-power_arch_2_07"
 
 # Halide targets of processors, under the names that compilers give those.
 PROCESSORS = {
     "x86-64": "x86-64-linux", "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "haswell": _V3, "skylake": _V3, "znver1": _V3,
     "znver2": _V3, "znver3": _V3, "skylake-avx512": _V4, "cascadelake": _V4, "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4",
     "armv8-a": _ARM, "cortex-a53": _ARM, "cortex-a72": _ARM, "cortex-a55": _ARM_82, "cortex-a76": _ARM_82, "neoverse-n1": _ARM_82,
+    "armv7-a": _ARM_32, "cortex-a7": _ARM_32, "cortex-a9": _ARM_32, "rv64gcv": _RISCV, "pwr8": _POWER, "pwr9": _POWER,
 }  # fmt: skip
 
 
 def arch_of(target: str = "host") -> Arch | None:
     """The kind of machine that a Halide target, or `host`, names; None for one that whole artifacts are not made for."""
     if target.partition("-")[0] == "host":
-        return next((a for a in ARCHES if a.name == platform.machine() and platform.system() == "Linux"), None)
+        here = KINDS.get(platform.machine()) if platform.system() == "Linux" else None
+        return next((a for a in ARCHES if a.halide == f"{here}-linux"), None)
     return next((a for a in ARCHES if f"{target}-".startswith(f"{a.halide}-")), None)

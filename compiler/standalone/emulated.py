@@ -25,6 +25,9 @@ from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.signature import Signature, numpy_dtype
 
+# What the emulator has to be told of processors: vector registers of 128 bits.
+_PROCESSORS = {"riscv64": ("-cpu", "rv64,v=true,vlen=128,vext_spec=v1.0")}
+
 
 def missing(arch: Arch) -> str:
     """What emulating a kind of machine needs and this one lacks, as the packages that have it; empty for nothing."""
@@ -52,7 +55,13 @@ class Emulated:
             raise error("OCC0306", f"programs without Python cannot run this model: {lacks[0]}", notes=lacks[1:8])
         self._artifact, self._signature = artifact, Signature.of(artifact.manifest)
         self.inputs = artifact.manifest.inputs
-        self._command = [str(_emulator(arch)), "-L", f"/usr/{arch.gnu}", str(_runner(arch, cache))]
+        self._command = [
+            str(_emulator(arch)),
+            *_PROCESSORS.get(arch.name, ()),
+            "-L",
+            f"/usr/{arch.gnu}",
+            str(_runner(arch, cache)),
+        ]
         folder = cache.workspace()
         weakref.finalize(self, folder.cleanup)
         self._path = Path(folder.name) / "model.occ"

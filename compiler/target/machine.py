@@ -19,6 +19,8 @@ class Machine:
         cores: that a kernel may expect to share its work.
         widens_f16: whether f16 become f32 in one instruction.
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
+        sums_neighbours: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
+            vectors of RISC-V, whose length a processor decides.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions that are computed together besides the lanes, if not 0.
     """
@@ -28,6 +30,7 @@ class Machine:
     cores: int = 4
     widens_f16: bool = True
     dots_bf16: bool = False
+    sums_neighbours: bool = True
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -60,7 +63,8 @@ def _named(target: str) -> Machine:
         )
     if parts[0] == "x86":
         return Machine(256 if {"avx", "avx2"} & set(parts) else 128, 16, widens_f16="f16c" in parts)
-    return Machine(128, 32 if "64" in parts else 16, widens_f16="64" in parts)
+    wide = "64" in parts
+    return Machine(128, 32 if wide else 16, widens_f16=wide, sums_neighbours="rvv" not in parts)
 
 
 @lru_cache

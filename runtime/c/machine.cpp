@@ -14,6 +14,12 @@ namespace occ::runtime {
 const char kKind[] = "x86-64-";
 #elif defined(__aarch64__)
 const char kKind[] = "arm-64-";
+#elif defined(__arm__)
+const char kKind[] = "arm-32-";
+#elif defined(__riscv) && __riscv_xlen == 64
+const char kKind[] = "riscv-64-";
+#elif defined(__powerpc64__)
+const char kKind[] = "powerpc-64-";
 #else
 const char kKind[] = "";
 #endif

@@ -74,10 +74,11 @@ int prepare_model(occ_model *m) {
         if (kind & kExtentsOfARun) m->told_by_runs = true;
     }
     const size_t count = f->inputs.count + f->outputs.count, all = m->input_extents + m->output_extents;
-    m->ports = static_cast<occ_port *>(malloc(count * sizeof(occ_port) + all * 16 + 1));
+    const size_t ports = (count * sizeof(occ_port) + 7) / 8 * 8;  // extents are aligned behind them
+    m->ports = static_cast<occ_port *>(malloc(ports + all * (sizeof(int64_t) + sizeof(char *)) + 1));
     m->weights = static_cast<const void **>(malloc((f->weights.count + 1) * sizeof(void *)));
     if (!m->ports || !m->weights) return fail(nullptr, OCC_ERROR_MEMORY, "there is no memory for a model");
-    int64_t *extents = reinterpret_cast<int64_t *>(m->ports + count);
+    int64_t *extents = reinterpret_cast<int64_t *>(reinterpret_cast<char *>(m->ports) + ports);
     const char **symbols = reinterpret_cast<const char **>(extents + all);
     fill_ports(f, f->inputs, m->ports, extents, symbols);
     fill_ports(f, f->outputs, m->ports + f->inputs.count, extents, symbols);

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,14 +49,15 @@ void unload(occ_model *m) {
 
 // Whether all that the loader maps is there: it would not notice, and the process would end with SIGBUS.
 bool is_whole_library(Bytes code) {
-    Elf64_Ehdr head;
+    ElfW(Ehdr) head;
     if (code.size < sizeof head) return false;
     memcpy(&head, code.data, sizeof head);
-    if (memcmp(head.e_ident, ELFMAG, SELFMAG) || head.e_ident[EI_CLASS] != ELFCLASS64) return false;
-    if (head.e_phentsize != sizeof(Elf64_Phdr) || head.e_phoff > code.size) return false;
-    if (head.e_phnum > (code.size - head.e_phoff) / sizeof(Elf64_Phdr)) return false;
+    if (memcmp(head.e_ident, ELFMAG, SELFMAG) || (head.e_ident[EI_CLASS] != ELFCLASS64 && head.e_ident[EI_CLASS] != ELFCLASS32)) return false;
+    if (head.e_ident[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) return true;  // of another machine, which is refused
+    if (head.e_phentsize != sizeof(ElfW(Phdr)) || head.e_phoff > code.size) return false;
+    if (head.e_phnum > (code.size - head.e_phoff) / sizeof(ElfW(Phdr))) return false;
     for (int k = 0; k < head.e_phnum; k++) {
-        Elf64_Phdr part;
+        ElfW(Phdr) part;
         memcpy(&part, code.data + head.e_phoff + size_t(k) * sizeof part, sizeof part);
         if (part.p_offset > code.size || part.p_filesz > code.size - part.p_offset) return false;
     }
@@ -86,17 +88,30 @@ int load_code(occ_model *m, Bytes code, const char *label) {
     return fail(nullptr, OCC_ERROR_UNSUPPORTED, "the code of `%s` does not load on this machine: %s", label, dlerror());
 }
 
-// `e_machine` of ELF files for this kind of machine, and names of those that artifacts are made for.
+// `e_machine` of ELF files for the kinds of machines that artifacts are made for, and for this one.
 #if defined(__x86_64__)
-constexpr int kMachine = 62;
+constexpr int kMachine = EM_X86_64;
 #elif defined(__aarch64__)
-constexpr int kMachine = 183;
+constexpr int kMachine = EM_AARCH64;
+#elif defined(__arm__)
+constexpr int kMachine = EM_ARM;
+#elif defined(__riscv)
+constexpr int kMachine = EM_RISCV;
+#elif defined(__powerpc64__)
+constexpr int kMachine = EM_PPC64;
 #else
-constexpr int kMachine = 0;
+constexpr int kMachine = EM_NONE;
 #endif
 
 const char *machine_name(int number) {
-    return number == 62 ? "x86-64" : number == 183 ? "aarch64" : "another kind of machine";
+    switch (number) {
+        case EM_X86_64: return "x86-64";
+        case EM_AARCH64: return "aarch64";
+        case EM_ARM: return "arm";
+        case EM_RISCV: return "riscv64";
+        case EM_PPC64: return "ppc64le";
+        default: return "another kind of machine";
+    }
 }
 
 int check_machine(Bytes code, const char *label) {

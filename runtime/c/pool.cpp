@@ -93,7 +93,7 @@ struct Job {
 struct alignas(64) Slot {
     std::atomic<Job *> job{nullptr};
     std::atomic<int> users{0};
-    std::atomic<bool> taken{false};
+    std::atomic<int> taken{0};  // not a bool: RISC-V exchanges words
 };
 
 Slot slots[kSlots];
@@ -202,7 +202,7 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
     if (threads > 1 && tls_depth == 0) {
         start_workers(threads - 1);
         for (Slot &s : slots) {
-            if (!s.taken.load(std::memory_order_relaxed) && !s.taken.exchange(true, std::memory_order_acquire)) {
+            if (!s.taken.load(std::memory_order_relaxed) && !s.taken.exchange(1, std::memory_order_acquire)) {
                 slot = &s;
                 break;
             }
@@ -233,7 +233,7 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
         if (++spins < 1000) pause_cpu();
         else sched_yield();  // a worker lost its core in the middle of a task
     }
-    slot->taken.store(false, std::memory_order_release);
+    slot->taken.store(0, std::memory_order_release);
     return job.error;
 }
 
@@ -261,7 +261,7 @@ void in_child() {
     for (Slot &s : slots) {
         s.job = nullptr;
         s.users = 0;
-        s.taken = false;
+        s.taken = 0;
     }
 }
 

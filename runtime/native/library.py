@@ -153,7 +153,7 @@ def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
         ) from None
 
 
-_MACHINES = {62: "x86_64", 183: "aarch64"}  # by `e_machine` of ELF
+_MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm", 243: "riscv64", 21: "ppc64le"}  # by `e_machine` of ELF
 
 
 def check_machine(code: bytes) -> None:

@@ -68,13 +68,18 @@ def tests(target: str, **options: str) -> dict[str, Callable[[], None]]:
         target: what to compile for.
         options: of the target, with `_` for the dots of their keys.
     """
+    return on_device(target, "CPU", **options)
+
+
+def on_device(target: str, device: str, **options: str) -> dict[str, Callable[[], None]]:
+    """The same on a device of the backend."""
     given = {key.replace("_", "."): value for key, value in options.items()}
 
     def prepare(model: onnx.ModelProto) -> _Rep:
         from occ.backend import Backend
 
         try:
-            return _Rep(Backend.prepare(model, target=target, options=given))
+            return _Rep(Backend.prepare(model, device, target=target, options=given))
         except BackendIsNotSupposedToImplementIt as e:
             raise Unsupported(str(e)) from e
 

@@ -79,6 +79,16 @@ def test_libocc_refuses_where_none_fits(several: Path, tmp_path: Path):
     assert b"was built for a processor with avx, which this one lacks" in ran_on("Nehalem", tmp_path / "v3.occ").stderr
 
 
+@pytest.mark.parametrize("level", [V2, V3])
+def test_no_level_loses_nan_in_halves(level: str):
+    """x86-64-v2 has no instruction for it."""
+    x = np.array([np.nan, -np.inf, 65519, 65520, 6e-8, 2e-8, -0.0, 0.1] * 5, np.float32)
+    model = model_of("g (float[n] x) => (float16[n] y) { y = Cast <to = 10> (x) }")
+    got = occ.compile(model, "cpu", options={"halide.target": level}).run({"x": x})["y"]
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got.view(np.uint16), x.astype(np.float16).view(np.uint16))
+
+
 FLAGS = {
     V2: {"sse4_1"},
     V3: {"sse4_1", "avx", "avx2", "fma", "f16c"},

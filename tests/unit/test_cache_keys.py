@@ -22,6 +22,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.native_entry import build as entry
+from occ.compiler.objects.processors import ARCHES
 from occ.compiler.tools.tune import Tuner
 from occ.runtime.manifest import Manifest, Plan
 
@@ -62,16 +63,16 @@ def changed(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, file: s
     ],
 )
 def test_the_entry_depends_on_what_says_where_things_lie(package, file, monkeypatch, tmp_path):
-    before = entry.entry_key(EMPTY, "x")
+    before = entry.entry_key(EMPTY, ARCHES[0])
     changed(monkeypatch, tmp_path, package, file)
-    assert entry.entry_key(EMPTY, "x") != before
+    assert entry.entry_key(EMPTY, ARCHES[0]) != before
 
 
 def test_the_entry_depends_on_llvm_the_machine_and_the_plan(monkeypatch):
-    keys = [entry.entry_key(EMPTY, "x"), entry.entry_key(EMPTY, "y")]
-    keys.append(entry.entry_key(replace(EMPTY, plan=replace(EMPTY.plan, arena=64)), "x"))
+    keys = [entry.entry_key(EMPTY, ARCHES[0]), entry.entry_key(EMPTY, ARCHES[1])]
+    keys.append(entry.entry_key(replace(EMPTY, plan=replace(EMPTY.plan, arena=64)), ARCHES[0]))
     monkeypatch.setattr(entry, "version_of", lambda name: f"another {name}")
-    keys.append(entry.entry_key(EMPTY, "x"))
+    keys.append(entry.entry_key(EMPTY, ARCHES[0]))
     assert len(set(keys)) == len(keys)
 
 
@@ -124,7 +125,7 @@ def test_every_source_of_the_package_is_listed():
     assert not [n for n in listed if n.endswith(".pyc")]
 
 
-@pytest.mark.parametrize("file", ["te.h", "te.cpp", "fetch_ahead.h", "whole.h", "emit.cpp"])
+@pytest.mark.parametrize("file", ["te.h", "te.cpp", "fetch_ahead.h", "mends.h", "whole.h", "emit.cpp"])
 def test_a_kernel_depends_on_the_texts_that_it_is_compiled_with(file, monkeypatch):
     before = kernels.Setup.of(TOOLS, "host").kernel(BODY).key
     front, native = kernels.front_end(), kernels.native

@@ -13,6 +13,7 @@
 #define HALIDE_SIMPLIFY_H
 #include "Halide.h"
 #include "fetch_ahead.h"
+#include "mends.h"
 #include <cmath>
 #include <limits>
 #include <map>
@@ -493,6 +494,8 @@ void compile(const char *name, const char *directory, const char *target) {
         known->second();
         Halide::Pipeline pipeline(results);
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
+        const whole::Mends mends{Halide::Target(target)};
+        if (mends.needed()) pipeline.add_custom_lowering_pass(new whole::Mends(mends));
         pipeline.compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));
         return;
     }

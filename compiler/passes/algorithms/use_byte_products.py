@@ -225,6 +225,8 @@ class UseByteProducts(Pass):
     name: ClassVar[str] = "use-byte-products"
 
     def run(self, m: Module, ctx: Context) -> bool:
+        if not ctx.machine.sums_neighbours:
+            return False
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16
         integers = {**RULES, "MatMulInteger": (*RULES["MatMulInteger"], _of_activations(2 * ctx.machine.lanes(32)))}

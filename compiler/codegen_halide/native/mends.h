@@ -1,0 +1,47 @@
+// A lowering pass: what Halide 21 makes wrong code of for some machines, in a form that it compiles right.
+#pragma once
+#include "Halide.h"
+
+namespace whole {
+
+using namespace Halide::Internal;
+using Halide::Expr;
+using Halide::Target;
+using Halide::Type;
+
+class Mends : public IRMutator {
+public:
+    explicit Mends(const Target &target)
+        : rounds_in_code(!target.has_feature(Target::F16C) && !target.has_feature(Target::ARMFp16)),
+          has_predicates(target.has_feature(Target::RVV)) {}
+
+    bool needed() const { return rounds_in_code || has_predicates; }
+
+private:
+    const bool rounds_in_code;  // f32 to f16 takes integer arithmetic, in which NaN becomes infinity
+    const bool has_predicates;  // llvm.vp.select is called, with a condition of one element where all are chosen alike
+
+    using IRMutator::visit;
+    Expr visit(const Cast *op) override {
+        if (!rounds_in_code || !op->type.is_float() || op->type.bits() != 16 || op->type.is_bfloat() || !op->value.type().is_float()) {
+            return IRMutator::visit(op);
+        }
+        const int lanes = op->type.lanes();
+        const Expr value = Variable::make(op->value.type(), "rounded"), single = Halide::cast(Halide::Float(32, lanes), value);
+        const Expr bits = Halide::reinterpret(Halide::UInt(32, lanes), single) & make_const(Halide::UInt(32, lanes), 0x7fffffff);
+        const Expr is_nan = bits > make_const(Halide::UInt(32, lanes), 0x7f800000);
+        const Expr rounded = Halide::reinterpret(Halide::UInt(16, lanes), Cast::make(op->type, value));
+        const Expr chosen = Select::make(is_nan, make_const(Halide::UInt(16, lanes), 0x7e00), rounded);
+        return Let::make("rounded", mutate(op->value), Halide::reinterpret(op->type, chosen));
+    }
+    Expr visit(const Select *op) override {
+        const Broadcast *whole = op->condition.as<Broadcast>();
+        if (!has_predicates || !op->type.is_vector() || (op->condition.type().is_vector() && !whole)) return IRMutator::visit(op);
+        const int lanes = op->type.lanes();  // the code generator looks through a broadcast, but not through a comparison
+        const Expr one = Halide::cast<uint8_t>(mutate(whole ? whole->value : op->condition));
+        const Expr condition = Broadcast::make(one, lanes) != make_const(Halide::UInt(8, lanes), 0);
+        return Select::make(condition, mutate(op->true_value), mutate(op->false_value));
+    }
+};
+
+}  // namespace whole
