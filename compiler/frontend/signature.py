@@ -69,8 +69,13 @@ class Signature:
                     help=f"inputs: {_listed(names)}",
                 )
         asked = {d for shape in self.overrides.shapes.values() for d in shape if isinstance(d, str)}
-        for label in self.overrides.dims:
-            if label not in labels | asked:
+        for label, value in self.overrides.dims.items():
+            shown = [known for known in labels if identifier(known) == label]  # as text and `occ inspect` print it
+            if label in labels | asked:
+                continue
+            if len(shown) == 1:
+                self.fixed[shown[0]] = value
+            else:
                 sink.error(
                     "OCC0205",
                     f"--dim names `{label}`, which is not a dim of the model",

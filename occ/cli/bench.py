@@ -86,6 +86,7 @@ def command(
     if options.is_artifact(model):
         session = load(model, threads)
         options.check_as_built(model, session.artifact.manifest.target)
+        options.check_sizes(model, session, flags.sizes)
     else:
         reference = reference or model
         with progress() as tell:

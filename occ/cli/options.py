@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -18,6 +18,7 @@ from occ.analysis.inspect import is_artifact as is_artifact
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
+    from occ.runtime.session import Session
 
 Decorator = Callable[[Any], Any]
 
@@ -161,6 +162,21 @@ def check_as_built(model: str, built_for: str) -> None:
     for name, option in (("shapes", "--shape"), ("rules", "--rules")):
         if typed(name):
             raise click.UsageError(f"`{model}` is an artifact: {option} is for `occ build`")
+
+
+def check_sizes(model: str, session: Session, sizes: Mapping[str, int]) -> None:
+    """Refuse --dim for a dim that an artifact does not have, or has fixed.
+
+    Raises:
+        click.UsageError: there is one.
+    """
+    from occ.inputs import free_dims
+
+    free = free_dims(session, {})
+    for name in sizes:
+        if name not in free:
+            remedy = f"its dims: {', '.join(free)}" if free else "all its sizes are fixed"
+            raise click.UsageError(f"`{model}` is an artifact without a symbolic dim `{name}`; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def command(
         artifact = Artifact.load(model)
         options.check_as_built(model, artifact.manifest.target)
         session = open_session(artifact, threads, simulate=simulate, options=flags.target_options)
+        options.check_sizes(model, session, flags.sizes)
     else:
         with progress() as tell:
             settings = flags.settings(target, progress=tell)

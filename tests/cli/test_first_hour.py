@@ -242,3 +242,34 @@ def test_small_outputs_are_printed_whole(tmp_path, monkeypatch, occ_cli):
         assert f"\n  {shown}" in occ_cli("run", "m.onnx", "-t", "interp", "--input", "x=x.npy").out
     np.save("x.npy", np.zeros(17, np.float32))
     assert occ_cli("run", "m.onnx", "-t", "interp", "--input", "x=x.npy").out.count("\n") == 2
+
+
+def test_a_dim_is_fixed_by_its_name_or_as_it_is_shown(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    model = model_of("g (float[n,m] x) => (float[n,m] y) { y = Exp(x) }")
+    for port in (*model.graph.input, *model.graph.output):
+        for d, name in zip(port.type.tensor_type.shape.dim, ("Dyn.Dim:0", "Dyn.Dim:1"), strict=True):
+            d.dim_param = name
+    onnx.save(model, "m.onnx")
+    assert "f32[Dyn_Dim_0,Dyn_Dim_1]" in occ_cli("inspect", "m.onnx").out
+    for name in ("Dyn.Dim:0", "Dyn_Dim_0"):
+        assert (
+            "float32[3, 5]"
+            in occ_cli("run", "m.onnx", "-t", "interp", "--dim", f"{name}=3", "--dim", "Dyn_Dim_1=5").out
+        )
+    assert occ_cli("run", "m.onnx", "-t", "interp", "--dim", "Dyn_Dim_2=3").code == 2
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "Dyn_Dim.0"
+    onnx.save(model, "two.onnx")
+    ran = occ_cli("run", "two.onnx", "-t", "interp", "--dim", "Dyn_Dim_0=3")
+    assert ran.code == 2, "two dims are shown alike"
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_dim_that_an_artifact_has_fixed_is_refused(command, model, occ_cli):
+    assert occ_cli("build", model, "-t", "cpu-jit", "--dim", "n=4", "-o", "fixed.occ").code == 0
+    ran = occ_cli(command, "fixed.occ", "--dim", "n=7")
+    assert ran.code == 2
+    assert "without a symbolic dim `n`; all its sizes are fixed" in ran.err
+    assert occ_cli("build", model, "-t", "cpu-jit", "-o", "free.occ").code == 0
+    assert occ_cli(command, "free.occ", "--dim", "n=7").code == 0
+    assert "its dims: n" in occ_cli(command, "free.occ", "--dim", "batch=7").err
