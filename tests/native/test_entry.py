@@ -1,11 +1,7 @@
-"""The native entry: what the Python runner of plans gives, it gives too, errors as well; and C programs can call it."""
+"""The native entry: what the Python runner of plans gives, it gives too, errors as well."""
 
 from __future__ import annotations
 
-import ctypes
-import json
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,17 +12,10 @@ import onnx
 import onnxruntime
 import pytest
 from building import entry_and_runner, mlp, model_of, reference
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.native_entry.arena import order, typical
-from occ.compiler.native_entry.plan import Slot
 from occ.runtime.artifact import Artifact
-from occ.runtime.dims import evaluate
-from occ.runtime.manifest import DimInfo
-from occ.runtime.native.entry import EntryCall
 
 RNG = np.random.default_rng(0)
 
@@ -358,78 +347,3 @@ def test_kernels_write_at_aligned_addresses(entry: str, monkeypatch: pytest.Monk
         assert session.run(feed, {name: mine})[name] is mine
         np.testing.assert_array_equal(mine, session.run(feed)[name])
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-
-
-@st.composite
-def slots(draw: st.DrawFn) -> tuple[list[Slot], list[int]]:
-    made = []
-    for _ in range(draw(st.integers(1, 12))):
-        first = draw(st.integers(0, 10))
-        last = draw(st.integers(first, 10))
-        size = draw(st.sampled_from([0, 64, 1000, "n", ["*", "n", "m"], ["+", "m", 7], ["max", "n", 100]]))
-        made.append(Slot(size, first, last))
-    return made, [draw(st.integers(0, 5000)) for _ in range(2)]
-
-
-@settings(max_examples=300, deadline=None)
-@given(slots())
-def test_what_is_alive_together_does_not_overlap_at_any_size(case: tuple[list[Slot], list[int]]):
-    made, (n, m) = case
-    env = {"n": n, "m": m}
-    offsets: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    for k, below in order(made, typical([DimInfo("n", "n")], ["n", "m"])):
-        offsets[k] = max((ends[p] for p in below), default=0)
-        ends[k] = offsets[k] + max(evaluate(made[k].size, env), 1)
-    assert set(offsets) == set(range(len(made)))
-    for a, p in enumerate(made):
-        for b, q in enumerate(made[:a]):
-            if p.first <= q.last and q.first <= p.last:
-                assert offsets[a] >= ends[b] or offsets[b] >= ends[a]
-
-
-# from C
-
-
-def test_the_structure_is_that_of_the_header(tmp_path: Path):
-    """docs/native.md has the C declaration; a compiler's offsets are those of ctypes."""
-    fields = [name for name, _ in EntryCall._fields_]
-    lines = "".join(f'printf("%zu ", offsetof(struct occ_call, {f}));' for f in fields)
-    text = f"{c_header()}\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{ {lines} return 0; }}"
-    (tmp_path / "a.c").write_text(text)
-    subprocess.run([compiler(), "-x", "c", "a.c", "-o", "a"], cwd=tmp_path, check=True)
-    said = subprocess.run([str(tmp_path / "a")], capture_output=True, text=True, check=True).stdout
-    assert [int(n) for n in said.split()] == [getattr(EntryCall, f).offset for f in fields]
-
-
-def test_a_c_program_runs_an_artifact(tmp_path: Path):
-    """The program of docs/native.md: it maps the weights, loads the library, asks for memory, and runs."""
-    model = mlp()
-    occ.build(model, "cpu", out=str(tmp_path / "mlp"), folder=True)
-    offsets = [w["offset"] for w in json.loads((tmp_path / "mlp/manifest.json").read_text())["weights"]]
-    x = f32(3, 8)
-    x.tofile(tmp_path / "x.bin")
-    program = (Path(__file__).parent / "run_model.c").read_text().replace("@HEADER@", c_header())
-    (tmp_path / "run.c").write_text(program)
-    subprocess.run([compiler(), "-x", "c", "run.c", "-o", "run", "-ldl"], cwd=tmp_path, check=True)
-    subprocess.run(["./run", *map(str, offsets)], cwd=tmp_path, check=True, timeout=60)
-    got = np.fromfile(tmp_path / "y.bin", np.float32).reshape(3, 4)
-    np.testing.assert_allclose(got, reference(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
-
-
-def c_header() -> str:
-    """The block of C in docs/native.md that declares the interface."""
-    page = (Path(__file__).parents[2] / "docs/native.md").read_text()
-    return page.split("```c\n", 1)[1].split("```", 1)[0]
-
-
-def compiler() -> str:
-    found = shutil.which("cc") or shutil.which("g++")
-    assert found is not None, "target cpu needs a C++ compiler anyway"
-    return found
-
-
-def test_another_version_of_the_interface_is_refused():
-    session = occ.compile(mlp(), "cpu-jit")
-    call = EntryCall(abi=99)
-    assert session.engine._library.dll.occ_model_run(ctypes.byref(call)) == 6
