@@ -172,3 +172,23 @@ def test_copy_of_an_input_is_interpreted() -> None:
     assert "copy" in {op.name for op in m.walk()}
     (got,) = Interpreter(m).run([np.ones((1, 8), np.float32), np.zeros((2, 8), np.float32)], {})
     np.testing.assert_array_equal(got, [[1] * 8, [0] * 8, [0] * 8])
+
+
+@pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(5, 1, 3), (7, 2, 5), (8, 2, 4)])
+def test_pool_whose_stride_is_longer_than_its_kernel(
+    size: int, kernel: int, stride: int, auto: str, target: str
+) -> None:
+    """A mean is a convolution with equal weights, on whose windows all runtimes agree; on those of pools none does."""
+    attrs = f'auto_pad="{auto}", kernel_shape=[{kernel}], strides=[{stride}]'
+    x = np.arange(size, dtype=np.float32).reshape(1, 1, size)
+    conv = model_of(
+        f"g (float[1,1,{size}] x) => (float[a,b,c] y) {{ y = Conv<{attrs}>(x, w) }}",
+        {"w": np.full((1, 1, kernel), 1 / kernel, np.float32)},
+    )
+    (want,) = reference(conv, {"x": x})
+    pools = f"g (float[1,1,{size}] x) => (float[a,b,c] y, float[a,b,c] z) {{ y = AveragePool<{attrs}>(x)  z = MaxPool<{attrs}>(x) }}"
+    got = occ.compile(model_of(pools), target).run({"x": x})
+    np.testing.assert_allclose(got["y"], want)
+    np.testing.assert_allclose(got["z"], want + (kernel - 1) / 2)

@@ -43,7 +43,7 @@ EXACT = frozenset((
 ))  # fmt: skip
 # Operators that ONNX defines as a difference of about ones (`exp(x) - 1` is off by as much as 1 can be), and recurrences, whose
 # sigmoids runtimes approximate to that.
-AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "RNN", "GRU", "LSTM"))
+AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "RNN", "GRU", "LSTM"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
 STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish"))
@@ -162,24 +162,28 @@ class _Disturbed(Interpreter):
         units += [UNITS["f32"]] if "stash_type" in op.attrs or op.name in STASHED else []
         before, self.unit = self.unit, max(units, default=self.unit)
         moved = dict(env) | {v: self._disturb(env.get(v, getattr(v, "data", None))) for v in op.inputs}
-        least = 1.0 if op.name in AROUND_ONE else 0.0
-        found = [self._disturb(x, least, whole=_mixes(op)) for x in super().op(op, moved, dims)]
+        found = super().op(op, moved, dims)
+        least = np.array(1.0 if op.name in AROUND_ONE else 0.0)
+        if _mixes(op):
+            whole = super().op(op, {v: np.abs(x) if isinstance(x, np.ndarray) else x for v, x in moved.items()}, dims)
+            least = np.max(whole[0], initial=0.0)
+        found = [self._disturb(x, least) for x in found]
         self.unit = before
         return found
 
-    def _disturb(self, x: Any, least: float = 0.0, *, whole: bool = False) -> Any:
-        """Move elements in proportion to their size, which is taken for at `least` so much, or for that of the largest."""
+    def _disturb(self, x: Any, least: Any = 0.0) -> Any:
+        """Move elements in proportion to their size, which is taken for at `least` so much."""
         if not isinstance(x, np.ndarray) or not is_float(x.dtype):
             return x
         assert self.rng is not None
         wide = x.astype(np.float64)
-        size = np.maximum(np.abs(wide), np.abs(wide).max(initial=least) if whole else least)
+        size = np.maximum(np.abs(wide), least)
         return np.asarray(wide + self.rng.uniform(-ULPS, ULPS, x.shape) * self.unit * size).astype(x.dtype)
 
 
 def _mixes(op: Op) -> bool:
-    """Whether elements may be computed from sums and differences of others, so that the largest decides the error: weights of
-    Resize come from rounded positions, and Winograd's and Strassen's methods take convolutions and products of such sizes.
+    """Whether elements may be computed from sums and differences of others, so that the largest terms decide the error: weights
+    of Resize come from rounded positions, and Winograd's and Strassen's methods take convolutions and products of such sizes.
     """
     if op.name == "Resize":
         return True

@@ -79,7 +79,7 @@ def pool(g: Graph, op: str) -> Any:
     if "dilations" not in g.schema(op).attributes:
         window.pop("dilations", None)
     if "auto_pad" in window and any(s > k for s, k in zip(window["strides"], window["kernel_shape"], strict=True)):
-        raise Reject("oracles differ in what SAME is for strides longer than the kernel")
+        raise Reject("the oracles pad by less than nothing where the stride is longer than the kernel")
     flag = {"AveragePool": "count_include_pad", "MaxPool": "", "LpPool": "p"}[op]
     extra = {flag: g.choose([1, 2]) if flag == "p" else int(g.chance(0.5))} if flag else {}
     if g.opset >= 10 and "ceil_mode" in g.schema(op).attributes and g.chance(0.3):

@@ -33,6 +33,7 @@ class watched:
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
+        tempfile.gettempdir()  # which opens a file, under a lock, when it is asked first
 
     def __enter__(self) -> None:
         if not watched._hooked:

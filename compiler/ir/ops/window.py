@@ -85,6 +85,9 @@ def _pads(
     before: list[Dim] = []
     after: list[Dim] = []
     for size, r, s in zip(spatial, reach, strides, strict=True):
+        # Where the stride is longer than the kernel, ONNX's formula for `pad_shape` may come out below 0. Nothing is padded then:
+        # pads are "greater than or equal to 0", and without any the result has the extent that SAME asks for, ceil(size / stride).
+        # Runtimes do so for convolutions; for pools onnxruntime fails or shifts the windows, and so does onnx.reference.
         total = dim.maximum((ceildiv(size, s) - 1) * s + r - size, 0)
         small, large = floordiv(total, 2), ceildiv(total, 2)
         before.append(small if a.auto_pad == "SAME_UPPER" else large)
