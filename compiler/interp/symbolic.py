@@ -107,10 +107,14 @@ class _Scalar:
 
 
 def _held(dtype: DType, x: Element) -> Element:
-    """A number as a type holds it: integers wrap. Sizes are taken to fit 32 bits, and are not known in types of less."""
+    """A number as a type holds it: integers wrap. Sizes are taken to fit 32 bits, and are not known in types of less, nor
+    where they are too long to be worked with.
+    """
     if not dtype.is_int or isinstance(x, (bool, float)) or x is None:
         return x
     if isinstance(x, Sym):
+        if dim.weight(x) > dim.LONGEST:
+            return None
         fits = dtype.bits >= 32 or (dim.lower(x) >= dtype.lowest and dim.upper(x) <= dtype.highest)
         return x if fits else None
     return (x - dtype.lowest) % (1 << dtype.bits) + dtype.lowest

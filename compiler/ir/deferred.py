@@ -1,22 +1,24 @@
 """Ops that cannot be compiled before their operands are there: what is known of their results all the same.
 
 An op is deferred when the value of an operand decides its shape and is computed at run time (the `shape` of a Reshape that is
-an input of the model), when the rank of an operand is unknown, or when its elements are none that native code has
-(strings, complex numbers). The runtime compiles it for what it finds, and keeps what it compiled.
+an input of the model), when the rank of an operand is unknown, when its elements are none that native code has
+(strings, complex numbers), or when its extents would be formulas too long to work with. The runtime compiles it for what it finds, and keeps what it compiled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.access import access
 from occ.compiler.ir.builder import infer_results
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import LONGEST, Dim, weight
 from occ.compiler.ir.dtype import DType
-from occ.compiler.ir.meaning import build_te, static_elements, typed_operands
+from occ.compiler.ir.meaning import Known, build_te, static_elements, typed_operands
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.spec import DTYPE_ATTRS, onnx_type_name
 from occ.compiler.ir.shape import data_dim, depends_on_data
-from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.types import TensorType, Type
 
 _FOREIGN = frozenset("sc")  # kinds of elements that native code does not have: strings and complex numbers
 
@@ -49,7 +51,8 @@ def is_deferred(op: Op) -> bool:
     if spec.body is not None and not waiting and not loose:
         return False
     try:
-        infer_results(op)
+        if any(map(_too_long, infer_results(op))):
+            return True
         if spec.body is not None:
             build_te("probe", [op], list(dict.fromkeys(op.inputs)), op.results)
     except Unresolved:
@@ -57,6 +60,32 @@ def is_deferred(op: Op) -> bool:
     except Invalid:
         return False
     return False
+
+
+def result_types(op: Op, known: Known) -> Sequence[Type]:
+    """Result types of an op, of a deferred one where the data of a run decide them or their extents become too long.
+
+    Raises:
+        Invalid: the operands do not fit.
+    """
+    try:
+        types = infer_results(op, known)
+    except Unresolved:
+        return deferred_types(op)
+    return [_shortened(t, k) for k, t in enumerate(types)]
+
+
+def _shortened(t: Type, k: int) -> Type:
+    """A type with extents of the data in the place of those that are too long."""
+    if not _too_long(t):
+        return t
+    assert isinstance(t, TensorType)
+    return t.with_shape(tuple(data_dim(16 * k + i) if weight(d) > LONGEST else d for i, d in enumerate(t.dims)))
+
+
+def _too_long(t: Type) -> bool:
+    """Whether an extent is no more to be worked with: those of a chain of Concat and Slice double with each pair."""
+    return isinstance(t, TensorType) and any(weight(d) > LONGEST for d in t.shape or ())
 
 
 def deferred_types(op: Op) -> tuple[TensorType, ...]:

@@ -79,12 +79,12 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[
     Raises:
         Invalid: the shapes do not broadcast; Unresolved: the data decide whether an extent is 1.
     """
-    rank = max(map(len, shapes), default=0)
+    unlike = list(dict.fromkeys(map(tuple, shapes)))
+    rank = max(map(len, unlike), default=0)
     result: tuple[Dim, ...] = (1,) * rank
-    for shape in shapes:
-        padded = (1,) * (rank - len(shape)) + tuple(shape)
-        listed = " and ".join(show_shape(s) for s in shapes)
-        what = f"`{op}`: shapes {listed} do not broadcast"
+    what = f"`{op}`: shapes {' and '.join(map(show_shape, unlike))} do not broadcast"
+    for shape in unlike:
+        padded = (1,) * (rank - len(shape)) + shape
         result = tuple(broadcast_dims(a, b, what) for a, b in zip(result, padded, strict=True))
     return result
 

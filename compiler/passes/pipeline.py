@@ -24,6 +24,7 @@ from occ.compiler.passes.canonical.apply_rewrites import ApplyRewrites
 from occ.compiler.passes.canonical.canonicalize import Canonicalize
 from occ.compiler.passes.canonical.cse import Cse
 from occ.compiler.passes.canonical.dce import Dce
+from occ.compiler.passes.canonical.divide_wide import DivideWide
 from occ.compiler.passes.canonical.fold import Fold
 from occ.compiler.passes.canonical.fold_affine import FoldAffine
 from occ.compiler.passes.canonical.fold_empty import FoldEmpty
@@ -78,7 +79,7 @@ def _canonical(*more: Pass) -> tuple[Pass, ...]:
 def _on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
     """What all targets that compute with integers begin with; `more` come before that."""
     integers = (UseIntegers(),) if options.qdq == "integer" else ()
-    return {"inferred": _inferred(), "canonical": _canonical(*more, *integers)}
+    return {"inferred": (*_inferred(), DivideWide()), "canonical": _canonical(*more, *integers)}
 
 
 def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:

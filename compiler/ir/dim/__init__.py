@@ -13,6 +13,7 @@ from occ.compiler.ir.dim.bounds import is_multiple, is_positive, lower, upper
 from occ.compiler.ir.dim.division import ceildiv, exact_quotient, floordiv, maximum, minimum
 from occ.compiler.ir.dim.polynomial import (
     FUNCTIONS,
+    LONGEST,
     Atom,
     Dim,
     Func,
@@ -25,11 +26,13 @@ from occ.compiler.ir.dim.polynomial import (
     symbol,
     symbols,
     terms_of,
+    weight,
 )
 from occ.compiler.ir.dim.walks import evaluate, rebuild, substitute
 
 __all__ = [
     "FUNCTIONS",
+    "LONGEST",
     "Atom",
     "Dim",
     "Func",
@@ -54,4 +57,5 @@ __all__ = [
     "symbols",
     "terms_of",
     "upper",
+    "weight",
 ]

@@ -44,11 +44,19 @@ Monomial = tuple[tuple[Atom, int], ...]  # ((atom, power), ...), sorted; () is t
 class Sym:
     """A non-constant polynomial with integer coefficients. Build with `symbol` and arithmetic, never directly."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_weight", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
+        self._weight = 0  # not counted yet
+
+    @property
+    def weight(self) -> int:
+        """How many symbols, functions and terms it takes to write this down; a power counts as so many factors."""
+        if not self._weight:
+            self._weight = sum(1 + sum(power * _atom_weight(atom) for atom, power in mono) for mono, _ in self.terms)
+        return self._weight
 
     def __hash__(self) -> int:
         return self._hash
@@ -111,6 +119,7 @@ class Sym:
 
 
 Dim = int | Sym
+LONGEST = 150  # weight of what inference works with: real models have up to 50
 
 
 def symbol(name: str, lo: int = 0, hi: Dim | None = None, divisible_by: int = 1) -> Sym:
@@ -138,6 +147,15 @@ def _atom_key(atom: Atom) -> tuple[int, str]:
 def _mono_key(mono: Monomial) -> tuple[Any, ...]:
     # Symbols before functions, higher degrees first, the constant term last: `N*M + 2*N + N//4 + 3`.
     return (-sum(p for _, p in mono) if mono else 1, tuple((_atom_key(a), -p) for a, p in mono))
+
+
+def _atom_weight(atom: Atom) -> int:
+    return 1 if isinstance(atom, Symbol) else 1 + sum(map(weight, atom.args))
+
+
+def weight(d: Dim) -> int:
+    """How long a dim is: 0 for a constant, else the `weight` of the polynomial."""
+    return d.weight if isinstance(d, Sym) else 0
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -222,10 +223,9 @@ class Concat:
                 raise Invalid(f"`Concat` of {show_shape(xs[0].shape)} and {show_shape(x.shape)}: the ranks differ")
             what = f"`Concat` along axis {axis} of {show_shape(xs[0].shape)} and {show_shape(x.shape)}"
             shape = [n if k == axis else equal_dims(n, x.shape[k], what) for k, n in enumerate(shape)]
-        shape[axis] = sum((x.shape[axis] for x in xs), start=0)
+        *offsets, shape[axis] = accumulate((x.shape[axis] for x in xs), initial=0)
 
         def element(*i):
-            offsets = [sum((x.shape[axis] for x in xs[:k]), start=0) for k in range(len(xs))]
             value = None
             for x, start in reversed(list(zip(xs, offsets, strict=True))):
                 read = x[(*i[:axis], i[axis] - wrap(start), *i[axis + 1 :])]

@@ -248,17 +248,18 @@ class Builder:
         self.stages: list[AnyStage] = []
         self.checks: list[Check] = []
         self.note = ""
-        self._names: set[str] = set()
+        self._names: dict[str, int] = {}  # each with the last number that was put after it
         self._axis_count = 0
 
     def fresh(self, hint: str) -> str:
         """A stage or parameter name that is not taken yet."""
         hint = f"{hint}_of" if hint in RESERVED else hint
-        name, n = hint, 1
+        name, n = hint, self._names.get(hint, 0)
         while name in self._names:
             n += 1
             name = f"{hint}{n}"
-        self._names.add(name)
+        self._names[hint] = max(n, 1)
+        self._names.setdefault(name, 1)
         return name
 
     def axes(self, extents: Sequence[Dim], letter: str = "i") -> tuple[Axis, ...]:

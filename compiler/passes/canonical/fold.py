@@ -11,6 +11,7 @@ import numpy as np
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.access import access
 from occ.compiler.ir.deferred import is_deferred
+from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
@@ -20,6 +21,8 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.errors import RunError
 
 _SMALL = 1024  # elements that a result may have whatever its operands are
+_LARGE = 1 << 22  # elements of a result of which a sweep by numpy takes half a second
+_SWEEPS = 8  # of those, at most
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,14 @@ class Fold(Pass):
         given = sum(v.data.size for v in op.inputs if isinstance(v, Weight))
         depth = max((v.tensor.static[-1] for v in op.inputs if v.tensor.rank), default=1)
         work = out * (depth if "contraction" in op.spec.tags else 1)
-        return out <= max(_SMALL, given) and work <= self.max_work
+        return out <= max(_SMALL, given) and work <= self.max_work and not (out > _LARGE and _takes_many_sweeps(op))
+
+
+def _takes_many_sweeps(op: Op) -> bool:
+    """Whether numpy goes over the elements many times, as a CumSum does; runs do that faster than the interpreter."""
+    if "contraction" in op.spec.tags:
+        return False
+    return len(build_te("probe", [op], list(dict.fromkeys(op.inputs)), op.results).stages) > _SWEEPS
 
 
 def _fold(op: Op, m: Module, rw: Rewriter, interpreter: Interpreter) -> int:

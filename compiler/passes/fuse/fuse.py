@@ -37,6 +37,7 @@ class Fuse(Pass):
     """
 
     max_ops: int = 32
+    max_operands: int = 128  # of the ops of a group together, which bounds the parameters and the depth of its kernel
     lazy_transpose: bool = False  # leave Transpose and its like alone: a later pass makes them views
 
     name: ClassVar[str] = "fuse"
@@ -50,7 +51,7 @@ class Fuse(Pass):
 
     def _function(self, func: Func, known: dict[Hashable, FusionFacts], rw: Rewriter) -> int:
         facts = {op: self._facts(op, known) for op in func.body.body}
-        grouping = _Grouping(facts, self.max_ops)
+        grouping = _Grouping(facts, self.max_ops, self.max_operands)
         for kind in (CONTRACTION, REDUCTION, MAP):
             for op in facts:
                 if facts[op].kind == kind and op not in grouping.group_of:
@@ -138,8 +139,8 @@ def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:
 class _Grouping:
     """Groups under construction: every op in at most one."""
 
-    def __init__(self, facts: dict[Op, FusionFacts], max_ops: int) -> None:
-        self.facts, self.max_ops = facts, max_ops
+    def __init__(self, facts: dict[Op, FusionFacts], max_ops: int, max_operands: int) -> None:
+        self.facts, self.max_ops, self.max_operands = facts, max_ops, max_operands
         self.order = {op: k for k, op in enumerate(facts)}
         self.group_of: dict[Op, list[Op]] = {}
 
@@ -172,7 +173,7 @@ class _Grouping:
 
     def _may_join(self, op: Op, group: list[Op]) -> bool:
         facts = self.facts[op]
-        if facts.kind != MAP:
+        if facts.kind != MAP or not self._has_room([*group, op]):
             return False
         inside = [v for v in op.inputs if v.defining_op in group]
         if all(v in facts.pointwise for v in inside):
@@ -180,6 +181,9 @@ class _Grouping:
         # Out of place reads recompute their producer, so only cheap ones are taken, and no reduction is repeated.
         only_maps = all(self.facts[g].kind == MAP and self.facts[g].cost == 0 for g in group)
         return only_maps and all(v.tensor.size == op.result.tensor.size for v in inside)
+
+    def _has_room(self, group: list[Op]) -> bool:
+        return sum(len(op.operands) for op in group) <= self.max_operands
 
     def absorb_producers(self, op: Op) -> None:
         """Let a reduction take the elementwise groups that only it reads.
@@ -193,9 +197,8 @@ class _Grouping:
             if maker is None or maker not in self.group_of or value.users != [op] or self.group_of[maker] is group:
                 continue
             producers = self.group_of[maker]
-            fits = len(producers) + len(group) <= self.max_ops and all(
-                self.facts[p].kind == MAP and not self.facts[p].joins for p in producers
-            )
+            fits = len(producers) + len(group) <= self.max_ops and self._has_room([*producers, *group])
+            fits = fits and all(self.facts[p].kind == MAP and not self.facts[p].joins for p in producers)
             if fits and results_of(producers) == [value]:
                 group += producers
                 for p in producers:

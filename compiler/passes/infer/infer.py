@@ -11,8 +11,7 @@ import numpy as np
 from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
-from occ.compiler.ir.builder import infer_results
-from occ.compiler.ir.deferred import deferred_types, has_unknown_rank
+from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
@@ -160,10 +159,7 @@ class _Inference:
             return infer_control(self, op)
         if has_unknown_rank(op) and not op.spec.host:
             return deferred_types(op)
-        try:
-            return infer_results(op, self.elements)
-        except Unresolved:
-            return deferred_types(op)
+        return result_types(op, self.elements)
 
     def _settle(self, op: Op, types: Sequence[Type | None]) -> None:
         """Type the results, with a symbol for each extent that the data decide: the one of an earlier inference again."""

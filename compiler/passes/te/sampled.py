@@ -14,10 +14,12 @@ def sampled_rows(f: TeFunc) -> dict[str, str]:
     for each element of the result.
     """
     found: dict[str, str] = {}
-    for s in f.stages:
-        home = _home(s, f) if isinstance(s, TeStage) and len(s.axes) > 1 else ""
-        if home and isinstance(s, TeStage):
-            found |= {r.name: home for r in f.stages if isinstance(r, TeStage) and _is_sampled(r, s, f)}
+    stages = {r.name: r for r in f.stages if isinstance(r, TeStage)}
+    for s in stages.values():
+        read = dict.fromkeys(n.source for n in loads(s.expr)) if len(s.axes) > 1 else ()
+        rows = [name for name in read if name in stages and _is_sampled(stages[name], s, f)]
+        if rows and (home := _home(s, f)):
+            found |= dict.fromkeys(rows, home)
     return found
 
 
