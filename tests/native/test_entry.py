@@ -319,6 +319,19 @@ def test_runs_of_unlike_sizes_side_by_side():
         list(pool.map(work, range(4)))
 
 
+def test_runs_that_find_unlike_sizes_side_by_side():
+    session = occ.compile(model_of(FOUND), "cpu-jit", threads=2)
+    feeds = [{"x": np.eye(n, 9, dtype=np.float32)} for n in (9, 9, 5, 1, 0)] + [{"x": np.ones((9, 9), np.float32)}]
+
+    def work(k: int) -> None:
+        for i in range(60):
+            feed = feeds[(k + i) % len(feeds)]
+            np.testing.assert_array_equal(session.run(feed)["z"], -np.argwhere(feed["x"]).astype(np.float32))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
 def test_equal_builds_give_equal_bytes(tools_only: Callable[[str], Path]):
     model, _ = CASES["then"]
     made: list[Artifact] = []
