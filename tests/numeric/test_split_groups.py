@@ -32,6 +32,23 @@ def test_only_large_groups_are_split(channels: int, out: int, groups: int, parts
     assert sum(op.name == "Conv" for op in module.walk()) == parts
 
 
+def test_groups_of_codes_are_split() -> None:
+    """A ConvInteger too: each group takes its weights and the zero points of its filters."""
+    rng = np.random.default_rng(9)
+    weights = [
+        numpy_helper.from_array(rng.integers(-99, 99, s).astype(np.int8), n)
+        for n, s in (("w", (32, 8, 1, 1)), ("z", (32,)))
+    ]
+    kinds = (("x", TensorProto.UINT8, [1, 16, 4, 4]), ("p", TensorProto.UINT8, []), ("y", TensorProto.INT32, None))
+    *inputs, result = [helper.make_tensor_value_info(n, kind, s) for n, kind, s in kinds]
+    node = helper.make_node("ConvInteger", ["x", "w", "p", "z"], ["y"], group=2)
+    graph = helper.make_graph([node], "g", inputs, [result], weights)
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    names = [op.name for op in Compilation(model, Settings("cpu", verify=True)).advance("fused").walk()]
+    assert names.count("conv_dot") == 2
+    assert "ConvInteger" not in names
+
+
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("channels", "out", "groups"), [(32, 48, 2), (24, 48, 12), (16, 32, 16), (16, 16, 16)])
 def test_groups_of_every_size_agree_with_onnxruntime(channels: int, out: int, groups: int) -> None:

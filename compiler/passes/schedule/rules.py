@@ -148,8 +148,8 @@ def _tile(
     if a_m:
         start.unroll(a_m)
     update = _update(acc, c, lanes, [a for a in others if a != a_m], facts)
-    streams = c.panel and c.tile and not c.dot
-    fetch = fetch_ahead(acc, c.b.source, len(c.b.index), facts) if streams else []
+    streams = c.panel and c.tile
+    fetch = fetch_ahead(acc, c.b.source, len(c.b.index) + bool(c.dot), facts) if streams else []
     return [*out.directives, *start.directives, *update, *fetch]
 
 
