@@ -214,7 +214,7 @@ def test_a_crash_gives_a_reproducer_that_crashes_again(net, occ_cli, tmp_path, h
 def test_a_fault_of_the_code_generator_gives_a_reproducer(net, occ_cli, tmp_path, monkeypatch) -> None:
     from occ.compiler.codegen_llvm import build
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(build, "build", fail)

@@ -96,19 +96,20 @@ def test_all_that_the_entry_imports_is_in_its_key():
     ],
 )
 def test_a_kernel_of_llvm_depends_on_what_emits_it(package, file, monkeypatch, tmp_path):
-    before = llvm.kernel_key(FIRST)
+    before = llvm.kernel_key(FIRST, whole=True)
     changed(monkeypatch, tmp_path, package, file)
     llvm._identity.cache_clear()
-    assert llvm.kernel_key(FIRST) != before
+    assert llvm.kernel_key(FIRST, whole=True) != before
 
 
-def test_a_kernel_of_llvm_depends_on_its_text_its_symbol_and_the_machine(monkeypatch):
-    keys = [llvm.kernel_key(f) for f in (FIRST, FIRST.with_name("other"), SECOND)]
+def test_a_kernel_of_llvm_depends_on_its_text_its_symbol_the_machine_and_the_effort(monkeypatch):
+    keys = [llvm.kernel_key(f, whole=True) for f in (FIRST, FIRST.with_name("other"), SECOND)]
     noted = replace(FIRST, stages=tuple(replace(s, note="node 7") for s in FIRST.stages))
-    assert llvm.kernel_key(noted) == keys[0]
+    assert llvm.kernel_key(noted, whole=True) == keys[0]
     monkeypatch.setattr(llvm, "machine_name", lambda: "another")
     llvm._identity.cache_clear()
-    keys.append(llvm.kernel_key(FIRST))
+    keys.append(llvm.kernel_key(FIRST, whole=True))
+    keys.append(llvm.kernel_key(FIRST, whole=False))
     assert len(set(keys)) == len(keys)
 
 
