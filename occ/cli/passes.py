@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli.console import say
-from occ.cli.options import gathered
+from occ.cli.options import gathered, project_rules
 
 if TYPE_CHECKING:
     from occ.compiler.passes.manager import Listener, Ran
@@ -56,6 +56,11 @@ class Looking:
     bisect_limit: int | None
     validate: bool
 
+    def __post_init__(self) -> None:
+        names = {self.stop_after, *self.print_before, *self.print_after} - {"", "all"}
+        if names and not click.get_current_context().params.get("rules") and not project_rules():
+            _check(names)
+
     @property
     def asked(self) -> bool:
         """Whether any of them was given."""
@@ -94,3 +99,14 @@ class Looking:
         if self.trace is not None:
             self.trace.parent.mkdir(parents=True, exist_ok=True)
             self.trace.write_text(trace(ran))
+
+
+def _check(names: Iterable[str]) -> None:
+    """Refuse names that no pass has; a pass of a rule file may have any."""
+    from occ.compiler.diagnostics import closest
+    from occ.compiler.passes.pipeline import PASSES
+
+    for name in names:
+        if name not in PASSES:
+            hint = closest(name, PASSES) or "`occ opt - --list` lists them"
+            raise click.UsageError(f"no pass is called `{name}`; {hint}")

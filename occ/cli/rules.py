@@ -36,8 +36,11 @@ def command(model: str | None, target: str, why: str | None, as_json: bool, flag
     if model is None:
         if why is not None:
             raise click.UsageError("--why needs a MODEL")
-        for rule in extensions(settings.rules).rules:
+        loaded = extensions(settings.rules).rules
+        for rule in loaded:
             click.echo(json.dumps(_facts(rule)) if as_json else _line(rule))
+        if not loaded:
+            say("no rules are loaded: --rules FILE loads some, and `occ rules MODEL` lists the compiler's own rewrites")
         return
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.tools.explain_rules import Why

@@ -29,6 +29,9 @@ def model(tmp_path, monkeypatch) -> Path:
         (["build", "m.onnx", "--taget", "cpu"], 2, "--target"),
         (["build", "m.onnx", "-t", "cpu_jit"], 2, "did you mean `cpu-jit`"),
         (["ops", "Cnov"], 2, "did you mean `Conv`?"),
+        (["build", "m.onnx", "--stop-after", "fused"], 2, "no pass is called `fused`"),
+        (["build", "m.onnx", "--print-after", "fodl"], 2, "did you mean `fold`"),
+        (["rules"], 0, "no rules are loaded"),
         (["build", "odd.onnx", "-t", "interp"], 1, "did you mean `HardSwish`?"),
     ],
 )
