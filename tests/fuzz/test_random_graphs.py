@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tools.fuzz import judge
 from tools.fuzz.campaign import Summary, campaign
-from tools.fuzz.generate import Case, generate
+from tools.fuzz.generate import Case, Graph, attempt, generate
 from tools.fuzz.graphs import Graphs, read, report, write
 from tools.fuzz.oracle import model_of
-from tools.fuzz.patterns import MAKERS
+from tools.fuzz.patterns import MAKERS, PATTERNS
 from tools.fuzz.profiles import PROFILES
 from tools.fuzz.run import Outcome, Runner, outcomes
 
@@ -33,6 +33,14 @@ def test_random_graphs_are_right(tmp_path: Path) -> None:
 def test_graph_of_a_seed_is_always_the_same(profile: str) -> None:
     first, second = (generate(7, profile, PROFILES[profile], MAKERS) for _ in range(2))
     assert first.model.SerializeToString() == second.model.SerializeToString()
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_pattern_can_be_made(name: str) -> None:
+    """A maker that is always rejected would go unnoticed."""
+    graphs = [Graph(np.random.default_rng(seed), 23) for seed in range(8)]
+    assert any(attempt(g, PATTERNS[name], name) for g in graphs)
+    assert any(g.nodes for g in graphs)
 
 
 def wrong_sum() -> Case:
