@@ -30,7 +30,7 @@ def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
         case "*":
             return prod(values)
         case "//":
-            return values[0] // values[1]
+            return values[0] // (values[1] or 1)  # as native code does; what then does not fit is refused
         case "min":
             return min(values)
         case "max":

@@ -192,3 +192,14 @@ def test_pool_whose_stride_is_longer_than_its_kernel(
     got = occ.compile(model_of(pools), target).run({"x": x})
     np.testing.assert_allclose(got["y"], want)
     np.testing.assert_allclose(got["z"], want + (kernel - 1) / 2)
+
+
+@pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize("entry", ["native", "python"])
+def test_size_that_is_divided_by_an_extent_of_nothing(entry: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended in a ZeroDivisionError."""
+    monkeypatch.setenv("OCC_ENTRY", entry)
+    text = "g (float[a,b] x, float[c] y) => (float[d,e] z, float[f] w) { s = Shape(y)  k = Concat<axis=0>(s, m)  z = Reshape(x, k)  w = Neg(y) }"
+    session = occ.compile(model_of(text, {"m": np.array([-1])}), target)
+    with pytest.raises(occ.RunError, match="OCC0503"):
+        session.run({"x": np.ones((2, 3), np.float32), "y": np.ones(0, np.float32)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -59,9 +59,13 @@ def _names(atom: Atom) -> frozenset[str]:
 
 
 def evaluate(d: Dim, env: Mapping[str, int]) -> int:
-    """The value for given symbol values.
+    """The value for given symbol values; what is divided by 0 stays as it is, as in native code.
 
     Raises:
         KeyError: a symbol has no value.
     """
-    return rebuild(d, lambda s: env[s.name], lambda name, args: FUNCTIONS[name](*args))
+    return rebuild(d, lambda s: env[s.name], _applied)
+
+
+def _applied(name: str, args: Sequence[int]) -> Any:
+    return args[0] if name == "floordiv" and args[1] == 0 else FUNCTIONS[name](*args)
