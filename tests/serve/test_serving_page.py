@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -86,7 +88,9 @@ def test_the_server_of_litserve_answers(artifact: Path) -> None:
     (artifact / "1/model.occ").rename(artifact / "digits.occ")
     (artifact / "serve.py").write_text(block("litserve").replace("port=8000", f"port={port}, host='127.0.0.1'"))
     with open(artifact / "log", "wb") as log:
-        server = subprocess.Popen([sys.executable, "serve.py"], cwd=artifact, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [sys.executable, "serve.py"], cwd=artifact, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         for _ in range(300):
             try:
@@ -102,5 +106,5 @@ def test_the_server_of_litserve_answers(artifact: Path) -> None:
                 time.sleep(0.2)
         raise AssertionError((artifact / "log").read_text())
     finally:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGKILL)  # its workers outlive it otherwise
         server.wait(20)
