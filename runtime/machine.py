@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+
+import numpy._core as numpy_core
 
 # Features by the names that Halide's targets have, and the flags of /proc/cpuinfo that they stand for.
 FEATURES = {
@@ -38,7 +41,18 @@ def flags() -> frozenset[str]:
     except OSError:
         return frozenset()
     listed = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(next(listed, []))
+    return frozenset(next(listed, [])) - _denied()
+
+
+def _denied() -> frozenset[str]:
+    """Flags that the processor itself denies (CPUID, which numpy has asked): in an emulator the file shows the host's."""
+    asked = (
+        {}
+        if "NPY_DISABLE_CPU_FEATURES" in os.environ
+        else getattr(getattr(numpy_core, "_multiarray_umath", None), "__cpu_features__", {})
+    )
+    named = {flag: "AVX512F" if flag.startswith("avx512") else flag.upper() for s in FEATURES.values() for flag in s}
+    return frozenset(flag for flag, name in (named | {"fma": "FMA3"}).items() if asked.get(name) is False)
 
 
 def kind_of(machine: str) -> str:
