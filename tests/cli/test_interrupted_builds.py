@@ -1,0 +1,116 @@
+"""Builds that are killed, or that have no room, no home and no cache: no broken file, no poisoned cache, one clear error."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp, reference
+
+import occ
+
+
+class Place:
+    """A folder with a model, and what `occ build` makes of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model, self.made = folder / "m.onnx", folder / "m.occ"
+        self.cache = folder / "cache"
+        self.proto = mlp(sizes=(8, 64, 4))
+        onnx.save(self.proto, self.model)
+
+    def start(self, prepare: Callable[[], None] | None = None, **env: str | None) -> subprocess.Popen[str]:
+        given = {**os.environ, "OCC_CACHE_DIR": os.fspath(self.cache), **env}
+        command = [sys.executable, "-m", "occ.cli", "build", self.model, "-t", "cpu-jit", "-o", self.made]
+        return subprocess.Popen(
+            command, env={k: v for k, v in given.items() if v is not None}, text=True, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=prepare,
+        )  # fmt: skip
+
+    def build(self, prepare: Callable[[], None] | None = None, **env: str | None) -> tuple[int, str]:
+        """The exit code, and what was said of a failure."""
+        process = self.start(prepare, **env)
+        _, said = process.communicate(timeout=120)
+        return process.returncode, said
+
+    def check(self) -> None:
+        """What was made is whole, and right."""
+        with zipfile.ZipFile(self.made) as whole:
+            assert whole.testzip() is None
+        feed = {"x": np.random.default_rng(0).standard_normal((3, 8), np.float32)}
+        for got, want in zip(occ.load(self.made).run(feed).values(), reference(self.proto, feed), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def no_large_files() -> None:
+    """As on a full disk: what is written beyond 2,000 bytes of a file fails."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+def test_no_room_for_the_output_leaves_the_old_one(place: Place) -> None:
+    assert place.build()[0] == 0
+    before = place.made.read_bytes()
+    code, said = place.build(no_large_files)
+    assert code == 1, said
+    assert "Traceback" not in said
+    assert "error[" in said
+    assert place.made.read_bytes() == before
+    assert sorted(p.name for p in place.made.parent.iterdir()) == ["cache", "m.occ", "m.onnx"]
+    assert place.build()[0] == 0
+    place.check()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"HOME": None, "OCC_CACHE_DIR": None, "XDG_CACHE_HOME": None}, {"OCC_CACHE_DIR": "/dev/null/cache"}],
+    ids=["no home", "no cache"],
+)
+def test_places_without_home_or_cache(place: Place, env: dict[str, str | None]) -> None:
+    code, said = place.build(**env)
+    assert code == 0, said
+    place.check()
+
+
+def test_two_builds_into_one_output(place: Place) -> None:
+    both = [place.start() for _ in range(2)]
+    said = [p.communicate(timeout=120)[1] for p in both]
+    assert [p.returncode for p in both] == [0, 0], said
+    place.check()
+
+
+@pytest.mark.slow
+def test_killed_builds(place: Place) -> None:
+    """At 50 random moments, a third of them with an empty cache."""
+    rng = random.Random(0)
+    start = time.perf_counter()
+    assert place.build()[0] == 0
+    whole = time.perf_counter() - start
+    for k in range(50):
+        if k % 3 == 0:
+            shutil.rmtree(place.cache, ignore_errors=True)
+        process = place.start()
+        time.sleep(rng.uniform(0.05, whole))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        place.check()
+    assert place.build()[0] == 0
+    place.check()
