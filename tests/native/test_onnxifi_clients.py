@@ -20,8 +20,16 @@ from occ.compiler.standalone.libocc import sources
 
 pytestmark = pytest.mark.toolchain
 U_OPERATOR, U_DATATYPE = 0x203, 0x206
-# What that release expects of Adam with two tensors was mended later; onnx.reference and occ agree.
-MENDED_LATER = {"adam_multiple": "wrong"}
+# The data of that release were mended later: Adam with two tensors (onnx.reference and occ agree), bfloat16 by cutting bits off
+# where the specification rounds, and types to cast to in tensors of another shape than the model declares.
+MENDED_LATER = {
+    "adam_multiple": "wrong",
+    "cast_FLOAT_to_BFLOAT16": "wrong",
+    "castlike_BFLOAT16_to_FLOAT": "run 302",
+    "castlike_BFLOAT16_to_FLOAT_expanded": "run 302",
+    "castlike_FLOAT_to_BFLOAT16": "run 302",
+    "castlike_FLOAT_to_BFLOAT16_expanded": "run 302",
+}
 
 SAMPLE = (
     "abs", "add_bcast", "argmax_default_axis_example", "averagepool_2d_ceil", "cast_FLOAT_to_FLOAT16", "clip_example",
