@@ -11,12 +11,12 @@
 namespace occ::runtime {
 
 int Mapping::map(int fd, size_t offset, size_t count) {
-    const size_t before = offset % size_t(sysconf(_SC_PAGESIZE));
+    const size_t page = size_t(sysconf(_SC_PAGESIZE)), before = offset % page;
     if (count) {
         void *made = mmap(nullptr, count + before, PROT_READ, MAP_PRIVATE, fd, off_t(offset - before));
         if (made == MAP_FAILED) return errno;
         base = made;
-        length = count + before;
+        length = (count + before + page - 1) / page * page;  // ThreadSanitizer does not forget a part of a page
         data = static_cast<unsigned char *>(made) + before;
     }
     size = count;
