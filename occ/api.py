@@ -23,10 +23,15 @@ Shapes = Mapping[str, Sequence[int | str]]
 
 
 def settings_of(
-    target: str, shapes: Shapes | None, dims: Mapping[str, int] | None, options: Mapping[str, Any] | None, **more: Any
+    target: str,
+    shapes: Shapes | None,
+    dims: Mapping[str, int] | None,
+    options: Mapping[str, Any] | None,
+    outputs: Sequence[str] = (),
+    **more: Any,
 ) -> Settings:
     """Settings from the arguments of the functions of `occ`; `more` are fields of `Settings`."""
-    overrides = Overrides(shapes or {}, dims or {})
+    overrides = Overrides(shapes or {}, dims or {}, outputs)
     return Settings(target, overrides, {k: str(v) for k, v in (options or {}).items()}, **more)
 
 
@@ -39,6 +44,7 @@ def compile(  # noqa: A001 - the name that users expect
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
     threads: int | None = None,
+    outputs: Sequence[str] = (),
 ) -> Session:
     """Compile a model for this machine.
 
@@ -50,6 +56,7 @@ def compile(  # noqa: A001 - the name that users expect
         options: options of the target, as `-C key=value`.
         rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
+        outputs: values or nodes of the main graph that become outputs besides the declared ones.
 
     Returns:
         The model: `m.run({"x": x})` gives outputs by name, `m(x)` by position.
@@ -57,7 +64,7 @@ def compile(  # noqa: A001 - the name that users expect
     Raises:
         CompileError: the model cannot be compiled; `diagnostics` has every problem.
     """
-    return compile_model(model, settings_of(target, shapes, dims, options, rules=rules), threads)
+    return compile_model(model, settings_of(target, shapes, dims, options, outputs, rules=rules), threads)
 
 
 def build(
@@ -70,6 +77,7 @@ def build(
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
     folder: bool = False,
+    outputs: Sequence[str] = (),
 ) -> Artifact:
     """Build an artifact, and write it if `out` says where; other arguments as `compile`.
 
@@ -78,7 +86,7 @@ def build(
         OSError: `out` cannot be written.
     """
     place = None if out is None else check_out(Path(out), [model], folder=folder)
-    compilation = Compilation(model, settings_of(target, shapes, dims, options, rules=rules))
+    compilation = Compilation(model, settings_of(target, shapes, dims, options, outputs, rules=rules))
     artifact = compilation.artifact()
     if place is not None:
         artifact.save(check_out(place, compilation.module.files, folder=folder), folder=folder)

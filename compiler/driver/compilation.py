@@ -210,7 +210,7 @@ class Compilation:
             if isinstance(arg.type, TensorType) and arg.type.shape is not None and _known(arg.type, dims)
         }
         given = self.settings.overrides
-        overrides = Overrides({**given.shapes, **shapes}, given.dims)
+        overrides = replace(given, shapes={**given.shapes, **shapes})
         other = Compilation(self.given, replace(self.settings, overrides=overrides, save_stages=False))
         return other.advance(other.last_stage)
 
@@ -237,7 +237,7 @@ class Compilation:
             CompileError: it does not compile.
         """
         return Compilation(
-            m, replace(self.settings, target=target, options={}, save_stages=False, tune=None)
+            m, replace(self.settings, target=target, overrides=Overrides(), options={}, save_stages=False, tune=None)
         ).artifact()
 
     def _generate(self, m: Module) -> Generated:

@@ -32,20 +32,36 @@ def load_module(source: Source, overrides: Overrides | None = None, registry: Re
         registry: the operators that it may use; the built-in ones if None.
 
     Raises:
-        CompileError: it cannot be read, with every problem found.
+        CompileError: it cannot be read, with every problem found; OCC0603 further outputs are asked of what is no ONNX model.
     """
+    if overrides is not None and overrides.outputs and _is_text(source):
+        raise error("OCC0603", "--outputs needs an ONNX model: a text has its outputs already", help="edit its `yield`")
     if isinstance(source, Module):
         return source
     if isinstance(source, ModelProto):
         return import_model(source, overrides, registry)
     if isinstance(source, bytes):
         return import_model(source, overrides, registry)
-    if isinstance(source, str) and (source.lstrip().startswith(("module", "#")) or "\n" in source):
+    if isinstance(source, str) and _is_inline(source):
         return parsed(source, registry)
     path = Path(os.fspath(source))
     if path.suffix == ".occ":
         return _read_text(path, registry)
     return import_model(path, overrides, registry)
+
+
+def _is_inline(source: str) -> bool:
+    """Whether a string is a text itself rather than a path."""
+    return source.lstrip().startswith(("module", "#")) or "\n" in source
+
+
+def _is_text(source: Source) -> bool:
+    """Whether a source is IR rather than ONNX."""
+    if isinstance(source, (bytes, ModelProto)):
+        return False
+    return (
+        isinstance(source, Module) or (isinstance(source, str) and _is_inline(source)) or Path(source).suffix == ".occ"
+    )
 
 
 def _read_text(path: Path, registry: Registry | None) -> Module:

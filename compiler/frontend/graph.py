@@ -12,6 +12,7 @@ from onnx.defs import OpSchema
 
 from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
+from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import Node, upgrade
 from occ.compiler.ir.location import Location
@@ -38,6 +39,7 @@ class GraphImporter:
         registry: Registry,
     ) -> None:
         self.proto, self.mapped, self.folder, self.sink = proto, mapped, folder, sink
+        self.overrides = overrides
         self.opsets = {("" if e.domain == "ai.onnx" else e.domain): e.version for e in proto.opset_import}
         self.m = Module(name, registry=registry)
         constants = {t.name for t in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
@@ -62,7 +64,7 @@ class GraphImporter:
         for info in self.inputs:
             type_ = self._guard(lambda i=info: self.signature.type_of(i.name, i.type))
             scope[info.name] = region.add_arg(type_, info.name)
-        names = [o.name for o in graph.output]
+        names = outputs_of(graph, scope, self.overrides.outputs, self.sink)
         self._graph(graph, region, [scope], names)
         self.m.funcs["main"] = Func("main", region, names)
         self.sink.raise_errors()

@@ -25,10 +25,13 @@ class Overrides:
     Attributes:
         shapes: input name -> extents; an int, or a name that makes the extent symbolic.
         dims: name of a symbolic dim -> its value.
+        outputs: values of the main graph that become outputs after the declared ones; a node stands for its results, `NODE:0`
+            for the first of them.
     """
 
     shapes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
+    outputs: Sequence[str] = ()
 
 
 def identifier(label: str) -> str:

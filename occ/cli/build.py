@@ -83,6 +83,7 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
     metavar="BYTES",
     help="Give up where this process, or a compiler that it starts, fills more memory; 4e9 is 4 GB. Mapped weights do not count.",
 )
+@options.outputs
 @options.compile_options
 @pass_options
 @options.as_json
@@ -94,14 +95,16 @@ def command(timeout: float | None, memory_limit: float | None, **how: Any) -> No
 
 def _command(
     model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, weights: str,
-    tune: float | None, samples: tuple[str, ...], as_json: bool, flags: options.Flags, looking: Looking,
+    tune: float | None, samples: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, flags: options.Flags, looking: Looking,
 ) -> None:  # fmt: skip
     start = time.perf_counter()
     if emit == "ort":
+        if outputs:
+            raise click.UsageError("--emit ort keeps the signature of the model: leave --outputs out")
         _emit_ort(model, target, out or _default_out(model, emit), weights, flags, as_json=as_json)
         return
     place = _place(out or _default_out(model, emit), [model], emit, folder)
-    plain = emit == "artifact" and not folder and not looking.asked and tune is None and not samples
+    plain = emit == "artifact" and not (folder or looking.asked or samples or outputs) and tune is None
     earlier = Earlier.of(model, target, save_stages, flags) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
@@ -110,7 +113,7 @@ def _command(
         validator = looking.validator(flags.sizes)
         with progress() as tell:
             more = looking.settings(validator)
-            settings = flags.settings(target, progress=tell, save_stages=save_stages, **more)
+            settings = flags.settings(target, outputs, progress=tell, save_stages=save_stages, **more)
             tuner = _tuner(settings, tune) if tune is not None else None
             settings = replace(settings, tune=tuner)
             compilation = Compilation(options.source_of(model), settings)

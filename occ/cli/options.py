@@ -85,6 +85,16 @@ _COMPILE = (
 )
 
 
+outputs = click.option(
+    "--outputs",
+    "outputs",
+    multiple=True,
+    metavar="NAME",
+    help="Make a value of the graph an output besides the declared ones, to compare it; a node stands for its results, "
+    "NODE:0 for the first. Repeat for more.",
+)
+
+
 def pairs(values: Sequence[str], option: str, *, keys: bool = False) -> dict[str, str]:
     """`NAME=VALUE` options; names of a model may hold `=`, values do not; with `keys` it is the other way round."""
     made: dict[str, str] = {}
@@ -204,12 +214,12 @@ class Flags:
         also = {"also": ",".join(self.also)} if self.also else {}
         return {**_processor_options(self.processor), **also, **pairs(self.given, "-C", keys=True)}
 
-    def settings(self, target: str, **more: Any) -> Settings:
-        """The settings that they describe, with `more` fields."""
+    def settings(self, target: str, outputs: Sequence[str] = (), **more: Any) -> Settings:
+        """The settings that they describe, with further `outputs` and `more` fields."""
         from occ.compiler.driver.settings import Settings
         from occ.compiler.frontend.signature import Overrides
 
-        overrides, rules = Overrides(shapes_of(self.shapes), self.sizes), [*project_rules(), *self.rules]
+        overrides, rules = Overrides(shapes_of(self.shapes), self.sizes, outputs), [*project_rules(), *self.rules]
         return Settings(
             target,
             overrides,
