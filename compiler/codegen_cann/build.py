@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -42,6 +43,7 @@ from occ.runtime.version import occ_version
 
 Compile = Callable[[Module], Artifact]
 AtGear = Callable[[Mapping[str, int]], Module]
+_PLUMBING = ("Data", "Const", "NetOutput")  # nodes that are no operators of the model
 
 
 @dataclass(eq=False)
@@ -331,6 +333,7 @@ def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: Asce
         "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
         "cpu_operators": sorted({op.name for op in on_cpu}), "precision": options.precision,
         "remarks": [*_nothing(parts, options.target), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options)],
+        "ge_operators": dict(Counter(n.type for d in graphs for g in d.graph.all() for n in g.nodes if n.type not in _PLUMBING).most_common()),
         "estimates": [asdict(estimate_of(d.graph, options)) for d in graphs] if options.offload == "cost" else [],
     }  # fmt: skip
 

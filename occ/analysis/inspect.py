@@ -18,7 +18,8 @@ def inspect(model: Source) -> dict[str, Any]:
     Returns:
         Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an artifact:
         `artifact`, `target`, `machine`, `also` (further machines, if any), `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
-        by kind), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`, `arena`, `needs` (which glibc), `members`.
+        by kind), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`, `arena`, `needs` (which glibc), `members`;
+        of one for Ascend besides `chip`, `precision`, `parts`, `ge_operators`, `on_the_cpu`, `gears`, `ranges` and `atc`.
 
     Raises:
         CompileError: the model cannot be read. RunError: the artifact is damaged.
@@ -41,6 +42,7 @@ def is_artifact(name: str | os.PathLike[str]) -> bool:
 
 
 def _artifact(path: str) -> dict[str, Any]:
+    from occ.analysis.device_facts import device_facts
     from occ.compiler.native_entry.plan import obstacles
     from occ.runtime.artifact import Artifact
     from occ.runtime.dims import text
@@ -58,6 +60,7 @@ def _artifact(path: str) -> dict[str, Any]:
 
     return {
         "artifact": m.name, "target": m.target, "machine": m.machine, **({"also": m.also} if m.also else {}), "producer": m.producer, "format": m.format,
+        **device_facts(m, labels),
         "inputs": [show(t) for t in m.inputs], "outputs": [show(t) for t in m.outputs],
         "dims": [f"{d.label}: {_range(d.lo, d.hi)}" for d in m.dims],
         "constraints": [f"{text(c.lhs, labels)} = {text(c.rhs, labels)}, by node {c.node}" for c in m.constraints],

@@ -1,0 +1,61 @@
+"""What `occ.inspect` tells of the device parts of an Ascend artifact."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from occ.runtime.manifest import DevicePart, Manifest
+
+
+def device_facts(m: Manifest, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Chip, precision, parts, GE operators and sizes of an artifact for Ascend; empty for other targets.
+
+    Args:
+        m: of the artifact.
+        labels: names of dims in the model, by symbol.
+
+    Returns:
+        `chip`; `precision` (of `precision_mode_v2`); `parts`, a line for each part of the device and of the CPU; `ge_operators`
+        (counts by type, sub-graphs included, without inputs and constants; as the build counted them); `on_the_cpu`, operators of
+        ONNX; `gears` and `ranges`, the
+        sizes that the compiled graphs take; `atc`, the commands that compile the parts.
+    """
+    if m.engine != "ascend":
+        return {}
+    return {
+        "chip": ", ".join(sorted({p.soc for p in m.parts})) or m.machine,
+        "precision": m.summary.get("precision", ""),
+        "parts": [_part(p) for p in m.parts] + [f"{name}: on the CPU" for name in m.islands],
+        "ge_operators": m.summary.get("ge_operators", {}),
+        "on_the_cpu": m.summary.get("cpu_operators", []),
+        "gears": [line for p in m.parts for line in _gears(p, labels)],
+        "ranges": [line for p in m.parts for line in _ranges(p, labels)],
+        "atc": [shlex.join(p.command) for p in m.parts if not p.om],
+    }  # fmt: skip
+
+
+def _part(p: DevicePart) -> str:
+    if p.program:
+        state = "operator by operator"
+    elif p.om:
+        state = f"compiled to {p.om}" + (f" by CANN {p.toolkit}" if p.toolkit else "")
+    else:
+        state = f"{p.air}, not compiled yet"
+    tensors = [
+        f"{len(v)} {what}{'s' if len(v) != 1 else ''}" for v, what in ((p.inputs, "input"), (p.outputs, "output"))
+    ]
+    return f"{p.name}: {state}; {', '.join(tensors)}, {p.weights} bytes of weights, {p.workspace} of work space"
+
+
+def _gears(p: DevicePart, labels: Mapping[str, str]) -> list[str]:
+    return [", ".join(f"{labels.get(name, name)}={size}" for name, size in gear.items()) for gear in p.gears]
+
+
+def _ranges(p: DevicePart, labels: Mapping[str, str]) -> list[str]:
+    made: list[str] = []
+    for name, (least, most, step) in p.ranges.items():
+        end = "any" if most < 0 else str(most)
+        made.append(f"{labels.get(name, name)}: {least} to {end}" + (f" in steps of {step}" if step > 1 else ""))
+    return made
