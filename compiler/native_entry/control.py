@@ -5,19 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.loops import for_loop, unless_empty, while_loop
 from occ.compiler.native_entry.plan import Inner, nbytes, put
+from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
 from occ.compiler.native_entry.sizes import i64
 from occ.compiler.native_entry.types import I1, I8, I64
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Step
-
-if TYPE_CHECKING:
-    from occ.compiler.native_entry.routine import RoutineEmitter
 
 _FOREVER = (1 << 63) - 1
 
@@ -184,3 +182,6 @@ def _require_shapes(e: RoutineEmitter, k: int, inner: Inner, shapes: Sequence[Se
 
 def _shown(shape: Sequence[DimExpr], env: Mapping[str, DimExpr]) -> list[DimExpr]:
     return [put(d, env) for d in shape]
+
+
+CONTROL_STEPS: dict[str, StepEmitter] = {"if": emit_if, "scan": emit_scan, "loop": emit_loop}

@@ -14,10 +14,12 @@ from llvmlite import ir
 
 from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.conditions import bound_symbols, conditions
+from occ.compiler.native_entry.control import CONTROL_STEPS
 from occ.compiler.native_entry.facts import model_facts
 from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.plan import Cases, Routine, Unsuitable, routines
 from occ.compiler.native_entry.routine import RoutineEmitter
+from occ.compiler.native_entry.select import HOST_STEPS
 from occ.compiler.native_entry.sizes import Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I32, I64, PTR
@@ -46,7 +48,7 @@ def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) 
     numbers = {name: k for k, name in enumerate(["", *sorted(m.functions)])}
     made: dict[str, RoutineEmitter] = {}
     for r in found:
-        made[r.name] = RoutineEmitter(support, r, numbers[r.name], m.dims, made)
+        made[r.name] = RoutineEmitter(support, r, numbers[r.name], m.dims, made, {**CONTROL_STEPS, **HOST_STEPS})
     _Entry(support, m, found[-1], made[""]).emit()
 
 

@@ -8,17 +8,15 @@ call, and its kind of failure returned.
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from occ.compiler.native_entry.arena import order, typical
-from occ.compiler.native_entry.control import emit_if, emit_loop, emit_scan
 from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.loops import unless_empty
 from occ.compiler.native_entry.plan import Routine, nbytes, result_row
-from occ.compiler.native_entry.select import HOST_STEPS
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
@@ -27,8 +25,6 @@ from occ.runtime.dims import symbols
 from occ.runtime.manifest import DimInfo, Step
 from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT
 from occ.runtime.signature import numpy_dtype
-
-_CONTROL = {"if": emit_if, "scan": emit_scan, "loop": emit_loop}
 
 
 class RoutineEmitter:
@@ -40,12 +36,14 @@ class RoutineEmitter:
         index: its number in failures: 0 for the main plan, else 1 + the position among the sorted names of functions.
         dims: the symbols of the model.
         others: routines that are emitted, by name.
+        emitters: of steps that are no kernels and copies, by kind, or by name where that is `host`.
     """
 
     def __init__(
-        self, support: Support, r: Routine, index: int, dims: Sequence[DimInfo], others: Mapping[str, RoutineEmitter]
-    ) -> None:
-        self.support, self.r, self.index, self.others = support, r, index, others
+        self, support: Support, r: Routine, index: int, dims: Sequence[DimInfo], others: Mapping[str, RoutineEmitter],
+        emitters: Mapping[str, StepEmitter],
+    ) -> None:  # fmt: skip
+        self.support, self.r, self.index, self.others, self.emitters = support, r, index, others, emitters
         self.frame = Frame.of(r, support.layout)
         self._order = order(r.slots, typical(dims, r.symbols))
         kinds = [PTR] * 4 + [I64] * len(r.symbols)
@@ -157,17 +155,15 @@ class RoutineEmitter:
         self._finish()
 
     def _step(self, k: int, step: Step) -> None:
-        found: dict[str, Any] = {}
+        found = None
         if step.kind == "kernel":
             self._kernel(k, step)
         elif step.kind == "copy":
             self.copy(self.buffer(step.writes[0]), self.buffer(step.reads[0]), self.bytes_of(step.reads[0]))
-        elif step.kind == "host":
-            found = HOST_STEPS[step.name](self, k, step)
         else:
-            found = _CONTROL[step.kind](self, k, step) or {}
+            found = self.emitters[step.name if step.kind == "host" else step.kind](self, k, step)
         if step.binds:
-            self._go_on(found)
+            self._go_on(found or {})
 
     def _go_on(self, found: Mapping[str, Any]) -> None:
         """Begin the next phase: a step has found sizes, of which those of the steps after it are made."""
@@ -290,3 +286,7 @@ class RoutineEmitter:
         b.branch(self.gone)
         b.position_at_end(self.gone)
         b.ret(self._code)
+
+
+StepEmitter = Callable[[RoutineEmitter, int, Step], Mapping[str, Any] | None]
+"""Emits a step of a routine, with its number; returns the sizes that it finds, by symbol, i64."""

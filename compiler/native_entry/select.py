@@ -5,17 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from occ.compiler.native_entry.loops import for_loop
+from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
 from occ.compiler.native_entry.sizes import i64
 from occ.compiler.native_entry.types import DOUBLE, FLOAT, I8, I16, I32, I64
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
 from occ.runtime.signature import numpy_dtype
-
-if TYPE_CHECKING:
-    from occ.compiler.native_entry.routine import RoutineEmitter
 
 _INTEGERS = {1: I8, 2: I16, 4: I32, 8: I64}
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
@@ -105,6 +103,4 @@ def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:
     return e.b.icmp_signed("!=", bits, _INTEGERS[size](0))
 
 
-HOST_STEPS: dict[str, Callable[[RoutineEmitter, int, Step], dict[str, Any]]] = {
-    "NonZero": emit_non_zero, "Compress": emit_compress,
-}  # fmt: skip
+HOST_STEPS: dict[str, StepEmitter] = {"NonZero": emit_non_zero, "Compress": emit_compress}
