@@ -23,7 +23,7 @@ class Overrides:
     """What the user fixes at build time.
 
     Attributes:
-        shapes: input name -> extents; an int, or a name that makes the extent symbolic.
+        shapes: input name -> extents; an int, a name that makes the extent symbolic, or -1 for what the model declares.
         dims: name of a symbolic dim -> its value.
         outputs: values of the main graph that become outputs after the declared ones; a node stands for its results, `NODE:0`
             for the first of them.
@@ -169,7 +169,7 @@ class Signature:
             raise error(
                 "OCC0205", f"--shape of `{shorten(name)}` has {len(asked)} extents, the input has rank {len(shape)}"
             )
-        result = [self._asked(name, d) for d in asked]
+        result = [d if given == -1 else self._asked(name, given) for given, d in zip(asked, shape, strict=True)]
         for given, declared in zip(result, shape, strict=True):
             if isinstance(declared, int) and given != declared:
                 raise error(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli import options
+from occ.cli.atc import AtcSpellings
 from occ.cli.bounds import bounded
 from occ.cli.console import progress, say, show_error
 from occ.cli.earlier import Earlier
@@ -43,7 +44,7 @@ _EMITS_HELP = "; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) 
 _LINKED = ("static", "shared", "object")  # what programs in C are linked with
 
 
-@click.command("build")
+@click.command("build", cls=AtcSpellings)
 @options.model
 @options.target
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Where to write; MODEL.occ by default.")

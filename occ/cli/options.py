@@ -56,7 +56,7 @@ _COMPILE = (
         "shapes",
         multiple=True,
         metavar="NAME=1,3,224,224",
-        help="Fix the extents of an input; a name keeps one symbolic.",
+        help="Fix the extents of an input; a name makes one symbolic, -1 leaves it as it is.",
     ),
     click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim."),
     target_options,
