@@ -269,3 +269,14 @@ def test_log_softmax_of_large_numbers(target: str) -> None:
     got = run([helper.make_node("LogSoftmax", ["x"], ["y"], axis=1)], {"x": x}, target)["y"]
     shifted = x.astype(np.float64) - x.max(axis=1, keepdims=True)
     np.testing.assert_allclose(got, shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), rtol=1e-6, atol=3e-7)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_gelu_by_tanh_keeps_its_digits_in_the_tail(target: str) -> None:
+    """`1 + tanh u` had none left of them at -5; an error of `u` itself, of a few units, counts `2u` times in `exp(2u)`."""
+    x = np.linspace(-8, 8, 4001).astype(np.float32)
+    u = math.sqrt(2 / math.pi) * (x.astype(np.float64) + 0.044715 * x.astype(np.float64) ** 3)
+    wanted = x * _sigmoid(2 * u)
+    got = run([helper.make_node("Gelu", ["x"], ["y"], approximate="tanh")], {"x": x}, target)["y"]
+    limit = float(np.finfo(np.float32).eps) * (4 + 3 * np.abs(2 * u))
+    assert np.all(np.abs(got - wanted) <= limit * np.abs(wanted))

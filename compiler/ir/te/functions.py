@@ -80,8 +80,11 @@ def gelu(x: Expr) -> Expr:
 
 @rounded_once
 def gelu_tanh(x: Expr) -> Expr:
-    """The tanh approximation of Gelu (ONNX Gelu, approximate=tanh)."""
-    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * sqrt(2 / pi)) + 1)
+    """The tanh approximation of Gelu (ONNX Gelu, approximate=tanh).
+
+    `0.5 (1 + tanh u)` is `1 / (1 + exp(-2u))`, which keeps its digits where the tanh is near -1.
+    """
+    return x / (exp((x + x * x * x * 0.044715) * (-2 * sqrt(2 / pi))) + 1)
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
