@@ -149,8 +149,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0503": Code(
         "an assumption of the build does not hold for these inputs",
-        "The build took two dims as equal, because an operator needs it, and they differ for the inputs of this run."
-        " Fix the dim at build time with --dim or --shape.",
+        "The build took two dims as equal, or one as not 0, because an operator needs it, and for the inputs of this run that"
+        " does not hold. Fix the dim at build time with --dim or --shape.",
     ),
     "OCC0504": Code(
         "a node met data that it cannot work on",

@@ -65,6 +65,12 @@ def check_constraints(
                     f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
                     "the inputs are too small for this model",
                 )
+            if left > right and isinstance(c.lhs, list) and c.lhs[0] == "max" and c.rhs in c.lhs[1:]:
+                raise RunError(
+                    "OCC0503",
+                    f"node `{c.node}` needs {text(c.rhs, labels)} to be at least {left}, and for these inputs it is {right}",
+                    "choose other extents; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1",
+                )
             sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
             raise RunError(
                 "OCC0503",

@@ -7,14 +7,29 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, symbol, symbols, terms_of
+from occ.compiler.ir.dim import (
+    Dim,
+    Sym,
+    evaluate,
+    exact_quotient,
+    floordiv,
+    is_positive,
+    lower,
+    maximum,
+    minimum,
+    monomial,
+    product,
+    symbol,
+    symbols,
+    terms_of,
+)
 
 _assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("assumed", default=None)
 
 
 @contextmanager
 def collecting(into: list[tuple[Dim, Dim]]) -> Generator[None]:
-    """Collect in `into` every pair of dims that `equal_dims` takes as equal without proof."""
+    """Collect in `into` every pair of dims that are taken as equal without proof."""
     token = _assumed.set(into)
     try:
         yield
@@ -46,6 +61,13 @@ def surely_different(a: Dim, b: Dim) -> bool:
     return lower(a - b) > 0 or lower(b - a) > 0
 
 
+def assume_equal(a: Dim, b: Dim) -> None:
+    """Have the runtime check that two dims are equal."""
+    pairs = _assumed.get()
+    if pairs is not None and a != b:
+        pairs.append((a, b))
+
+
 def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
     """The dim that `a` and `b` both are; where that is not proven, it is assumed and checked at run time.
 
@@ -56,9 +78,7 @@ def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
         return a
     if surely_different(a, b):
         raise Invalid(f"{what}: {a} and {b}")
-    pairs = _assumed.get()
-    if pairs is not None:
-        pairs.append((a, b))
+    assume_equal(a, b)
     return min((a, b), key=lambda d: (len(terms_of(d)) if not isinstance(d, int) else 0, str(d)))
 
 
@@ -87,6 +107,58 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[
         padded = (1,) * (rank - len(shape)) + shape
         result = tuple(broadcast_dims(a, b, what) for a, b in zip(result, padded, strict=True))
     return result
+
+
+def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -> tuple[Dim, ...]:
+    """The shape that Reshape gives: 0 copies a dim unless `allowzero`, one -1 takes what is left.
+
+    A symbolic extent is taken as it is, and the runtime refuses sizes for which it would be a 0 that copies another extent.
+
+    Raises:
+        Invalid: the element counts differ, or the request is contradictory.
+    """
+    if sum(1 for d in asked if d == -1) > 1:
+        raise Invalid(f"`Reshape` to {show_shape(asked)}: more than one -1")
+    if any(isinstance(d, int) and d < -1 for d in asked):
+        raise Invalid(f"`Reshape` to {show_shape(asked)}: an extent is negative")
+    result: list[Dim] = []
+    for k, d in enumerate(asked):
+        if d == 0 and not allowzero:
+            if k >= len(x):
+                raise Invalid(f"`Reshape` copies extent {k} of a tensor of rank {len(x)}")
+            result.append(x[k])
+        else:
+            if not allowzero:
+                _copies_nothing(d, x[k] if k < len(x) else 1)
+            result.append(d)
+    total = product(x)
+    if -1 in result:
+        known = product(d for d in result if d != -1)
+        rest = exact_quotient(total, known)
+        if rest is None:
+            if known == 0 or (isinstance(total, int) and isinstance(known, int)):
+                raise Invalid(f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: the element counts differ")
+            rest = floordiv(total, known)
+            assume_equal(maximum(known, 1), known)
+            equal_dims(
+                rest * known, total, f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: element counts differ"
+            )
+        result[result.index(-1)] = rest
+    else:
+        equal_dims(
+            product(result), total, f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: element counts differ"
+        )
+    return tuple(result)
+
+
+def _copies_nothing(d: Dim, copied: Dim) -> None:
+    """Assume that `d`, an extent in the shape of a Reshape, is not 0, unless `copied`, which a 0 stands for, is 0 as well."""
+    if d == -1 or is_positive(d):
+        return
+    parts = terms_of(d)
+    root = monomial(*((atom, 1) for atom, _ in parts[0][0])) if len(parts) == 1 else d  # it is 0 where `d` is
+    if copied != 0 and exact_quotient(copied, root) is None:
+        assume_equal(maximum(d, minimum(1, copied)), d)
 
 
 def show_shape(shape: Sequence[Dim]) -> str:

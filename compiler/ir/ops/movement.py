@@ -10,12 +10,19 @@ from typing import Any
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
-from occ.compiler.ir.dim import Dim, Sym, ceildiv, exact_quotient, floordiv, product
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, floordiv, product
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.ranks import length, length_of, plus, same, without
 from occ.compiler.ir.ops.samples import alike, of_rank, picture
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import broadcast_shapes, equal_dims, normalize_axes, normalize_axis, show_shape
+from occ.compiler.ir.shape import (
+    broadcast_shapes,
+    equal_dims,
+    normalize_axes,
+    normalize_axis,
+    reshape_target,
+    show_shape,
+)
 from occ.compiler.ir.te.expr import Expr, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import PAD
@@ -71,43 +78,6 @@ def unflatten(position: Expr, shape: Sequence[Dim]) -> tuple[Expr, ...]:
         outer = position if inner == 1 else position // wrap(inner)
         index.append(outer if k == 0 else literal(0, I64) if n == 1 else outer % wrap(n))
     return tuple(index)
-
-
-def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -> tuple[Dim, ...]:
-    """The shape that Reshape gives: 0 copies a dim, one -1 takes what is left.
-
-    Raises:
-        Invalid: the element counts differ, or the request is contradictory.
-    """
-    if sum(1 for d in asked if d == -1) > 1:
-        raise Invalid(f"`Reshape` to {show_shape(asked)}: more than one -1")
-    if any(isinstance(d, int) and d < -1 for d in asked):
-        raise Invalid(f"`Reshape` to {show_shape(asked)}: an extent is negative")
-    result: list[Dim] = []
-    for k, d in enumerate(asked):
-        if d == 0 and not allowzero:
-            if k >= len(x):
-                raise Invalid(f"`Reshape` copies extent {k} of a tensor of rank {len(x)}")
-            result.append(x[k])
-        else:
-            result.append(d)
-    total = product(x)
-    if -1 in result:
-        known = product(d for d in result if d != -1)
-        rest = exact_quotient(total, known)
-        if rest is None:
-            if known == 0 or (isinstance(total, int) and isinstance(known, int)):
-                raise Invalid(f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: the element counts differ")
-            rest = floordiv(total, known)
-            equal_dims(
-                rest * known, total, f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: element counts differ"
-            )
-        result[result.index(-1)] = rest
-    else:
-        equal_dims(
-            product(result), total, f"`Reshape` of {show_shape(x)} to {show_shape(asked)}: element counts differ"
-        )
-    return tuple(result)
 
 
 @op("Reshape", static=("shape",), tags=("view",), moves=True, rank=length_of(1))

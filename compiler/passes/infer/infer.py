@@ -260,8 +260,11 @@ class _Inference:
                 rest.append(replace(c, lhs=a, rhs=b))
             else:
                 values = {k: dim.substitute(v, found) for k, v in values.items()} | found
+        if values:  # the next round finds the bounds again, if sizes that are equal leave any
+            rest = [c for c in rest if not _is_bound(c)]
         known = {(str(c.lhs), str(c.rhs), c.func) for c in self.m.constraints}
-        self.m.constraints += [c for c in rest if (str(c.lhs), str(c.rhs), c.func) not in known]
+        new = {(str(c.lhs), str(c.rhs), c.func): c for c in reversed(rest)}  # the first node that needs it
+        self.m.constraints += [c for key, c in reversed(new.items()) if key not in known]
         if values:
             substitute_dims(self.m, values)
         return bool(values)
@@ -296,6 +299,18 @@ class _Inference:
         notes = [e.note, *notes] if e.note else notes
         source = shorten(op_text(op), 400)
         self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
+
+
+def _is_bound(c: Constraint) -> bool:
+    """Whether a constraint says what a size is at least: `max(1, N) == N`."""
+    parts = dim.terms_of(c.lhs)
+    atoms = [a for mono, _ in parts for a, _ in mono]
+    return (
+        len(parts) == len(atoms) == 1
+        and isinstance(atoms[0], dim.Func)
+        and atoms[0].name == "max"
+        and c.rhs in atoms[0].args
+    )
 
 
 def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:

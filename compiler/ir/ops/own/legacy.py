@@ -53,7 +53,7 @@ def _flat(name: str) -> OpSpec:
             return b.op(name, x, axis=-1)
         rows = b.Flatten(x, axis=axis)
         back = b.dims(values=x.tensor.dims, shape=(rank,))
-        return b.Reshape(b.op(name, rows, axis=-1), back)
+        return b.Reshape(b.op(name, rows, axis=-1), back, allowzero=1)
 
     return OpSpec(f"legacy.{name}", {"composite": composite, "own_attributes": "axis=int?"})
 
