@@ -1,5 +1,9 @@
 """Batches of requests: what arrives while a model runs is one batch of its next run, so that a lone request never waits.
 
+A lone run has all threads. Where requests share no runs and more than one client asks, two runs go side by side on half of the
+threads each: one computes while the event loop decodes for the other, and threads of a run wait less for one that the event loop
+keeps off its processor. Requests that may share runs go one run after another, because two at once would leave less to share.
+
 A request that makes a run fail fails alone: the others of its batch run again without it.
 """
 
@@ -41,15 +45,23 @@ class _Asked:
 class Batcher:
     """Runs requests of many clients on one session, from one event loop.
 
+    Args:
+        session: runs what comes alone.
+        half: the same model on half of the threads, for two runs at once if `most` is 1; without it there is one at a time.
+
     Attributes:
-        most: rows of a batch; 1 runs requests one by one.
-        watch: called with the rows of each run.
+        most: rows of a batch; 1 runs each request by itself.
+        watch: called with the rows of each run, from the thread of the run.
     """
 
-    def __init__(self, session: Session, most: int, watch: Callable[[int], object] = bool) -> None:
+    def __init__(
+        self, session: Session, most: int, watch: Callable[[int], object] = bool, half: Session | None = None
+    ) -> None:
         self._session, self.most, self.watch = session, most, watch
+        self._half = half if most == 1 else None
         self._waiting: deque[_Asked] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._lanes: list[asyncio.Task[None]] = []
+        self._running = 0
 
     async def __call__(self, inputs: Arrays) -> Arrays:
         """The outputs of a request.
@@ -59,8 +71,9 @@ class Batcher:
         """
         asked = _Asked(inputs, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run_all())
+        self._lanes = [lane for lane in self._lanes if not lane.done()]
+        if len(self._lanes) < (1 if self._half is None else 2):
+            self._lanes.append(asyncio.create_task(self._run_all()))
         return await asked.answer
 
     async def _run_all(self) -> None:
@@ -83,8 +96,11 @@ class Batcher:
     async def _run(self, batch: Sequence[_Asked]) -> None:
         if not batch:
             return
+        alone = not self._running and not self._waiting
+        session = self._session if alone or self._half is None else self._half
+        self._running += 1
         try:
-            results = await asyncio.to_thread(self._compute, [a.inputs for a in batch])
+            results = await asyncio.to_thread(self._compute, session, [a.inputs for a in batch])
         except Exception as e:
             if len(batch) == 1:
                 _fail(batch[0], e)
@@ -92,17 +108,19 @@ class Batcher:
                 for asked in batch:
                     await self._run([asked])
             return
+        finally:
+            self._running -= 1
         for asked, result in zip(batch, results, strict=True):
             if not asked.answer.done():
                 asked.answer.set_result(result)
 
-    def _compute(self, requests: Sequence[Arrays]) -> list[Arrays]:
+    def _compute(self, session: Session, requests: Sequence[Arrays]) -> list[Arrays]:
         if len(requests) == 1:
             self.watch(_rows(requests[0]))
-            return [self._session.run(requests[0])]
+            return [session.run(requests[0])]
         ends = np.cumsum([_rows(r) for r in requests])
         self.watch(int(ends[-1]))
-        outputs = self._session.run({n: np.concatenate([r[n] for r in requests]) for n in requests[0]})
+        outputs = session.run({n: np.concatenate([r[n] for r in requests]) for n in requests[0]})
         pieces = {n: np.split(y, ends[:-1]) for n, y in outputs.items()}
         return [{n: p[k] for n, p in pieces.items()} for k in range(len(requests))]
 

@@ -24,7 +24,7 @@ from mlserver.utils import get_model_uri  # pyright: ignore[reportMissingImports
 from occ.analysis.inspect import is_artifact
 from occ.api import compile as compile_
 from occ.compiler.diagnostics import CompileError
-from occ.loading import load
+from occ.loading import load, on_half
 from occ.runtime.errors import RunError
 from occ.runtime.session import Port, Session
 from occ.runtime.signature import numpy_dtype
@@ -61,7 +61,8 @@ class OccRuntime(mlserver.MLModel):  # pyright: ignore[reportUntypedBaseClass, r
             raise MLServerError(f"`{self.name}`: {e}") from e
         batches = most > 1 and can_batch(session)
         self._session = session
-        self._answer = Batcher(session, most if batches else 1, batch_rows().labels(self.name).observe)
+        watch = batch_rows().labels(self.name).observe
+        self._answer = Batcher(session, most, watch) if batches else Batcher(session, 1, watch, on_half(session))
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from building import mlp, model_of
 
 import occ
+from occ.loading import on_half
 from occ.serve.batching import Batcher, can_batch
 
 RNG = np.random.default_rng(0)
@@ -98,3 +100,69 @@ def test_requests_of_other_sizes_are_not_joined() -> None:
     got = answers(Batcher(session, 8, runs.append), requests)
     assert sorted(runs) == [1, 2]
     assert [g["y"].shape[1] for g in got] == [4, 5, 4]
+
+
+class Held:
+    """A session whose runs wait until they may go on; counts them, and how many were under way at once."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.runs, self.under_way, self.most = session, 0, 0, 0
+        self.lock, self.go_on = threading.Lock(), threading.Event()
+
+    def run(self, inputs: dict[str, np.ndarray]) -> Any:
+        with self.lock:
+            self.runs, self.under_way = self.runs + 1, self.under_way + 1
+            self.most = max(self.most, self.under_way)
+        self.go_on.wait(60)
+        with self.lock:
+            self.under_way -= 1
+        return self.session.run(inputs)
+
+
+def answers_one_by_one(
+    batcher: Batcher, requests: list[dict[str, np.ndarray]], held: list[Held], at_once: int
+) -> list[Any]:
+    """What requests are answered with that arrive while the first runs are held."""
+
+    async def arrive() -> list[Any]:
+        tasks: list[asyncio.Task[Any]] = []
+        for x in requests:
+            tasks.append(asyncio.create_task(batcher(x)))
+            for _ in range(3000):  # of 1 ms; a run that never begins is counted below
+                if sum(h.runs for h in held) >= min(at_once, len(tasks)):
+                    break
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        for h in held:
+            h.go_on.set()
+        return await asyncio.gather(*tasks)
+
+    return asyncio.run(arrive())
+
+
+@pytest.mark.parametrize(("most", "rows"), [(1, [1, 1, 1, 1, 1]), (8, [1, 4])])
+def test_a_lone_run_has_all_threads_and_two_that_share_none_half_each(session: Any, most: int, rows: list[int]) -> None:
+    runs: list[int] = []
+    whole, half = Held(session), Held(session)
+    batcher = Batcher(whole, most, runs.append, half)  # pyright: ignore[reportArgumentType]
+    requests = [{"x": RNG.standard_normal((1, 8), dtype=np.float32)} for _ in range(5)]
+    got = answers_one_by_one(batcher, requests, [whole, half], 2 if most == 1 else 1)
+    assert runs == rows, "what waits is a batch, if there may be one"
+    assert (whole.runs, half.runs) == ((1, 4) if most == 1 else (2, 0))
+    assert (whole.most, half.most <= 2) == (1, True), "no more than two at once"
+    for request, answer in zip(requests, got, strict=True):
+        np.testing.assert_allclose(answer["y"], session.run(request)["y"], rtol=1e-5, atol=1e-6)
+    before = whole.runs
+    answers(batcher, requests[:1])
+    assert whole.runs == before + 1, "a lone request after them"
+
+
+def test_half_of_the_threads_runs_the_same_model() -> None:
+    session = occ.compile(mlp(), "cpu-jit", threads=4)
+    half = on_half(session)
+    assert half is not None
+    assert half.threads == 2
+    x = {"x": RNG.standard_normal((3, 8), dtype=np.float32)}
+    np.testing.assert_array_equal(half.run(x)["y"], session.run(x)["y"])
+    assert on_half(occ.compile(mlp(), "cpu-jit", threads=1)) is None
+    assert on_half(occ.compile(mlp(), "interp")) is None
