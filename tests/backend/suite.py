@@ -7,22 +7,53 @@ which the suite on target `cpu` needs no C++ compiler.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
+import pickle
+import platform
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import onnx
+from onnx.backend.test import loader
+from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt, Runner
 
+BUILD = Path(__file__).parents[2] / "build"
 # Where the suite puts the inputs that it makes for the larger models.
-os.environ.setdefault("ONNX_MODELS", str(Path(__file__).parents[2] / "build" / "onnx-models"))
+os.environ.setdefault("ONNX_MODELS", str(BUILD / "onnx-models"))
+make_cases = loader.load_node_model_tests
 
 
 class Unsupported(Exception):
     """occ refuses the model. The suite's own exception for that would be swallowed by its runner."""
+
+
+@cache
+def node_cases(folder: Path = BUILD / "onnx-cases") -> list[TestCase]:
+    """The node cases of `onnx`, from a file of an earlier process with the same packages, or else made and kept there.
+
+    To make them takes seconds of CPU time, most of it for pools in Python, and each process of a parallel run collects
+    all tests. Of several that find no file the first makes it, and the others wait.
+    """
+    packages = [onnx.__version__, np.__version__, ml_dtypes.__version__, platform.python_version()]
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{'-'.join(packages)}.pickle"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            part = file.with_suffix(".part")  # a process that is killed leaves no half of a file under the other name
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                part.write_bytes(pickle.dumps(make_cases(), pickle.HIGHEST_PROTOCOL))
+            part.replace(file)
+    return pickle.loads(file.read_bytes())
 
 
 class _Rep:
@@ -48,7 +79,11 @@ def _on(prepare: Callable[[onnx.ModelProto], Any]) -> dict[str, Callable[[], Non
         def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> Any:
             return prepare(model)
 
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with (
+        warnings.catch_warnings(),
+        np.errstate(all="ignore"),
+        mock.patch.object(loader, "load_node_model_tests", node_cases),
+    ):
         warnings.simplefilter("ignore")
         runner = Runner(Wrapped, __name__)
     found = {n: item.func for tests in runner._test_items.values() for n, item in tests.items() if n.endswith("_cpu")}
