@@ -18,6 +18,7 @@ from occ.compiler.objects.processors import arch_of
 
 _LINK = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack", "-lm", "-lpthread")
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
+_SANITIZERS = {"address": ("asan",), "thread": ("tsan",)}  # Halide has none for undefined behaviour
 
 
 class EntryFiles(Protocol):
@@ -51,9 +52,9 @@ class Built:
     cache: Cache
 
 
-def halide_target(name: str) -> str:
-    """The Halide target string of an option value such as `host`."""
-    return "-".join([name, *(f for f in FEATURES if f not in name)])
+def halide_target(name: str, sanitize: str = "off") -> str:
+    """The Halide target string of an option value such as `host`, with a sanitizer."""
+    return "-".join([name, *(f for f in (*FEATURES, *_SANITIZERS.get(sanitize, ())) if f not in name)])
 
 
 def build(
@@ -62,6 +63,7 @@ def build(
     cache: Cache,
     *,
     target: str = "host",
+    sanitize: str = "off",
     jobs: int = 2,
     entry: EntryFiles | None = None,
     tell: Tell = lambda _: None,
@@ -73,6 +75,7 @@ def build(
         nodes: ONNX nodes of each function, for the comments.
         cache: where objects are kept.
         target: Halide target, or `host`.
+        sanitize: a sanitizer, as `-C sanitize` names it.
         jobs: processes at once.
         entry: the native entry of the model.
         tell: told how many kernels are compiled.
@@ -80,7 +83,7 @@ def build(
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
     """
-    setup, _ = setup_for(target, cache)
+    setup, _ = setup_for(target, cache, sanitize)
     linker = linker_for(setup)
     kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in functions]
     missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
@@ -99,15 +102,20 @@ def build(
     return Built(code, files, len(missing), len(kernels) - len(missing), objects, cache)
 
 
-def setup_for(target: str, cache: Cache) -> tuple[Setup, bool]:
+def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, bool]:
     """What kernels for a Halide target, or for the `host`, are compiled with; and whether they run on this machine.
+
+    Args:
+        target: Halide target, or `host`.
+        cache: where that of the host is kept.
+        sanitize: a sanitizer, as `-C sanitize` names it.
 
     Raises:
         CompileError: OCC0401, OCC0402, a part of the toolchain is missing.
     """
-    tools = toolchain()
+    tools = replace(toolchain(), sanitize=sanitize)
     host = _host_target(tools, cache)
-    full = halide_target(target if target != "host" else host)
+    full = halide_target(target if target != "host" else host, sanitize)
     return Setup.of(tools, full), full.split("-")[:3] == host.split("-")[:3]
 
 
@@ -122,13 +130,13 @@ def linker_for(setup: Setup) -> Toolchain | None:
     return replace(setup.tools, cxx=cxx.path, cxx_version=cxx.version) if cxx is not None else None
 
 
-def machine(target: str, cache: Cache) -> str:
-    """The Halide target that an option such as `host` names, in full.
+def machine(target: str, cache: Cache, sanitize: str = "off") -> str:
+    """The Halide target that an option such as `host` names, in full, with a sanitizer.
 
     Raises:
         CompileError: OCC0401, OCC0402, a part of the toolchain is missing.
     """
-    return setup_for(target, cache)[0].target
+    return setup_for(target, cache, sanitize)[0].target
 
 
 def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None = None) -> bytes:

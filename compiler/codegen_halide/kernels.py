@@ -212,8 +212,9 @@ def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileE
 def sources(kernels: Sequence[Kernel], setup: Setup) -> dict[str, bytes]:
     """The files of `src/`, which rebuild the library by make or CMake."""
     names = " ".join(k.name for k in kernels)
+    known = {"@TARGET@": setup.target, "@KERNELS@": names, "@SANITIZE@": " ".join(setup.tools.sanitizer_flags)}
     build = {
-        name: native(f"{stem}.in").replace("@TARGET@", setup.target).replace("@KERNELS@", names)
+        name: re.sub("@[A-Z]+@", lambda found: known.get(found[0], found[0]), native(f"{stem}.in"))
         for name, stem in (("Makefile", "Makefile"), ("CMakeLists.txt", "CMakeLists"))
     }
     texts = {

@@ -71,7 +71,8 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
         CompileError: OCC0403 the toolchain fails.
     """
     texts = {"runtime.cpp": runtime_source()}
-    command = [tools.cxx, "-std=c++17", "-O2", "-fPIC", "-fno-exceptions", "-c", "runtime.cpp", "-o", "runtime.o"]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions", *tools.sanitizer_flags]
+    command = [tools.cxx, *flags, "-c", "runtime.cpp", "-o", "runtime.o"]
     return _once("runtime.o", [[command]], texts, tools, cache)
 
 

@@ -17,10 +17,13 @@ from occ.runtime.artifact import Artifact
 def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.native_entry.build import entry_code  # LLVM takes most of a second to load
 
-    functions, target = list(m.te.values()), c.options.halide_target
-    made = cpu_manifest(m, halide.machine(target, c.cache))
+    functions, options = list(m.te.values()), c.options
+    target, sanitize = options.halide_target, options.sanitize
+    made = cpu_manifest(m, halide.machine(target, c.cache, sanitize))
     entry = entry_code(made, c.cache)
-    built = halide.build(functions, nodes_of(m), c.cache, target=target, jobs=c.jobs, entry=entry, tell=c.progress)
+    built = halide.build(
+        functions, nodes_of(m), c.cache, target=target, sanitize=sanitize, jobs=c.jobs, entry=entry, tell=c.progress
+    )
     objects = {name: path.read_bytes() for name, path in built.objects.items()}
     sources = {f"src/{name}": data for name, data in built.sources.items()}
     weights = [w.data for w in stored_weights(m)]

@@ -27,12 +27,28 @@ class Toolchain:
         cxx_version: first line of what `--version` prints.
         halide: folder of the Halide package, with `include` and the libraries.
         halide_version: its version.
+        sanitize: the sanitizer of what is compiled into libraries; no part of `identity`, because tools have none.
     """
 
     cxx: str
     cxx_version: str
     halide: Path
     halide_version: str
+    sanitize: str = "off"
+
+    @property
+    def sanitizer_flags(self) -> tuple[str, ...]:
+        """What the C++ of a library is compiled with besides. It is linked without, as is usual for libraries: the process that
+        loads it brings the sanitizer, so that without one it does not load, in place of ending the process.
+        """
+        if self.sanitize == "off":
+            return ()
+        return (
+            f"-fsanitize={self.sanitize}",
+            "-fno-omit-frame-pointer",
+            "-g",
+            f"-DOCC_{self.sanitize.upper()}_SANITIZER",
+        )
 
     @property
     def include(self) -> Path:

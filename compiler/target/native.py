@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from occ.compiler.diagnostics import error
@@ -80,11 +80,18 @@ class CpuOptions(JitOptions):
         "off",
         "large products with constant matrices by Strassen's method: a few percent faster, weights 1.75 times as large",
     )
+    sanitize: Literal["off", "address", "undefined", "thread"] = option(
+        "off",
+        "compile with a sanitizer, to look for faults: kernels and the thread pool with `address` and `thread`, the pool alone with "
+        "`undefined`; the process that runs the artifact needs the library of the sanitizer",
+    )
 
     @property
     def machine(self) -> Machine:
-        """The CPU that `halide.target` names."""
-        return machine_of(self.halide_target)
+        """The CPU that `halide.target` names; with vectors that the sanitizer sees."""
+        found = machine_of(self.halide_target)
+        # LLVM's thread sanitizer leaves out reads and writes of more than 16 bytes (getMemoryAccessFuncIndex).
+        return replace(found, vector_bits=min(found.vector_bits, 128)) if self.sanitize == "thread" else found
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -92,8 +99,13 @@ class CpuOptions(JitOptions):
         return tuple(PROCESSORS.get(n, n) for n in map(str.strip, self.also.split(",")) if n)
 
     def check(self) -> None:
-        """Refuse further machines that are none."""
+        """Refuse further machines that are none, and a sanitizer that a machine has not."""
         for name in self.others:
             if arch_of(name) is None:
                 known = ", ".join(sorted(PROCESSORS))
                 raise error("OCC0603", f"option `also` names `{name}`, no known machine", help=f"processors: {known}")
+        for name in (self.halide_target, *self.others):
+            arch = arch_of(name)
+            if self.sanitize == "thread" and arch is not None and arch.bits < 64:
+                what = f"option `sanitize` cannot be `thread` for `{name}`: the thread sanitizer needs addresses of 64 bits"
+                raise error("OCC0603", what, help="leave it out, or look for faults on another machine")

@@ -125,7 +125,8 @@ def warm(
     settings = settings or Settings("cpu")
     start = time.perf_counter()
     cache = Cache(enabled=settings.cache)
-    setup, is_here = setup_for(settings.options.get("halide.target", "host"), cache)
+    options = settings.options
+    setup, is_here = setup_for(options.get("halide.target", "host"), cache, options.get("sanitize", "off"))
     emitter(setup.tools, cache)  # what all batches share; a toolchain that is broken is found at once
     made, users = Warmed(), dict[str, list[str]]()
     libraries: dict[tuple[Any, ...], _Library] = {}

@@ -340,6 +340,20 @@ int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *cl
     return shared_par_for(task, min, size, closure, tls_threads);
 }
 
+#if defined(OCC_THREAD_SANITIZER)  // kernels call these, and the libtsan of GCC 12 lacks them; what they call is watched
+__attribute__((weak)) void *__tsan_memcpy(void *to, const void *from, size_t size) { return memcpy(to, from, size); }
+__attribute__((weak)) void *__tsan_memmove(void *to, const void *from, size_t size) { return memmove(to, from, size); }
+__attribute__((weak)) void *__tsan_memset(void *to, int value, size_t size) { return memset(to, value, size); }
+#endif
+
+#if defined(OCC_ADDRESS_SANITIZER)  // blocks of just the size that kernels ask for, so that it sees what lies beyond them
+void *halide_malloc(void *, size_t size) {
+    void *memory;
+    return posix_memalign(&memory, 64, size) ? nullptr : memory;
+}
+
+void halide_free(void *, void *pointer) { free(pointer); }
+#else
 void *halide_malloc(void *, size_t size) {
     for (std::atomic<void *> &kept : shelf().blocks) {
         void *memory = kept.load(std::memory_order_relaxed) ? kept.exchange(nullptr) : nullptr;
@@ -364,6 +378,7 @@ void halide_free(void *, void *pointer) {
     }
     free(memory);
 }
+#endif
 
 void halide_error(void *, const char *message) {
     snprintf(tls_message, sizeof tls_message, "%s", message);

@@ -148,9 +148,25 @@ def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
             view = view[os.write(fd, view) :]
         return ctypes.CDLL(f"/proc/self/fd/{fd}", mode=ctypes.RTLD_LOCAL), fd
     except OSError as e:
-        raise RunError(
-            "OCC0502", f"the native code does not load on this machine: {e}", "build it for this machine"
-        ) from None
+        raise _unloadable(str(e)) from None
+
+
+# Sanitizers, by how the names of what sanitized code calls begin: as `-C sanitize` calls them, and their libraries.
+_SANITIZERS = {"__asan_": ("address", "asan"), "__ubsan_": ("undefined", "ubsan"), "__tsan_": ("thread", "tsan")}
+
+
+def _unloadable(said: str) -> RunError:
+    """The error of code that the loader refuses."""
+    missing = said.partition("undefined symbol: ")[2]
+    for prefix, (option, library) in _SANITIZERS.items():
+        if missing.startswith(prefix):
+            return RunError(
+                "OCC0502",
+                f"the artifact was built with `-C sanitize={option}`, and this process runs without that sanitizer",
+                f"start Python with its library: `LD_PRELOAD=$(g++ -print-file-name=lib{library}.so) python3 ...`; "
+                "docs/sanitizers.md says more. Or build without the option",
+            )
+    return RunError("OCC0502", f"the native code does not load on this machine: {said}", "build it for this machine")
 
 
 _MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm", 243: "riscv64", 21: "ppc64le"}  # by `e_machine` of ELF
