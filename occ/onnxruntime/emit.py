@@ -103,7 +103,7 @@ def _fix(model: ModelProto, dims: Mapping[str, int], shapes: Mapping[str, Sequen
     for value in model.graph.input:
         tensor = value.type.tensor_type
         for k, extent in enumerate(shapes.get(value.name, ())):
-            if isinstance(extent, int):
+            if isinstance(extent, int) and extent != -1:  # which leaves it as it is
                 tensor.shape.dim[k].dim_value = extent
         for d in tensor.shape.dim:
             if d.dim_param in dims:

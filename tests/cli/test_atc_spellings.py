@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import onnx
 import pytest
 from building import mlp
 
@@ -73,3 +74,12 @@ def test_minus_one_leaves_an_extent_and_minus_two_is_none(tmp_path, monkeypatch,
     assert occ_cli("build", "m.onnx", "-t", "interp", "--shape", "x=-1,8").code == 0
     assert json.loads(occ_cli("inspect", "m.occ", "--json").out)["inputs"] == ["x: f32[n,8]"]
     assert "has the extent -2" in occ_cli("build", "m.onnx", "-t", "interp", "--shape", "x=-2,8").err
+
+
+def test_minus_one_leaves_an_extent_of_what_onnxruntime_gets(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.onnx").write_bytes(mlp().SerializeToString())
+    ran = occ_cli("build", "m.onnx", "--emit", "ort", "-t", "cpu-jit", "-o", "e.onnx", "--shape", "x=-1,8")
+    assert ran.code == 0, ran.err
+    (given,) = onnx.load("e.onnx").graph.input
+    assert [d.dim_param or d.dim_value for d in given.type.tensor_type.shape.dim] == ["n", 8]
