@@ -32,7 +32,10 @@ def front_end() -> dict[str, str]:
     native = files("occ.compiler.codegen_halide").joinpath("native")
     functions = "\n\n".join(_helper(name) for name in _HELPERS)
     definitions = native.joinpath("te.cpp").read_text("utf-8").replace("@FUNCTIONS@", functions)
-    headers = {name: native.joinpath(name).read_text("utf-8") for name in ("te.h", "fetch_ahead.h", "mends.h")}
+    headers = {
+        name: native.joinpath(name).read_text("utf-8")
+        for name in ("te.h", "fetch_ahead.h", "fetch_beyond.h", "mends.h")
+    }
     return {**headers, "te.cpp": definitions}
 
 
@@ -295,6 +298,9 @@ class _Generator:
                 continue
             if d.call == "fetch_ahead":
                 self._line(f"te_fetch_ahead({', '.join(map(str, d.args))});")
+                continue
+            if d.call == "fetch_beyond":
+                self._line(f"te_fetch_beyond({', '.join(map(str, (d.stage, *d.args)))});")
                 continue
             target = f"{d.stage}_variant{d.variant}" if d.variant else f"{d.stage}.update(0)" if d.update else d.stage
             self._line(f"{target}.{d.call}({', '.join(self._argument(d, a) for a in d.args)});")

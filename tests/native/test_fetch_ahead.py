@@ -1,21 +1,27 @@
-"""Constants that are fetched ahead: the code has the instructions where the schedule says so, and computes the same."""
+"""Constants and caches that are fetched ahead: the code has the instructions where the schedule says so."""
 
 from __future__ import annotations
 
 import platform
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from building import model_of
+from onnx import TensorProto, helper
 
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import open_session
 
 pytestmark = pytest.mark.toolchain
 FETCHES = "prefetch"
+needs_objdump = pytest.mark.skipif(
+    not shutil.which("objdump") or platform.machine() != "x86_64", reason="needs objdump, on x86-64"
+)
 
 
 def product_of(rows: int | str, depth: int, columns: int) -> tuple[object, np.ndarray]:
@@ -30,7 +36,7 @@ def disassembled(code: bytes, folder: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.skipif(not shutil.which("objdump") or platform.machine() != "x86_64", reason="needs objdump, on x86-64")
+@needs_objdump
 @pytest.mark.parametrize(
     ("rows", "depth", "columns", "fetched"),
     [
@@ -54,3 +60,24 @@ def test_results_are_those_of_the_product(depth: int, columns: int) -> None:
         want = x.astype(np.float64) @ w
         (got,) = session.run({"x": x}).values()
         assert np.abs(got - want).max(initial=0) <= 1e-5 * np.abs(want).max(initial=1)
+
+
+def cached(heads: int, groups: int, size: int) -> onnx.ModelProto:
+    """One new row of attention over a cache."""
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    node = helper.make_node(
+        "Attention", ["q", "k", "v", "", "pk", "pv"], ["y", "K", "V"], q_num_heads=heads, kv_num_heads=groups
+    )
+    inputs = [value("q", shape=[1, "S", heads * size]), *(value(x, shape=[1, "S", groups * size]) for x in "kv")]
+    inputs += [value(x, shape=[1, groups, "P", size]) for x in ("pk", "pv")]
+    outputs = [value("y", shape=[1, "S", heads * size]), *(value(x, shape=[1, groups, "T", size]) for x in "KV")]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+@needs_objdump
+@pytest.mark.parametrize(("groups", "fetched"), [(4, True), (1, False)])  # the rows of an only head lie side by side
+def test_rows_of_a_cache_that_lie_far_apart_are_fetched(groups: int, fetched: bool, tmp_path: Path) -> None:
+    made = Compilation(cached(8, groups, 64), Settings("cpu", options={"caches": "growing"})).artifact()
+    lines = [line for line in disassembled(made.code, tmp_path).splitlines() if "prefetcht1" in line]
+    assert len(lines) == (2 * 64 * 4 // 64 if fetched else 0)  # each line of a key and of its value once

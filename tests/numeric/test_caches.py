@@ -51,7 +51,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
-@pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3)])
+@pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3), (12, 6)])
 def test_steps_append_to_one_array(target: str, heads: int, groups: int) -> None:
     made = attention(heads, groups)
     session, reference = occ.compile(made, target, options={"caches": "growing"}), ReferenceEvaluator(made)

@@ -126,7 +126,9 @@ def test_every_source_of_the_package_is_listed():
     assert not [n for n in listed if n.endswith(".pyc")]
 
 
-@pytest.mark.parametrize("file", ["te.h", "te.cpp", "fetch_ahead.h", "mends.h", "whole.h", "emit.cpp"])
+@pytest.mark.parametrize(
+    "file", ["te.h", "te.cpp", "fetch_ahead.h", "fetch_beyond.h", "mends.h", "whole.h", "emit.cpp"]
+)
 def test_a_kernel_depends_on_the_texts_that_it_is_compiled_with(file, monkeypatch):
     before = kernels.Setup.of(TOOLS, "host").kernel(BODY).key
     front, native = kernels.front_end(), kernels.native

@@ -41,10 +41,14 @@ WRONG = [
     ("acc.compute_at(y, b9)", "has b9 where it takes a loop of that stage"),
     ("acc.unroll(r)", "has r where it takes a loop"),
     ("acc.fetch_ahead(w, 64)", "has w where it takes a parameter"),
+    ("acc.fetch_beyond(w, 64)", "has w where it takes a parameter"),
+    ("acc.fetch_beyond(p0, 0)", "has 0 where it takes a number"),
 ]
 
 
-@pytest.mark.parametrize("right", ["", "acc.update.unroll(r, 4)", "y.parallel(a)", "acc.fetch_ahead(p0, 64)"])
+@pytest.mark.parametrize(
+    "right", ["", "acc.update.unroll(r, 4)", "y.parallel(a)", "acc.fetch_ahead(p0, 64)", "acc.fetch_beyond(p0, 64)"]
+)
 def test_directives_are_read(right):
     load_module(TEXT.replace("DIRECTIVE", right))
 

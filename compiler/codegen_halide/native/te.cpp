@@ -13,6 +13,7 @@
 #define HALIDE_SIMPLIFY_H
 #include "Halide.h"
 #include "fetch_ahead.h"
+#include "fetch_beyond.h"
 #include "mends.h"
 #include <cmath>
 #include <limits>
@@ -296,6 +297,7 @@ Halide::TailStrategy tail_from(TailStrategy t) {
 std::vector<Halide::Argument> arguments;
 std::vector<Halide::Func> results;
 std::map<std::string, int64_t> panels;  // bytes of those that are fetched ahead, by tensor
+whole::FetchBeyond::Distances distances;  // in bytes, of what is fetched beyond the rows that are read
 
 std::map<std::string, void (*)()> &generators() {
     static std::map<std::string, void (*)()> known;
@@ -475,6 +477,9 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
 }
 
 void te_fetch_ahead(const Func &tensor, int64_t bytes) { panels[tensor.function->image->name()] = bytes; }
+void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t bytes) {
+    distances[{stage.function->func.name(), tensor.function->image->name()}] = bytes;
+}
 
 Registration::Registration(const char *name, void (*generate)()) { generators()[name] = generate; }
 
@@ -494,6 +499,7 @@ void compile(const char *name, const char *directory, const char *target) {
         known->second();
         Halide::Pipeline pipeline(results);
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
+        if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));
         const whole::Mends mends{Halide::Target(target)};
         if (mends.needed()) pipeline.add_custom_lowering_pass(new whole::Mends(mends));
         pipeline.compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));

@@ -151,6 +151,8 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
 
 // While the tiles that share a panel of a tensor are computed, the next panel, of so many bytes, is fetched.
 void te_fetch_ahead(const Func &tensor, int64_t bytes);
+// Where a stage reads rows of a tensor, so many bytes beyond them are fetched.
+void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t bytes);
 
 // Generators, by name.
 

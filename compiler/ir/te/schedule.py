@@ -84,6 +84,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "atomic": ((), 0),
     "specialize": ((TEST,), 1),
     "fetch_ahead": ((SOURCE, INT), 2),
+    "fetch_beyond": ((SOURCE, INT), 2),
 }
 OF_STORAGE = (
     "reorder_storage",
