@@ -34,7 +34,7 @@ def load_module(source: Source, overrides: Overrides | None = None, registry: Re
     Raises:
         CompileError: it cannot be read, with every problem found; OCC0603 further outputs are asked of what is no ONNX model.
     """
-    if overrides is not None and overrides.outputs and _is_text(source):
+    if overrides is not None and overrides.outputs and is_text(source):
         raise error("OCC0603", "--outputs needs an ONNX model: a text has its outputs already", help="edit its `yield`")
     if isinstance(source, Module):
         return source
@@ -51,11 +51,11 @@ def load_module(source: Source, overrides: Overrides | None = None, registry: Re
 
 
 def _is_inline(source: str) -> bool:
-    """Whether a string is a text itself rather than a path."""
-    return source.lstrip().startswith(("module", "#")) or "\n" in source
+    """Whether a string is a text itself rather than a path, such as `module.onnx`."""
+    return "\n" in source or "{" in source
 
 
-def _is_text(source: Source) -> bool:
+def is_text(source: Source) -> bool:
     """Whether a source is IR rather than ONNX."""
     if isinstance(source, (bytes, ModelProto)):
         return False

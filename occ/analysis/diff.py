@@ -15,7 +15,7 @@ from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.api import Shapes, settings_of
 from occ.compiler.compare import difference, gaps
 from occ.compiler.driver.sessions import compile_model
-from occ.compiler.driver.source import load_module
+from occ.compiler.driver.source import is_text, load_module
 from occ.compiler.ir.stages import ORDER
 from occ.inputs import random_inputs
 from occ.loading import load
@@ -167,13 +167,6 @@ def _node_rows(
     theirs = oracle(opened, against, [p.name for p in session.outputs], given, settings)
     rows = _rows(session, theirs, given, tolerance)
     return [replace(r, node=wanted[r.output]) for r in rows if r.output in wanted]
-
-
-def is_text(model: Source) -> bool:
-    """Whether a model is given as .occ text, or a module."""
-    if isinstance(model, str):
-        return model.endswith(".occ") or "\n" in model
-    return (isinstance(model, os.PathLike) and str(model).endswith(".occ")) or type(model).__name__ == "Module"
 
 
 def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:

@@ -276,3 +276,8 @@ def test_a_dim_that_an_artifact_has_fixed_is_refused(command, model, occ_cli):
     assert occ_cli("build", model, "-t", "cpu-jit", "-o", "free.occ").code == 0
     assert occ_cli(command, "free.occ", "--dim", "n=7").code == 0
     assert "its dims: n" in occ_cli(command, "free.occ", "--dim", "batch=7").err
+
+
+def test_a_model_may_be_named_like_the_first_word_of_a_text(model):
+    """The path was taken for IR."""
+    assert [i.name for i in occ.compile(str(model.rename("module.onnx")), "interp").inputs] == ["x"]
