@@ -228,7 +228,7 @@ class _Box:
         used = {n for a in index for n, c in a.coeffs.items() if c}
         shape = [len(r) if n in used else 1 for n, r in self.ranges.items()]
         origin = source[tuple(slice(s, None) for s in start)]
-        if source.dtype.isbuiltin == 1:
+        if source.dtype.isbuiltin != 2:  # of a type that numpy itself has; 0 where that came out of a pickle
             return as_strided(origin, shape, [strides[n] for n in self.ranges], writeable=False)
         bits = origin.view(f"u{source.itemsize}")  # numpy does not describe the strides of types it does not know
         return as_strided(bits, shape, [strides[n] for n in self.ranges], writeable=False).view(source.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -203,3 +204,10 @@ def test_size_that_is_divided_by_an_extent_of_nothing(entry: str, target: str, m
     session = occ.compile(model_of(text, {"m": np.array([-1])}), target)
     with pytest.raises(occ.RunError, match="OCC0503"):
         session.run({"x": np.ones((2, 3), np.float32), "y": np.ones(0, np.float32)})
+
+
+def test_strings_out_of_a_pickle() -> None:
+    """Their type is equal to that of other strings, but not the same object, and was taken for one that numpy does not have."""
+    session = occ.compile(model_of("g (string[n] x, string[1] y) => (bool[n] z) { z = Equal(x, y) }"), "interp")
+    x, y = pickle.loads(pickle.dumps((np.array(["a", "b"], object), np.array(["b"], object))))
+    np.testing.assert_array_equal(session.run({"x": x, "y": y})["z"], [False, True])
