@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 from building import mlp
+from onnxifi_api import graph
+from onnxifi_parts import KEEP
+from onnxifi_samples import RELU
 
 import occ
 from occ.compiler.cache.cache import cache_dir
@@ -28,6 +31,21 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return made[key]
 
     return build
+
+
+@pytest.fixture(scope="module")
+def keep_artifacts() -> Iterator[None]:
+    """The cache of artifacts, which other tests do without."""
+    with pytest.MonkeyPatch.context() as m:
+        for name, value in KEEP.items():
+            m.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def relu(keep_artifacts: None) -> int:
+    """The handle of a graph of one Relu."""
+    return graph(RELU)
 
 
 @pytest.fixture
