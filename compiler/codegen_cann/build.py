@@ -16,7 +16,7 @@ from occ.compiler.codegen_cann.graph.memory import total, workspace
 from occ.compiler.codegen_cann.graph.ranges import arguments as range_arguments
 from occ.compiler.codegen_cann.graph.ranges import ranges, samples
 from occ.compiler.codegen_cann.graph.validate import graph_problems
-from occ.compiler.codegen_cann.mapping.chip import CHIPS
+from occ.compiler.codegen_cann.mapping.chip import CHIPS, Chip
 from occ.compiler.codegen_cann.mapping.merge import merged
 from occ.compiler.codegen_cann.mapping.table import build_graph, takes, verdict
 from occ.compiler.codegen_cann.options import AscendOptions
@@ -57,8 +57,14 @@ class DeviceGraph:
 
 def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
     """Why the device cannot take each op of the main function; empty for those that it can."""
-    precision, chip = options.precision, CHIPS[options.target]
+    precision, chip = options.precision, _chip(options)
     return {op: verdict(op, precision, m, chip) for op in m.main.body.body if not is_free(op)}
+
+
+def _chip(options: AscendOptions) -> Chip:
+    """What the graphs of a build may ask of the chip."""
+    chip = CHIPS[options.target]
+    return chip if options.qdq == "integer" else replace(chip, steps=False)
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
@@ -189,7 +195,7 @@ def output_names(m: Module, part: Part) -> list[str]:
 
 def graph_of(m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None) -> Graph:
     """The GE graph of a device part; `names` are those of its outputs, where values alone do not tell."""
-    given, chip = output_names(m, part) if names is None else names, CHIPS[options.target]
+    given, chip = output_names(m, part) if names is None else names, _chip(options)
     return build_graph(part.name, part.ops, part.inputs, part.outputs, given, options.precision, m, chip)
 
 

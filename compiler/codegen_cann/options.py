@@ -68,6 +68,12 @@ class AscendOptions(Options):
         "", "bounds of the symbolic dims, such as height=32..1280:32,width=?: one graph for all sizes between them"
     )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
+    qdq: Literal["integer", "float"] = option(
+        "integer",
+        "quantised operators: in the 8-bit integers of the matrix unit, on the 310P and 910B through AscendQuant and AscendDequant, "
+        "which round in half precision; `float` computes what lies between DequantizeLinear and QuantizeLinear in FLOAT, and "
+        "integer operators exactly",
+    )
     offload: Literal["all", "cost"] = option(
         "all", "`cost` leaves parts to the CPU that by estimate take longer on the device, copies included"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from occ.compiler.ge_simulator.quantised import without_offset
 from occ.compiler.ge_simulator.reader import BadGraph, Node, cpp_type
 
 Arrays = list[Any]
@@ -146,7 +147,7 @@ def _clip(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _product(node: Node, x: Arrays) -> np.ndarray:
-    a, b = x[0], x[1]
+    a, b = without_offset(node, x[0]), x[1]
     flags = ("transpose_x1", "transpose_x2") if node.type.startswith("MatMul") else ("adj_x1", "adj_x2")
     a, b = (v.swapaxes(-1, -2) if node.attrs.get(f, False) else v for v, f in zip((a, b), flags, strict=True))
     if node.type.startswith("MatMul") and (a.ndim != 2 or b.ndim != 2):

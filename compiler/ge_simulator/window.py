@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from occ.compiler.ge_simulator.quantised import without_offset
 from occ.compiler.ge_simulator.reader import BadGraph, Node
 
 Arrays = list[Any]
@@ -83,7 +84,7 @@ def _conv(node: Node, x: Arrays) -> np.ndarray:
     n = int(node.type[4])
     _check_layout(node, n, (0, 1))
     strides, dilations = _spatial(node, "strides", n), _spatial(node, "dilations", n)
-    made = convolve(x[0], x[1], _pairs(node, n), strides, dilations, node.attrs.get("groups", 1))
+    made = convolve(without_offset(node, x[0]), x[1], _pairs(node, n), strides, dilations, node.attrs.get("groups", 1))
     return made if len(x) < 3 or x[2] is None else made + x[2].reshape(-1, *(1,) * n)
 
 

@@ -142,11 +142,12 @@ def interp(options: InterpOptions) -> Pipeline:
     return {**known, "canonical": (*known["canonical"], UseKernels(report=True))}
 
 
-def ascend(_: Options) -> Pipeline:
+def ascend(options: Options) -> Pipeline:
     """The pipeline of Ascend targets, whose operators take codes and scales as the model has them."""
+    integers = (UseIntegers(),) if getattr(options, "qdq", "") == "integer" else ()
     return {
         "inferred": _inferred(),
-        "canonical": _canonical(),
+        "canonical": _canonical(*integers),
         "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce()),
     }
 

@@ -13,17 +13,20 @@ class Chip:
         missing: element types, by GE's name, that it does not compute with.
         sums: integers that it can sum and multiply as others only, which hold their values.
         block_products: its matrix unit multiplies by weights of 4 bits with a scale for each block.
+        steps: it has AscendQuant and AscendDequant with scales of 64 bits, which keep quantised products in the matrix unit.
     """
 
     missing: frozenset[str] = frozenset({"STRING"})
     sums: tuple[tuple[str, str], ...] = ()
     block_products: bool = False
+    steps: bool = False
 
 
 _OLDER = frozenset({"STRING", "BF16"})
 _SUMS = (("INT32", "INT64"),)
 CHIPS: dict[str, Chip] = {
-    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS), "ascend910": Chip(_OLDER), "ascend910b": Chip(block_products=True),
+    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS, steps=True), "ascend910": Chip(_OLDER),
+    "ascend910b": Chip(block_products=True, steps=True),
 }  # fmt: skip
 # The largest sizes that kernels take: those of a convolution, and operands of a Concat or results of a Split.
 FILTER, STRIDE, PAD, DILATION = 255, 63, 255, 255

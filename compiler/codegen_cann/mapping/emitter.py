@@ -36,6 +36,7 @@ class Emitter:
         precision: `precision_mode_v2` that the graph is meant for.
         refs: the outputs that stand for values of the module.
         chip: what it is emitted for.
+        signed: the INT8 codes that UINT8 ones were made of, by adding 128.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Emitter:
         self.graph, self.precision = graph, precision
         self.chip = chip or Chip()
         self.refs: dict[Value, Ref] = {}
+        self.signed: dict[Ref, Ref] = {}
         self._emit, self._module = emit, module
         self._names: set[str] = set() if names is None else names
         self._made: list[Node] = []

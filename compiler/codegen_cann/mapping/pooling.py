@@ -12,6 +12,7 @@ from occ.compiler.codegen_cann.graph.formats import occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.chip import HALF_MODES, STRIDE, WINDOW
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
+from occ.compiler.codegen_cann.mapping.steps import signed_form, unsigned
 from occ.compiler.codegen_cann.mapping.window import flat, pad, padded, window_pads
 from occ.compiler.ir.op import Op
 
@@ -48,6 +49,8 @@ def _max_pool_node(
     e: Emitter, x: Ref, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]]
 ) -> Ref:
     n = len(kernel)
+    if (codes := signed_form(e, x)) is not None:
+        return unsigned(e, _max_pool_node(e, codes, kernel, strides, pads))
     if x.dtype in ("INT8", "UINT8"):  # half precision holds them exactly, and has a kernel
         return e.cast(_max_pool_node(e, e.cast(x, "FLOAT16"), kernel, strides, pads), x.dtype)
     if not _has_kernel(e, x, kernel, strides):

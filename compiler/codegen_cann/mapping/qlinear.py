@@ -12,6 +12,9 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.convolution import convolve
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.quantize import dequantized, integer_product, rounded, signed, sums, times
+from occ.compiler.codegen_cann.mapping.stepped import Stepped, convolution
+from occ.compiler.codegen_cann.mapping.stepped import product as stepped_product
+from occ.compiler.codegen_cann.mapping.steps import factor_of, number, quantised
 from occ.compiler.codegen_cann.mapping.window import pad, window_pads
 from occ.compiler.ir.op import Op
 
@@ -85,6 +88,9 @@ def _requantized(e: Emitter, total: Ref, scale: Ref, zero: Ref | None, out: str)
 def _qlinear_conv(
     e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, w: Ref, ws: Ref, wz: Ref, ys: Ref, yz: Ref, b: Ref | None = None
 ) -> Ref:
+    how = Stepped(xz, wz, factor_of(xs, ws, ys), yz, b, e.type(op.result).dtype)
+    if (made := convolution(e, op, x, w, how)) is not None:
+        return made
     total = _convolution(e, op, x, w, xz, wz)
     channels = (w.shape[0], *[1] * (len(x.shape) - 2))
     if b is not None:
@@ -102,6 +108,9 @@ def _of_rows(e: Emitter, v: Ref) -> Ref:
 def _qlinear_matmul(
     e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, y: Ref, ys: Ref, yz: Ref, scale: Ref, zero: Ref
 ) -> Ref:
+    how = Stepped(xz, yz, factor_of(xs, ys, scale), zero, None, e.type(op.result).dtype)
+    if (made := stepped_product(e, x, y, how)) is not None:
+        return made
     total = integer_product(e, x, y, xz, yz)
     xs, ys, scale = (e.cast(v, "FLOAT") for v in (xs, ys, scale))
     factor = _arithmetic(e, "RealDiv", _arithmetic(e, "Mul", _of_rows(e, xs), ys), _of_rows(e, scale))
@@ -119,7 +128,12 @@ def _qgemm(
     e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, y: Ref, ys: Ref, yz: Ref, c: Ref | None = None, scale: Ref | None = None,
     zero: Ref | None = None,
 ) -> Ref:  # fmt: skip
-    total = integer_product(e, _turned(e, x, op.a.transA), _turned(e, y, op.a.transB), xz, yz)
+    x, y = _turned(e, x, op.a.transA), _turned(e, y, op.a.transB)
+    if scale is not None and op.a.alpha == 1:
+        how = Stepped(xz, yz, factor_of(xs, ys, scale), zero, c, e.type(op.result).dtype)
+        if (c is None or c.shape == y.shape[1:]) and (made := stepped_product(e, x, y, how)) is not None:
+            return made
+    total = integer_product(e, x, y, xz, yz)
     if c is not None:
         total = e.op("Add", total, c)
     factor = _arithmetic(e, "Mul", e.reshape(xs, ()), ys if prod(ys.shape) > 1 else e.reshape(ys, ()))
@@ -134,8 +148,9 @@ def _binary(kind: str) -> Row:
         e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref | None, y: Ref, ys: Ref, yz: Ref | None, scale: Ref,
         zero: Ref | None = None,
     ) -> Ref:  # fmt: skip
-        made = e.op(kind, _plain(e, x, xs, xz), _plain(e, y, ys, yz))
-        return rounded(e, e.op("RealDiv", made, scale), zero, e.type(op.result).dtype)
+        made, out = e.op(kind, _plain(e, x, xs, xz), _plain(e, y, ys, yz)), e.type(op.result).dtype
+        codes = quantised(e, made, number(scale), number(zero), out)
+        return rounded(e, e.op("RealDiv", made, scale), zero, out) if codes is None else codes
 
     return row
 

@@ -13,6 +13,7 @@ from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.linear import matmul, product
 from occ.compiler.codegen_cann.mapping.reduce import reduced
 from occ.compiler.codegen_cann.mapping.shape import joined
+from occ.compiler.codegen_cann.mapping.steps import UNSIGNED, dequantised, number, quantised, signed_form
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -38,13 +39,18 @@ def _along(e: Emitter, v: Ref, x: Ref, axis: int, block: int) -> Ref:
 
 
 def _dequantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -> Ref:
-    return e.cast(dequantized(e, x, scale, zero, op.a.axis, op.a.block_size or 0), e.type(op.result).dtype)
+    out = e.type(op.result).dtype
+    if (made := dequantised(e, x, number(scale), number(zero), out)) is not None:
+        return made
+    return e.cast(dequantized(e, x, scale, zero, op.a.axis, op.a.block_size or 0), out)
 
 
 def dequantized(e: Emitter, x: Ref, scale: Ref, zero: Ref | None = None, axis: int = 0, block: int = 0) -> Ref:
     """`(x - zero) * scale` in FLOAT."""
     if x.dtype not in _INTS:
         raise Unsupported(f"GE computes with no {x.dtype}")
+    if (inner := signed_form(e, x)) is not None and (point := number(zero)) is not None:
+        x, zero = inner, e.constant(np.array(point - UNSIGNED, np.float32))
     if zero is not None and _may_differ_from_zero(zero):
         # 8-bit values are exact in every float; differences of wider ones are taken in INT32.
         wide = "INT32" if x.dtype == "INT32" else "FLOAT"
@@ -57,9 +63,11 @@ def _may_differ_from_zero(zero: Ref) -> bool:
 
 
 def _quantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -> Ref:
-    axis, block = op.a.axis, op.a.block_size or 0
+    axis, block, out = op.a.axis, op.a.block_size or 0, e.type(op.result).dtype
+    if (made := quantised(e, x, number(scale), number(zero), out)) is not None:
+        return made
     value = e.op("RealDiv", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
-    return rounded(e, value, None if zero is None else _along(e, zero, x, axis, block), e.type(op.result).dtype)
+    return rounded(e, value, None if zero is None else _along(e, zero, x, axis, block), out)
 
 
 def rounded(e: Emitter, value: Ref, zero: Ref | None, out: str) -> Ref:
@@ -92,16 +100,18 @@ def signed(e: Emitter, x: Ref, zero: Ref | None) -> tuple[Ref, Ref | None]:
         zero = None
     if x.dtype == "INT8":
         return x, None if zero is None else as_int32(e, zero)
-    shift = e.scalar(128, "INT32")
-    if x.node.type == "Const":
-        moved = e.constant((x.node.value.astype(np.int32) - 128).astype(np.int8))
+    shift = e.scalar(UNSIGNED, "INT32")
+    if (inner := signed_form(e, x)) is not None:
+        moved = inner
+    elif x.node.type == "Const":
+        moved = e.constant((x.node.value.astype(np.int32) - UNSIGNED).astype(np.int8))
     else:
         moved = e.cast(e.op("Sub", e.cast(x, "INT32"), shift), "INT8")
     if zero is None:
-        return moved, e.scalar(-128, "INT32")
+        return moved, e.scalar(-UNSIGNED, "INT32")
     point = as_int32(e, zero)
     known = point.node.type == "Const"
-    return moved, e.constant(point.node.value - np.int32(128)) if known else e.op("Sub", point, shift)
+    return moved, e.constant(point.node.value - np.int32(UNSIGNED)) if known else e.op("Sub", point, shift)
 
 
 def as_int32(e: Emitter, x: Ref) -> Ref:

@@ -1,0 +1,141 @@
+"""Quantised tensors as the matrix unit has them: AscendQuant before a product of INT8, AscendDequant after it.
+
+AscendQuant makes signed codes, in half precision. Unsigned ones are these and 128; what reads them takes the signed ones,
+see `Emitter.signed`.
+
+GE itself takes the offset of an AscendQuant out of the product that reads it, if an AscendDequant reads that: it moves the
+bias by the sums of the constant weights, and pads with the offset (SetQuantParameters and QuantBiasOptimization in its
+sources). So nothing is to be taken out here then, and everything where another node lies between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.emitter import Emitter
+
+_LEAST, _MOST = 2.0**-14, 2.0**8  # steps that half precision tells apart, and of which it has 255
+_KEPT_BITS = np.uint32(0xFFFFE000)  # of a scale, those that the unit reads: sign, exponent and 10 of the mantissa
+_VIEWS = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_BYTES = ("INT8", "UINT8")
+UNSIGNED = 128  # what an unsigned code is more than the signed one
+
+
+def number(v: Ref | None) -> float | None:
+    """The value of a constant of one element; of what is absent 0, and None for all else."""
+    if v is None:
+        return 0.0
+    if v.node.type != "Const" or v.node.value.size != 1:
+        return None
+    return float(v.node.value.reshape(()))
+
+
+def quantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out: str) -> Ref | None:
+    """`x / scale + zero` as codes; None where AscendQuant is not for it.
+
+    Args:
+        x: FLOAT or FLOAT16.
+        scale, zero: of the whole tensor; None if they are not known.
+        out: element type of the codes.
+    """
+    if not e.chip.steps or out not in _BYTES or x.dtype not in ("FLOAT", "FLOAT16") or scale is None or zero is None:
+        return None
+    if not _LEAST <= scale <= _MOST:
+        return None
+    shift = UNSIGNED if out == "UINT8" else 0
+    made = e.op(
+        "AscendQuant", x, out=Desc("INT8", x.shape, x.desc.format), scale=float(np.float32(1 / scale)),
+        offset=zero - shift, dst_type="INT8",
+    )  # fmt: skip
+    return unsigned(e, made) if shift else made
+
+
+def unsigned(e: Emitter, codes: Ref) -> Ref:
+    """Signed codes as unsigned ones, which remember what they were."""
+    made = e.cast(e.op("Add", e.cast(codes, "INT32"), e.scalar(UNSIGNED, "INT32")), "UINT8")
+    e.signed[made] = codes
+    return made
+
+
+def dequantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out: str) -> Ref | None:
+    """`(x - zero) * scale` by AscendAntiQuant, in half precision; None where that is not for it."""
+    if out != "FLOAT16" and e.precision != "fp16":
+        return None
+    if x in e.signed and zero is not None:
+        x, zero = e.signed[x], zero - UNSIGNED
+    if not e.chip.steps or x.dtype != "INT8" or scale is None or zero is None or not _LEAST <= scale <= _MOST:
+        return None
+    desc = Desc("FLOAT16", x.shape, x.desc.format)
+    return e.cast(e.op("AscendAntiQuant", x, out=desc, scale=scale, offset=-zero, dtype="FLOAT16"), out)
+
+
+def direct(e: Emitter, codes: Ref) -> Ref:
+    """Codes straight out of an AscendQuant, where nothing but views lies between: these are taken before it then."""
+    views: list[Ref] = []
+    at = codes
+    while at.node.type in _VIEWS and at.node.inputs[0] is not None:
+        views.append(at)
+        at = at.node.inputs[0]
+    source = at.node.inputs[0] if at.node.type == "AscendQuant" else None
+    if source is None or not views:
+        return codes
+    for view in reversed(views):
+        rest, attrs = view.node.inputs[1:], view.node.attrs
+        source = e.op(view.node.type, source, *rest, out=Desc(source.dtype, view.shape, view.desc.format), **attrs)
+    return e.op("AscendQuant", source, out=codes.desc, **at.node.attrs)
+
+
+def known_sums(w: np.ndarray, zero: int, axes: Sequence[int]) -> np.ndarray:
+    """What a zero point of the other operand adds to the results of a product with constant weights."""
+    return (w.astype(np.int64).sum(tuple(axes)) * zero).astype(np.int32)
+
+
+def requantised(e: Emitter, total: Ref, factor: np.ndarray, zero: float, out: str) -> Ref:
+    """Sums of a product in INT32 as codes: times `factor`, one or one a channel, in steps of the result."""
+    bits = _nearest(factor.astype(np.float32).reshape(-1)).view(np.uint32).astype(np.uint64)
+    desc = Desc("FLOAT16", total.shape, total.desc.format)
+    value = e.op("AscendDequant", total, e.constant(bits), out=desc, dtype="FLOAT16")
+    made = quantised(e, value, 1.0, zero, out)
+    assert made is not None, "the callers ask `can` first"
+    return made
+
+
+def _nearest(scale: np.ndarray) -> np.ndarray:
+    """Scales as the nearest ones that the unit has; it would cut the rest off."""
+    half = np.uint32(0x0FFF) + ((scale.view(np.uint32) >> np.uint32(13)) & np.uint32(1))
+    return ((scale.view(np.uint32) + half) & _KEPT_BITS).view(np.float32)
+
+
+def can(e: Emitter, w: Ref, w_zero: Ref | None, numbers: Sequence[Ref | None], factor: np.ndarray | None) -> bool:
+    """Whether a product with weights `w` goes by AscendDequant: they are constant and signed, and all scales known."""
+    if not e.chip.steps or w.node.type != "Const" or w.dtype != "INT8" or factor is None:
+        return False
+    if w_zero is not None and (w_zero.node.type != "Const" or np.any(w_zero.node.value)):
+        return False
+    if any(number(v) is None for v in numbers):
+        return False
+    return bool(np.all(np.isfinite(factor) & (factor > 2.0**-100) & (factor < 2.0**16)))
+
+
+def factor_of(xs: Ref, ws: Ref, ys: Ref) -> np.ndarray | None:
+    """The steps of a product in steps of its result; None if a scale is not constant."""
+    if any(v.node.type != "Const" for v in (xs, ws, ys)) or xs.node.value.size * ys.node.value.size != 1:
+        return None
+    x, w, y = (v.node.value.astype(np.float64).reshape(-1) for v in (xs, ws, ys))
+    return x * w / y
+
+
+def signed_form(e: Emitter, x: Ref) -> Ref | None:
+    """The INT8 codes, less by 128, of UINT8 ones that were made of these; views of such are made again."""
+    if x in e.signed:
+        return e.signed[x]
+    source = x.node.inputs[0] if x.node.type in _VIEWS else None
+    inner = None if source is None else signed_form(e, source)
+    if inner is None:
+        return None
+    made = e.op(x.node.type, inner, *x.node.inputs[1:], out=Desc("INT8", x.shape, x.desc.format), **x.node.attrs)
+    e.signed[x] = made
+    return made
