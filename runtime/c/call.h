@@ -1,6 +1,6 @@
 #include <stdint.h>
 
-#define OCC_ABI 1
+#define OCC_ABI 2
 
 enum {
     OCC_DONE = 0,
@@ -24,9 +24,10 @@ struct occ_call {
     int64_t capacity;             // bytes of it
     int64_t needed;               // is given the bytes of scratch that these extents need
     int32_t plan, step, detail;   // is given what failed: 0 for the main plan, else 1 + the function among the sorted names
-    int32_t reserved;
-    int32_t (*parallel)(void *context, void *kernel, void *args, int32_t tasks);
-    void *context;
+    int32_t tasks;                // what `parallel` is to run: `kernel` on `arguments`, the tasks 0 .. tasks
+    void *kernel, *arguments;
+    int32_t (*parallel)(struct occ_call *call);  // 1 + the first error code that is not 0; 0 says that the loop did not run
+    void *context;                // yours
 };
 
 #ifdef __cplusplus

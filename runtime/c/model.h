@@ -111,7 +111,8 @@ const char *occ_message();
 struct occ_lent {
     occ_parallel_for loop;
     void *context;
+    int failed;
 };
 occ_lent occ_lend(occ_lent loop);
-int32_t occ_pool_tasks(void *context, void *kernel, void *args, int32_t tasks);
+int32_t occ_pool_tasks(void *kernel, void *args, int32_t tasks);
 }

@@ -106,7 +106,8 @@ OCC_API void occ_free(occ_tensor *tensor);
    and its control group say. */
 OCC_API int occ_set_threads(occ_model *model, int threads);
 /* A parallel loop of the caller, in the place of the pool: calls task(closure, k) for each k of 0 .. count - 1, on any
-   threads, and returns when all are done; its result is 0 if all of theirs were, else one that was not. NULL takes the pool. */
+   threads, and returns when all are done; its result is 0 if all of theirs were, else one that was not. A run whose loop leaves tasks out
+   fails. NULL takes the pool. */
 typedef int (*occ_parallel_for)(void *context, int (*task)(void *closure, int k), void *closure, int count);
 OCC_API int occ_set_parallel(occ_model *model, occ_parallel_for loop, void *context);
 

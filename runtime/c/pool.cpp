@@ -25,6 +25,7 @@ typedef int (*occ_loop_t)(void *context, int (*task)(void *closure, int k), void
 struct occ_lent {
     occ_loop_t loop;
     void *context;
+    int failed;  // an error code of the loop; kernels of Halide do not pass it on
 };
 }
 
@@ -181,20 +182,25 @@ struct Lending {
     halide_task_t task;
     int min;
     uint8_t *closure;
+    std::atomic<int> done;
 };
 
 int lent_task(void *lending, int k) {
-    const Lending *l = static_cast<Lending *>(lending);
+    Lending *l = static_cast<Lending *>(lending);
     const int depth = tls_depth++;
     const int code = l->task(nullptr, l->min + k, l->closure);
     tls_depth = depth;
+    if (!code) l->done.fetch_add(1);
     return code;
 }
 
 int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads) {
     if (tls_lent.loop && tls_depth == 0 && threads > 1 && size > 1) {
-        Lending lending{task, min, closure};
-        return tls_lent.loop(tls_lent.context, lent_task, &lending, size);
+        Lending lending{task, min, closure, {0}};
+        int code = tls_lent.loop(tls_lent.context, lent_task, &lending, size);
+        if (!code && lending.done.load() != size) code = -1;  // one that is lost on its way to another language returns 0
+        if (code) tls_lent.failed = code;
+        return code;
     }
     if (threads > size) threads = size;
     if (threads > kMaxWorkers + 1) threads = kMaxWorkers + 1;
@@ -413,8 +419,8 @@ occ_lent occ_lend(occ_lent lent) {
     return before;
 }
 
-// Runs a kernel that leaves its parallel loop to its caller: `occ_call.parallel`.
-int32_t occ_pool_tasks(void *, void *kernel, void *args, int32_t tasks) {
+// Runs a kernel that leaves its parallel loop to its caller; its error code.
+int32_t occ_pool_tasks(void *kernel, void *args, int32_t tasks) {
     const int parts = tls_threads < tasks ? tls_threads : tasks;
     Ranges ranges{reinterpret_cast<occ_ranged_kernel_t>(kernel), args, tasks, parts};
     return shared_par_for(run_range, 0, parts, reinterpret_cast<uint8_t *>(&ranges), parts);

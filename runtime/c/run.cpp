@@ -227,14 +227,19 @@ int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
     return OCC_OK;
 }
 
+// `occ_call.parallel`.
+int32_t run_tasks(occ_call *call) { return 1 + occ_pool_tasks(call->kernel, call->arguments, call->tasks); }
+
 int call_entry(occ_model *m, Block *b) {
     b->call.threads = m->threads;
-    b->call.parallel = m->facts->ranged ? occ_pool_tasks : nullptr;
-    const occ_lent lent = occ_lend({m->parallel, m->context});
+    b->call.parallel = m->facts->ranged ? run_tasks : nullptr;
+    const occ_lent lent = occ_lend({m->parallel, m->context, 0});
     const int before = occ_enter(m->threads);
     const int32_t code = m->entry(&b->call);
     occ_leave(before);
-    occ_lend(lent);
+    const int failed = occ_lend(lent).failed;
+    if (failed == -1) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller ended before all its tasks had run");
+    if (failed) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller returned %d", failed);
     return code ? explain(m, code, b) : OCC_OK;
 }
 

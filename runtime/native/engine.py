@@ -19,6 +19,7 @@ from occ.runtime.native.control import CONTROL
 from occ.runtime.native.entry import Entry, kernel_error
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
 from occ.runtime.native.frame import KernelCall, Segment, segment_of
+from occ.runtime.native.lending import run_tasks
 from occ.runtime.native.library import Library
 from occ.runtime.native.program import Program
 from occ.runtime.native.workers import Workers
@@ -53,7 +54,6 @@ class NativeEngine:
                 "OCC0502", "the manifest is not the one that the code was compiled for", "build the artifact again"
             )
         self._workers = Workers(threads)
-        self._raised: BaseException | None = None
         self._attrs: dict[int, Any] = {}
         inside = {i.name for i in manifest.dims if i.label == "?"}  # sizes that no input shows
         waiting = [c for c in manifest.constraints if inside & (symbols(c.lhs) | symbols(c.rhs))]
@@ -68,11 +68,8 @@ class NativeEngine:
             return None
         if entry_choice() == "python":
             return None
-        lent = 0
-        if self._library.run is None and self.threads > 1:
-            self._lent = _PARALLEL(self._lend)
-            lent = ctypes.cast(self._lent, ctypes.c_void_p).value or 0
-        return Entry(self.manifest, self._library, self._weights, self.threads, lent)
+        workers = self._workers if self._library.run is None and self.threads > 1 else None
+        return Entry(self.manifest, self._library, self._weights, self.threads, workers)
 
     def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         """A run in native code, if the inputs are arrays that it takes as they are; None says to call `run`.
@@ -82,11 +79,7 @@ class NativeEngine:
         """
         if self._entry is None or self.observer is not None:
             return None
-        try:
-            return self._entry.quick(inputs)
-        except RunError:
-            self._reraise()
-            raise
+        return self._entry.quick(inputs)
 
     def _program(self, plan: Plan, constraints: Sequence[Constraint]) -> Program:
         return Program(plan, self._weights, self._library, self._run_kernels, self._run_step, constraints)
@@ -103,11 +96,7 @@ class NativeEngine:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
         if self._entry is not None and self.observer is None:
-            try:
-                found = self._entry.run(inputs, outputs)
-            except RunError:
-                self._reraise()
-                raise
+            found = self._entry.run(inputs, outputs)
             if found is not None:
                 return found
         return self._main.run(inputs, env, outputs)
@@ -154,27 +143,9 @@ class NativeEngine:
 
     def _run_range(self, call: KernelCall) -> None:
         """A kernel that leaves its parallel loop to us; the interpreter lock is free while it runs."""
-        code = self._run_tasks(call.address, ctypes.addressof(call.args), call.tasks)
+        code = run_tasks(self._workers, call.address, ctypes.addressof(call.args), call.tasks)
         if code:
             raise kernel_error(call.step, f"code {code}")
-
-    def _run_tasks(self, address: int, args: int, tasks: int) -> int:
-        """The parts of a parallel loop on the threads of the run; the first error code, or 0."""
-        kernel = _RANGE(address)
-        return self._workers.run(lambda begin, end: kernel(args, begin, end), tasks)
-
-    def _lend(self, _: int, kernel: int, args: int, tasks: int) -> int:
-        """`_run_tasks` for the native entry. What a handler of a signal raises there waits until the entry has returned."""
-        try:
-            return self._run_tasks(kernel, args, tasks)
-        except BaseException as e:
-            self._raised = e
-            return -1
-
-    def _reraise(self) -> None:
-        raised, self._raised = self._raised, None
-        if raised is not None:
-            raise raised from None
 
     # other steps
 
@@ -201,10 +172,6 @@ class NativeEngine:
                 "load the artifact with `occ.load` where occ is installed, or fix the shapes with --shape and build again",
             )
         return self._run_deferred(step.attrs["text"], reads)
-
-
-_RANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-_PARALLEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
 
 
 def _libraries(manifest: Manifest, files: Mapping[str, bytes]) -> dict[str, ForeignLibrary]:

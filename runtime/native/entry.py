@@ -17,10 +17,12 @@ from occ.runtime.buffers import ALIGNMENT, aligned_bytes
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Plan, Step
+from occ.runtime.native.lending import LentLoops
 from occ.runtime.native.library import Library
+from occ.runtime.native.workers import Workers
 from occ.runtime.signature import numpy_dtype
 
-ABI = 1
+ABI = 2
 MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
@@ -46,7 +48,9 @@ class EntryCall(ctypes.Structure):
         ("plan", ctypes.c_int32),
         ("step", ctypes.c_int32),
         ("detail", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("tasks", ctypes.c_int32),
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
         ("parallel", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
     )
@@ -114,7 +118,7 @@ class _Extents:
 class _Block:
     """A call with the arrays that it points at. One run at a time uses it."""
 
-    __slots__ = ("address", "call", "capacity", "inputs", "memory", "outputs", "results")
+    __slots__ = ("address", "call", "capacity", "inputs", "lent", "memory", "outputs", "results")
 
     def __init__(self, entry: Entry) -> None:
         self.inputs = (ctypes.c_void_p * max(1, len(entry.ranks)))()
@@ -123,8 +127,12 @@ class _Block:
         self.call = EntryCall(
             abi=ABI, threads=entry.threads, weights=ctypes.addressof(entry.weights),
             inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
-            results=ctypes.addressof(self.results), parallel=entry.parallel,
+            results=ctypes.addressof(self.results),
         )  # fmt: skip
+        self.lent = None
+        if entry.workers is not None:
+            self.lent = LentLoops(self.call, entry.workers)
+            self.call.parallel = self.lent.address
         self.address = ctypes.addressof(self.call)
         self.capacity, self.memory = 0, None
 
@@ -143,14 +151,18 @@ class Entry:
         library: with `occ_model_run`.
         weights: constants.
         threads: of one run.
-        parallel: address of a function `int32_t (void *, void *kernel, void *args, int32_t tasks)` that runs a kernel
-            on several threads, for kernels that leave that to their caller; 0 for the others.
+        workers: run the parallel loops of kernels that leave those to their caller; None for the others.
     """
 
     def __init__(
-        self, manifest: Manifest, library: Library, weights: Sequence[np.ndarray], threads: int, parallel: int = 0
+        self,
+        manifest: Manifest,
+        library: Library,
+        weights: Sequence[np.ndarray],
+        threads: int,
+        workers: Workers | None = None,
     ) -> None:
-        self.threads, self.parallel, self._library = threads, parallel, library
+        self.threads, self.workers, self._library = threads, workers, library
         self._arrays = weights
         self.weights = (ctypes.c_void_p * max(1, len(weights)))(*(w.ctypes.data for w in weights))
         self.names = [i.name for i in manifest.inputs]
@@ -228,7 +240,7 @@ class Entry:
         call.extents = known.address
         code = self._run(block.address)
         if code:
-            return self._failed(code, call)
+            return self._failed(code, block)
         for k, at, rank in self._decided:
             made[k] = _beginning(made[k], tuple(block.results[at : at + rank]))
         if len(self._idle) < _KEPT_BLOCKS:
@@ -256,12 +268,17 @@ class Entry:
         self._known[shapes] = made
         return made
 
-    def _failed(self, code: int, call: EntryCall) -> None:
+    def _failed(self, code: int, block: _Block) -> None:
         if code not in (KERNEL, CHECK):
             return
+        call = block.call
+        if block.lent is not None and block.lent.raised:
+            raise block.lent.raised[0]
         step = self._plans[call.plan].steps[call.step]
         if code == CHECK:
             raise RunError("OCC0504", step.checks[call.detail - 1])
+        if block.lent is not None and call.detail == -1:
+            raise kernel_error(step, "its parallel loop did not run, for the reason that Python has printed")
         raise kernel_error(step, self._library.message if self._library.run is not None else f"code {call.detail}")
 
 

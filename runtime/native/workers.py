@@ -53,8 +53,9 @@ class _Loop:
         return next((c for c in self._codes if c), 0)
 
     def abandon(self) -> None:
-        """Leave the parts that nobody has begun, and wait for the others."""
-        self._codes += [-1 for _ in self._left]
+        """Leave the parts that nobody has begun, and wait for the others. May be called again after a signal has broken it off."""
+        for _ in self._left:
+            self._codes.append(-1)
         self.finish()
 
 
@@ -108,10 +109,18 @@ class Workers:
             for _ in range(min(len(parts) - 1, self._started())):
                 self._queue.put(loop)
             loop.help()
-        except BaseException:
-            loop.abandon()
-            raise
-        return loop.finish()
+            return loop.finish()
+        except BaseException as e:
+            raised = e
+        while True:
+            try:
+                loop.abandon()
+                break
+            except (
+                BaseException
+            ) as e:  # another signal: the memory of the run is in use as long as a thread is in the loop
+                raised = e
+        raise raised
 
     def _started(self) -> int:
         """How many threads there are; the first call starts them."""

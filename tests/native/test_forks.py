@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from building import model_of
 from c_library import Model
 
 import occ
+from occ.runtime.native import lending
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((64, 64, 3, 3), np.float32)
@@ -201,3 +203,51 @@ def test_runs_are_right_or_not_at_all(built: Any, tmp_path: Path, target: str, s
     command = [sys.executable, "-c", SCRIPT + script, str(built(CONV, target)), str(tmp_path / "x.npy")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "right\n", "")
+
+
+def test_what_a_handler_raises_on_the_way_to_a_loop_is_raised_by_the_run() -> None:
+    """Python handles a signal that came within a kernel at the first instruction of the callback for the next loop."""
+    model = model_of(
+        "g (float[30000000] x, float[64, 64] z) => (float[64, 64] y) { s = ReduceL2 <keepdims = 0> (x) t = Div (z, s) y = MatMul (t, t) }"
+    )
+    session = occ.compile(model, "cpu-jit", threads=2)
+    feeds = {"x": np.ones(30_000_000, np.float32), "z": RNG.standard_normal((64, 64), np.float32)}
+    session.run(feeds)
+    start = time.perf_counter()
+    expected = session.run(feeds)["y"]
+    took = time.perf_counter() - start
+
+    class Interrupt(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for part in (0.1, 0.2, 0.3):
+            signal.setitimer(signal.ITIMER_REAL, part * took)
+            with pytest.raises(Interrupt):
+                session.run(feeds)
+            np.testing.assert_array_equal(session.run(feeds)["y"], expected)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_run_whose_loop_is_lost_on_the_way_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ctypes prints and drops what keeps a callback from being called, and returns 0: no result may come of it."""
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda u: lost.append(u.exc_value))
+    session = occ.compile(CONV, "cpu-jit", threads=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(lending, "_answers", lambda *_: iter_once())
+        with pytest.raises(occ.RunError, match=r"OCC0505.*`Conv#1`.*its parallel loop did not run"):
+            session.run({"x": X})
+    assert [type(e) for e in lost] == [StopIteration]
+    expected = occ.compile(CONV, "cpu-jit", threads=1).run({"x": X})["y"]
+    np.testing.assert_array_equal(session.run({"x": X})["y"], expected)
+
+
+def iter_once() -> Generator[int, object, None]:
+    """Takes no call."""
+    yield 0

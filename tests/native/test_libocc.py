@@ -15,6 +15,7 @@ from c_library import (
     CAPACITY,
     OK,
     ROOT,
+    RUN,
     Failed,
     Model,
     Tensor,
@@ -234,6 +235,26 @@ def test_a_parallel_loop_of_the_caller(target: str, built: Any):
         library().occ_set_parallel(m.address, None, None)
         m.run(x)
         assert len(done) == seen
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize(
+    ("result", "error"), [(0, "ended before all its tasks had run"), (7, "returned 7")], ids=["lost", "failed"]
+)
+def test_a_parallel_loop_of_the_caller_that_fails(target: str, result: int, error: str, built: Any):
+    """A callback that is lost on its way, as ctypes loses those that raise, returns 0."""
+    loop = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    mine = loop(lambda *_: result)
+    model = model_of("g (float[64, 4096] x) => (float[64, 4096] y) { y = Exp (x) }")
+    x = RNG.random((64, 4096), np.float32)
+    with Model(built(model, target)) as m:
+        assert library().occ_set_threads(m.address, 4) == OK
+        assert library().occ_set_parallel(m.address, ctypes.cast(mine, ctypes.c_void_p), None) == OK
+        with pytest.raises(Failed, match=f"the parallel loop of the caller {error}") as caught:
+            m.run(x)
+        assert caught.value.code == RUN
+        library().occ_set_parallel(m.address, None, None)
+        np.testing.assert_allclose(m.run(x)[0], np.exp(x), rtol=1e-5)
 
 
 # what is written twice
