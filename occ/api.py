@@ -8,30 +8,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.outputs import check_out
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source
-from occ.compiler.frontend.signature import Overrides
+from occ.compiler.frontend.signature import Bounds, Overrides
 from occ.compiler.target.registry import all_targets
 from occ.compiler.target.target import Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
 
 Shapes = Mapping[str, Sequence[int | str]]
+Dims = Mapping[str, int | str]  # values, or bounds such as "32..1280:32"
 
 
 def settings_of(
     target: str,
     shapes: Shapes | None,
-    dims: Mapping[str, int] | None,
+    dims: Dims | None,
     options: Mapping[str, Any] | None,
     outputs: Sequence[str] = (),
     **more: Any,
 ) -> Settings:
-    """Settings from the arguments of the functions of `occ`; `more` are fields of `Settings`."""
-    overrides = Overrides(shapes or {}, dims or {}, outputs)
+    """Settings from the arguments of the functions of `occ`; `more` are fields of `Settings`.
+
+    Raises:
+        CompileError: OCC0205 bounds of a dim are none.
+    """
+    fixed = {n: d for n, d in (dims or {}).items() if not isinstance(d, str)}
+    try:
+        bounds = {n: Bounds.read(d) for n, d in (dims or {}).items() if isinstance(d, str)}
+    except ValueError as e:
+        raise error("OCC0205", f"dims: {e}") from None
+    overrides = Overrides(shapes or {}, fixed, outputs, bounds)
     return Settings(target, overrides, {k: str(v) for k, v in (options or {}).items()}, **more)
 
 
@@ -40,7 +51,7 @@ def compile(  # noqa: A001 - the name that users expect
     target: str = "cpu",
     *,
     shapes: Shapes | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
     threads: int | None = None,
@@ -52,7 +63,8 @@ def compile(  # noqa: A001 - the name that users expect
         model: path of an `.onnx` file or `.occ` text, the bytes or text of one, or an `onnx.ModelProto`.
         target: `cpu` (Halide, needs a C++ compiler), `cpu-jit` (LLVM, needs none) or `interp` (numpy).
         shapes: extents to fix, by input name; a string keeps an extent symbolic.
-        dims: values of symbolic dims to fix, by their name in the model.
+        dims: values of symbolic dims to fix, by their name in the model; a text such as "32..1280:32" gives bounds instead:
+            multiples of 32 from 32 to 1280, which the code may count on and every run checks.
         options: options of the target, as `-C key=value`.
         rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
@@ -73,7 +85,7 @@ def build(
     out: str | os.PathLike[str] | None = None,
     *,
     shapes: Shapes | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
     folder: bool = False,

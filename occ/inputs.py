@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from occ.runtime.manifest import DimInfo
     from occ.runtime.session import Session
 
 _FREE = 32  # of a symbolic dim that is no batch
@@ -83,12 +84,22 @@ def _tensor(path: str) -> dict[str, np.ndarray]:
 
 def free_dims(session: Session, sizes: Mapping[str, int]) -> dict[str, int]:
     """What random inputs have for the symbolic dims that `sizes` leaves open: 1 for what comes first in a shape of some axes,
-    as batches do, and 32 for the others, since many nets are not defined for a single element.
+    as batches do, and 32 for the others, since many nets are not defined for a single element; within the bounds of the dims.
     """
     shapes = [p.shape for p in session.inputs]
     first = {shape[0] for shape in shapes if len(shape) > 1}
     dims = [d for shape in shapes for d in shape if isinstance(d, str) and d not in sizes]
-    return {d: 1 if d in first else _FREE for d in dims}
+    known = {d.label: d for d in session.artifact.manifest.dims}
+    return {d: _within(known.get(d), 1 if d in first else _FREE) for d in dims}
+
+
+def _within(dim: DimInfo | None, n: int) -> int:
+    """The size closest to `n` that a dim may have."""
+    if dim is None:
+        return n
+    most = n if dim.hi is None else min(n, dim.hi)
+    step = dim.divisible_by
+    return max(most // step, -(-dim.lo // step)) * step
 
 
 def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from occ.runtime.attributes import decode_attrs
+from occ.runtime.device_part import DevicePart
 from occ.runtime.dims import evaluate, is_known
 from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
-from occ.runtime.manifest import DevicePart, Manifest, Step
+from occ.runtime.manifest import Manifest, Step
 from occ.runtime.resident import Resident
 from occ.runtime.session import Engine
 from occ.runtime.signature import bind_shapes, numpy_dtype

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from occ.runtime.device_part import DevicePart
 from occ.runtime.dims import DimExpr, is_expression
 from occ.runtime.errors import RunError
 from occ.runtime.records import decode
@@ -34,6 +35,17 @@ class DimInfo:
     lo: int = 0
     hi: int | None = None
     divisible_by: int = 1
+
+    @property
+    def text(self) -> str:
+        """What it may be, for people: `multiples of 32 from 32 to 1280 as `height``."""
+        most = "on" if self.hi is None else f"to {self.hi}"
+        what = f"multiples of {self.divisible_by}" if self.divisible_by > 1 else "sizes"
+        return f"{what} from {self.lo} {most} as `{self.label}`"
+
+    def takes(self, n: int) -> bool:
+        """Whether it may be of that size."""
+        return self.lo <= n and (self.hi is None or n <= self.hi) and n % self.divisible_by == 0
 
 
 @dataclass(frozen=True)
@@ -190,76 +202,6 @@ class Function:
     outputs: list[TensorInfo]
     plan: Plan
     constraints: list[Constraint] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class PartTensor:
-    """An input or output of a device part.
-
-    Attributes:
-        name: of the graph input, or of the node that computes the output.
-        format: `ND`, `NCHW` or `NCDHW`.
-    """
-
-    name: str
-    dtype: str
-    shape: list[DimExpr]
-    format: str = "ND"
-
-
-@dataclass(frozen=True)
-class DevicePart:
-    """A part of the model that an accelerator runs.
-
-    Attributes:
-        name: as in `Step.name`.
-        air: member with the GE graph, in the folder `device/`.
-        om: member with the compiled graph; empty until a toolkit has compiled it. Of a part with a program, what the
-            names of its compiled operators begin with.
-        files: further members that the graph refers to (weights beyond what one protobuf message can hold).
-        soc: exact version of the chip, as `aclrtGetSocName` spells it.
-        precision: value of `precision_mode_v2` that the graph is compiled with (`origin`, `fp16`, ...).
-        command: arguments of the toolkit's compiler, from the folder of the member.
-        inputs, outputs: in the order of the graph.
-        gears: sets of extents that the compiled graph takes, by symbol; empty where all extents are constant.
-        ranges: least, most (-1 without an end) and step of the sizes that it takes, by symbol; empty without ranges.
-        weights: bytes of constants.
-        workspace: bytes of intermediate values that are alive at once, at the most.
-        program: member with the operators one by one, where they are not compiled as one graph; see
-            `occ.runtime.acl.singleop`.
-        toolkit: release of CANN that compiled `om`, as far as it is known.
-    """
-
-    name: str
-    air: str
-    soc: str
-    precision: str
-    inputs: list[PartTensor]
-    outputs: list[PartTensor]
-    om: str = ""
-    files: list[str] = field(default_factory=list)
-    command: list[str] = field(default_factory=list)
-    gears: list[dict[str, int]] = field(default_factory=list)
-    ranges: dict[str, list[int]] = field(default_factory=dict)
-    weights: int = 0
-    workspace: int = 0
-    toolkit: str = ""
-    program: str = ""
-
-    @property
-    def beside(self) -> str:
-        """The member where the script of an artifact leaves the compiled graph, when `om` does not name one."""
-        return self.air.removesuffix(".air") + ".om"
-
-    @property
-    def constants(self) -> str:
-        """The member with the constants of a program."""
-        return self.air.removesuffix(".air") + ".constants"
-
-    @property
-    def memory(self) -> int:
-        """Bytes of device memory that the part needs besides its inputs and outputs."""
-        return self.weights + self.workspace
 
 
 @dataclass(frozen=True)

@@ -169,11 +169,9 @@ class Signature:
                 )
             for axis, (e, n) in enumerate(zip(info.shape, x.shape, strict=True)):
                 if isinstance(e, str) and e not in env:
-                    env[e], origin[e] = n, f"axis {axis} of `{info.name}`"
+                    env[e], origin[e] = n, f"axis {axis} of the input `{info.name}`"
                 elif isinstance(e, str) and env[e] != n:
-                    what = (
-                        f"`{self.labels.get(e, e)}` is {env[e]} by {origin[e]} and {n} by axis {axis} of `{info.name}`"
-                    )
+                    what = f"`{self.labels.get(e, e)}` is {env[e]} by {origin[e]} and {n} by axis {axis} of the input `{info.name}`"
                     raise RunError("OCC0501", f"the dim {what}", f"the model takes {self.show(info)}")
                 elif isinstance(e, int) and e != n:
                     raise RunError(
@@ -185,19 +183,11 @@ class Signature:
             if evaluate(info.shape[axis], env) != n:
                 expected = f"{text(info.shape[axis], self.labels)} = {evaluate(info.shape[axis], env)}"
                 raise RunError("OCC0501", f"axis {axis} of the input `{info.name}` is {n}, the model takes {expected}")
-        self._check(env)
-        return env
-
-    def _check(self, env: Mapping[str, int]) -> None:
         for d in self.dims:
-            n = env.get(d.name)
-            if n is None:
-                continue
-            if n < d.lo or (d.hi is not None and n > d.hi) or n % d.divisible_by:
-                hi = "" if d.hi is None else f" to {d.hi}"
-                multiple = f", a multiple of {d.divisible_by}" if d.divisible_by > 1 else ""
-                raise RunError("OCC0501", f"the dim `{d.label}` is {n}, the model takes {d.lo}{hi}{multiple}")
+            if d.name in env and not d.takes(env[d.name]):
+                raise RunError("OCC0501", f"{origin[d.name]} is {env[d.name]}, the model takes {d.text}")
         check_constraints(self.constraints, env, self.labels)
+        return env
 
     def show(self, info: TensorInfo) -> str:
         """An input as text: `f32[batch,3,224,224]`."""

@@ -38,7 +38,8 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.plan.plan import dim_expr, signature
 from occ.runtime.artifact import Artifact, weight_infos
-from occ.runtime.manifest import DevicePart, Manifest, PartTensor
+from occ.runtime.device_part import DevicePart, PartTensor
+from occ.runtime.manifest import Manifest
 from occ.runtime.version import occ_version
 
 Compile = Callable[[Module], Artifact]

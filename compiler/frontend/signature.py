@@ -16,6 +16,35 @@ from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorTyp
 
 _UNNAMED = ("", "?")
 _WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
+_BOUNDS = re.compile(r"(\d{1,18})\.\.(\d{1,18})?(?::(\d{1,18}))?")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a symbolic dim may be: `lo` to `hi` (None: without an end), a multiple of `step`."""
+
+    lo: int = 0
+    hi: int | None = None
+    step: int = 1
+
+    @classmethod
+    def read(cls, text: str) -> Bounds:
+        """From `32..1280:32`; without a `:`, any number between; without a number after the dots, any from there on.
+
+        Raises:
+            ValueError: it is nothing of that kind, or there is no such number.
+        """
+        found = _BOUNDS.fullmatch(text)
+        if found is None:
+            raise ValueError("bounds are written LEAST..MOST or LEAST..MOST:STEP, such as 32..1280:32")
+        lo, hi, step = (None if n is None else int(n) for n in found.groups())
+        made = cls(lo or 0, hi, 1 if step is None else step)
+        if made.step < 1 or (hi is not None and hi // made.step * made.step < made.lo):
+            raise ValueError(f"no size is within {text}")
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.lo}..{'' if self.hi is None else self.hi}{f':{self.step}' if self.step > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -25,6 +54,7 @@ class Overrides:
     Attributes:
         shapes: input name -> extents; an int, a name that makes the extent symbolic, or -1 for what the model declares.
         dims: name of a symbolic dim -> its value.
+        bounds: name of a symbolic dim -> what it may be; it stays symbolic.
         outputs: values of the main graph that become outputs after the declared ones; a node stands for its results, `NODE:0`
             for the first of them.
     """
@@ -32,6 +62,7 @@ class Overrides:
     shapes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
     outputs: Sequence[str] = ()
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
 
 def identifier(label: str) -> str:
@@ -52,6 +83,7 @@ class Signature:
     def __init__(self, m: Module, overrides: Overrides, inputs: Sequence[ValueInfoProto], sink: Sink) -> None:
         self.m, self.overrides = m, overrides
         self.fixed: dict[str, Dim] = dict(overrides.dims)
+        self.bounds = dict(overrides.bounds)
         self._check(inputs, sink)
         for info in inputs:
             self._fix(info)
@@ -72,12 +104,15 @@ class Signature:
                     help=f"inputs: {_listed(names)}",
                 )
         asked = {d for shape in self.overrides.shapes.values() for d in shape if isinstance(d, str)}
-        for label, value in self.overrides.dims.items():
+        for label in (*self.overrides.dims, *self.overrides.bounds):
             shown = [known for known in labels if identifier(known) == label]  # as text and `occ inspect` print it
             if label in labels | asked:
                 continue
             if len(shown) == 1:
-                self.fixed[shown[0]] = value
+                if label in self.fixed:
+                    self.fixed[shown[0]] = self.fixed[label]
+                if label in self.bounds:
+                    self.bounds[shown[0]] = self.bounds[label]
             else:
                 sink.error(
                     "OCC0205",
@@ -91,9 +126,18 @@ class Signature:
         declared = info.type.tensor_type.shape.dim
         if asked is None or len(asked) != len(declared):
             return
-        for given, d in zip(asked, declared, strict=True):
-            if d.dim_param not in _UNNAMED and isinstance(given, int) and given >= 0:
-                self.fixed[d.dim_param] = given
+        for k, (given, d) in enumerate(zip(asked, declared, strict=True)):
+            if d.HasField("dim_value") or not isinstance(given, int) or given < 0:
+                continue
+            label = _label(info.name, k, d)
+            if label in self.bounds:
+                raise error(
+                    "OCC0205",
+                    f"--shape of `{shorten(info.name)}` fixes the dim `{label}`, for which --dim has bounds",
+                    help="leave one of them out",
+                )
+            if d.dim_param not in _UNNAMED:
+                self.fixed[label] = given
 
     def type_of(self, name: str, proto: TypeProto) -> Type:
         """The type of an input.
@@ -144,14 +188,18 @@ class Signature:
             return d.dim_value
         label = _label(name, k, d)
         if d.dim_param in _UNNAMED and label not in self.fixed:
-            return self.m.fresh_symbol(label)
+            return self._fresh(label, label)
         return self._named(label)
 
     def _named(self, label: str) -> Dim:
         if label in self.fixed:
             return self.fixed[label]
         known = next((info.dim for info in self.m.symbols.values() if info.label == label), None)
-        return self.m.fresh_symbol(identifier(label), label=label) if known is None else known
+        return self._fresh(identifier(label), label) if known is None else known
+
+    def _fresh(self, hint: str, label: str) -> Dim:
+        given = self.bounds.get(label, Bounds())
+        return self.m.fresh_symbol(hint, given.lo, given.hi, given.step, label=label)
 
     def _asked(self, name: str, extent: int | str) -> Dim:
         if isinstance(extent, str):

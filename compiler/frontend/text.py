@@ -82,6 +82,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def __init__(self) -> None:
         super().__init__()
         self.symbols: dict[str, SymbolInfo] = {}
+        self.te_symbols: dict[str, Dim] = {}  # dims with bounds of the te function that is being read
 
     # dims
     dim = staticmethod(lambda d: d)
@@ -95,6 +96,8 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     dmax = staticmethod(dims.maximum)
 
     def dname(self, name: str) -> Dim:
+        if name in self.te_symbols:
+            return self.te_symbols[name]
         info = self.symbols.get(name)
         return info.dim if info else dims.symbol(str(name))
 
@@ -108,6 +111,12 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
         return int(lo), None if hi == "inf" else int(hi)
 
     multiple = staticmethod(int)
+
+    def te_dim(self, name: str, bounds: Any, multiple: Any) -> str:
+        if bounds or multiple:
+            lo, hi = bounds or (0, None)
+            self.te_symbols[str(name)] = dims.symbol(str(name), lo, hi, multiple or 1)
+        return str(name)
 
     def constraint(self, lhs: Dim, rhs: Dim, node: str, func: str | None) -> Constraint:
         return Constraint(lhs, rhs, _string(node), "main" if func is None else _name(func))
@@ -167,7 +176,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     results = staticmethod(lambda *items: [_name(str(i)) for i in items])
     param = staticmethod(lambda name, type_: (_name(name), type_))
     params = staticmethod(lambda *items: [*items])
-    names = staticmethod(lambda *items: [str(i) for i in items])
+    names = te_dims = staticmethod(lambda *items: [str(i) for i in items])
 
     def close(self, operands: Any) -> _OpText:
         return _OpText([], "yield", operands or [], {}, [], [], Location(), 0)
@@ -274,6 +283,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     def te(self, name: str, names: Any, params: Any, *rest: Any) -> TeFunc:
         *results, body = rest
+        self.te_symbols.clear()
         return te_func(_name(name), names or [], params or [], _present(results), body)
 
     def module(self, name: str, attrs: dict[str, Any], *items: Any) -> tuple[str, dict[str, Any], list[Any]]:

@@ -15,7 +15,7 @@ from occ.compiler.compare import gaps, largest
 from occ.compiler.ge_simulator.device import SimulatedDevice, precision_on, simulator
 from occ.compiler.ge_simulator.precision import Computed, Precision
 from occ.compiler.ge_simulator.reader import Node
-from occ.runtime.manifest import DevicePart
+from occ.runtime.device_part import DevicePart
 
 _HALF_MAX = 65504.0  # the largest number of half precision
 _MOST_ROUNDS = 16

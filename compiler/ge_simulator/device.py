@@ -11,8 +11,8 @@ from occ.compiler.ge_simulator.kernel_table import chip_of
 from occ.compiler.ge_simulator.precision import Precision
 from occ.compiler.ge_simulator.reader import BadGraph, NoKernel
 from occ.compiler.ge_simulator.simulate import Simulator
+from occ.runtime.device_part import DevicePart
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import DevicePart
 from occ.runtime.resident import Resident
 from occ.runtime.signature import numpy_dtype
 

@@ -168,13 +168,15 @@ class Module:
             del self.funcs[func.name]
         return len(unused)
 
-    def fresh_symbol(self, hint: str, lo: int = 0, hi: int | None = None, *, label: str = "") -> Sym:
+    def fresh_symbol(
+        self, hint: str, lo: int = 0, hi: int | None = None, divisible_by: int = 1, *, label: str = ""
+    ) -> Sym:
         """A new symbolic dim under a name like `hint`."""
         name, n = hint, 1
         while name in self.symbols:
             n += 1
             name = f"{hint}_{n}"
-        info = self.symbols[name] = SymbolInfo(Symbol(name, lo, hi), label or name)
+        info = self.symbols[name] = SymbolInfo(Symbol(name, lo, hi, divisible_by), label or name)
         return info.dim
 
 

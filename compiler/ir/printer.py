@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from occ.compiler.ir.dim import Sym, Symbol
+from occ.compiler.ir.dim import Sym, Symbol, symbols
 from occ.compiler.ir.dtype import BOOL, F32, I64, DType, from_numpy
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region
@@ -169,7 +169,9 @@ def te_text(f: TeFunc, indent: str = "") -> str:
     names = {p.name for p in f.params}
     params = ", ".join(f"%{p.name}: {p.type}" for p in f.params)
     results = ", ".join(f"{r.name}: {r.type}" for r in f.results)
-    lines = [f"te {sigil('@', f.name)}[{', '.join(f.dims)}]({params}) -> ({results}) {{"]
+    found = symbols(*(d for p in (*f.params, *f.results) for d in p.type.dims), *(d for s in f.stages for d in s.shape))
+    dims = ", ".join(f"{d}{_bounds(found[d]) if d in found else ''}" for d in f.dims)
+    lines = [f"te {sigil('@', f.name)}[{dims}]({params}) -> ({results}) {{"]
     lines += [f"  {stage_text(s, names)}" for s in f.stages]
     lines += [f"  check[{axes_text(c.axes)}] {expr_text(c.cond, names)}, {quote(c.message)}" for c in f.checks]
     if f.halide:
@@ -305,8 +307,13 @@ def _weight_line(w: Weight, offsets: dict[str, int], *, inline: bool) -> str:
 
 
 def _symbol_line(s: Symbol, label: str) -> str:
-    bounds = f" [{s.lo}, {'inf' if s.hi is None else s.hi}]" if s.lo or s.hi is not None else ""
-    return f"  dim {s.name} {quote(label)}{bounds}" + (f" % {s.divisible_by}" if s.divisible_by > 1 else "")
+    return f"  dim {s.name} {quote(label)}{_bounds(s)}"
+
+
+def _bounds(s: Symbol) -> str:
+    """What a symbol may be; nothing if that is any size."""
+    ends = f" [{s.lo}, {'inf' if s.hi is None else s.hi}]" if s.lo or s.hi is not None else ""
+    return ends + (f" % {s.divisible_by}" if s.divisible_by > 1 else "")
 
 
 def _constraint_line(c: Constraint) -> str:

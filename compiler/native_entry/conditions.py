@@ -59,10 +59,9 @@ def conditions(m: Manifest) -> Iterator[Condition]:
 
 
 def _of_dim(d: DimInfo, k: int, axis: int) -> Iterator[Condition]:
-    yield Condition(">=", d.name, d.lo, k, axis, f"the model takes `{d.label}` from {d.lo} on")
+    text = f"the model takes {d.text}"
+    yield Condition(">=", d.name, d.lo, k, axis, text)
     if d.hi is not None:
-        yield Condition("<=", d.name, d.hi, k, axis, f"the model takes `{d.label}` up to {d.hi}")
+        yield Condition("<=", d.name, d.hi, k, axis, text)
     if d.divisible_by > 1:
-        yield Condition(
-            "%", d.name, d.divisible_by, k, axis, f"the model takes multiples of {d.divisible_by} as `{d.label}`"
-        )
+        yield Condition("%", d.name, d.divisible_by, k, axis, text)

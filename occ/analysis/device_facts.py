@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from occ.runtime.manifest import DevicePart, Manifest
+from occ.runtime.device_part import DevicePart
+from occ.runtime.manifest import Manifest
 
 
 def device_facts(m: Manifest, labels: Mapping[str, str]) -> dict[str, Any]:

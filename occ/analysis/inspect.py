@@ -62,7 +62,7 @@ def _artifact(path: str) -> dict[str, Any]:
         "artifact": m.name, "target": m.target, "machine": m.machine, **({"also": m.also} if m.also else {}), "producer": m.producer, "format": m.format,
         **device_facts(m, labels),
         "inputs": [show(t) for t in m.inputs], "outputs": [show(t) for t in m.outputs],
-        "dims": [f"{d.label}: {_range(d.lo, d.hi)}" for d in m.dims],
+        "dims": [f"{d.label}: {_range(d.lo, d.hi, d.divisible_by)}" for d in m.dims],
         "constraints": [f"{text(c.lhs, labels)} = {text(c.rhs, labels)}, by node {c.node}" for c in m.constraints],
         "steps": dict(Counter(s.kind for s in m.plan.steps)),
         "kernels": len({s.name for s in m.plan.steps if s.kind == "kernel"}),
@@ -96,6 +96,7 @@ def _model(source: Source) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _range(lo: int, hi: int | None) -> str:
+def _range(lo: int, hi: int | None, step: int) -> str:
     """The values that a dim may take."""
-    return str(lo) if lo == hi else f"{lo} to {'any' if hi is None else hi}"
+    multiples = f", multiples of {step}" if step > 1 else ""
+    return str(lo) if lo == hi else f"{lo} to {'any' if hi is None else hi}{multiples}"

@@ -205,6 +205,8 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
 
     if not model.endswith(".onnx"):
         raise click.UsageError("--emit ort takes an .onnx file: what occ has no code for stays as it is there")
+    if options.bounds_of(flags.dims):
+        raise click.UsageError("--emit ort fixes dims: leave bounds out of --dim")
     shapes, given = options.shapes_of(flags.shapes), flags.target_options
     place = check_out(out, [model])
     made = emit(model, place, target, embed=weights == "embed", dims=flags.sizes, shapes=shapes, options=given)

@@ -18,6 +18,7 @@ from occ.analysis.inspect import is_artifact as is_artifact
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
+    from occ.compiler.frontend.signature import Bounds
     from occ.runtime.session import Session
 
 Decorator = Callable[[Any], Any]
@@ -58,7 +59,13 @@ _COMPILE = (
         metavar="NAME=1,3,224,224",
         help="Fix the extents of an input; a name makes one symbolic, -1 leaves it as it is.",
     ),
-    click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim."),
+    click.option(
+        "--dim",
+        "dims",
+        multiple=True,
+        metavar="NAME=4",
+        help="Fix a symbolic dim; NAME=32..1280:32 gives it bounds instead: multiples of 32 from 32 to 1280.",
+    ),
     target_options,
     click.option(
         "--target-cpu",
@@ -119,13 +126,24 @@ def _extent(text: str) -> int | str:
 
 
 def dims_of(values: Sequence[str]) -> dict[str, int]:
-    """`--dim batch=4`."""
+    """The sizes of `--dim batch=4`; bounds are no sizes."""
     made: dict[str, int] = {}
     for name, value in pairs(values, "--dim").items():
-        if not value.isdigit():
-            raise click.UsageError(f"--dim takes NAME=NUMBER, not {name}={value}")
-        made[name] = int(value)
+        if ".." not in value:
+            if not value.isdigit():
+                raise click.UsageError(f"--dim takes NAME=NUMBER or NAME=LEAST..MOST:STEP, not {name}={value}")
+            made[name] = int(value)
     return made
+
+
+def bounds_of(values: Sequence[str]) -> dict[str, Bounds]:
+    """The bounds of `--dim height=32..1280:32`."""
+    from occ.compiler.frontend.signature import Bounds
+
+    try:
+        return {n: Bounds.read(v) for n, v in pairs(values, "--dim").items() if ".." in v}
+    except ValueError as e:
+        raise click.UsageError(f"--dim: {e}") from None
 
 
 def project_rules() -> list[str]:
@@ -219,7 +237,8 @@ class Flags:
         from occ.compiler.driver.settings import Settings
         from occ.compiler.frontend.signature import Overrides
 
-        overrides, rules = Overrides(shapes_of(self.shapes), self.sizes, outputs), [*project_rules(), *self.rules]
+        overrides = Overrides(shapes_of(self.shapes), self.sizes, outputs, bounds_of(self.dims))
+        rules = [*project_rules(), *self.rules]
         return Settings(
             target,
             overrides,

@@ -18,9 +18,9 @@ from occ.runtime.acl.profiling import Profiler
 from occ.runtime.acl.prototypes import DATA_TYPES
 from occ.runtime.acl.run import AscendRun
 from occ.runtime.acl.tensor import close_quietly
+from occ.runtime.device_part import DevicePart
 from occ.runtime.errors import RunError
 from occ.runtime.forks import renew_in_children
-from occ.runtime.manifest import DevicePart
 
 _FORKED = "open it in the child, and start the child by `spawn` if its parent has used a device"
 

@@ -12,8 +12,8 @@ from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.model import Model, ModelTensor
 from occ.runtime.acl.prototypes import DATA_TYPES
 from occ.runtime.acl.singleop import OperatorModel
+from occ.runtime.device_part import DevicePart, PartTensor
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import DevicePart, PartTensor
 from occ.runtime.release import is_older
 
 Loaded = Model | OperatorModel

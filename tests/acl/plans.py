@@ -13,17 +13,8 @@ from occ.runtime.acl.ascend import AscendDevice
 from occ.runtime.acl.options import Options
 from occ.runtime.artifact import Artifact
 from occ.runtime.device import DeviceEngine
-from occ.runtime.manifest import (
-    Buffer,
-    DevicePart,
-    DimInfo,
-    Manifest,
-    PartTensor,
-    Plan,
-    Step,
-    Storage,
-    TensorInfo,
-)
+from occ.runtime.device_part import DevicePart, PartTensor
+from occ.runtime.manifest import Buffer, DimInfo, Manifest, Plan, Step, Storage, TensorInfo
 from occ.runtime.session import Session
 
 SOC = "Ascend310P3"

@@ -15,7 +15,7 @@ from simulating import airs, built, simulated, worst
 
 import occ
 from occ.compiler.diagnostics import CompileError
-from occ.runtime.manifest import DevicePart
+from occ.runtime.device_part import DevicePart
 
 Occ = Callable[..., Any]  # the fixture `occ_cli`
 RNG = np.random.default_rng(3)

@@ -15,7 +15,7 @@ from pathlib import Path
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.diagnostics import error, shorten
 from occ.runtime.artifact import Artifact
-from occ.runtime.manifest import DevicePart
+from occ.runtime.device_part import DevicePart
 from occ.runtime.release import read_release
 
 _IN_HOME = ("bin/atc", "compiler/bin/atc")  # under ASCEND_HOME_PATH

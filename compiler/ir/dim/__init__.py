@@ -9,7 +9,7 @@ Each file needs those before it only: polynomial, bounds, division, walks.
 
 from __future__ import annotations
 
-from occ.compiler.ir.dim.bounds import is_multiple, is_positive, lower, upper
+from occ.compiler.ir.dim.bounds import factor_of, is_multiple, is_positive, lower, upper
 from occ.compiler.ir.dim.division import ceildiv, exact_quotient, floordiv, maximum, minimum
 from occ.compiler.ir.dim.polynomial import (
     FUNCTIONS,
@@ -42,6 +42,7 @@ __all__ = [
     "ceildiv",
     "evaluate",
     "exact_quotient",
+    "factor_of",
     "floordiv",
     "is_multiple",
     "is_positive",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from math import inf, prod
+from math import gcd, inf, prod
 
 from occ.compiler.ir.dim.polynomial import Atom, Dim, Func, Monomial, Sym, Symbol, monomial, product, symbols, terms_of
 
@@ -106,9 +106,24 @@ def is_positive(d: Dim) -> bool:
 
 
 def _known_factor(mono: Monomial) -> int:
-    return prod(a.divisible_by**p for a, p in mono if isinstance(a, Symbol))
+    return prod(_factor_of_atom(a) ** p for a, p in mono)
+
+
+def _factor_of_atom(atom: Atom) -> int:
+    """Of `H`, a multiple of 32, that is 32, and of `H//4` 8."""
+    if isinstance(atom, Symbol):
+        return atom.divisible_by
+    if atom.name != "floordiv" or not isinstance(atom.args[1], int) or atom.args[1] <= 0:
+        return 1
+    factor, rest = divmod(factor_of(atom.args[0]), atom.args[1])
+    return 1 if rest else factor
 
 
 def is_multiple(d: Dim, factor: int) -> bool:
     """Whether `d % factor == 0` is proven."""
     return all((coeff * _known_factor(mono)) % factor == 0 for mono, coeff in terms_of(d))
+
+
+def factor_of(d: Dim) -> int:
+    """The largest number of which a dim is known to be a multiple: 1 if there is none."""
+    return gcd(*(coeff * _known_factor(mono) for mono, coeff in terms_of(d))) or 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from occ.compiler.ir.dim.bounds import is_positive, lower, upper
+from occ.compiler.ir.dim.bounds import factor_of, is_positive, lower, upper
 from occ.compiler.ir.dim.polynomial import (
     FUNCTIONS,
     Dim,
@@ -91,6 +91,9 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
     if common > 1:  # (6*N + 5)//4 == (3*N + 2)//2
         variable, const = split_constant(inner)
         return outer + floordiv(floordiv(variable, common) + const // common, b // common)
+    variable, const = split_constant(inner)
+    if slack := const % gcd(b, factor_of(variable)):  # (x + 3)//4 == (x + 2)//4 where x is even
+        return outer + floordiv(inner - slack, b)
     if lower(inner) >= 0 and upper(inner) < b:
         return outer
     if len(inner.terms) == 1 and inner.terms[0][1] == 1:  # (x//a)//b == x//(a*b)

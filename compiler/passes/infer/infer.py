@@ -19,7 +19,7 @@ from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolI
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, collecting, depends_on_data, is_placeholder
+from occ.compiler.ir.shape import DATA_SYMBOL, collecting, is_placeholder
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -33,6 +33,7 @@ from occ.compiler.passes.infer.checks import (
     no_result,
 )
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
+from occ.compiler.passes.infer.solve import solve
 
 _CASES = 32  # steps on cases of sizes that decide ranks
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
@@ -311,38 +312,6 @@ def _is_bound(c: Constraint) -> bool:
         and atoms[0].name == "max"
         and c.rhs in atoms[0].args
     )
-
-
-def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
-    """A substitution of one symbol that makes `a == b` hold, or None.
-
-    `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`, and `S == min(512, S)` bounds `S`.
-    What an input shows is not put in terms of what only the data of a run decide: that is checked when it is known.
-    """
-    for x, y in ((a, b), (b, a)):
-        if isinstance(x, Sym) and x.is_symbol:
-            name = str(x)
-            if depends_on_data(y) and not depends_on_data(x):
-                continue
-            if name not in dim.symbols(y):
-                return {name: y}
-            ((mono, _),) = y.terms if isinstance(y, Sym) and len(y.terms) == 1 else ((((x, 1),), 1),)
-            atom = mono[0][0]
-            if isinstance(atom, dim.Func) and atom.name == "min" and x in atom.args:
-                bound = next(v for v in atom.args if v != x)
-                if isinstance(bound, int):
-                    old = dim.symbols(x)[name]
-                    return {
-                        name: dim.symbol(name, old.lo, min(bound, int(dim.upper(x))) if old.hi is not None else bound)
-                    }
-    gap = dim.terms_of(a - b)
-    plain = [
-        m[0][0] for m, c in gap if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], dim.Symbol) and abs(c) == 1
-    ]
-    plain.sort(key=lambda s: not s.name.startswith(DATA_SYMBOL))
-    if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
-        return {plain[0].name: dim.symbol(plain[1].name, plain[1].lo, plain[1].hi, plain[1].divisible_by)}
-    return None
 
 
 def _untyped(op: Op) -> Sequence[Type] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from math import inf
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
@@ -44,7 +45,10 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
         The function; what `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
     """
     units = _units(f)
-    made_dims = {unit: dim.symbol(f"D{k}") for k, unit in enumerate(units)}
+    known = {
+        n: dim.monomial((s, 1)) for n, s in dim.symbols(*occurring(f.params, f.stages, f.results, f.checks)).items()
+    }
+    made_dims = {unit: _named(f"D{k}", dim.substitute(unit, known)) for k, unit in enumerate(units)}
 
     @cache  # the axes of a function have few extents
     def put(d: Dim) -> Dim:
@@ -72,6 +76,12 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
         stages=tuple(_stage(s, names, axes, put) for s in f.stages),
     )
     return made, units, [p.name for p in f.params]
+
+
+def _named(name: str, d: Dim) -> Dim:
+    """A symbol that may be counted on to be as large as a dim is at least, and a multiple of what that is a multiple of."""
+    least = dim.lower(d)
+    return dim.symbol(name, int(least) if 0 < least < inf else 0, None, dim.factor_of(d))
 
 
 def _units(f: TeFunc) -> list[Dim]:

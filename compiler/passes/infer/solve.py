@@ -1,0 +1,66 @@
+"""Equalities of sizes that a build assumes, as what takes the place of a symbol."""
+
+from __future__ import annotations
+
+from math import inf, lcm
+
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim, Sym
+from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
+
+
+def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
+    """A substitution of one symbol that makes `a == b` hold, or None.
+
+    `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`, and `S == min(512, S)` bounds `S`.
+    What an input shows is not put in terms of what only the data of a run decide: that is checked when it is known.
+    """
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Sym) and x.is_symbol:
+            name = str(x)
+            if depends_on_data(y) and not depends_on_data(x):
+                continue
+            if name not in dim.symbols(y):
+                if (found := _in_place_of(dim.symbols(x)[name], y)) is not None:
+                    return found
+                continue
+            ((mono, _),) = y.terms if isinstance(y, Sym) and len(y.terms) == 1 else ((((x, 1),), 1),)
+            atom = mono[0][0]
+            if isinstance(atom, dim.Func) and atom.name == "min" and x in atom.args:
+                bound = next(v for v in atom.args if v != x)
+                if isinstance(bound, int):
+                    old = dim.symbols(x)[name]
+                    return {
+                        name: dim.symbol(
+                            name,
+                            old.lo,
+                            min(bound, int(dim.upper(x))) if old.hi is not None else bound,
+                            old.divisible_by,
+                        )
+                    }
+    gap = dim.terms_of(a - b)
+    plain = [
+        m[0][0] for m, c in gap if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], dim.Symbol) and abs(c) == 1
+    ]
+    plain.sort(key=lambda s: not s.name.startswith(DATA_SYMBOL))
+    if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
+        return _in_place_of(plain[0], dim.monomial((plain[1], 1)))
+    return None
+
+
+def _in_place_of(old: dim.Symbol, y: Dim) -> dict[str, Dim] | None:
+    """The substitution of `y` for a symbol; None if what is taken for granted of the symbol is not known of `y`. Another symbol
+    takes over its bounds.
+    """
+    if (old.lo, old.hi, old.divisible_by) == (0, None, 1):
+        return {old.name: y}
+    if isinstance(y, Sym) and y.is_symbol:
+        (other,) = dim.symbols(y).values()
+        ends = [hi for hi in (old.hi, other.hi) if hi is not None]
+        if all(isinstance(hi, int) for hi in ends):
+            hi = min(ends, key=dim.upper, default=None)
+            both = dim.symbol(other.name, max(old.lo, other.lo), hi, lcm(old.divisible_by, other.divisible_by))
+            return {old.name: both} if both == y else {old.name: both, other.name: both}
+    most = inf if old.hi is None else dim.lower(old.hi)
+    fits = dim.lower(y) >= old.lo and dim.upper(y) <= most and dim.is_multiple(y, old.divisible_by)
+    return {old.name: y} if fits else None
