@@ -81,6 +81,15 @@ def _is_product(e: Expr) -> bool:
     return isinstance(e, Reduce) and e.kind == "sum" and isinstance(e.body, Binary) and e.body.op == "mul"
 
 
+def _asks(e: Expr) -> bool:
+    return isinstance(e, Call) and e.fn in PREDICATES
+
+
+def _read(exprs: Iterable[Expr]) -> set[str]:
+    """What expressions load from."""
+    return {n.source for e in exprs for n in walk(e) if isinstance(n, Load)}
+
+
 def _stored(f: TeFunc) -> set[str]:
     """Stages that have memory."""
     return {r.name for r in f.results} | {d.stage for d in f.schedule if d.call in ("compute_at", "compute_root")}
@@ -95,14 +104,13 @@ def _untested_products(f: TeFunc) -> set[str]:
     stored = _stored(f)
     readers: dict[str, list[AnyStage]] = {}
     for s in f.stages:
-        for name in {n.source for e in s.exprs for n in walk(e) if isinstance(n, Load)}:
+        for name in _read(s.exprs):
             readers.setdefault(name, []).append(s)
+    asked = {s.name: _read(n for e in s.exprs for n in walk(e) if _asks(n)) for s in f.stages}
 
     def tested(name: str) -> bool:
         return any(
-            any(isinstance(n, Call) and n.fn in PREDICATES for e in r.exprs for n in walk(e))
-            or isinstance(r, Scatter)
-            or (r.name not in stored and tested(r.name))
+            name in asked[r.name] or isinstance(r, Scatter) or (r.name not in stored and tested(r.name))
             for r in readers.get(name, ())
         )
 
@@ -116,8 +124,7 @@ def _tiled(f: TeFunc) -> set[str]:
     for s in f.stages:
         if not isinstance(s, TeStage):
             continue
-        read = {n.source for e in s.exprs for n in walk(e) if isinstance(n, Load)}
-        if isinstance(s.expr, Reduce) or (s.name not in stored and read & found):
+        if isinstance(s.expr, Reduce) or (s.name not in stored and _read(s.exprs) & found):
             found.add(s.name)
     return found
 

@@ -7,7 +7,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import occ
+from occ.compiler.codegen_halide.emit import generator
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.te.roles import ATTENTION
+from occ.compiler.passes.schedule.facts import parts_of
 
 pytestmark = pytest.mark.toolchain
 
@@ -115,6 +118,27 @@ def test_causal_mask_keeps_fused_multiply_add() -> None:
     m.graph.initializer.append(numpy_helper.from_array(causal, "mask"))
     del m.graph.input[3]
     check(m, [random(4, q=q, k=q, v=q)])
+    scheduled = Compilation(m, Settings("cpu")).advance("scheduled")
+    (f,) = (f for f in scheduled.te.values() if parts_of(f, ATTENTION))
+    for role in ("scores", "sum"):  # what asks for NaN asks the total of a row, not its product
+        name = parts_of(f, ATTENTION)[role].name
+        (update,) = (
+            line for line in generator(f).splitlines() if f"= {name}(" in line or f"strict_float({name}(" in line
+        )
+        assert "strict_float" not in update
+
+
+@pytest.mark.parametrize(
+    ("queries", "computed"), [(197, 200), (37, 40), (184, 192), (1500, 1504), (128, 128), (64, 64)]
+)
+def test_blocks_compute_few_rows_beyond_the_end(queries: int, computed: int) -> None:
+    q = [1, 2, queries, 64]
+    scheduled = Compilation(attention(q, q, q), Settings("cpu")).advance("scheduled")
+    (f,) = (f for f in scheduled.te.values() if parts_of(f, ATTENTION))
+    out = parts_of(f, ATTENTION)["out"]
+    block = next(d.args[3] for d in f.schedule if d.stage == out.name and d.call == "split")
+    assert block <= queries
+    assert -(-queries // block) * block == computed
 
 
 @pytest.mark.parametrize("safe", [False, True])

@@ -13,6 +13,7 @@ from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.schedule.facts import ScheduleFacts, extent_of, parts_of
 from occ.compiler.passes.schedule.loops import row_tail, tile_size
 
+_MOST_TILES = 5  # of a block
 _BLOCK_BYTES = 96 * 1024  # of the scores of a block of rows; their exponentials take as much again
 
 
@@ -59,6 +60,16 @@ def attention(facts: ScheduleFacts) -> list[Directive] | None:
     return None if parts is None else _Attention(facts, parts).directives()
 
 
+def _tiles(extent: Dim, rows: int, most: int) -> int:
+    """Tiles of a block: what is computed beyond the extent is wasted, and every block reads the keys once more, which costs
+    about as much as an eighth of a tile. A block is never longer than the extent.
+    """
+    if not isinstance(extent, int):
+        return most
+    tiles = -(-extent // rows)
+    return min(range(max(min(most, extent // rows), 1), 0, -1), key=lambda n: -(-tiles // n) * (8 * n + 1))
+
+
 class _Attention:
     def __init__(self, facts: ScheduleFacts, parts: dict[str, TeStage]) -> None:
         self.facts, self.parts = facts, parts
@@ -71,9 +82,7 @@ class _Attention:
         self.rows = tile_size(self.queries, facts.machine.accumulators // 2)
         per_row = 4 * (self.keys if isinstance(self.keys, int) else 1024)
         many = max(_BLOCK_BYTES // (per_row * self.rows), 1)
-        if isinstance(self.queries, int):
-            many = max(min(many, self.queries // self.rows), 1)
-        self.block = self.rows * min(many, 4)
+        self.block = self.rows * _tiles(self.queries, self.rows, min(many, _MOST_TILES))
 
     def directives(self) -> list[Directive]:
         made = [*self._result(), *self._packs(), *self._logits(), *self._softmax()]
