@@ -14,7 +14,7 @@ from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
 from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.signature import Overrides, Signature
-from occ.compiler.frontend.upgrade import Node, upgrade
+from occ.compiler.frontend.upgrade import SAME, Node, upgrade
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -171,7 +171,7 @@ class GraphImporter:
             operands.pop()
         attrs, regions = self._attributes(proto, scopes, where)
         made = Node(
-            name, operands, attrs, len(proto.output), lambda a: self.m.add_weight("c", a),
+            SAME.get(name, name), operands, attrs, len(proto.output), lambda a: self.m.add_weight("c", a),
             lambda op, given, extra: region.insert(Op(op, given, extra, loc=loc)).result,
         )  # fmt: skip
         if schema is not None:
@@ -179,7 +179,7 @@ class GraphImporter:
             self._check_form(proto, schema, made, where)
             if len(self.sink.diagnostics) == known:
                 self._upgrade(made, schema)
-        elif name in self.m.registry and (signature := self.m.registry[name].signature) is not None:
+        elif made.name in self.m.registry and (signature := self.m.registry[made.name].signature) is not None:
             self._check_operands(proto, signature, operands, where)
         self._check_known(made, where)
         outputs = list(proto.output)

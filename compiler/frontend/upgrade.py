@@ -212,6 +212,9 @@ RULES: dict[str, tuple[tuple[int, UpgradeStep], ...]] = {
 }
 _EVERYWHERE = _drop("consumed_inputs")
 
+# operators of other domains that say what ONNX's do; onnxruntime's quantiser writes them for types that old operator sets lack
+SAME = {f"com.microsoft.{name}": name for name in ("QuantizeLinear", "DequantizeLinear")}
+
 
 def upgrade(node: Node, version: int, old_defaults: dict[str, Any], new_defaults: dict[str, Any]) -> None:
     """Bring a node of schema `version` to the latest form, in place.

@@ -155,6 +155,40 @@ class DynamicQuantizeMatMul:
         return _to_float(b, b.MatMulInteger(quantized, y, zero, y_zero), scale, y_scale, bias)
 
 
+@op(
+    f"{DOMAIN}.QLinearWhere", signature=FormalSignature.of("condition X x_scale x_zero Y y_scale y_zero z_scale z_zero")
+)
+class QLinearWhere:
+    """Where of operands that each have a scale and a zero point."""
+
+    def composite(b, condition, x, x_scale, x_zero, y, y_scale, y_zero, scale, zero, *, a):
+        taken = b.Where(condition, b.DequantizeLinear(x, x_scale, x_zero), b.DequantizeLinear(y, y_scale, y_zero))
+        return b.QuantizeLinear(taken, scale, zero)
+
+
+@op(
+    f"{DOMAIN}.QEmbedLayerNormalization",
+    signature=FormalSignature.of(
+        "input_ids segment_ids? word position segment? gamma beta mask? word_scale position_scale segment_scale? "
+        "gamma_scale beta_scale word_zero position_zero segment_zero? gamma_zero beta_zero",
+        "output mask_index?", epsilon=1e-12,
+    ),
+)  # fmt: skip
+class QEmbedLayerNormalization:
+    """EmbedLayerNormalization of quantised tables and weights."""
+
+    def composite(b, ids, segments, *rest, a):
+        quantised, mask, scales, zeros = rest[:5], rest[5], rest[6:11], rest[11:]
+        words, positions, table, gamma, beta = (
+            v if v is None else b.DequantizeLinear(v, scale, zero)
+            for v, scale, zero in zip(quantised, scales, zeros, strict=True)
+        )
+        return b.op(
+            f"{DOMAIN}.EmbedLayerNormalization", ids, segments, words, positions, table, gamma, beta, mask,
+            epsilon=a.epsilon, n_results=a.n_results,
+        )  # fmt: skip
+
+
 _X = "X X_scale X_zero_point? Y_scale Y_zero_point?"
 ALL = (
     _binary("QLinearAdd", _sum),
@@ -165,6 +199,8 @@ ALL = (
     _unary("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", _global_average, channels_last=0),
     _unary("QLinearAveragePool", "X x_scale x_zero_point? y_scale y_zero_point?", _average, channels_last=0, **_POOL),
     QLinearConcat,
+    QLinearWhere,
+    QEmbedLayerNormalization,
     QGemm,
     MatMulIntegerToFloat,
     DynamicQuantizeMatMul,
