@@ -34,7 +34,9 @@ namespace {
 constexpr int kSlots = 32;        // parallel loops under way at once; more run on their caller alone
 constexpr int kMaxWorkers = 255;
 constexpr int kGrains = 16;       // that the part of a thread is taken in: taking a task costs as much as a small task
-constexpr int kSpins = 30000;     // of a worker before it sleeps, about 300 us: longer than most kernels that run alone
+constexpr int64_t kIdle = 300000;  // ns that a worker looks for a loop before it sleeps: longer than most kernels that run alone
+constexpr int64_t kWait = 50000;   // ns that the caller of a loop looks for its end before it sleeps: longer than most last tasks
+constexpr int kLooks = 64;         // between two looks at the clock
 
 thread_local int tls_threads = 1;   // threads that the current run may use
 thread_local int tls_depth = 0;     // a loop inside a task runs on its own thread
@@ -93,30 +95,58 @@ struct Job {
 // and waits until there are none.
 struct alignas(64) Slot {
     std::atomic<Job *> job{nullptr};
-    std::atomic<int> users{0};
-    std::atomic<int> taken{0};  // not a bool: RISC-V exchanges words
+    std::atomic<uint32_t> users{0};
+    std::atomic<int> taken{0};    // not a bool: RISC-V exchanges words
+    std::atomic<int> waiting{0};  // the caller sleeps until there are no users
 };
 
 Slot slots[kSlots];
 std::atomic<uint32_t> epoch{0};
 std::atomic<int> sleepers{0}, workers{0};
+alignas(64) std::atomic<int> callers{0};  // threads that are in a loop of several threads
 pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void futex(std::atomic<uint32_t> &word, int op, uint32_t value) {
     syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), op, value, nullptr, nullptr, 0);
 }
 
+int64_t now() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+// Looks until `seen` holds, for so many nanoseconds by the clock: a thread that has lost its core to others meanwhile has
+// looked long enough. What comes soon costs no look at the clock.
+template <typename F>
+bool looked(int64_t most, F seen) {
+    for (int64_t end = 0;;) {
+        for (int i = 0; i < kLooks; i++) {
+            if (seen()) return true;
+            pause_cpu();
+        }
+        const int64_t t = now();
+        if (!end) end = t + most;
+        if (t >= end) return false;
+    }
+}
+
+// Where as many threads call loops as there are threads for one loop, workers would take the callers' cores.
+bool crowded() { return callers.load(std::memory_order_relaxed) > workers.load(std::memory_order_relaxed); }
+
 bool help_any() {
     bool helped = false;
     for (Slot &s : slots) {
         if (!s.job.load(std::memory_order_relaxed)) continue;
-        int users = s.users.fetch_add(1, std::memory_order_seq_cst);
+        const uint32_t users = s.users.fetch_add(1, std::memory_order_seq_cst);
         Job *job = s.job.load(std::memory_order_seq_cst);
-        if (job && users < job->threads - 1 && job->finished.load(std::memory_order_relaxed) < job->size) {
+        if (job && int(users) < job->threads - 1 && job->finished.load(std::memory_order_relaxed) < job->size) {
             job->work(1 + (tls_worker - 1) % (job->threads - 1));
             helped = true;
         }
-        s.users.fetch_sub(1, std::memory_order_release);
+        if (s.users.fetch_sub(1, std::memory_order_seq_cst) == 1 && s.waiting.load(std::memory_order_seq_cst)) {
+            futex(s.users, FUTEX_WAKE_PRIVATE, 1);
+        }
     }
     return helped;
 }
@@ -126,15 +156,8 @@ void *worker(void *number) {
     tls_worker = int(reinterpret_cast<intptr_t>(number));
     for (;;) {
         uint32_t seen = epoch.load(std::memory_order_acquire);
-        bool helped = help_any();
-        for (int i = 0; i < kSpins && !helped; i++) {
-            if (epoch.load(std::memory_order_relaxed) != seen) {
-                helped = true;
-                break;
-            }
-            pause_cpu();
-        }
-        if (helped) continue;
+        const auto called = [&] { return epoch.load(std::memory_order_relaxed) != seen; };
+        if (help_any() || looked(kIdle, [&] { return called() || crowded(); }) && called()) continue;
         sleepers.fetch_add(1, std::memory_order_seq_cst);
         futex(epoch, FUTEX_WAIT_PRIVATE, seen);
         sleepers.fetch_sub(1, std::memory_order_relaxed);
@@ -194,6 +217,34 @@ int lent_task(void *lending, int k) {
     return code;
 }
 
+// Takes the job out of its slot, and returns when no worker looks at it any more: then all tasks are done.
+void finish(Slot &slot) {
+    slot.job.store(nullptr, std::memory_order_seq_cst);
+    const auto alone = [&] { return !slot.users.load(std::memory_order_acquire); };
+    if (looked(kWait, alone)) return;
+    slot.waiting.store(1, std::memory_order_seq_cst);  // a worker lost its core in the middle of a task: it may have this one
+    while (const uint32_t users = slot.users.load(std::memory_order_seq_cst)) futex(slot.users, FUTEX_WAIT_PRIVATE, users);
+    slot.waiting.store(0, std::memory_order_relaxed);
+}
+
+// The calling thread's part in `callers`. Callers at the same time share the threads: with as many as there are cores, each
+// runs its loops alone, which takes the least time of all.
+struct Caller {
+    const int others = callers.fetch_add(1, std::memory_order_relaxed);
+    ~Caller() { callers.fetch_sub(1, std::memory_order_relaxed); }
+    int share(int threads) const { return others > 0 ? 1 + (threads - 1) / (1 + others) : threads; }
+};
+
+int alone(halide_task_t task, int min, int size, uint8_t *closure) {
+    int error = 0;
+    tls_depth++;
+    for (int i = min; i < min + size; i++) {
+        if (int code = task(nullptr, i, closure)) error = code;
+    }
+    tls_depth--;
+    return error;
+}
+
 int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads) {
     if (tls_lent.loop && tls_depth == 0 && threads > 1 && size > 1) {
         Lending lending{task, min, closure, {0}};
@@ -204,8 +255,11 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
     }
     if (threads > size) threads = size;
     if (threads > kMaxWorkers + 1) threads = kMaxWorkers + 1;
+    if (threads < 2 || tls_depth) return alone(task, min, size, closure);
+    const Caller caller;
+    threads = caller.share(threads);
     Slot *slot = nullptr;
-    if (threads > 1 && tls_depth == 0) {
+    if (threads > 1) {
         start_workers(threads - 1);
         for (Slot &s : slots) {
             if (!s.taken.load(std::memory_order_relaxed) && !s.taken.exchange(1, std::memory_order_acquire)) {
@@ -214,15 +268,7 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
             }
         }
     }
-    if (!slot) {
-        int error = 0;
-        tls_depth++;
-        for (int i = min; i < min + size; i++) {
-            if (int code = task(nullptr, i, closure)) error = code;
-        }
-        tls_depth--;
-        return error;
-    }
+    if (!slot) return alone(task, min, size, closure);
     alignas(64) char parts[(kMaxWorkers + 1) * sizeof(Part)];  // only as many as there are threads are made
     const int grains = threads * kGrains;
     Job job{task, closure, min, size, threads, size > grains ? size / grains : 1,
@@ -234,11 +280,7 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
     if (sleepers.load(std::memory_order_seq_cst)) futex(epoch, FUTEX_WAKE_PRIVATE, threads - 1);
     job.work(0);
     tls_depth--;
-    slot->job.store(nullptr, std::memory_order_seq_cst);
-    for (int spins = 0; job.finished.load(std::memory_order_acquire) < size || slot->users.load(std::memory_order_acquire);) {
-        if (++spins < 1000) pause_cpu();
-        else sched_yield();  // a worker lost its core in the middle of a task
-    }
+    finish(*slot);
     slot->taken.store(0, std::memory_order_release);
     return job.error;
 }
@@ -264,10 +306,12 @@ void in_child() {
     after_fork();
     workers = 0;
     sleepers = 0;
+    callers = 0;
     for (Slot &s : slots) {
         s.job = nullptr;
         s.users = 0;
         s.taken = 0;
+        s.waiting = 0;
     }
 }
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -64,6 +68,62 @@ def test_loops_of_several_threads_side_by_side(pool: ctypes.CDLL) -> None:
 
     with ThreadPoolExecutor(6) as callers:
         assert all(callers.map(many, [5, 40, 99, 200, 3, 64]))
+
+
+def test_a_loop_next_to_another_one_leaves_the_cores_to_it(pool: ctypes.CDLL) -> None:
+    """Two threads call loops that may take two: the worker, which is free, helps neither."""
+    within, over = threading.Event(), threading.Event()
+    ran_on: set[int] = set()
+
+    def first(_context: int, index: int, _closure: int) -> int:
+        if index == 0:
+            within.set()
+            over.wait(30)
+        return 0
+
+    def second(_context: int, _index: int, _closure: int) -> int:
+        ran_on.add(threading.get_ident())
+        time.sleep(0.001)
+        return 0
+
+    def call(task: Callable[[int, int, int], int], size: int) -> None:
+        before = pool.occ_enter(2)
+        assert pool.halide_do_par_for(None, TASK(task), 0, size, None) == 0
+        pool.occ_leave(before)
+
+    with ThreadPoolExecutor(1) as other:
+        done = other.submit(call, first, 2)
+        try:
+            assert within.wait(30)
+            call(second, 100)
+        finally:
+            over.set()
+        done.result()
+    assert ran_on == {threading.get_ident()}
+
+
+def test_the_caller_sleeps_while_a_worker_has_the_last_task(pool: ctypes.CDLL) -> None:
+    caller, begun = threading.get_ident(), threading.Event()
+
+    def task(_context: int, _index: int, _closure: int) -> int:
+        if threading.get_ident() == caller:
+            begun.wait(30)
+            return 0
+        begun.set()
+        time.sleep(0.4)
+        return 0
+
+    def ran() -> tuple[float, int]:
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        return usage.ru_utime + usage.ru_stime, usage.ru_nivcsw
+
+    before = pool.occ_enter(2)
+    start = ran()
+    assert pool.halide_do_par_for(None, TASK(task), 0, 2, None) == 0
+    seconds, put_off = (b - a for a, b in zip(start, ran(), strict=True))
+    pool.occ_leave(before)
+    assert seconds < 0.05, "it spins"
+    assert put_off < 10, "it yields to others again and again"
 
 
 PINNED = """
