@@ -108,7 +108,7 @@ def diff(
     Args:
         model: as `occ.compile` takes, .occ text too; or the path of an artifact.
         target: of a model.
-        against: one of `ORACLES`.
+        against: one of `ORACLES`, or the path of an artifact: of other options, or of an earlier release.
         onnx: the model that an artifact was built from.
         inputs: by name; seeded random ones by default, symbolic dims as `dims` says.
         tolerance: the largest difference that passes, as a share of the largest value.
@@ -131,7 +131,7 @@ def compared(
     """The same with settings; `node` is None where outputs alone are compared, `opened` is called with the session."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     artifact = bool(path) and is_artifact(path)
-    if artifact and onnx is None:
+    if artifact and onnx is None and not is_artifact(against):
         raise CannotCompare("an artifact is compared with the model that it was built from: onnx")
     if artifact and node is not None:
         raise CannotCompare("an artifact has no nodes to compare: give the model")
@@ -175,6 +175,8 @@ def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: 
     Raises:
         CannotCompare: it is missing, or does not take the model.
     """
+    if is_artifact(against):
+        return _of_artifact(against, names, given)
     if against not in ORACLES:
         raise CannotCompare(f"there is no `{against}` to compare with, but {', '.join(ORACLES)}")
     if against == "interp":
@@ -197,6 +199,18 @@ def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: 
     except Exception as e:
         line = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
         raise CannotCompare(f"{against} does not run the model: {line}") from e
+
+
+def _of_artifact(path: str, names: list[str], given: Arrays) -> dict[str, Any]:
+    """The outputs of an artifact.
+
+    Raises:
+        CannotCompare: it has not all of the outputs.
+    """
+    found = load(path).run(given)
+    if missing := [n for n in names if n not in found]:
+        raise CannotCompare(f"`{path}` has no output `{missing[0]}`")
+    return found
 
 
 def _interpreted(model: Any, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from occ.compiler.driver.source import Source
+    from occ.compiler.ir.module import Module
 
 
 def inspect(model: Source) -> dict[str, Any]:
@@ -87,13 +88,29 @@ def _model(source: Source) -> dict[str, Any]:
 
     m = load_module(source)
     weights = sum(w.data.nbytes for w in m.weights.values())
-    return {
+    facts = {
         "model": m.name, "stage": m.stage,
-        "inputs": [f"{a.name}: {a.type}" for a in m.main.args], "outputs": m.main.result_names,
-        "dims": [f"{i.symbol.name}: {i.label}" for i in m.symbols.values()],
+        "inputs": [f"{a.name}: {a.type}" for a in m.main.args], "outputs": [],
+        "dims": [i.label if i.label == i.symbol.name else f"{i.symbol.name}: {i.label}" for i in m.symbols.values()],
         "operators": dict(Counter(op.name for op in m.walk() if op.name != "yield").most_common()),
         "weights": f"{len(m.weights)}, {weights} bytes",
     }  # fmt: skip
+    return facts | {"outputs": _outputs(m, source)}
+
+
+def _outputs(m: Module, source: Source) -> list[str]:
+    """Outputs with the types that a build finds; names alone where the model has faults, which `occ check` tells."""
+    from occ.compiler.diagnostics import CompileError
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.settings import Settings
+
+    try:
+        main = (
+            Compilation(source, Settings(target="interp")).advance("inferred").main if m.stage == "imported" else m.main
+        )
+    except CompileError:
+        return m.main.result_names
+    return [f"{name}: {v.type}" for name, v in zip(main.result_names, main.results, strict=True)]
 
 
 def _range(lo: int, hi: int | None, step: int) -> str:

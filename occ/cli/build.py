@@ -14,7 +14,7 @@ import click
 from occ.cli import options
 from occ.cli.atc import AtcSpellings
 from occ.cli.bounds import bounded
-from occ.cli.console import progress, say, show_error
+from occ.cli.console import count, fitted, progress, say, show_error
 from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options
 
@@ -304,18 +304,20 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
 
 def _summary(f: dict[str, Any]) -> None:
     arena = "sized per run" if f["arena"] == -1 else _bytes(f["arena"])
-    phases = ", ".join(f"{k} {v:.2f}" for k, v in f["phases"].items()) or "nothing changed since it was built"
+    longest = ", ".join(f"{k} {v:.2f}" for k, v in f["phases"].items() if v > 0.05 * f["seconds"])
+    phases = longest if f["phases"] else "nothing changed since it was built"
     say(f"wrote    {f['out']} ({_bytes(f['bytes'])}) for {f['target']}")
     if "device_parts" in f:
         _parts(f)
     else:
-        say(f"plan     {f['steps']} steps, {f['kernels']} kernels ({f['compiled']} compiled, the rest from the cache)")
+        kernels = f"{count(f['kernels'], 'kernel')} ({f['compiled']} compiled, the rest from the cache)"
+        say(f"plan     {count(f['steps'], 'step')}, {kernels}")
     if lacks := f.get("entry_lacks"):
         more = f", and {len(lacks) - 1} more, which `occ inspect` lists" if len(lacks) > 1 else ""
-        say(f"entry    none, Python runs the plan: {lacks[0]}{more}")
+        say(fitted("entry    ", f"none, Python runs the plan: {lacks[0]}{more}"))
     say(f"weights  {_bytes(f['weights'])}")
     say(f"arena    {arena}")
-    say(f"time     {f['seconds']:.2f} s ({phases})")
+    say(fitted("time     ", f"{f['seconds']:.2f} s" + (f" ({phases})" if phases else "")))
     if "link" in f:
         say(f"link     {f['link']}")
     if str(f["out"]).endswith(EMITS["artifact"][0]):

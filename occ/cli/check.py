@@ -7,7 +7,7 @@ import json
 import click
 
 from occ.cli import options
-from occ.cli.console import say, show_error
+from occ.cli.console import count, say, show_error
 
 
 @click.command("check")
@@ -28,4 +28,7 @@ def command(model: str, target: str, as_json: bool, flags: options.Flags) -> Non
         return
     for warning in warnings:
         show_error(warning.text())
-    say(f"{target} takes all of {model}" + (f" but {len(warnings)} nodes, which the CPU runs" if warnings else ""))
+    say(
+        f"{target} takes all of {model}"
+        + (f" but {count(len(warnings), 'node')}, which the CPU runs" if warnings else "")
+    )

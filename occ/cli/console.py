@@ -40,6 +40,11 @@ def tell_sizes(session: Session, sizes: Mapping[str, int]) -> None:
         say(f"random inputs with {', '.join(f'{d}={n}' for d, n in chosen.items())}; --dim gives other sizes")
 
 
+def count(n: int, what: str) -> str:
+    """A number of things: `1 step`, `2 steps`."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
 def fitted(head: str, text: str) -> str:
     """A heading and a text after it that is broken at `WIDTH` columns, its further lines under its first."""
     lines = wrap(text, max(WIDTH - len(head), 24), break_on_hyphens=False)

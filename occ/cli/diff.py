@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 @click.command("diff")
 @options.model
 @options.target
-@options.against("What to compare with.")
+@options.against(
+    "What to compare with; or an artifact, built with other options or by an earlier release.", artifacts=True
+)
 @click.option("--onnx", help="The model that an artifact was built from.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
 @click.option(
@@ -42,7 +44,7 @@ def command(
 ) -> None:  # fmt: skip
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs.
 
-    MODEL may be .occ text of any stage, or an artifact with the model that it was built from as --onnx.
+    MODEL may be .occ text of any stage, or an artifact with the model that it was built from as --onnx, or with another artifact as --against.
     """
     from occ.analysis.diff import CannotCompare, compared
     from occ.compiler.diagnostics import error, shorten

@@ -15,6 +15,7 @@ def command(code: str) -> None:
 
     found = CODES.get(code.upper())
     if found is None:
-        raise click.UsageError(f"there is no code {code}; codes: {', '.join(CODES)}")
+        first, last = min(CODES), max(CODES)
+        raise click.UsageError(f"there is no code {code}: they go from {first} to {last}, and errors name theirs")
     click.echo(f"{code.upper()}: {found.title}\n")
     click.echo(textwrap.fill(found.explanation, 100))

@@ -21,6 +21,8 @@ def command(model: str, as_json: bool) -> None:
         click.echo(json.dumps(facts))
         return
     for key, value in facts.items():
+        if value == []:
+            continue
         if isinstance(value, list):
             click.echo(f"{key}:")
             for item in value:

@@ -12,14 +12,15 @@ from occ.cli import options
 from occ.cli.console import fitted
 
 if TYPE_CHECKING:
-    from occ.compiler.ir.ops.spec import OpSpec
+    from occ.compiler.ir.ops.spec import Operand, OpSpec
 
 
 @click.command("ops")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-t", "--target", default=None, help="Only what this target supports.")
+@click.option("--types", "types", is_flag=True, help="Print the operands too, and the types that each takes.")
 @options.as_json
-def command(names: tuple[str, ...], target: str | None, as_json: bool) -> None:
+def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bool) -> None:
     """List the operators: name, newest schema version, kind of definition, known limits.
 
     With NAMEs, those alone whose names contain one of them, whatever the case.
@@ -39,11 +40,19 @@ def command(names: tuple[str, ...], target: str | None, as_json: bool) -> None:
             "since": spec.since,
             "kind": by_name.get(spec.name, kinds[spec.meaning]),
             "limits": spec.limits,
+            "operands": {o.name: _types(o) for o in spec.operands},
         }
         if as_json:
             click.echo(json.dumps(row))
         else:
-            click.echo(fitted(f"{row['name']:32} {row['since']:4}  {row['kind']:10} ", str(row["limits"])))
+            click.echo(fitted(f"{row['name']:32} {row['since']:4}  {row['kind']:10} ", spec.limits))
+            for o in spec.operands if types else ():
+                click.echo(fitted(f"    {o.name}: ", ", ".join(_types(o)) or "any"))
+
+
+def _types(operand: Operand) -> list[str]:
+    """The types that an operand may have: element types of tensors as ONNX spells them; none if any will do."""
+    return sorted(t[7:-1] if t.startswith("tensor(") else t for t in operand.types)
 
 
 def _named(names: Sequence[str], specs: Sequence[OpSpec]) -> list[OpSpec]:

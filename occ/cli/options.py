@@ -32,11 +32,21 @@ threads = click.option(
 )
 
 
-def against(help_: str) -> Decorator:
+class _Oracle(click.Choice[str]):
+    """An oracle by its name, or the path of an artifact."""
+
+    name = "oracle"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if is_artifact(value) else super().convert(value, param, ctx)
+
+
+def against(help_: str, *, artifacts: bool = False) -> Decorator:
     """`--against`: the oracle that a command compares with."""
+    oracles = ["onnxruntime", "reference", "interp"]
     return click.option(
         "--against",
-        type=click.Choice(["onnxruntime", "reference", "interp"]),
+        type=_Oracle(oracles) if artifacts else click.Choice(oracles),
         default="onnxruntime",
         show_default=True,
         help=help_,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,12 @@ def test_ops_takes_names(occ_cli):
     assert {"Relu", "PRelu", "LeakyRelu"} <= set(listed)
     assert all("relu" in name.lower() for name in listed)
     assert "com.microsoft.MatMulNBits" in occ_cli("ops", "NBits", "Softmax").out
+
+
+def test_ops_tells_the_types_that_operands_take(occ_cli):
+    assert "X: bfloat16, double, float, float16" in occ_cli("ops", "Conv", "--types").out
+    rows = map(json.loads, occ_cli("ops", "QLinearConv", "--json").out.splitlines())
+    assert next(rows)["operands"]["w"] == ["int8", "uint8"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -107,6 +114,30 @@ def test_inspect_of_fixed_sizes_and_in_80_columns(tmp_path, monkeypatch, occ_cli
     out = occ_cli("inspect", "long.occ").out
     assert max(map(len, out.splitlines())) <= 80
     assert "0 to any" not in out
+
+
+def test_inspect_tells_types_of_outputs_and_has_no_empty_headings(model, occ_cli):
+    out = occ_cli("inspect", "m.onnx").out
+    assert "outputs:\n  y: f32[n,4]\ndims:\n  n\noperators:" in out
+    assert occ_cli("build", "m.onnx", "-t", "cpu-jit", "--dim", "n=4").code == 0
+    out = occ_cli("inspect", "m.occ").out
+    assert "dims:" not in out
+    assert "constraints:" not in out
+
+
+def test_the_summary_of_a_build_fits_80_columns_and_counts_well(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    text = "g (int64[n] x) => (int64[k] y) { y = Unique(x) }"
+    Path("a.onnx").write_bytes(model_of(text).SerializeToString())
+    told = occ_cli("build", "a.onnx", "-t", "cpu-jit").err.splitlines()
+    assert max(map(len, told)) <= 80
+    assert any(line.startswith("plan     1 step, 0 kernels") for line in told)
+
+
+def test_an_operand_that_is_read_twice_is_described_once(tmp_path, occ_cli):
+    path = tmp_path / "b.onnx"
+    path.write_bytes(model_of("g (bool[4] x) => (bool[4] y) { y = Add(x, x) }").SerializeToString())
+    assert occ_cli("build", path).err.count("`x` is bool[4]") == 1
 
 
 def test_help_and_lists_fit_80_columns(occ_cli):

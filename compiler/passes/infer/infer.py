@@ -296,7 +296,7 @@ class _Inference:
 
     def _report(self, op: Op, e: Invalid) -> None:
         where = f"{shorten(self.ctx.source or self.m.name)}: {shorten(str(op.loc))}"
-        notes = [f"`{shorten(v.name, 60)}` is {v.type}" for v in op.inputs[:4]]
+        notes = [f"`{shorten(v.name, 60)}` is {v.type}" for v in dict.fromkeys(op.inputs[:4])]
         notes = [e.note, *notes] if e.note else notes
         source = shorten(op_text(op), 400)
         self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
