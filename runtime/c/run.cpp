@@ -112,6 +112,20 @@ int check_input(const occ_model *m, const occ_port &p, const occ_tensor &t, bool
     return OCC_OK;
 }
 
+// Says where else the symbol of an axis is an extent: of the first axis that has it, which gave it its value.
+void tell_origin(const occ_model *m, const Block *b, const ConditionFacts &c, char *text, size_t size) {
+    const char *symbol = m->ports[c.input].symbols[c.axis];
+    const int64_t *at = b->extents;
+    for (int k = 0; symbol && k <= c.input; at += m->ports[k++].rank) {
+        const occ_port &p = m->ports[k];
+        for (int a = 0; a < p.rank && (k < c.input || a < c.axis); a++) {
+            if (!p.symbols[a] || strcmp(p.symbols[a], symbol)) continue;
+            snprintf(text, size, ", which is %lld by axis %d of `%s`", (long long)at[a], a, p.name);
+            return;
+        }
+    }
+}
+
 // The condition of the extents that does not hold.
 int unfit(const occ_model *m, const Block *b) {
     const uint32_t number = uint32_t(b->call.detail) - 1;
@@ -121,8 +135,10 @@ int unfit(const occ_model *m, const Block *b) {
     if (c.input < 0) return fail(m, OCC_ERROR_INPUT, "%s", text);
     const int64_t *at = b->extents;
     for (int k = 0; k < c.input; k++) at += m->ports[k].rank;
-    return fail(m, OCC_ERROR_INPUT, "axis %d of the input `%s` is %lld, %s", c.axis, m->ports[c.input].name,
-                (long long)at[c.axis], text);
+    char origin[256] = "";
+    tell_origin(m, b, c, origin, sizeof origin);
+    return fail(m, OCC_ERROR_INPUT, "axis %d of the input `%s` is %lld, %s%s", c.axis, m->ports[c.input].name,
+                (long long)at[c.axis], text, origin);
 }
 
 // What went wrong in a run.

@@ -127,6 +127,7 @@ constexpr Entry<307, int, const OrtHardwareDevice *> HardwareDevice_Type;
 constexpr Entry<317, const void *> GetEpApi;
 constexpr Entry<318, OrtStatus *, const OrtValue *, size_t *> GetTensorSizeInBytes;
 constexpr Entry<334, OrtStatus *, const OrtGraph *, const char **> Graph_GetModelPath;
+constexpr Entry<338, OrtStatus *, const OrtGraph *, size_t *> Graph_GetNumInputs;
 constexpr Entry<344, OrtStatus *, const OrtGraph *, size_t *> Graph_GetNumNodes;
 constexpr Entry<345, OrtStatus *, const OrtGraph *, const OrtNode **, size_t> Graph_GetNodes;
 constexpr Entry<349, OrtStatus *, const OrtNode *, const char **> Node_GetName;

@@ -1,6 +1,8 @@
 // The factory, which nodes are taken, and EPContext nodes.
 #include "plugin.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace occ::ort_plugin {
@@ -93,6 +95,7 @@ struct Provider : OrtEp {
     const void *api;
     const OrtLogger *logger;
     Settings settings;
+    bool one_graph;                       // onnxruntime takes groups of one graph of a model alone
     std::map<std::string, Group> groups;  // by the names of the values that their nodes give
 
     void capability(const OrtGraph *graph, OrtEpGraphSupportInfo *info);
@@ -137,7 +140,17 @@ bool take_contexts(Provider &p, const OrtGraph *graph, OrtEpGraphSupportInfo *in
     return any;
 }
 
+// Before 1.24, onnxruntime gives the first groups of all graphs of a model one name, and refuses the session for the second of
+// them. It tells no parent of a graph either: branches of If, which have no inputs, are known by that.
+bool names_are_free(const Provider &p, const OrtGraph *graph) {
+    if (!p.one_graph) return true;
+    size_t inputs = 0;
+    check(p.api, ort::Graph_GetNumInputs(p.api, graph, &inputs));
+    return inputs && p.groups.empty();
+}
+
 void Provider::capability(const OrtGraph *graph, OrtEpGraphSupportInfo *info) {
+    if (!names_are_free(*this, graph)) return;
     if (take_contexts(*this, graph, info)) return;
     if (const Ask ask = asked) {
         Claims claims = {this, info};
@@ -209,7 +222,13 @@ std::string entry(const void *api, const OrtSessionOptions *options, const std::
 
 struct Factory : OrtEpFactory {
     const void *api;
+    bool one_graph;
 };
+
+bool before_1_24(const char *version) {
+    int major = 0, minor = 0;
+    return sscanf(version, "%d.%d", &major, &minor) == 2 && (major < 1 || (major == 1 && minor < 24));
+}
 
 OrtStatus *devices(OrtEpFactory *self, const OrtHardwareDevice *const *given, size_t count, OrtEpDevice **made, size_t most, size_t *n) {
     const void *api = static_cast<Factory *>(self)->api;
@@ -231,6 +250,7 @@ OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *, const Or
         std::unique_ptr<Provider> p(new Provider());
         p->api = api;
         p->logger = logger;
+        p->one_graph = static_cast<Factory *>(self)->one_graph;
         const std::string prefix = kPrefix;
         p->settings.own_pool = entry(api, options, prefix + "pool") == "occ";
         p->settings.threads = atoi(entry(api, options, prefix + "threads").c_str());
@@ -268,6 +288,7 @@ PLUGIN_API OrtStatus *CreateEpFactories(const char *, const OrtApiBase *base, co
     if (!api || !most) return nullptr;  // of before 1.23
     Factory *f = new Factory();
     f->api = api;
+    f->one_graph = before_1_24(base->GetVersionString());
     f->ort_version_supported = kOrtLevel;
     f->GetName = [](const OrtEpFactory *) { return kName; };
     f->GetVendor = [](const OrtEpFactory *) { return "occ"; };

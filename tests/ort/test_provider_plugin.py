@@ -214,6 +214,16 @@ def test_emit_ort_loads_without_occ(weights, target, tmp_path, monkeypatch, occ_
         )
 
 
+def test_a_context_says_which_sizes_it_takes_for_equal(tmp_path, occ_cli):
+    onnx.save(model_of(BROADCASTS.format(m="m")), tmp_path / "m.onnx")
+    assert occ_cli("build", tmp_path / "m.onnx", "-t", "cpu-jit", "--emit", "ort", "-o", tmp_path / "r.onnx").code == 0
+    opened = onnxruntime.InferenceSession(str(tmp_path / "r.onnx"), occ.onnxruntime.session_options())
+    ones = np.ones((3, 4), np.float32)
+    assert opened.run(None, {"x": ones, "z": ones})[0].shape == (3, 4)
+    with pytest.raises(Exception, match="axis 0 of the input `z` is 3, the model takes m, which is 1 by axis 0 of `x`"):
+        opened.run(None, {"x": ones[:1], "z": ones})
+
+
 def test_emit_ort_keeps_what_occ_has_no_code_for(tmp_path, monkeypatch, occ_cli):
     monkeypatch.chdir(tmp_path)
     text = "g (float[n] x) => (int64[1,k] at, float[n] y) { a = Exp(x)  at = NonZero(a)  y = Neg(a) }"
@@ -256,3 +266,31 @@ def test_a_context_that_is_damaged_or_leaves_its_folder_is_refused(tmp_path, occ
 def test_config_prints_the_library(occ_cli):
     ran = occ_cli("config", "--ep")
     assert ran.out.strip() == str(occ.onnxruntime.get_library_path())
+
+
+BRANCHES = """
+import sys, numpy as np, onnxruntime, occ
+occ.onnxruntime.register("cpu-jit", least=0)
+options = occ.onnxruntime.session_options()
+session = onnxruntime.InferenceSession(sys.argv[1], options)
+x = np.float32([1, 2, 3, 4])
+for which, want in ((True, np.sqrt(np.exp(x))), (False, np.exp(-np.exp(x)))):
+    np.testing.assert_allclose(session.run(None, {"which": np.array(which), "x": x})[0], want, rtol=1e-5)
+print([c.nodes for c in occ.onnxruntime.claimed()])
+"""
+
+
+@pytest.mark.skipif(not os.environ.get("OCC_TEST_ORT"), reason="OCC_TEST_ORT names no folders of other onnxruntimes")
+def test_groups_in_several_graphs_of_a_model_fail_no_session_of_older_releases(tmp_path):
+    text = """g (bool which, float[4] x) => (float[4] y) {
+        a = Exp(x)
+        y = If <then_branch = t () => (float[4] b) { c = Abs(a)  b = Sqrt(c) },
+                else_branch = e () => (float[4] b) { c = Neg(a)  b = Exp(c) }> (which)
+    }"""
+    onnx.save(model_of(text), tmp_path / "m.onnx")
+    for folder in os.environ["OCC_TEST_ORT"].split(":"):
+        command = [sys.executable, "-c", BRANCHES, tmp_path / "m.onnx"]
+        env = os.environ | {"PYTHONPATH": folder}
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.strip() in ("[1]", "[2, 2, 1]")
