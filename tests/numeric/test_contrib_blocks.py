@@ -156,6 +156,53 @@ def test_product_that_is_not_defined_is_an_error_that_names_it(attr: str, value:
         occ.compile(model, "interp")
 
 
+# quant_type, block, K, N, rows, whether B is transposed, element type
+TABLES: dict[str, tuple[int, int, int, int, tuple[int, ...], int, str]] = {
+    "fp4": (0, 16, 64, 6, (3,), 1, "f32"),
+    "nf4": (1, 32, 96, 33, (2, 3), 1, "f32"),
+    "nf4, blocks over the ends of rows": (1, 64, 33, 5, (1,), 1, "f32"),
+    "fp4, not transposed": (0, 64, 64, 32, (4,), 0, "f32"),
+}
+
+
+def product_by_table(case: str) -> tuple[ModelProto, dict[str, np.ndarray], np.ndarray]:
+    """A model, its input, and the product in f64 of the matrix that onnxruntime multiplies the identity with.
+
+    Its CPU provider leaves most of the result unwritten where B is not transposed.
+    """
+    kind, size, k, n, rows, turned, dtype = TABLES[case]
+    x = RNG.normal(size=(*rows, k if turned else n)).astype(BY_NAME[dtype].numpy)
+    b = RNG.integers(0, 256, -(-k * n // 2)).astype(np.uint8)
+    absmax = RNG.uniform(0.5, 2, -(-k * n // size)).astype(x.dtype)
+
+    def model(v: np.ndarray, transposed: int) -> ModelProto:
+        return node_model(
+            "MatMulBnb4", {"x": v}, {"b": b, "absmax": absmax}, BY_NAME[dtype].onnx, K=k, N=n, block_size=size,
+            quant_type=kind, transB=transposed,
+        )  # fmt: skip
+
+    one = np.eye(k, dtype=x.dtype)
+    w = onnxruntime_gives(model(one, 1), {"x": one}).astype(np.float64)
+    return model(x, turned), {"x": x}, x @ (w if turned else w.T)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
+@pytest.mark.parametrize("case", TABLES)
+def test_product_by_a_table_gives_what_onnxruntime_gives(case: str, target: str) -> None:
+    model, feed, exact = product_by_table(case)
+    got = occ.compile(model, target).run(feed)["y"]
+    assert got.shape == exact.shape
+    assert error(got, exact) < 5e-7
+
+
+def test_product_by_a_table_of_another_size_is_an_error_that_names_it() -> None:
+    weights = {"b": np.zeros(63, np.uint8), "absmax": np.ones(8, np.float32)}
+    x = {"x": np.ones((1, 64), np.float32)}
+    model = node_model("MatMulBnb4", x, weights, 1, K=64, N=2, block_size=16, quant_type=1)
+    with pytest.raises(CompileError, match="B has shape"):
+        occ.compile(model, "interp")
+
+
 U4, I4 = ml_dtypes.uint4, ml_dtypes.int4
 # element type of the data, bits, its logical shape, axes to gather and of blocks, zero points, element type of scales
 GATHERS: dict[str, tuple[Any, int, tuple[int, ...], int, int, bool, str]] = {

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.dtype import I32, I64, U8
@@ -32,10 +34,15 @@ def field(byte: Expr, k: Expr, bits: int) -> Expr:
     return binary("shr", byte, cast(byte.dtype, k % (8 // bits) * bits)) & ((1 << bits) - 1)
 
 
-def _check_blocks(name: str, bits: int, size: int | None, least: int = _LEAST_BLOCK) -> None:
+def check_blocks(name: str, bits: int, size: int | None) -> None:
+    """That codes have a number of bits, and blocks a number of elements, that are defined.
+
+    Raises:
+        Invalid: they do not.
+    """
     if bits not in (2, 4, 8):
         raise Invalid(f"`{name}` has codes of {bits} bits", code="OCC0107", help="2, 4 and 8 bits are defined")
-    if size is None or size < least or size & (size - 1):
+    if size is None or size < _LEAST_BLOCK or size & (size - 1):
         raise Invalid(f"`{name}` has blocks of {size}", code="OCC0107", help="powers of two from 16 on are defined")
 
 
@@ -55,7 +62,7 @@ def check_products(x: Tensor, operands: Sequence[Tensor | None], a) -> None:
     """
     packed, scales, zeros, groups, bias = operands
     bits, size = a.bits, a.block_size
-    _check_blocks("MatMulNBits", bits, size)
+    check_blocks("MatMulNBits", bits, size)
     if a.weight_prepacked:
         raise Invalid(
             f"`MatMulNBits` with weight_prepacked={a.weight_prepacked} holds its weight in the order of a CUDA kernel",
@@ -159,7 +166,7 @@ class GatherBlockQuantized:
         if narrow:
             _check_narrow(data, zeros, a.block_size)
         else:
-            _check_blocks("GatherBlockQuantized", a.bits, a.block_size)
+            check_blocks("GatherBlockQuantized", a.bits, a.block_size)
         gathered = normalize_axis(a.gather_axis, data.rank, "GatherBlockQuantized")
         blocked = normalize_axis(a.quantize_axis, data.rank, "GatherBlockQuantized")
         bits = a.bits if data.dtype == U8 else 8
@@ -193,7 +200,7 @@ def _check_narrow(data: Tensor, zeros: Tensor | None, size: int) -> None:
     if data.dtype.name not in (*FLOAT8, "f4e2m1") or zeros is not None:
         raise Invalid(f"`GatherBlockQuantized` of {data.dtype}{' with zero points' if zeros is not None else ''}")
     if size:
-        _check_blocks("GatherBlockQuantized", 8, size)
+        check_blocks("GatherBlockQuantized", 8, size)
 
 
 def _check_scales(scales: Tensor, shape: Sequence[Dim], blocked: int, size: Dim, broadcast: bool) -> None:
@@ -208,4 +215,61 @@ def _check_scales(scales: Tensor, shape: Sequence[Dim], blocked: int, size: Dim,
         )
 
 
-ALL = (MatMulNBits, GatherBlockQuantized)
+@op("product_by_table", own_attributes="K=int N=int block=int transposed=bool", tags=("contraction",))
+class ProductByTable:
+    """`A @ B'` of a matrix B `[N, K]` whose elements, row after row, are entries of a table, times the scale of their block.
+
+    Codes are of 4 bits, two of a byte, the first of them high; `A @ B` unless transposed.
+    """
+
+    operands = ("A", "B", "absmax", "table")
+
+    def body(t, x, packed, scales, table, *, a):
+        size = a.K * a.N
+        equal_dims(x.shape[-1], a.K if a.transposed else a.N, "`MatMulBnb4`: inner extents")
+        for what, v, n in (("B", packed, -(-size // 2)), ("absmax", scales, -(-size // a.block))):
+            if product(v.shape) != n:
+                raise Invalid(f"`MatMulBnb4`: {what} has shape {show_shape(v.shape)}, not [{n}]")
+
+        def weight(n, k):
+            at = n * a.K + k
+            byte = packed[unflatten(at // 2, packed.shape)]
+            code = binary("shr", byte, cast(U8, (1 - at % 2) * 4)) & 15
+            return cast(x.dtype.acc, table[cast(I64, code)]) * f.in_acc(scales[unflatten(at // a.block, scales.shape)])
+
+        w = t.map((a.N, a.K), weight, name="weight")
+        of = (lambda j, k: w[j, k]) if a.transposed else (lambda j, k: w[k, j])
+        shape = (*x.shape[:-1], a.N if a.transposed else a.K)
+        acc = t.sum(
+            shape, [x.shape[-1]], lambda *i: f.in_acc(x[(*i[:-2], i[-1])]) * of(i[-2], i[-1]), name="matmul"
+        )
+        return t.map(shape, lambda *i: cast(x.dtype, acc[i]), name="product")
+
+
+_FP4 = (0, 0.0625 / 12, 8 / 12, 12 / 12, 4 / 12, 6 / 12, 2 / 12, 3 / 12)
+_TABLES = (  # of bitsandbytes, by quant_type: floats of 4 bits by their sign, and quantiles of the normal distribution
+    (*_FP4, *(-v for v in _FP4)),
+    (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)  # fmt: skip
+
+
+@op(
+    f"{DOMAIN}.MatMulBnb4",
+    signature=FormalSignature.of("A B absmax", K=None, N=None, block_size=None, quant_type=None, training_mode=0, transB=1),
+)
+class MatMulBnb4:
+    """`A @ dequantised(B)'` with codes of bitsandbytes, FP4 (`quant_type` 0) or NF4 (1), in blocks of all elements in a row."""
+
+    def composite(b, x, packed, scales, *, a):
+        check_blocks("MatMulBnb4", 4, a.block_size)
+        if a.quant_type not in (0, 1) or not a.K or not a.N or a.K < 1 or a.N < 1:
+            raise Invalid(f"`MatMulBnb4` with quant_type={a.quant_type}, K={a.K} and N={a.N}", code="OCC0107")
+        table = b.constant(np.array(_TABLES[a.quant_type], np.float32))
+        return b.product_by_table(
+            x, packed, scales, table, K=a.K, N=a.N, block=a.block_size, transposed=bool(a.transB)
+        )
+
+
+ALL = (MatMulNBits, GatherBlockQuantized, ProductByTable, MatMulBnb4)
