@@ -15,6 +15,20 @@ from occ.runtime.signature import numpy_dtype
 
 
 @dataclass
+class _State:
+    """One input of a constant shape that sums up the tokens before, and the output that continues it.
+
+    Attributes:
+        past, present: their names.
+        held: what the next run takes, zeros before the first token.
+    """
+
+    past: str
+    present: str
+    held: np.ndarray
+
+
+@dataclass
 class _Cache:
     """One input that holds what was computed of the tokens before, and the output that continues it.
 
@@ -54,7 +68,10 @@ class Decoder:
         if len(others) > len(presents) or any(not is_cache(i.name) for i in others):
             names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more caches than it gives"
             raise RunError("OCC0501", f"the decoder takes {names}", "export it with past key values, and nothing else")
-        self._caches = [self._cache(i, o) for i, o in zip(others, presents, strict=False)]
+        pairs = list(zip(others, presents, strict=False))
+        fixed = [all(isinstance(d, int) for d in i.shape) for i in others]
+        self._caches = [self._cache(*pair) for pair, state in zip(pairs, fixed, strict=False) if not state]
+        self._states = [_state(*pair) for pair, state in zip(pairs, fixed, strict=False) if state]
 
     def _cache(self, past: Port, present: Port) -> _Cache:
         first, *rest = past.shape
@@ -74,7 +91,7 @@ class Decoder:
         """
         if not ids:
             raise RunError("OCC0501", "there is no token to append", "give at least one")
-        if not self._caches:  # a plain decoder: everything again
+        if not self._caches and not self._states:  # a plain decoder: everything again
             ids = [*self.tokens, *ids]
             self.tokens = []
         done, end = len(self.tokens), len(self.tokens) + len(ids)
@@ -83,7 +100,10 @@ class Decoder:
                 "OCC0501", f"{end} tokens are more than the cache has room for, {self.capacity}", "raise `capacity`"
             )
         given = {IDS: np.array([ids], self._ids)} | {c.past: c.rows[:done] for c in self._caches}
+        given |= {s.past: s.held for s in self._states}
         found = self.session.run(given, {c.present: c.rows[:end] for c in self._caches})
+        for s in self._states:
+            s.held = found[s.present]
         self.tokens += ids
         return found[LOGITS].reshape(-1, found[LOGITS].shape[-1])[-1].astype(np.float32)
 
@@ -94,5 +114,14 @@ class Decoder:
         return self.append(ids[len(self.tokens) :])
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first tokens."""
+        """Forget all but the first tokens; all of them if there are fewer left and a state cannot go back."""
+        if self._states and length < len(self.tokens):
+            length = 0
+            for s in self._states:
+                s.held = np.zeros_like(s.held)
         del self.tokens[max(length, 0) :]
+
+
+def _state(past: Port, present: Port) -> _State:
+    shape = tuple(d for d in past.shape if isinstance(d, int))
+    return _State(past.name, present.name, np.zeros(shape, numpy_dtype(past.dtype)))

@@ -52,7 +52,8 @@ def prepared(path: Path, head: int = 0) -> Module:
         )  # fmt: skip
     for a in m.main.args:
         if isinstance(a.type, TensorType) and a.type.shape:
-            a.type = TensorType(a.type.dtype, (1, *a.type.dims[1:]))
+            batch = 1 if a.name == POSITIONS and a.type.rank == 3 else 0  # after the three positions of a picture
+            a.type = TensorType(a.type.dtype, (*a.type.dims[:batch], 1, *a.type.dims[batch + 1 :]))
     past = _one_past(m, head)
     length = args[IDS].tensor.dims[1]
     _decide(m, args, past, length)
@@ -87,7 +88,10 @@ def _decide(m: Module, args: dict[str, Value], past: Dim, length: Dim) -> None:
         _replace(m, args[MASK], b.ConstantOfShape(shape, value=ones))
     if POSITIONS in args:
         start, sizes = b.dims(values=(past,), shape=(1,)), b.dims(values=(1, length), shape=(2,))
-        _replace(m, args[POSITIONS], _as(b, b.positions(start, sizes), args[POSITIONS].tensor.dtype))
+        made = b.positions(start, sizes)
+        if args[POSITIONS].tensor.rank == 3:  # time, height and width: a text counts in all of them alike
+            made = b.Expand(made, b.dims(values=(args[POSITIONS].tensor.dims[0], 1, length), shape=(3,)))
+        _replace(m, args[POSITIONS], _as(b, made, args[POSITIONS].tensor.dtype))
 
 
 def _as(b: GraphBuilder, x: Value, dtype: DType) -> Value:

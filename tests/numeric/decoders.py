@@ -12,8 +12,11 @@ WIDTH = HEADS * SIZE
 RNG = np.random.default_rng(11)
 
 
-def decoder(**attributes: int | float) -> onnx.ModelProto:
-    """Embedding, layers of grouped attention with a cache and rotation, and a head; the batch is symbolic."""
+def decoder(taps: int = 0, **attributes: int | float) -> onnx.ModelProto:
+    """Embedding, layers of grouped attention with a cache and rotation, and a head; the batch is symbolic.
+
+    With `taps` a causal convolution with a state follows the embedding.
+    """
     n, held = helper.make_node, []
 
     def weight(name: str, *shape: int, by: float = 0.3) -> str:
@@ -31,6 +34,14 @@ def decoder(**attributes: int | float) -> onnx.ModelProto:
         n("Gather", ["shape", "at"], ["whole"]), n("Cast", ["whole"], ["total"], to=TensorProto.INT32),
         n("Gather", [weight("words", WORDS, WIDTH, by=1), "input_ids"], ["x0"]),
     ]  # fmt: skip
+    if taps:
+        nodes[-1].output[0] = "rows"
+        nodes += [
+            n("Transpose", ["rows"], ["columns"], perm=[0, 2, 1]),
+            n("CausalConvWithState", ["columns", weight("taps", WIDTH, 1, taps), "", "past.0.conv"],
+              ["mixed", "present.0.conv"], domain="com.microsoft", activation="silu"),
+            n("Transpose", ["mixed"], ["x0"], perm=[0, 2, 1]),
+        ]  # fmt: skip
     for k in range(LAYERS):
         qkv = ((HEADS, "q"), (GROUPS, "k"), (GROUPS, "v"))
         nodes += [n("MatMul", [f"x{k}", weight(f"w{y}{k}", WIDTH, h * SIZE)], [f"{y}{k}"]) for h, y in qkv]
@@ -61,6 +72,9 @@ def decoder(**attributes: int | float) -> onnx.ModelProto:
     inputs += [value(f"past_key_values.{c}", TensorProto.FLOAT, "batch", GROUPS, "past", SIZE) for c in caches]
     outputs = [value("logits", TensorProto.FLOAT, "batch", "sequence", WORDS)]
     outputs += [value(f"present.{c}", TensorProto.FLOAT, "batch", GROUPS, "total", SIZE) for c in caches]
+    if taps:
+        inputs.append(value("past.0.conv", TensorProto.FLOAT, "batch", WIDTH, taps - 1))
+        outputs.append(value("present.0.conv", TensorProto.FLOAT, "batch", WIDTH, taps - 1))
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph(nodes, "decoder", inputs, outputs, held)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -71,13 +85,16 @@ class Reference:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        self.caches = [i.name for i in self.session.get_inputs() if i.name.startswith("past")]
+        self.pasts = {
+            i.name: np.zeros([{"batch": 1, "past": 0}.get(n, n) for n in i.shape], np.float32)
+            for i in self.session.get_inputs()
+            if i.name.startswith("past")
+        }
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Logits of every position."""
         given = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-        empty = np.zeros((1, GROUPS, 0, SIZE), np.float32)
-        return self.session.run(["logits"], given | dict.fromkeys(self.caches, empty))[0][0]
+        return self.session.run(["logits"], given | self.pasts)[0][0]
 
     def greedy(self, ids: list[int], count: int) -> list[int]:
         """The most probable continuation, all computed again for each token."""

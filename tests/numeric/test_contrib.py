@@ -207,6 +207,12 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
     "group-query-positions": (
         "GroupQueryAttention", GQA | {"ids": np.array([[6], [6]])}, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4
     ),
+    "group-query-part-of-a-head": (  # turns 16 of 32 elements, as many as the caches have angles for
+        "GroupQueryAttention",
+        {"q": f32(2, 1, 128), "k": f32(2, 1, 64), "v": f32(2, 1, 64), "pk": f32(2, 2, 6, 32), "pv": f32(2, 2, 6, 32),
+         **{k: GQA[k] for k in ("lens", "total", "cos", "sin")}},
+        {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4,
+    ),
     "group-query-smooth": (
         "GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "smooth_softmax": 1}, 3, 1e-4
     ),
@@ -218,6 +224,15 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
     "rotary": (
         "RotaryEmbedding", {"x": f32(2, 3, 16), "p": np.array([[0, 1, 2], [3, 4, 5]]), "cos": f32(9, 4), "sin": f32(9, 4)}, {}, 1, 1e-5
     ),
+    "rotary-sections": (
+        "MRotaryEmbedding", {"x": f32(2, 3, 32), "p": RNG.integers(0, 9, (3, 2, 3)), "cos": f32(9, 8), "sin": f32(9, 8)},
+        {"mrope_section": [4, 2, 2], "num_heads": 2}, 1, 1e-5,
+    ),
+    "rotary-sections-in-turn": (
+        "MRotaryEmbedding", {"x": f32(2, 2, 3, 32), "p": RNG.integers(0, 9, (3, 2, 3)), "cos": f32(9, 8), "sin": f32(9, 8)},
+        {"mrope_section": [3, 3, 2], "mrope_layout": 1, "rotary_embedding_dim": 16, "num_heads": 2}, 1, 1e-5,
+    ),
+    "gated-add": ("GatedAdd", {"x": f32(2, 3, 4), "y": f32(2, 3, 4), "gate": f32(2, 3, 1)}, {}, 1, 1e-6),
     "rotary-offset": ("RotaryEmbedding", {"x": f32(2, 2, 3, 8), "p": np.array([2]), "cos": f32(9, 4), "sin": f32(9, 4)}, {"interleaved": 1}, 1, 1e-5),
 }  # fmt: skip
 # onnxruntime takes scales and zero points of these as constants only

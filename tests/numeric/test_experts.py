@@ -149,7 +149,8 @@ def test_third_weight_gates_as_a_fused_one_does() -> None:
     held = floats(2)
     fused = expert_model("MoE", (4, HIDDEN), held, k=2, **SWIGLU)
     w1, b1 = held["w1"], held["b1"]
-    assert w1 is not None and b1 is not None
+    assert w1 is not None
+    assert b1 is not None
     feed = {"x": normal(4, HIDDEN), "router": normal(4, EXPERTS)}
     apart = {**held, "w1": w1[:, ::2], "b1": b1[:, ::2], "w3": w1[:, 1::2], "b3": b1[:, 1::2]}
     halves = {**held, **{k: np.concatenate([v[:, ::2], v[:, 1::2]], 1) for k, v in (("w1", w1), ("b1", b1))}}

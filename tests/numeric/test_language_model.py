@@ -53,6 +53,15 @@ def test_all_texts_share_the_beginning_that_they_have_in_common(lm: occ.Language
         assert lm.generate(ids, max_new_tokens=5) == reference.greedy(ids, 5)
 
 
+def test_states_that_sum_up_a_text_go_on_with_it_and_start_again(tmp_path: Path) -> None:
+    made = decoder(taps=4)
+    onnx.save(made, tmp_path / "model.onnx")
+    lm = occ.LanguageModel(tmp_path, threads=1, capacity=64, target="cpu-jit")
+    reference = Reference(made)
+    for ids in (PROMPT, [*PROMPT, 8, 8], PROMPT[:3], PROMPT, [1]):
+        assert lm.generate(ids, max_new_tokens=5) == reference.greedy(ids, 5)
+
+
 def test_it_stops_where_asked_or_where_the_cache_is_full(lm: occ.LanguageModel) -> None:
     every = lm.generate(PROMPT, max_new_tokens=30)
     third = every[2]

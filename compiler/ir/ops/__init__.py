@@ -14,8 +14,9 @@ FAMILIES = (
     "elementwise", "reduce", "contraction", "window", "own.winograd", "own.strassen", "movement", "index", "shape_of",
     "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "recurrent",
     "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image",
-    "ml", "contrib.operators", "contrib.quantized", "contrib.blocks", "contrib.experts",
-    "contrib.attention", "contrib.recurrent", "own.legacy", "own.internal", "own.quantised_codes", "own.block_products",
+    "ml", "contrib.operators", "contrib.quantized", "contrib.blocks", "contrib.experts", "contrib.states",
+    "contrib.attention", "contrib.rotary", "contrib.group_query", "contrib.recurrent", "own.legacy", "own.internal",
+    "own.quantised_codes", "own.block_products",
 )  # fmt: skip
 
 

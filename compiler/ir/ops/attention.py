@@ -15,6 +15,7 @@ from occ.compiler.ir.dim import Dim, exact_quotient
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.ops.reduce import over_axes
 from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import equal_dims
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -258,6 +259,8 @@ def rotated(t: Builder, x: Tensor, cos: Tensor, sin: Tensor, position_ids: Tenso
     head = quotient("RotaryEmbedding", x.shape[2], a.num_heads) if flat else x.shape[3]
     dim = a.rotary_embedding_dim or head
     half = quotient("RotaryEmbedding", dim, 2)
+    for cache in (cos, sin):
+        equal_dims(cache.shape[-1], half, "`RotaryEmbedding`: half of the elements that turn, and angles of a position")
     if position_ids is not None:
         t.check(
             position_ids.shape,
@@ -304,23 +307,34 @@ class CausalConvWithState:
     """Depthwise convolution over the time axis that sees the past only; the last positions are the next state."""
 
     def composite(b, x, weight, bias=None, past=None, *, a):
-        n, channels, _ = x.tensor.dims
-        taps = weight.tensor.dims[2]
-        if not isinstance(channels, int) or not isinstance(taps, int):
-            raise Invalid("`CausalConvWithState` needs a constant number of channels and taps")
-        if past is None:
-            past = zeros(b, TensorType(x.tensor.dtype, (n, channels, taps - 1)))
-        padded = b.Concat(past, x, axis=2)
-        y = b.Conv(padded, weight, bias, group=channels)
-        if a.activation in ("silu", "swish"):
-            y = b.Swish(y)
-        elif a.activation not in (None, "none"):
-            raise Invalid(f"`activation` of `CausalConvWithState` is {a.activation!r}", code="OCC0107")
-        length = padded.tensor.dims[2]
-        start = b.dims(values=(length - (taps - 1),), shape=(1,))
-        end = b.dims(values=(length,), shape=(1,))
-        state = b.Slice(padded, start, end, b.constant(np.array([2])))
-        return y, state
+        return causal_convolution(b, x, weight, bias, past, a.activation or "none", 1)
+
+
+def causal_convolution(
+    b: GraphBuilder, x: Value, weight: Value, bias: Value | None, past: Value | None, activation: str, dilation: int
+) -> tuple[Value, Value]:
+    """An activation of the convolution `[N, C, L]` of each channel with the positions before it, and the next state.
+
+    Raises:
+        Invalid: channels or taps are symbolic, or the activation is unknown.
+    """
+    n, channels, _ = x.tensor.dims
+    taps = weight.tensor.dims[2]
+    if not isinstance(channels, int) or not isinstance(taps, int):
+        raise Invalid("`CausalConvWithState` needs a constant number of channels and taps")
+    kept = (taps - 1) * dilation
+    if past is None:
+        past = zeros(b, TensorType(x.tensor.dtype, (n, channels, kept)))
+    padded = b.Concat(past, x, axis=2)
+    y = b.Conv(padded, weight, bias, group=channels, dilations=(dilation,))
+    if activation in ("silu", "swish"):
+        y = b.Swish(y)
+    elif activation != "none":
+        raise Invalid(f"`activation` of `CausalConvWithState` is {activation!r}", code="OCC0107")
+    length = padded.tensor.dims[2]
+    start = b.dims(values=(length - kept,), shape=(1,))
+    end = b.dims(values=(length,), shape=(1,))
+    return y, b.Slice(padded, start, end, b.constant(np.array([2])))
 
 
 def zeros(b: GraphBuilder, type_: TensorType) -> Value:

@@ -16,6 +16,11 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 
+def _shared(h: Expr, heads: int, fewer: int) -> Expr:
+    """Which of `fewer` heads serves head `h` of `heads`."""
+    return h if heads == fewer else h // wrap(floordiv(heads, fewer))
+
+
 @op("linear_attention_step", own_attributes="scale=float")
 class LinearAttentionStep:
     """One step of LinearAttention in f32: the state decays, takes the outer product of key and value, and is read."""
@@ -24,77 +29,93 @@ class LinearAttentionStep:
 
     def body(t, state, q, k, v, decay=None, beta=None, *, a):
         n, heads, dk, dv = state.shape
-        group = floordiv(q.shape[1], heads)
+        asked = q.shape[1]
+        every = max(asked, heads)
 
         def read(x: Tensor, *i: Expr) -> Expr:
             return cast(state.dtype, x.at(i))
+
+        def key(b: Expr, h: Expr, d: Expr) -> Expr:  # one may serve several heads of the state
+            return read(k, b, _shared(h, heads, k.shape[1]), d)
 
         faded = state
         if decay is not None:
             faded = t.map(state.shape, lambda b, h, d, m: state[b, h, d, m] * f.exp(read(decay, b, h, d)), name="faded")
         written = t.map((n, heads, dv), lambda b, h, m: read(v, b, h, m), name="written")
         if beta is not None:
-            found = t.sum((n, heads, dv), [dk], lambda b, h, m, d: faded[b, h, d, m] * read(k, b, h, d), name="found")
+            found = t.sum((n, heads, dv), [dk], lambda b, h, m, d: faded[b, h, d, m] * key(b, h, d), name="found")
             written = t.map(
                 (n, heads, dv),
                 lambda b, h, m: read(beta, b, h, wrap(0)) * (read(v, b, h, m) - found[b, h, m]),
                 name="moved",
             )
-        new = t.map(
-            state.shape, lambda b, h, d, m: faded[b, h, d, m] + read(k, b, h, d) * written[b, h, m], name="state"
-        )
-        out = t.sum(
-            (n, q.shape[1], dv), [dk], lambda b, h, m, d: read(q, b, h, d) * new[b, h // wrap(group), d, m], name="out"
-        )
+        new = t.map(state.shape, lambda b, h, d, m: faded[b, h, d, m] + key(b, h, d) * written[b, h, m], name="state")
+
+        def answer(b: Expr, h: Expr, m: Expr, d: Expr) -> Expr:
+            return read(q, b, _shared(h, every, asked), d) * new[b, _shared(h, every, heads), d, m]
+
+        out = t.sum((n, every, dv), [dk], answer, name="out")
         return new, t.map(out.shape, lambda *i: cast(q.dtype, out[i] * a.scale), name="scaled")
+
+
+def infer(q, k, v, past=None, decay=None, beta=None, *, a):
+    """Types of the output and of the state, f32 unless one is given."""
+    n, length, _ = q.shape
+    dk = quotient("LinearAttention", q.shape[2], a.q_num_heads)
+    dv = quotient("LinearAttention", v.shape[2], a.kv_num_heads)
+    state = TensorType(q.dtype if past is None else past.dtype, (n, a.kv_num_heads, dk, dv))
+    return TensorType(q.dtype, (n, length, max(a.q_num_heads, a.kv_num_heads) * dv)), state
+
+
+def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
+    """A Scan over time. Queries share the heads of the state, or the heads of the state those of the queries and keys.
+
+    Raises:
+        Invalid: the rule is unknown, or does not fit its operands.
+    """
+    rule = a.update_rule
+    if rule not in ("linear", "gated", "delta", "gated_delta"):
+        raise Invalid(f"`update_rule` of `LinearAttention` is {rule!r}", code="OCC0107")
+    if ("gated" in rule) != (decay is not None) or ("delta" in rule) != (beta is not None):
+        raise Invalid(f"`LinearAttention`: the rule {rule!r} and its operands `decay` and `beta` do not fit")
+    heads = a.kv_num_heads
+    n, length, width = q.tensor.dims
+    dk, dv = quotient("LinearAttention", width, a.q_num_heads), quotient("LinearAttention", v.tensor.dims[2], heads)
+    keys = quotient("LinearAttention", k.tensor.dims[2], dk)
+    parts = [_by_heads(b, q, a.q_num_heads), _by_heads(b, k, keys), _by_heads(b, v, heads)]
+    parts += [_by_heads(b, decay, heads)] if decay is not None else []
+    parts += [_by_heads(b, beta, min(heads, beta.tensor.dims[2]))] if beta is not None else []
+    kept = TensorType(F32, (n, heads, dk, dv))
+    start = zeros(b, kept) if past is None else b.Cast(past, to=F32)
+    scale = a.scale or head_scale(parts[0], None, name="LinearAttention")
+
+    gated = decay is not None
+
+    def step(b, state_, q_, k_, v_, *rest):
+        gate, rate = rest[0] if gated else None, rest[-1] if beta is not None else None
+        return b.linear_attention_step(state_, q_, k_, v_, gate, rate, n_results=2, scale=float(scale))
+
+    slices = [x.tensor.with_shape((n, *x.tensor.dims[2:])) for x in parts]
+    y = TensorType(q.tensor.dtype, (n, length, max(a.q_num_heads, heads), dv))
+    state, out = b.call_body(
+        "Scan", [start, *parts], (), [kept, *slices], step, [kept, y], num_scan_inputs=len(parts),
+        scan_input_axes=(1,) * len(parts), scan_output_axes=(1,),
+    )  # fmt: skip
+    flat = reshape(b, out, (n, length, max(a.q_num_heads, heads) * dv))
+    return flat, b.Cast(state, to=q.tensor.dtype if past is None else past.tensor.dtype)
+
+
+def _by_heads(b: GraphBuilder, x: Value, heads: Dim) -> Value:
+    n, length, width = x.tensor.dims
+    return reshape(b, x, (n, length, heads, quotient("LinearAttention", width, heads)))
 
 
 @op("LinearAttention")
 class LinearAttention:
     """Attention with a state per head in the place of a cache, step by step over time, the state in f32."""
 
-    def infer(q, k, v, past=None, decay=None, beta=None, *, a):
-        n, length, _ = q.shape
-        dk = quotient("LinearAttention", q.shape[2], a.q_num_heads)
-        dv = quotient("LinearAttention", v.shape[2], a.kv_num_heads)
-        state = TensorType(q.dtype if past is None else past.dtype, (n, a.kv_num_heads, dk, dv))
-        return TensorType(q.dtype, (n, length, a.q_num_heads * dv)), state
-
-    def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
-        rule = a.update_rule
-        if rule not in ("linear", "gated", "delta", "gated_delta"):
-            raise Invalid(f"`update_rule` of `LinearAttention` is {rule!r}", code="OCC0107")
-        if ("gated" in rule) != (decay is not None) or ("delta" in rule) != (beta is not None):
-            raise Invalid(f"`LinearAttention`: the rule {rule!r} and its operands `decay` and `beta` do not fit")
-        heads = a.kv_num_heads
-        n, length, width = q.tensor.dims
-        dk, dv = quotient("LinearAttention", width, a.q_num_heads), quotient("LinearAttention", v.tensor.dims[2], heads)
-        parts = [_by_heads(b, q, a.q_num_heads), _by_heads(b, k, heads), _by_heads(b, v, heads)]
-        parts += [_by_heads(b, decay, heads)] if decay is not None else []
-        parts += [_by_heads(b, beta, min(heads, beta.tensor.dims[2]))] if beta is not None else []
-        kept = TensorType(F32, (n, heads, dk, dv))
-        start = zeros(b, kept) if past is None else b.Cast(past, to=F32)
-        scale = a.scale or head_scale(parts[0], None, name="LinearAttention")
-
-        gated = decay is not None
-
-        def step(b, state_, q_, k_, v_, *rest):
-            gate, rate = rest[0] if gated else None, rest[-1] if beta is not None else None
-            return b.linear_attention_step(state_, q_, k_, v_, gate, rate, n_results=2, scale=float(scale))
-
-        slices = [x.tensor.with_shape((n, *x.tensor.dims[2:])) for x in parts]
-        y = TensorType(q.tensor.dtype, (n, length, a.q_num_heads, dv))
-        state, out = b.call_body(
-            "Scan", [start, *parts], (), [kept, *slices], step, [kept, y], num_scan_inputs=len(parts),
-            scan_input_axes=(1,) * len(parts), scan_output_axes=(1,),
-        )  # fmt: skip
-        flat = reshape(b, out, (n, length, a.q_num_heads * dv))
-        return flat, b.Cast(state, to=q.tensor.dtype if past is None else past.tensor.dtype)
-
-
-def _by_heads(b: GraphBuilder, x: Value, heads: Dim) -> Value:
-    n, length, width = x.tensor.dims
-    return reshape(b, x, (n, length, heads, quotient("LinearAttention", width, heads)))
+    infer = infer
+    composite = composite
 
 
 ALL = (LinearAttentionStep, LinearAttention)

@@ -240,9 +240,7 @@ class ProductByTable:
         w = t.map((a.N, a.K), weight, name="weight")
         of = (lambda j, k: w[j, k]) if a.transposed else (lambda j, k: w[k, j])
         shape = (*x.shape[:-1], a.N if a.transposed else a.K)
-        acc = t.sum(
-            shape, [x.shape[-1]], lambda *i: f.in_acc(x[(*i[:-2], i[-1])]) * of(i[-2], i[-1]), name="matmul"
-        )
+        acc = t.sum(shape, [x.shape[-1]], lambda *i: f.in_acc(x[(*i[:-2], i[-1])]) * of(i[-2], i[-1]), name="matmul")
         return t.map(shape, lambda *i: cast(x.dtype, acc[i]), name="product")
 
 
@@ -257,7 +255,9 @@ _TABLES = (  # of bitsandbytes, by quant_type: floats of 4 bits by their sign, a
 
 @op(
     f"{DOMAIN}.MatMulBnb4",
-    signature=FormalSignature.of("A B absmax", K=None, N=None, block_size=None, quant_type=None, training_mode=0, transB=1),
+    signature=FormalSignature.of(
+        "A B absmax", K=None, N=None, block_size=None, quant_type=None, training_mode=0, transB=1
+    ),
 )
 class MatMulBnb4:
     """`A @ dequantised(B)'` with codes of bitsandbytes, FP4 (`quant_type` 0) or NF4 (1), in blocks of all elements in a row."""
@@ -267,9 +267,7 @@ class MatMulBnb4:
         if a.quant_type not in (0, 1) or not a.K or not a.N or a.K < 1 or a.N < 1:
             raise Invalid(f"`MatMulBnb4` with quant_type={a.quant_type}, K={a.K} and N={a.N}", code="OCC0107")
         table = b.constant(np.array(_TABLES[a.quant_type], np.float32))
-        return b.product_by_table(
-            x, packed, scales, table, K=a.K, N=a.N, block=a.block_size, transposed=bool(a.transB)
-        )
+        return b.product_by_table(x, packed, scales, table, K=a.K, N=a.N, block=a.block_size, transposed=bool(a.transB))
 
 
 ALL = (MatMulNBits, GatherBlockQuantized, ProductByTable, MatMulBnb4)

@@ -102,6 +102,14 @@ class QuickGelu:
         return b.Swish(x, alpha=a.alpha)
 
 
+@op(f"{DOMAIN}.GatedAdd", signature=FormalSignature.of("X Y gate", "output"))
+class GatedAdd:
+    """`X + Y * gate`, the gate one number of each row."""
+
+    def composite(b, x, y, gate, *, a):
+        return b.Add(x, b.Mul(y, gate))
+
+
 def _inverse_rms(b: GraphBuilder, x: Value, axis: int, epsilon: float) -> Value:
     """`1 / sqrt(mean(x * x) + epsilon)` over the axes from `axis` on, kept, in f32."""
     wide = b.Cast(x, to=x.tensor.dtype.acc)
@@ -189,7 +197,7 @@ class EmbedLayerNormalization:
 
 
 ALL = (
-    FusedMatMul, FusedConv, FusedGemm, QuickGelu, _gelu("Gelu", "X", "none"), _gelu("BiasGelu", "A B", "none"),
+    FusedMatMul, FusedConv, FusedGemm, QuickGelu, GatedAdd, _gelu("Gelu", "X", "none"), _gelu("BiasGelu", "A B", "none"),
     _gelu("FastGelu", "X bias?", "tanh"), SimplifiedLayerNormalization, SkipLayerNormalization,
     SkipSimplifiedLayerNormalization, EmbedLayerNormalization,
 )  # fmt: skip
