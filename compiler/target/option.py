@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from occ.compiler.diagnostics import error
@@ -87,13 +88,19 @@ class Options:
 
     def _option(self, name: str) -> Option:
         metadata = self._metadata(name)
-        hint = get_type_hints(type(self))[name]
+        hint = _hints(type(self))[name]
         literal = get_args(hint) if get_origin(hint) is Literal else _BOOLS if hint is bool else ()
         return Option(getattr(self, name), metadata["choices"] or literal, metadata["doc"])
 
     def _metadata(self, name: str) -> Mapping[str, Any]:
         (found,) = (f for f in fields(self) if f.name == name)
         return found.metadata
+
+
+@cache
+def _hints(options: type) -> Mapping[str, Any]:
+    """The types of fields; evaluating their annotations costs more than reading a small model."""
+    return get_type_hints(options)
 
 
 def _converted(key: str, option: Option, value: Any) -> Any:

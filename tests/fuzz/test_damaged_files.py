@@ -22,7 +22,7 @@ KINDS = ("external", "libraries")
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_are_refused(kind: str, tmp_path: Path) -> None:
     made = campaign(
-        files.Files(kind, 40, tmp_path), tmp_path / "s.json", [range(1, 4)], float("inf"), lambda _: None, 90
+        files.Files(kind, 40, tmp_path), tmp_path / "s.json", [range(1, 4)], float("inf"), lambda *_: None, 90
     )
     print(counts(made))
     assert not made.faults, counts(made)

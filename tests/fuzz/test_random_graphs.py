@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tools.fuzz import judge
 from tools.fuzz.campaign import Summary, campaign
+from tools.fuzz.cover import UNIVERSE
 from tools.fuzz.generate import Case, Graph, attempt, generate
-from tools.fuzz.graphs import Graphs, read, report, write
+from tools.fuzz.graphs import Graphs, read, report, steered, write
 from tools.fuzz.oracle import model_of
 from tools.fuzz.patterns import MAKERS, PATTERNS
 from tools.fuzz.profiles import PROFILES
@@ -21,8 +23,8 @@ SEEDS = range(1000, 1056)
 
 
 def test_random_graphs_are_right(tmp_path: Path) -> None:
-    work = Graphs(tmp_path, jit=4, cpu=10**6)
-    made = campaign(work, tmp_path / "summary.json", [SEEDS], float("inf"), lambda _: None)
+    work = Graphs(tmp_path, jit=4, cpu=10**6, passes=3)
+    made = campaign(work, tmp_path / "summary.json", [SEEDS], float("inf"), lambda *_: None)
     print(report(made))
     assert not made.faults, report(made)
     assert made.cases.total() == len(SEEDS)
@@ -43,6 +45,20 @@ def test_pattern_can_be_made(name: str) -> None:
     assert any(g.nodes for g in graphs)
 
 
+def test_steering_of_a_seed_is_kept() -> None:
+    """What campaigns have seen by then decides it, so it cannot be made again from a seed."""
+    summary = Summary(next=100)
+    summary.cases["mixed"] = 1000
+    assert steered(summary, 100) == {}
+    rule = sorted(UNIVERSE["rewrite rules"])[0]
+    summary.fired.update({f"rewrite rules: {rule}": 3, f"{rule} with Add": 3, "operators: Add": 3})
+    factors = steered(summary, 150)
+    assert factors["Add"] > 1
+    summary.next, summary.fired = 300, Counter()
+    assert [steered(summary, seed) for seed in (120, 150, 299)] == [{}, factors, factors]
+    assert steered(summary, 300) == {}
+
+
 def wrong_sum() -> Case:
     """A Softmax whose known result is not what it should be."""
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -58,8 +74,8 @@ def test_wrong_result_is_found_and_the_other_oracle_asked() -> None:
     case = wrong_sum()
     analysis = judge.analyse(case)
     right = np.array(analysis.exact["y"], np.float32)
-    assert judge.verdict(case, {"y": right}, analysis, {"y": right}) == ""
-    assert "6 of 6" in judge.verdict(case, {"y": right * np.float32(1.001)}, analysis, {"y": right})
+    assert judge.verdict({"y": right}, analysis, {"y": right}) == ""
+    assert "6 of 6" in judge.verdict({"y": right * np.float32(1.001)}, analysis, {"y": right})
 
 
 def test_nothing_finite_is_near_infinity() -> None:
@@ -103,7 +119,7 @@ def test_process_that_ends_is_a_fault_of_its_seed(tmp_path: Path) -> None:
             if seed == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    made = campaign(work, tmp_path / "s.json", [range(6)], float("inf"), lambda _: None)
+    made = campaign(work, tmp_path / "s.json", [range(6)], float("inf"), lambda *_: None)
     assert made.faults["the process ended with SIGKILL"]["case"] == "3"
     assert made.cases["any"] == 6
     assert Summary.read(tmp_path / "s.json").next == 6

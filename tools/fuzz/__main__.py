@@ -24,23 +24,24 @@ def main() -> None:
 @click.option("--seed", type=int, help="The first; by default the campaign goes on where it stopped.")
 @click.option("--count", type=int, default=10**9, help="Graphs at most.")
 @click.option("--profile", "profiles", multiple=True, help="Kinds of graphs; all by default.")
-@click.option("--jit", default=2, show_default=True, help="Native code of `cpu-jit` for one graph in so many.")
-@click.option("--cpu", default=16, show_default=True, help="Native code of `cpu` for one graph in so many.")
+@click.option("--passes", default=1, show_default=True, help="Targets of whose passes a graph sees the result.")
+@click.option("--jit", default=8, show_default=True, help="Native code of `cpu-jit` for one graph in so many.")
+@click.option("--cpu", default=64, show_default=True, help="Native code of `cpu` for one graph in so many.")
 @click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "graphs", show_default=True)
 def graphs(
-    minutes: float, seed: int | None, count: int, profiles: tuple[str, ...], jit: int, cpu: int, out: Path
+    minutes: float, seed: int | None, count: int, profiles: tuple[str, ...], passes: int, jit: int, cpu: int, out: Path
 ) -> None:
     """Random graphs on every target, against onnxruntime and onnx.reference."""
     from tools.fuzz.campaign import Summary, campaign
-    from tools.fuzz.graphs import Graphs, report, steering
+    from tools.fuzz.graphs import Graphs, report, steered
     from tools.fuzz.profiles import PROFILES
 
     file = out / "summary.json"
     first = Summary.read(file).next if seed is None else seed
-    work = Graphs(out / "failing", profiles or tuple(PROFILES), jit, cpu)
+    work = Graphs(out / "failing", profiles or tuple(PROFILES), jit, cpu, passes)
 
-    def tell(summary: Summary) -> None:
-        work.steer = steering(summary)
+    def tell(summary: Summary, block: int) -> None:
+        work.steer = steered(summary, block)
         click.echo(
             f"{summary.next} seeds, {sum(f['count'] for f in summary.faults.values())} failures of {len(summary.faults)} kinds",
             err=True,
@@ -69,7 +70,7 @@ def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple
         began = time.time()
         seeds = [range(s, min(s + 4, first + count)) for s in range(first, first + count, 4)]
         made = campaign(
-            Files(kind, cases, out / "failing"), file, seeds, began + 60 * minutes / left, lambda _: None, patience=90
+            Files(kind, cases, out / "failing"), file, seeds, began + 60 * minutes / left, lambda *_: None, patience=90
         )
         minutes -= (time.time() - began) / 60
         click.echo(counts(made))

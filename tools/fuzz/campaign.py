@@ -33,6 +33,7 @@ class Summary:
         outcomes: by way and kind, as `way: kind`.
         fired: what the cases reached, as `kind: name`.
         faults: by what identifies them: how often, the first case, a text.
+        steering: what weighed the choices of seeds, from the first one of each.
     """
 
     next: int = 0
@@ -40,6 +41,7 @@ class Summary:
     outcomes: Counter[str] = field(default_factory=Counter)
     fired: Counter[str] = field(default_factory=Counter)
     faults: dict[str, dict[str, Any]] = field(default_factory=dict)
+    steering: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     seconds: float = 0.0
 
     @classmethod
@@ -87,7 +89,7 @@ def campaign(
     file: Path,
     seeds: Iterable[range],
     until: float,
-    tell: Callable[[Summary], None],
+    tell: Callable[[Summary, int], None],
     patience: int = SECONDS,
 ) -> Summary:
     """Run blocks of seeds one after the other until a time.
@@ -97,11 +99,14 @@ def campaign(
         file: of the summary.
         seeds: the blocks.
         until: seconds since the epoch.
-        tell: told the state after each block.
+        tell: told the state before each block, and its first seed.
         patience: seconds without a word from a process, after which it is ended.
     """
     summary = Summary.read(file)
     for block in seeds:
+        if time.time() >= until:
+            break
+        tell(summary, block.start)
         at = block.start
         while at < block.stop and time.time() < until:
             start = time.perf_counter()
@@ -109,9 +114,6 @@ def campaign(
             summary.next = max(summary.next, at)
             summary.seconds += time.perf_counter() - start
             summary.write(file)
-        tell(summary)
-        if time.time() >= until:
-            break
     return summary
 
 

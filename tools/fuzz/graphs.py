@@ -32,13 +32,15 @@ class Graphs:
         folder: where failing cases are written.
         profiles: that take turns.
         jit, cpu: native code of a target is made for one graph in so many.
+        passes: of how many targets a graph goes through the passes; they take turns.
         steer: factors of the weights of operators.
     """
 
     folder: Path
     profiles: tuple[str, ...] = tuple(PROFILES)
-    jit: int = 2
-    cpu: int = 16
+    jit: int = 8
+    cpu: int = 64
+    passes: int = 1
     steer: dict[str, float] | None = None
 
     def __call__(self, first: int, last: int, say: Say) -> None:
@@ -62,11 +64,11 @@ class Graphs:
         """An artifact of `interp` comes from the same passes as its module, and native code from the same as what is interpreted
         after them, so one of the two will do.
         """
-        return [
-            "interp" if turn % 4 == 0 else "interp passes",
-            "cpu passes",
-            "cpu-jit" if turn % self.jit == 0 else "cpu-jit passes",
-        ]
+        every = ["cpu passes", "cpu-jit passes", "interp" if turn // 3 % 4 == 0 else "interp passes"]
+        chosen = [every[(turn + k) % 3] for k in range(self.passes)]
+        if turn % self.jit:
+            return chosen
+        return [*(w for w in chosen if w != "cpu-jit passes"), "cpu-jit"]
 
     def _compile(self, cases: list[Case]) -> None:
         """The kernels of many graphs in a few translation units, into the cache."""
@@ -132,6 +134,18 @@ def steering(summary: Summary) -> dict[str, float]:
                 }
                 factors.update(dict.fromkeys(sorted(lift, key=lambda o: -lift[o])[:3], 1))
     return {o: 1.0 + min(2 * n, 6) for o, n in factors.items()}
+
+
+def steered(summary: Summary, seed: int) -> dict[str, float]:
+    """The factors for a block of seeds: those that it had before, so that a seed is always the same graph; or new ones, which are
+    kept.
+    """
+    if seed >= summary.next:
+        now = steering(summary)
+        if not summary.steering or summary.steering[-1][1] != now:
+            summary.steering.append((seed, now))
+        return now
+    return next((factors for first, factors in reversed(summary.steering) if first <= seed), {})
 
 
 def report(summary: Summary) -> str:

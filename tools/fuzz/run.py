@@ -127,7 +127,7 @@ class Runner:
         if all(judge.near(x, self.want[n]) for n, x in outputs.items()):
             return Outcome(way, "same")
         self._analysis = self._analysis or judge.analyse(self.case)
-        text = judge.verdict(self.case, outputs, self._analysis, self.want)
+        text = judge.verdict(outputs, self._analysis, self.want)
         if not text:
             return Outcome(way, "same")
         other = judge.other_oracle(self.case, self.case.feeds, outputs, self._analysis)
