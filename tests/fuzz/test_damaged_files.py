@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import parsed
-from tools.fuzz import files, mutate
+from tools.fuzz import files, kinds, mutate
 from tools.fuzz.campaign import campaign, counts
 
 KINDS = ("external", "libraries")
@@ -29,22 +31,34 @@ def test_damaged_files_are_refused(kind: str, tmp_path: Path) -> None:
     assert made.cases.total() > 40
 
 
-@pytest.mark.parametrize("kind", files.KINDS)
+@pytest.mark.parametrize("kind", kinds.KINDS)
 def test_changes_of_a_seed_are_always_the_same(kind: str) -> None:
-    first, second = (files.KINDS[kind](np.random.default_rng(3), 5) for _ in range(2))
+    first, second = (kinds.KINDS[kind](np.random.default_rng(3), 5) for _ in range(2))
     assert [next(first).data for _ in range(5)] == [next(second).data for _ in range(5)]
 
 
-def test_every_case_is_a_sign_of_life(tmp_path: Path) -> None:
+def test_process_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed of many cases takes longer than a campaign waits for a word."""
+    monkeypatch.setattr(files, "SILENT", 0.0)
     said: list[dict[str, object]] = []
     files.Files("libraries", 5, tmp_path)._seed(1, said.append)
     assert said.count({"seed": 1}) == 5
 
 
+def test_case_at_which_a_process_ends_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(rng: np.random.Generator, seed: int) -> Iterator[kinds.Attempt]:
+        for k in range(9):
+            yield kinds.Attempt(b"", lambda _, k=k: os.kill(os.getpid(), signal.SIGKILL) if k == 6 else None)
+
+    monkeypatch.setitem(kinds.KINDS, "ends", ends)
+    work = files.Files("ends", 9, tmp_path)
+    made = campaign(work, tmp_path / "s.json", [range(4, 5)], float("inf"), lambda *_: None, 90, work.where)
+    assert made.faults["the process ended with SIGKILL"]["case"] == "ends-4-6"
+
+
 def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
-    def tried(use: files.Try) -> str:
-        return files._tried(files.Attempt(b"", use), tmp_path)[1]
+    def tried(use: kinds.Try) -> str:
+        return files.tried(kinds.Attempt(b"", use), tmp_path)[1]
 
     def fails(_: Path) -> None:
         raise KeyError("x")
@@ -59,7 +73,7 @@ def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
 
 
 def test_messages_change_at_any_depth() -> None:
-    model = files.small(3).model
+    model = kinds.small(3).model
     rng = np.random.default_rng(0)
     seen = set[bytes]()
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz graphs|again|reduce`; docs/fuzzing.md says how."""
+"""`python -m tools.fuzz graphs|files|again|once|reduce`; docs/fuzzing.md says how."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def graphs(
 def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple[str, ...], out: Path) -> None:
     """Damaged models, texts, artifacts and inputs."""
     from tools.fuzz.campaign import Summary, campaign, counts
-    from tools.fuzz.files import KINDS, Files
+    from tools.fuzz.files import Files
+    from tools.fuzz.kinds import KINDS
 
     chosen = kinds or tuple(KINDS)
     for left, kind in zip(range(len(chosen), 0, -1), chosen, strict=True):
@@ -69,9 +70,8 @@ def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple
         first = Summary.read(file).next if seed is None else seed
         began = time.time()
         seeds = [range(s, min(s + 4, first + count)) for s in range(first, first + count, 4)]
-        made = campaign(
-            Files(kind, cases, out / "failing"), file, seeds, began + 60 * minutes / left, lambda *_: None, patience=90
-        )
+        work = Files(kind, cases, out / "failing")
+        made = campaign(work, file, seeds, began + 60 * minutes / left, lambda *_: None, 90, work.where)
         minutes -= (time.time() - began) / 60
         click.echo(counts(made))
 
@@ -87,6 +87,21 @@ def again(stems: tuple[Path, ...], cpu: bool) -> None:
     for stem in stems:
         for o in outcomes(Runner(read(stem.with_suffix(""))), [*EVERY, "cpu-jit", *(["cpu"] if cpu else [])]):
             click.echo(f"{stem.stem} {o.way}: {o.kind} {o.text}")
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option("--out", type=click.Path(path_type=Path), help="A folder to write them into.")
+def once(names: tuple[str, ...], out: Path | None) -> None:
+    """Make cases of the fuzzer of files again, such as models-12-337, and use them."""
+    from tools.fuzz.files import once
+
+    for name in names:
+        made, wrong, outcome = once(name)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / name).write_bytes(made.data)
+        click.echo(f"{name}: {outcome}\n{wrong[1] if wrong else ''}")
 
 
 @main.command()

@@ -91,6 +91,7 @@ def campaign(
     until: float,
     tell: Callable[[Summary, int], None],
     patience: int = SECONDS,
+    where: Callable[[int], str] = str,
 ) -> Summary:
     """Run blocks of seeds one after the other until a time.
 
@@ -101,6 +102,7 @@ def campaign(
         until: seconds since the epoch.
         tell: told the state before each block, and its first seed.
         patience: seconds without a word from a process, after which it is ended.
+        where: names the case at which a process ended, from its seed.
     """
     summary = Summary.read(file)
     for block in seeds:
@@ -110,14 +112,14 @@ def campaign(
         at = block.start
         while at < block.stop and time.time() < until:
             start = time.perf_counter()
-            at = _process(work, at, block.stop, summary, patience)
+            at = _process(work, at, block.stop, summary, patience, where)
             summary.next = max(summary.next, at)
             summary.seconds += time.perf_counter() - start
             summary.write(file)
     return summary
 
 
-def _process(work: Work, first: int, last: int, summary: Summary, patience: int) -> int:
+def _process(work: Work, first: int, last: int, summary: Summary, patience: int, where: Callable[[int], str]) -> int:
     """Do cases in one process; returns the seed to go on with, which is past one that ended the process."""
     source, sink = os.pipe()
     sys.stdout.flush()
@@ -139,7 +141,7 @@ def _process(work: Work, first: int, last: int, summary: Summary, patience: int)
     _, status = os.waitpid(child, 0)
     if silent or status:
         what = f"silent for {patience} s" if silent else f"the process ended with {_ending(status)}"
-        summary.fault(what, str(seed), what)
+        summary.fault(what, where(seed), what)
         return seed + 1
     return last
 

@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import Message
@@ -57,8 +58,7 @@ def blob(rng: Generator, data: bytes) -> bytes:
 
 def text(rng: Generator, source: str) -> str:
     """A text with numbers, names, or lines changed, lost, or exchanged."""
-    tokens = _TOKEN.findall(source)
-    words = [k for k, t in enumerate(tokens) if not t.isspace()]
+    tokens, words = [*_tokens(source)], _words(source)
     for _ in times(rng) if words else ():
         at, other, kind = choose(rng, words), choose(rng, words), int(rng.integers(8))
         if kind <= 1:
@@ -77,6 +77,28 @@ def text(rng: Generator, source: str) -> str:
         else:
             return _lines(rng, "".join(tokens))
     return "".join(tokens)
+
+
+def numbers(rng: Generator, source: str) -> str:
+    """A text with some of its integers changed, or exchanged."""
+    tokens = [*_tokens(source)]
+    places = [k for k in _words(source) if tokens[k].lstrip("-").isdigit()]
+    for _ in times(rng) if places else ():
+        at = choose(rng, places)
+        old = int(tokens[at]) if len(tokens[at]) < 20 else 0
+        near = (old + 1, old - 1, old + 64, old * 2, old // 2, -old)
+        tokens[at] = choose(rng, (tokens[choose(rng, places)], str(choose(rng, near)), str(choose(rng, INTEGERS))))
+    return "".join(tokens)
+
+
+@lru_cache(16)
+def _tokens(source: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(source))
+
+
+@lru_cache(16)
+def _words(source: str) -> list[int]:
+    return [k for k, t in enumerate(_tokens(source)) if not t.isspace()]
 
 
 def _lines(rng: Generator, source: str) -> str:
