@@ -63,9 +63,10 @@ def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
 
 
 def _chip(options: AscendOptions) -> Chip:
-    """What the graphs of a build may ask of the chip."""
+    """What the graphs of a build may ask of the chip; kernels whose fitness sizes decide do not go with several sizes."""
     chip = CHIPS[options.target]
-    return chip if options.qdq == "integer" else replace(chip, steps=False)
+    sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
+    return replace(chip, steps=chip.steps and options.qdq == "integer", attention="" if sized else chip.attention)
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:

@@ -35,8 +35,23 @@ def _attribute(name: str) -> Callable[[Node], Sequence[int]]:
     return lambda node: node.attrs.get(name) or ()
 
 
+def _row_bytes(node: Node) -> Sequence[int]:
+    """Of what is normalised; unknown where an extent is."""
+    dtype, shape = node.input_descs[1].dtype, node.input_descs[1].shape
+    return (prod(shape) * dtype.itemsize,) if dtype is not None and min(shape, default=0) >= 0 else ()
+
+
+def _loose_rows(node: Node) -> Sequence[int]:
+    """How far masked queries and keys of four axes are from whole blocks of 128, and from one another."""
+    mask = next((d for d in node.input_descs if d.name == "atten_mask" and d.dtype is not None), None)
+    rows, keys = (node.input_descs[k].shape[-2] for k in (0, 1))
+    return () if mask is None or min(rows, keys) < 0 else (rows % 128, keys % 128, abs(rows - keys))
+
+
 MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
-    "dilations": _attribute("dilations"), "filter": lambda node: node.input_descs[1].shape[2:],
+    "bytes of a row": _row_bytes, "dilations": _attribute("dilations"), "heads": lambda node: (node.attrs["num_heads"],),
+    "heads a group": lambda node: (node.attrs["num_heads"] // (node.attrs.get("num_key_value_heads", 0) or node.attrs["num_heads"]),),
+    "masked rows past 128": _loose_rows, "width": lambda node: (node.input_descs[0].shape[-1],), "filter": lambda node: node.input_descs[1].shape[2:],
     "inputs": lambda node: (len(node.input_descs),), "outputs": lambda node: (len(node.output_descs),),
     "pads": _attribute("pads"), "strides": _attribute("strides"), "weight": lambda node: node.input_descs[1].shape, "window": lambda node: (prod(node.attrs["ksize"]),),
 }  # fmt: skip

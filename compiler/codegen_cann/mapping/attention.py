@@ -10,6 +10,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.reduce import reduced
+from occ.compiler.codegen_cann.mapping.rotary_kernel import embedded
 from occ.compiler.codegen_cann.mapping.shape import joined, sliced
 from occ.compiler.ir.op import Op
 
@@ -114,6 +115,10 @@ def _rotary(e: Emitter, op: Op, x: Ref, cos: Ref, sin: Ref, positions: Ref | Non
     dim = a.rotary_embedding_dim or size
     middle = 2 if flat else 1
     cos, sin = (e.reshape(c, (*c.shape[:middle], 1, *c.shape[middle:])) for c in (cos, sin))
+    if dim == size and not a.interleaved and cos.dtype == heads.dtype:
+        double_cos, double_sin = (joined(e, [c, c], len(heads.shape) - 1) for c in (cos, sin))
+        if (made := embedded(e, heads, double_cos, double_sin, middle)) is not None:
+            return e.reshape(made, x.shape)
     first, second = (_cut(e, heads, 0, dim, 2), _cut(e, heads, 1, dim, 2)) if a.interleaved else (
         _cut(e, heads, 0, dim // 2), _cut(e, heads, dim // 2, dim)
     )  # fmt: skip

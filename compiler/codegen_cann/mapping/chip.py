@@ -14,19 +14,27 @@ class Chip:
         sums: integers that it can sum and multiply as others only, which hold their values.
         block_products: its matrix unit multiplies by weights of 4 bits with a scale for each block.
         steps: it has AscendQuant and AscendDequant with scales of 64 bits, which keep quantised products in the matrix unit.
+        kernels: operators that stand for groups of others, which it has.
+        attention: which kernel of attention it has, or empty; PromptFlashAttention goes with IncreFlashAttention.
     """
 
     missing: frozenset[str] = frozenset({"STRING"})
     sums: tuple[tuple[str, str], ...] = ()
     block_products: bool = False
     steps: bool = False
+    kernels: frozenset[str] = frozenset()
+    attention: str = ""
 
 
 _OLDER = frozenset({"STRING", "BF16"})
 _SUMS = (("INT32", "INT64"),)
+_ROWS = frozenset({"RmsNorm", "SwiGlu"})
 CHIPS: dict[str, Chip] = {
-    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS, steps=True), "ascend910": Chip(_OLDER),
-    "ascend910b": Chip(block_products=True, steps=True),
+    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS, steps=True, kernels=_ROWS, attention="PromptFlashAttention"),
+    "ascend910": Chip(_OLDER),
+    "ascend910b": Chip(
+        block_products=True, steps=True, kernels=_ROWS | {"RotaryPositionEmbedding"}, attention="FusedInferAttentionScore"
+    ),
 }  # fmt: skip
 # The largest sizes that kernels take: those of a convolution, and operands of a Concat or results of a Split.
 FILTER, STRIDE, PAD, DILATION = 255, 63, 255, 255

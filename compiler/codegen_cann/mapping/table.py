@@ -30,6 +30,7 @@ from occ.compiler.codegen_cann.mapping import (
 from occ.compiler.codegen_cann.mapping.chip import Chip
 from occ.compiler.codegen_cann.mapping.elementwise import Row
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, describe
+from occ.compiler.codegen_cann.mapping.fused import fuse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
@@ -166,6 +167,7 @@ def build_graph(
             ref = e.op("Identity", ref, out=ref.desc)
             ref.node.name = e.unique(f"{label}/Identity")
         graph.outputs.append(ref)
+    fuse(e)
     drop_dead(graph)
     for node in graph.nodes:
         if not node.name:

@@ -1,0 +1,72 @@
+"""Rotary embeddings as one kernel: RotaryPositionEmbedding."""
+
+from __future__ import annotations
+
+from occ.compiler.codegen_cann.graph.graph import Node, Ref
+from occ.compiler.codegen_cann.mapping.emitter import Emitter
+from occ.compiler.codegen_cann.mapping.matching import Users, constant, either, made_by
+
+_WIDEST_HEAD, _MOST = 896, 1000  # what the kernel takes heads shorter, and fewer of, than
+
+
+def embedded(e: Emitter, x: Ref, cos: Ref, sin: Ref, heads_at: int = 1) -> Ref | None:
+    """`x` turned by the angles, its halves being the two parts of a number; None where the chip has no kernel for it.
+
+    Args:
+        x: of four axes: batch, rows, heads, width.
+        cos, sin: of the angles of each row, for each of the batch or for all.
+        heads_at: the axis of the heads, 1 or 2.
+    """
+    if "RotaryPositionEmbedding" not in e.chip.kernels or len(x.shape) != 4 or len(cos.shape) != 4:
+        return None
+    batch, width = x.shape[0], x.shape[3]
+    of_rows = (1, *x.shape[2:]) if heads_at == 1 else (x.shape[1], 1, width)
+    fits = cos.shape == sin.shape and cos.shape[1:] == of_rows and cos.shape[0] in (1, batch)
+    if not fits or not cos.dtype == sin.dtype == x.dtype or x.dtype not in ("FLOAT", "FLOAT16", "BF16"):
+        return None
+    if width % 2 or width >= _WIDEST_HEAD or max(batch, x.shape[heads_at]) >= _MOST:
+        return None
+    return e.op("RotaryPositionEmbedding", x, cos, sin, out=x.desc, mode=0)
+
+
+def rotary(e: Emitter, root: Node, users: Users) -> Ref | None:
+    """`x * cos + Concat(-second half, first half) * sin` as RotaryPositionEmbedding."""
+    if root.type != "Add":
+        return None
+    for plain, turned in either(root):
+        if plain.node.type != "Mul" or turned.node.type != "Mul":
+            continue
+        for half, sin in either(turned.node):
+            x = _turned(half)
+            cosines = [c for v, c in either(plain.node) if v == x]
+            if x is not None and cosines and (made := embedded(e, x, cosines[0], sin)) is not None:
+                return made
+    return None
+
+
+def _turned(half: Ref) -> Ref | None:
+    """The value whose halves are swapped, the second one negated."""
+    if (
+        half.node.type != "ConcatD"
+        or len(half.node.inputs) != 2
+        or half.node.attrs["concat_dim"] != len(half.shape) - 1
+    ):
+        return None
+    second, first = made_by(half.node.inputs[0], "Neg"), half.node.inputs[1]
+    width = half.shape[-1] // 2
+    x, y = (_part(v, begin, width) for v, begin in ((second, width), (first, 0)))
+    return x if x is not None and x == y and x.shape == half.shape else None
+
+
+def _part(v: Ref | None, begin: int, width: int) -> Ref | None:
+    """What a slice of the last axis is cut from."""
+    if v is None or v.node.type != "StridedSliceV2" or v.shape[-1] != width:
+        return None
+    x, first, _, axes, steps = (*v.node.inputs, None, None)[:5]
+    if x is None or len(v.shape) != len(x.shape) or v.shape[:-1] != x.shape[:-1]:
+        return None
+    found = [constant(r) for r in (first, axes, steps)]
+    if any(f is None or f.size != 1 for f in found):
+        return None
+    at, axis, step = (int(f.reshape(())) for f in found if f is not None)
+    return x if (at % x.shape[-1], axis % len(x.shape), step) == (begin, len(x.shape) - 1, 1) else None
