@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
-from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial
+from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial, substitute, symbols
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.spill import Spill
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime.mapped import release
 
@@ -178,6 +178,36 @@ class Module:
             name = f"{hint}_{n}"
         info = self.symbols[name] = SymbolInfo(Symbol(name, lo, hi, divisible_by), label or name)
         return info.dim
+
+    def substitute(self, values: Mapping[str, Dim]) -> None:
+        """Replace symbols, by name, in the types, attributes and constraints of the whole module."""
+        for func in self.funcs.values():
+            _substitute(func.body, values)
+        for name, value in values.items():
+            info = self.symbols.pop(name, None)
+            if info is not None and name in symbols(value):  # the same symbol with tighter bounds
+                self.symbols[name] = SymbolInfo(symbols(value)[name], info.label)
+        self.constraints = [
+            replace(c, lhs=substitute(c.lhs, values), rhs=substitute(c.rhs, values)) for c in self.constraints
+        ]
+
+
+def _substitute(region: Region, values: Mapping[str, Dim]) -> None:
+    for v in region.args:
+        v.type = _substituted(v.type, values)
+    for op in region:
+        for r in op.results:
+            r.type = _substituted(r.type, values)
+        if "values" in op.attrs and op.name == "dims":
+            op.attrs["values"] = tuple(substitute(d, values) for d in op.attrs["values"])
+        for inner in op.regions:
+            _substitute(inner, values)
+
+
+def _substituted(t: Type | None, values: Mapping[str, Dim]) -> Type | None:
+    if isinstance(t, TensorType) and t.shape is not None:
+        return t.with_shape(tuple(substitute(d, values) for d in t.shape))
+    return t
 
 
 def nodes_of(m: Module) -> dict[str, list[str]]:

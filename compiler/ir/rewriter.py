@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dim import Dim, Sym, symbols
 from occ.compiler.ir.liveness import data_symbols, is_live
 from occ.compiler.ir.location import fuse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -42,8 +44,13 @@ class Rewriter:
         self.erase(op)
 
     def replace_value(self, old: Value, new: Value) -> None:
-        """Let everything that reads one value read another one; its name and location move along."""
+        """Let everything that reads one value read another one; its name and location move along.
+
+        Sizes that the data decide are equal where the values are: the one of the old value has nothing that tells it any more.
+        """
         assert old is not new
+        if told := _told_anew(old, new):
+            self.module.substitute(told)
         maker, op = new.defining_op, old.defining_op
         if maker is not None and op is not None:
             if maker.loc != op.loc:
@@ -123,6 +130,17 @@ class Rewriter:
                         work.append(op)
                     break
         return changes
+
+
+def _told_anew(old: Value, new: Value) -> dict[str, Dim]:
+    """By symbol, the extents of a value that are those of another one under another name."""
+    shapes = [v.type.shape if isinstance(v.type, TensorType) and v.type.shape else () for v in (old, new)]
+    differing = [
+        (a, b)
+        for a, b in zip(*shapes, strict=False)
+        if a != b and isinstance(a, Sym) and a.is_symbol and depends_on_data(a)
+    ]
+    return {str(a): b for a, b in differing if str(a) not in symbols(b)}
 
 
 def _has_ranks(op: Op) -> bool:

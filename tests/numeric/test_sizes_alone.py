@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -51,3 +53,22 @@ def test_only_the_shape_is_read(producer: str, reader: str) -> None:
     Compilation(model, Settings("cpu", verify=True)).advance("lowered")
     for target in ("interp", "cpu-jit"):
         assert np.array_equal(occ.compile(model, target).run(feed)["y"], wanted), target
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_what_is_computed_twice(producer: str) -> None:
+    """One of two equal ops goes: its sizes, of which readers know by another name, are those of the other one."""
+    first, made = PRODUCERS[producer], "|".join(re.findall(r"(\w+)(?=(?:, \w+)* = )(?![^<]*>)", PRODUCERS[producer]))
+    again = re.sub(rf"\b({made})\b(?=[ ,)])", r"\1_", first)
+    text = f"""g (float[2, k] x, int64[2] i, int64[1] i2) => (float[n] y, float[m] z) {{
+        {first}  f1 = Cast<to = 1>(v)  f2 = Reshape(f1, flat)  y = Sin(f2)
+        {again}  g1 = Cast<to = 1>(v_)  g2 = Reshape(g1, flat)  z = Sinh(g2)
+    }}"""
+    used = {k: v for k, v in (CONSTANTS | {"flat": np.int64([-1])}).items() if f"{k}," in text or f"{k})" in text}
+    model = model_of(text, used)
+    feed = {"x": np.float32([[0, 1, 2], [3, 0, 0]]), "i": np.int64([3, 2]), "i2": np.int64([1])}
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    for target in ("interp", "cpu-jit"):
+        got = occ.compile(model, target).run(feed)
+        np.testing.assert_allclose(got["y"], wanted[0], rtol=1e-5, err_msg=target)
+        np.testing.assert_allclose(got["z"], wanted[1], rtol=1e-5, err_msg=target)

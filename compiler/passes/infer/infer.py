@@ -15,7 +15,7 @@ from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_ty
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
-from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module, SymbolInfo
+from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
@@ -267,7 +267,7 @@ class _Inference:
         new = {(str(c.lhs), str(c.rhs), c.func): c for c in reversed(rest)}  # the first node that needs it
         self.m.constraints += [c for key, c in reversed(new.items()) if key not in known]
         if values:
-            substitute_dims(self.m, values)
+            self.m.substitute(values)
         return bool(values)
 
     def materialise(self) -> int:
@@ -330,33 +330,3 @@ def _is_small(type_: Type | None) -> bool:
     if not isinstance(type_, TensorType) or type_.shape is None or type_.dtype.kind not in "iubf":
         return False
     return isinstance(type_.size, int) and type_.size <= LARGEST_KNOWN and type_.rank <= 2
-
-
-def substitute_dims(m: Module, values: dict[str, Dim]) -> None:
-    """Replace symbols everywhere in a module."""
-
-    def of_type(t: Type | None) -> Type | None:
-        if isinstance(t, TensorType) and t.shape is not None:
-            return t.with_shape(tuple(dim.substitute(d, values) for d in t.shape))
-        return t
-
-    def of_region(region: Region) -> None:
-        for v in region.args:
-            v.type = of_type(v.type)
-        for op in region:
-            for r in op.results:
-                r.type = of_type(r.type)
-            if "values" in op.attrs and op.name == "dims":
-                op.attrs["values"] = tuple(dim.substitute(d, values) for d in op.attrs["values"])
-            for inner in op.regions:
-                of_region(inner)
-
-    for func in m.funcs.values():
-        of_region(func.body)
-    for name, value in values.items():
-        info = m.symbols.pop(name, None)
-        if info is not None and name in dim.symbols(value):  # the same symbol with tighter bounds
-            m.symbols[name] = SymbolInfo(dim.symbols(value)[name], info.label)
-    m.constraints = [
-        replace(c, lhs=dim.substitute(c.lhs, values), rhs=dim.substitute(c.rhs, values)) for c in m.constraints
-    ]
