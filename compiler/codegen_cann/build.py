@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
-from occ.compiler.codegen_cann.graph.formats import occ_type, stored
+from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.gears import arguments, gears
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
 from occ.compiler.codegen_cann.graph.memory import total, workspace
@@ -29,6 +29,7 @@ from occ.compiler.codegen_cann.output.text import graph_text
 from occ.compiler.codegen_cann.parts.cost import Estimate, estimate
 from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
+from occ.compiler.codegen_cann.parts.pictures import configuration, take_pictures
 from occ.compiler.codegen_cann.parts.plan import plan_parts
 from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.ir.module import Module
@@ -274,13 +275,15 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
         CompileError: as `cut`, or an island does not compile.
     """
     parts, graphs = parts_of(m, options, source, at)
-    files: dict[str, bytes] = {}
+    pictures = take_pictures(m, parts, {d.part.name: d.graph for d in graphs}, options)
+    files = {f"device/{configuration(name)}": text.encode() for name, text in pictures.items()}
     records: list[DevicePart] = []
     for d in graphs:
         data, outside = air(d.graph)
         members = {f"device/{name}": content for name, content in outside.items()}
         files |= {f"device/{d.graph.name}.air": data, **members, **_for_people(d.graph, options)}
-        records.append(_record(d, options, sorted(members), m))
+        record = _record(d, options, sorted(members), m)
+        records.append(_with_pictures(record) if d.graph.name in pictures else record)
     if records:
         files["device/compile.sh"] = script([r.command for r in records]).encode()
     islands = [p for p in parts if not p.on_device]
@@ -370,8 +373,15 @@ def _record(d: DeviceGraph, options: AscendOptions, members: list[str], m: Modul
     )  # fmt: skip
 
 
+def _with_pictures(record: DevicePart) -> DevicePart:
+    """The record of a part with the configuration of its inputs."""
+    name = configuration(record.name)
+    command = [*record.command, f"--insert_op_conf={name}"]
+    return replace(record, files=sorted([*record.files, f"device/{name}"]), command=command)
+
+
 def _tensor(name: str, desc: Desc, value: Value) -> PartTensor:
-    return PartTensor(name, occ_type(desc.dtype).name, [dim_expr(d) for d in value.tensor.dims], desc.format)
+    return PartTensor(name, value.tensor.dtype.name, [dim_expr(d) for d in value.tensor.dims], desc.format)
 
 
 def script(commands: Sequence[Sequence[str]]) -> str:

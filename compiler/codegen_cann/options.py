@@ -67,6 +67,10 @@ class AscendOptions(Options):
     dynamic_ranges: str = option(
         "", "bounds of the symbolic dims, such as height=32..1280:32,width=?: one graph for all sizes between them"
     )
+    aipp: str = option(
+        "",
+        "file of a static AIPP configuration, as `atc --insert_op_conf` takes it: the device makes inputs out of pictures",
+    )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
     qdq: Literal["integer", "float"] = option(
         "integer",
@@ -137,6 +141,8 @@ class AscendOptions(Options):
                 help="add `-C op_select_impl_mode=high_precision`",
             )
         given = [k for k in (*GEARS, "dynamic_ranges") if getattr(self, k)]
+        if self.aipp and (given or not self.enable_cann_graph):
+            raise _exclusive("aipp", (*given, "enable_cann_graph=false")[0])
         if given and self.offload == "cost":
             given = [*given, "offload=cost"]
         if len(given) > 1:

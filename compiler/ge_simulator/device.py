@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from occ.compiler.ge_simulator.aipp import Maker, makers
 from occ.compiler.ge_simulator.kernel_table import chip_of
 from occ.compiler.ge_simulator.precision import Precision
 from occ.compiler.ge_simulator.reader import BadGraph, NoKernel
@@ -38,6 +40,26 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
 
 
+@dataclass(frozen=True)
+class Pictured:
+    """A part whose inputs are made out of pictures first, as `--insert_op_conf` has it done.
+
+    Attributes:
+        graph: takes what is made.
+        makers: by the index of the input.
+    """
+
+    graph: Simulator
+    makers: Mapping[int, Maker]
+
+    def run(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """See `Runs`."""
+        given = list(inputs)
+        for k, make in self.makers.items():
+            given[k] = make(given[k]).astype(self.graph.root.data[k].output_descs[0].dtype)
+        return self.graph.run(given)
+
+
 class Runs(Protocol):
     """A part that is ready: a graph, or what watches one."""
 
@@ -53,7 +75,10 @@ class SimulatedDevice:
         Raises:
             RunError: as `simulator`.
         """
-        return simulator(part, files, precision_on(part.precision, part.soc))
+        graph = simulator(part, files, precision_on(part.precision, part.soc))
+        named = [a.partition("=")[2] for a in part.command if a.startswith("--insert_op_conf=")]
+        texts = [files[f].decode() for f in part.files if f.rpartition("/")[2] in named]
+        return Pictured(graph, makers("\n".join(texts))) if texts else graph
 
     def begin(self) -> SimulatedRun:
         """See `Accelerator`."""

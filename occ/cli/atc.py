@@ -15,7 +15,7 @@ _SAME = {
     "precision_mode": "precision_mode", "precision_mode_v2": "precision_mode_v2", "keep_dtype": "keep_dtype",
     "dynamic_batch_size": "dynamic_batch_size", "dynamic_image_size": "dynamic_image_size", "dynamic_dims": "dynamic_dims",
     "fusion_switch_file": "fusion_switch_file", "op_select_implmode": "op_select_impl_mode",
-    "optypelist_for_implmode": "optypelist_for_implmode",
+    "optypelist_for_implmode": "optypelist_for_implmode", "insert_op_conf": "aipp",
 }  # fmt: skip
 # of `atc` -> the values that say what holds anyway, and what to do instead of others
 _HOLDS = {
@@ -27,7 +27,6 @@ _HOLDS = {
 _ANSWERS = {
     "out_nodes": "atc ends the model there: `occ extract MODEL --to NAME -o part.onnx` does so, and part.onnx is what to build; "
     "`--outputs NAME` adds outputs to the declared ones",
-    "insert_op_conf": "occ writes no AIPP: put the preprocessing into the model as nodes, such as Cast, Sub and Mul of a UINT8 input",
     "output_type": "outputs have the types that the model declares: end the model with a Cast to another one",
     "input_shape_range": "`-C dynamic_ranges=DIM=1..8` gives bounds to the dims that `occ inspect MODEL` names",
 }

@@ -18,6 +18,7 @@ from occ.cli.atc import translated
         (["--soc_version", "Ascend910B2", "-t", "ascend910b"], ["-C", "soc_version=Ascend910B2", "-t", "ascend910b"]),
         (["--input_shape=a:b:1,3;c:"], ["--shape", "a:b=1,3", "--shape", "c="]),
         (["--dynamic_dims=1,2;3,4"], ["-C", "dynamic_dims=1,2;3,4"]),
+        (["--insert_op_conf=aipp.cfg"], ["-C", "aipp=aipp.cfg"]),
         (["--op_select_implmode=high_precision"], ["-C", "op_select_impl_mode=high_precision"]),
         (["--model=m.onnx", "--framework=5", "--mode=0", "--output=out/m"], ["m.onnx", "-o", "out/m.occ"]),
         (["--output=m", "--emit", "om"], ["-o", "m.om", "--emit", "om"]),
@@ -34,7 +35,6 @@ def test_what_means_the_same_is_read(typed, ours):
     ("typed", "told"),
     [
         ("--out_nodes=a:0", "occ extract MODEL --to NAME"),
-        ("--insert_op_conf=aipp.cfg", "occ writes no AIPP"),
         ("--output_type=FP16", "Cast"),
         ("--framework=3", "export the model to ONNX"),
         ("--input_format=NHWC", "Transpose"),

@@ -1,0 +1,62 @@
+"""Inputs that the device makes out of pictures: which part reads them, and what the artifact takes instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from occ.compiler.codegen_cann.graph.aipp import pictures
+from occ.compiler.codegen_cann.graph.formats import FLOATS
+from occ.compiler.codegen_cann.graph.graph import Graph
+from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.codegen_cann.parts.partition import Part
+from occ.compiler.diagnostics import error
+from occ.compiler.ir.dtype import U8
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.types import TensorType
+
+
+def configuration(part: str) -> str:
+    """The name of the file that has the configuration of a part, beside its `.air`."""
+    return f"{part}.aipp.cfg"
+
+
+def take_pictures(
+    m: Module, parts: Sequence[Part], graphs: Mapping[str, Graph], options: AscendOptions
+) -> dict[str, str]:
+    """Let inputs of a module be the pictures that a configuration names; the graphs of its parts are made already.
+
+    Args:
+        m: the types of such inputs become those of the pictures.
+        parts: all of it.
+        graphs: of the device parts, by their names.
+        options: of the target.
+
+    Returns:
+        The configuration of each part that has one.
+
+    Raises:
+        CompileError: OCC0603 the configuration does not fit the model, or something besides one device part reads an input.
+    """
+    if not options.aipp:
+        return {}
+    shapes = {a.name: a.type.static for a in m.main.args if isinstance(a.type, TensorType) and a.type.is_static}
+    texts: dict[str, str] = {}
+    for name, picture in pictures(options.aipp, shapes).items():
+        arg = next(a for a in m.main.args if a.name == name)
+        readers = [p for p in parts if arg in p.inputs]
+        if len(readers) != 1 or not readers[0].on_device or arg in m.main.results:
+            raise error(
+                "OCC0603", f"`aipp={options.aipp}`: the input `{name}` is not read by one part on the device alone",
+                help="`occ check` says what the CPU runs; build with `-C cpu_fallback=off`",
+            )  # fmt: skip
+        graph, rank = graphs[readers[0].name], readers[0].inputs.index(arg)
+        node = graph.data[rank]
+        if node.outputs[0].dtype not in FLOATS:
+            raise error(
+                "OCC0603", f"`aipp={options.aipp}`: the input `{name}` is {node.outputs[0].dtype}, AIPP makes floats"
+            )
+        node.outputs[0] = replace(node.outputs[0], format="NCHW")
+        arg.type = TensorType(U8, picture.shape(shapes[name][0]))
+        texts[graph.name] = texts.get(graph.name, "") + picture.text(rank)
+    return texts
