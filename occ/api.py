@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
 
 Shapes = Mapping[str, Sequence[int | str]]
+Specialise = Sequence[Mapping[str, Sequence[int | str] | int]]
 Dims = Mapping[str, int | str]  # values, or bounds such as "32..1280:32"
 
 
@@ -30,6 +31,7 @@ def settings_of(
     dims: Dims | None,
     options: Mapping[str, Any] | None,
     outputs: Sequence[str] = (),
+    specialise: Specialise = (),
     **more: Any,
 ) -> Settings:
     """Settings from the arguments of the functions of `occ`; `more` are fields of `Settings`.
@@ -43,7 +45,15 @@ def settings_of(
     except ValueError as e:
         raise error("OCC0205", f"dims: {e}") from None
     overrides = Overrides(shapes or {}, fixed, outputs, bounds)
-    return Settings(target, overrides, {k: str(v) for k, v in (options or {}).items()}, **more)
+    special = [_with(overrides, sizes) for sizes in specialise]
+    return Settings(target, overrides, {k: str(v) for k, v in (options or {}).items()}, special=special, **more)
+
+
+def _with(overrides: Overrides, sizes: Mapping[str, Sequence[int | str] | int]) -> Overrides:
+    """Overrides with further extents of inputs, and values of dims."""
+    dims = {n: v for n, v in sizes.items() if isinstance(v, int)}
+    shapes = {n: v for n, v in sizes.items() if not isinstance(v, int)}
+    return replace(overrides, shapes={**overrides.shapes, **shapes}, dims={**overrides.dims, **dims})
 
 
 def compile(  # noqa: A001 - the name that users expect
@@ -56,6 +66,7 @@ def compile(  # noqa: A001 - the name that users expect
     rules: Sequence[Any] = (),
     threads: int | None = None,
     outputs: Sequence[str] = (),
+    specialise: Specialise = (),
 ) -> Session:
     """Compile a model for this machine.
 
@@ -69,6 +80,8 @@ def compile(  # noqa: A001 - the name that users expect
         rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         outputs: values or nodes of the main graph that become outputs besides the declared ones.
+        specialise: sizes for which there is a plan besides that for all, such as `[{"x": (1, 3, 320, 320)}, {"batch": 8}]`: extents
+            by input, or values by dim. Inputs of such sizes take it; weights are shared where they are the same.
 
     Returns:
         The model: `m.run({"x": x})` gives outputs by name, `m(x)` by position.
@@ -76,7 +89,7 @@ def compile(  # noqa: A001 - the name that users expect
     Raises:
         CompileError: the model cannot be compiled; `diagnostics` has every problem.
     """
-    return compile_model(model, settings_of(target, shapes, dims, options, outputs, rules=rules), threads)
+    return compile_model(model, settings_of(target, shapes, dims, options, outputs, specialise, rules=rules), threads)
 
 
 def build(
@@ -90,6 +103,7 @@ def build(
     rules: Sequence[Any] = (),
     folder: bool = False,
     outputs: Sequence[str] = (),
+    specialise: Specialise = (),
 ) -> Artifact:
     """Build an artifact, and write it if `out` says where; other arguments as `compile`.
 
@@ -98,7 +112,7 @@ def build(
         OSError: `out` cannot be written.
     """
     place = None if out is None else check_out(Path(out), [model], folder=folder)
-    compilation = Compilation(model, settings_of(target, shapes, dims, options, outputs, rules=rules))
+    compilation = Compilation(model, settings_of(target, shapes, dims, options, outputs, specialise, rules=rules))
     artifact = compilation.artifact()
     if place is not None:
         artifact.save(check_out(place, compilation.module.files, folder=folder), folder=folder)

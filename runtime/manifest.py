@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from occ.runtime.device_part import DevicePart
@@ -205,6 +205,21 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Special:
+    """A plan for inputs of certain extents, besides that for all.
+
+    Attributes:
+        dims, inputs, outputs, constraints: as those of the manifest, with these extents; inputs that fit them all take the plan.
+    """
+
+    dims: list[DimInfo]
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+    constraints: list[Constraint]
+    plan: Plan
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything about an artifact but its weights and its code.
 
@@ -215,6 +230,7 @@ class Manifest:
         islands: parts of the plan that the CPU takes; each is an artifact of its own in `islands/NAME/`.
         options: options that the runtime reads: device, memory limit and the like.
         also: further machines that there is code for; each has an artifact of its own in `machines/NAME/`.
+        special: plans for certain extents, in the order in which they are tried before `plan`.
     """
 
     name: str
@@ -236,6 +252,7 @@ class Manifest:
     islands: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     also: list[str] = field(default_factory=list)
+    special: list[Special] = field(default_factory=list)
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -243,9 +260,23 @@ class Manifest:
         return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":"), sort_keys=True)
 
     @property
+    def plans(self) -> list[Plan]:
+        """All plans, by the numbers that the native entry gives them: the main one, functions by name, those for certain extents."""
+        return [self.plan, *(self.functions[n].plan for n in sorted(self.functions)), *(s.plan for s in self.special)]
+
+    def at(self, k: int) -> Manifest:
+        """The manifest of the model with extents for which it has a plan."""
+        s = self.special[k]
+        return replace(
+            self, dims=s.dims, inputs=s.inputs, outputs=s.outputs, constraints=s.constraints, plan=s.plan, special=[]
+        )
+
+    @property
     def code_digest(self) -> str:
         """SHA-256 of what the native code was compiled for; the code knows it too, see `occ.runtime.native.engine`."""
         record = {name: getattr(self, name) for name in _OF_CODE}
+        if self.special:
+            record["special"] = self.special
         text = json.dumps(record, default=vars, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -282,6 +313,12 @@ _OF_CODE = ("inputs", "outputs", "dims", "constraints", "weights", "plan", "func
 
 def _problems(m: Manifest) -> Iterator[str]:
     """What in a manifest points at something that is not there."""
+    for k, s in enumerate(m.special):
+        if [(i.name, i.dtype) for i in s.inputs] != [(i.name, i.dtype) for i in m.inputs]:
+            yield "a plan for certain extents has other inputs than the model"
+        if [(o.name, o.dtype) for o in s.outputs] != [(o.name, o.dtype) for o in m.outputs]:
+            yield "a plan for certain extents has other outputs than the model"
+        yield from _problems(m.at(k))
     if any(not 0 <= n < 1 << 62 for w in m.weights for n in (w.offset, w.nbytes)):
         yield "a weight lies outside of the weights file"
     tensors = [*m.inputs, *m.outputs, *(t for f in m.functions.values() for t in (*f.inputs, *f.outputs))]

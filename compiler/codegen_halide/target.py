@@ -8,7 +8,8 @@ from occ.compiler.codegen_halide.programs import prepare
 from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.passes import pipeline
-from occ.compiler.plan.plan import cpu_manifest, stored_weights
+from occ.compiler.plan.plan import cpu_manifest
+from occ.compiler.plan.special import planned
 from occ.compiler.target.native import CpuOptions
 from occ.compiler.target.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
@@ -17,18 +18,18 @@ from occ.runtime.artifact import Artifact
 def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.native_entry.build import entry_code  # LLVM takes most of a second to load
 
-    functions, options = list(m.te.values()), c.options
+    options = c.options
     target, sanitize = options.halide_target, options.sanitize
-    made = cpu_manifest(m, halide.machine(target, c.cache, sanitize))
-    entry = entry_code(made, c.cache)
+    machine = halide.machine(target, c.cache, sanitize)
+    p = planned([m, *c.specials()], lambda m: cpu_manifest(m, machine))
+    entry = entry_code(p.manifest, c.cache)
     built = halide.build(
-        functions, nodes_of(m), c.cache, target=target, sanitize=sanitize, jobs=c.jobs, entry=entry, tell=c.progress
+        p.functions, p.nodes, c.cache, target=target, sanitize=sanitize, jobs=c.jobs, entry=entry, tell=c.progress
     )
     objects = {name: path.read_bytes() for name, path in built.objects.items()}
     sources = {f"src/{name}": data for name, data in built.sources.items()}
-    weights = [w.data for w in stored_weights(m)]
-    artifact = Artifact(made, weights, built.code, sources, _variants(c, made.machine))
-    return Generated(artifact, NativeCode(objects, header(functions, ranged=False)), built.compiled)
+    artifact = Artifact(p.manifest, p.weights, built.code, sources, _variants(c, machine))
+    return Generated(artifact, NativeCode(objects, header(p.functions, ranged=False)), built.compiled)
 
 
 def _variants(c: Build, machine: str) -> list[Artifact]:
@@ -57,4 +58,5 @@ CPU = Target(
     texts={"halide": Text(_generators)},
     dtypes=KERNEL_TYPES,
     prepare=prepare,
+    special=True,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from occ.compiler.ir.module import Module
 from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.passes import pipeline
-from occ.compiler.plan.plan import manifest, stored_weights
+from occ.compiler.plan.plan import manifest
+from occ.compiler.plan.special import planned
 from occ.compiler.target.native import LlvmOptions
 from occ.compiler.target.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
@@ -15,12 +16,13 @@ from occ.runtime.members import LIBRARY
 def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.codegen_llvm import build as llvm
 
-    functions = list(m.te.values())
-    weights = [w.data for w in stored_weights(m)]
-    made = manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of)
-    built = llvm.build(functions, made, c.cache, always=c.options.optimize == "always")
-    native = NativeCode(built.objects, header(functions, ranged=True))
-    return Generated(Artifact(made, weights, built.code), native, built.compiled)
+    p = planned(
+        [m, *c.specials()],
+        lambda m: manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of),
+    )
+    built = llvm.build(p.functions, p.manifest, c.cache, always=c.options.optimize == "always")
+    native = NativeCode(built.objects, header(p.functions, ranged=True))
+    return Generated(Artifact(p.manifest, p.weights, built.code), native, built.compiled)
 
 
 def _module_text(_: Build, m: Module, _format: str) -> str:
@@ -37,4 +39,5 @@ CPU_JIT = Target(
     options=LlvmOptions(),
     texts={"llvm": Text(_module_text)},
     dtypes=KERNEL_TYPES,
+    special=True,
 )

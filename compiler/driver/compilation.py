@@ -12,7 +12,7 @@ from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import CompileError, Diagnostic, error
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
-from occ.compiler.driver.source import Source, load_module, name_of, recipe
+from occ.compiler.driver.source import Source, is_text, load_module, name_of, recipe
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Module
@@ -51,6 +51,9 @@ class Compilation:
     def __init__(self, source: Source, settings: Settings) -> None:
         self.settings, self.given = settings, source
         self.target: Target = get_target(settings.target)
+        if settings.special and not self.target.special:
+            message = f"target `{settings.target}` has one plan for all shapes"
+            raise error("OCC0603", message, help="give each input one --shape, or build for `cpu` or `cpu-jit`")
         self.options: Any = self.target.options.read(settings.target, settings.options)
         self.cache = Cache(enabled=settings.cache)
         self.texts: dict[str, bytes] = {}
@@ -83,7 +86,9 @@ class Compilation:
 
     def _again(self, number: int) -> Module:
         """The module as it was after a number of passes, made from the source again."""
-        quiet = replace(self.settings, limit=number, verify=False, listeners=(), stop_after="", tune=None, why=None)
+        quiet = replace(
+            self.settings, special=(), limit=number, verify=False, listeners=(), stop_after="", tune=None, why=None
+        )
         made = Compilation(self._source(), quiet)
         return made.advance(made.last_stage)
 
@@ -211,12 +216,26 @@ class Compilation:
         }
         given = self.settings.overrides
         overrides = replace(given, shapes={**given.shapes, **shapes})
-        other = Compilation(self.given, replace(self.settings, overrides=overrides, save_stages=False))
+        other = Compilation(self.given, replace(self.settings, overrides=overrides, special=(), save_stages=False))
         return other.advance(other.last_stage)
 
-    def _check_readable(self, who: str) -> None:
-        """Refuse to compile again what was given as a module, and has been changed since."""
-        if isinstance(self.given, Module):
+    def specials(self) -> list[Module]:
+        """The model at the last stage with each of the extents for which there is a plan besides.
+
+        Raises:
+            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+        """
+        made: list[Module] = []
+        for k, overrides in enumerate(self.settings.special, 1):
+            self._check_readable("plans for several shapes need", is_text(self.given))
+            self.progress(f"shapes {k} of {len(self.settings.special)}")
+            other = Compilation(self.given, replace(self.settings, overrides=overrides, special=(), save_stages=False))
+            made.append(other.advance(other.last_stage))
+        return made
+
+    def _check_readable(self, who: str, changed: bool | None = None) -> None:
+        """Refuse to compile again what was given as a module, and has been changed since, or what else is `changed`."""
+        if isinstance(self.given, Module) if changed is None else changed:
             message = f"{who} the model itself, not a text of a later stage"
             raise error("OCC0603", message, help="build the .onnx file")
 
@@ -237,7 +256,16 @@ class Compilation:
             CompileError: it does not compile.
         """
         return Compilation(
-            m, replace(self.settings, target=target, overrides=Overrides(), options={}, save_stages=False, tune=None)
+            m,
+            replace(
+                self.settings,
+                target=target,
+                overrides=Overrides(),
+                special=(),
+                options={},
+                save_stages=False,
+                tune=None,
+            ),
         ).artifact()
 
     def _generate(self, m: Module) -> Generated:

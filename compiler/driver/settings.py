@@ -32,6 +32,7 @@ class Settings:
         progress: told what is being done.
         tune: returns the choices of schedules that measurements prefer, see `Context`.
         why: told why rules do not match, see `Context`.
+        special: extents for which there is a plan besides, each as `overrides` would be.
     """
 
     target: str = "cpu"
@@ -48,3 +49,4 @@ class Settings:
     progress: Progress = lambda _: None
     tune: Tune | None = None
     why: Why | None = None
+    special: Sequence[Overrides] = ()

@@ -8,6 +8,7 @@ blocks, kernels, If, Scan and Loop. The Python runner stays for what the entry d
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -17,7 +18,8 @@ from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.control import CONTROL_STEPS
 from occ.compiler.native_entry.facts import model_facts
 from occ.compiler.native_entry.layout import Layout
-from occ.compiler.native_entry.plan import Cases, Routine, Unsuitable, routines
+from occ.compiler.native_entry.plan import Unsuitable, routines, special_name
+from occ.compiler.native_entry.results import Cases
 from occ.compiler.native_entry.routine import RoutineEmitter
 from occ.compiler.native_entry.select import HOST_STEPS
 from occ.compiler.native_entry.sizes import Sizes, i64
@@ -45,30 +47,41 @@ def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) 
         support.exported("occ_model_facts", model_facts(m, refusal=str(why), ranged=ranged))
         return
     support.exported("occ_model_facts", model_facts(m, refusal="", ranged=ranged))
-    numbers = {name: k for k, name in enumerate(["", *sorted(m.functions)])}
+    special = [special_name(k) for k in range(len(m.special))]
+    numbers = {name: k for k, name in enumerate(["", *sorted(m.functions), *special])}
     made: dict[str, RoutineEmitter] = {}
     for r in found:
-        made[r.name] = RoutineEmitter(support, r, numbers[r.name], m.dims, made, {**CONTROL_STEPS, **HOST_STEPS})
-    _Entry(support, m, found[-1], made[""]).emit()
+        dims = m.at(special.index(r.name)).dims if r.name in special else m.dims
+        made[r.name] = RoutineEmitter(support, r, numbers[r.name], dims, made, {**CONTROL_STEPS, **HOST_STEPS})
+    functions = [
+        _Entry(support, m.at(k), made[name], support.internal(f"occ_special_{k}", ir.FunctionType(I32, [PTR]))).emit([])
+        for k, name in enumerate(special)
+    ]
+    exported = ir.Function(module, ir.FunctionType(I32, [PTR]), "occ_model_run")
+    _Entry(support, m, made[""], exported).emit(functions)
 
 
 class _Entry:
-    """The exported function: binds sizes, checks them, and runs the main routine."""
+    """A function that binds sizes, checks them, and runs a routine: that which is exported, or one for certain extents."""
 
-    def __init__(self, support: Support, m: Manifest, main: Routine, emitted: RoutineEmitter) -> None:
-        self.support, self.m, self.main, self.emitted = support, m, main, emitted
-        self.fn = ir.Function(support.module, ir.FunctionType(I32, [PTR]), "occ_model_run")
+    def __init__(self, support: Support, m: Manifest, emitted: RoutineEmitter, fn: ir.Function) -> None:
+        self.support, self.m, self.main, self.emitted, self.fn = support, m, emitted.r, emitted, fn
         self.call = self.fn.args[0]
         self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
         self.symbols: dict[str, Any] = {}
         self.sizes = Sizes(self.b, self.symbols)
         self._extents: dict[tuple[int, int], Any] = {}
 
-    def emit(self) -> None:
+    def emit(self, special: Sequence[ir.Function]) -> ir.Function:
+        """Emit it; those of `special` are asked first, and answer `INPUTS` where extents are not theirs."""
         b, load = self.b, self.support.load
         self._return_if(
             b.icmp_signed("!=", load(b, self.call, self.support.layout.call["abi"], I32), I32(ABI)), VERSION
         )
+        for other in special:
+            code = b.call(other, [self.call])
+            with b.if_then(b.icmp_signed("!=", code, I32(INPUTS))):
+                b.ret(code)
         self._bind()
         self._check()
         self._tell_results()
@@ -86,6 +99,7 @@ class _Entry:
         if before is not None:
             b.call(self.support.external("occ_leave", ir.FunctionType(ir.VoidType(), [I32])), [before])
         b.ret(code)
+        return self.fn
 
     def _bind(self) -> None:
         """Symbols are extents of inputs."""
@@ -108,13 +122,14 @@ class _Entry:
 
     def _tell_results(self) -> None:
         results = self.support.load(self.b, self.call, self.support.layout.call["results"])
-        told: list[Any] = []
         for k, b in enumerate(self.main.plan.outputs):
-            cases = self.main.cases.get(k)
-            most = [upper(e, self.main.bounds) for e in self.main.plan.buffers[b].shape]
-            told += self._of_cases(cases) if cases else map(self.sizes.of, most)
-        for k, n in enumerate(told):
-            self.support.store(self.b, i64(n), results, 8 * k)
+            cases, row = self.main.cases.get(k), self.main.rows[k]
+            shape = [upper(e, self.main.bounds) for e in self.main.plan.buffers[b].shape]
+            told = self._of_cases(cases) if cases else list(map(self.sizes.of, shape))
+            if row.ranked and (cases is None or cases.ranked):
+                told = [len(shape), *told]
+            for at, n in enumerate(told, row.at):
+                self.support.store(self.b, i64(n), results, 8 * at)
 
     def _of_cases(self, c: Cases) -> list[Any]:
         """The extents of one of two shapes; where their ranks differ the rank, then room for as many as there can be."""

@@ -61,13 +61,12 @@ def model_facts(m: Manifest, *, refusal: str, ranged: bool) -> bytes:
     tables: list[tuple[int, int]] = []
     if not refusal:
         shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
-        functions = [m.functions[n].plan for n in sorted(m.functions)]
         tables = [
             b.rows("<4I", [_port(b, i, labels, shown) for i in m.inputs]),
             b.rows("<4I", [_port(b, o, labels, shown) for o in m.outputs]),
             b.rows("<2Q", [(w.offset, w.nbytes) for w in m.weights]),
             b.rows("<2iI", [(c.input, c.axis, b.text(c.text)) for c in conditions(m)]),
-            b.rows("<2I", [_plan(b, p) for p in (m.plan, *functions)]),
+            b.rows("<2I", [_plan(b, p) for p in m.plans]),
         ]
     words = [b.text(m.name), b.text(m.machine), b.text(refusal), int(ranged), b.text(m.code_digest)]
     tables += [(0, 0)] * (5 - len(tables))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from occ.compiler.native_entry.bounds import HOST, upper
+from occ.compiler.native_entry.results import Cases, Row, result_rows
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
@@ -18,6 +19,7 @@ from occ.runtime.native.entry import MOST_AXES
 from occ.runtime.signature import numpy_dtype
 
 _NAMED = 5  # problems that an error lists
+_SPECIAL = "@"  # what names of routines begin with that are no functions
 _KINDS = ("kernel", "copy", "if", "scan", "loop")
 
 
@@ -47,20 +49,6 @@ class Inner:
     env: Mapping[str, DimExpr]
 
 
-@dataclass(frozen=True)
-class Cases:
-    """The shape of a result of which the sizes of inputs decide the rank, or extents in ways that no expression says.
-
-    Attributes:
-        when: two sizes; where they are equal the result has the shape `then`, else `otherwise`.
-    """
-
-    when: tuple[DimExpr, DimExpr]
-    then: Sequence[DimExpr]
-    otherwise: Sequence[DimExpr]
-    ranked: bool  # both have one rank
-
-
 @dataclass
 class Routine:
     """A plan that is compiled.
@@ -79,6 +67,7 @@ class Routine:
         inner: of each step, the functions that it runs.
         cases: outputs whose shape is one of two; an If gives them.
         bounds: sizes that the data decide, each with the most that it can be; a step of the routine finds it.
+        rows: of each output of the model, where its extents are among the results of a call.
     """
 
     name: str
@@ -92,15 +81,21 @@ class Routine:
     inner: dict[int, list[Inner]] = field(default_factory=dict)
     cases: dict[int, Cases] = field(default_factory=dict)
     bounds: dict[str, DimExpr] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it is the plan of the model, or that for certain extents, rather than a function."""
+        return not self.name or self.name.startswith(_SPECIAL)
 
     @property
     def plan(self) -> Plan:
         return self.function.plan
 
 
-def result_row(c: Cases) -> int:
-    """How many numbers a run tells of the shape of such a result: its extents, or its rank and room for as many as there can be."""
-    return len(c.then) if c.ranked else 1 + MOST_AXES
+def special_name(k: int) -> str:
+    """The name of the routine for the extents of a plan besides the main one."""
+    return f"{_SPECIAL}{k}"
 
 
 def nbytes(shape: Sequence[DimExpr], dtype: str) -> DimExpr:
@@ -116,7 +111,7 @@ def put(e: DimExpr, env: Mapping[str, DimExpr]) -> DimExpr:
 
 
 def routines(m: Manifest) -> list[Routine]:
-    """The routines of a model, what is called before its callers, the main plan last.
+    """The routines of a model, what is called before its callers.
 
     Raises:
         Unsuitable: it cannot have an entry.
@@ -134,30 +129,19 @@ def obstacles(m: Manifest) -> list[str]:
     return _read(m)[1]
 
 
-def open_outputs(m: Manifest) -> list[str]:
-    """Outputs whose rank hangs on sizes, or whose extents on data, each with the node that decides."""
-    shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
-    found: list[str] = []
-    for b, info in zip(m.plan.outputs, m.outputs, strict=True):
-        decided = {s for e in info.shape for s in symbols(e)} - shown
-        if info.kind == "unranked" or decided:
-            what = "rank" if info.kind == "unranked" else "extents"
-            by = next((s.nodes for s in m.plan.steps if b in s.writes or decided & {row[2] for row in s.binds}), [])
-            found.append(f"a run decides the {what} of the output `{info.name}`, by node `{', '.join(by[:3]) or '?'}`")
-    return found
-
-
 def _read(m: Manifest) -> tuple[list[Routine], list[str]]:
-    reader = _Reader(m)
-    shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
-    waiting = [c for c in m.constraints if not symbols(c.lhs) | symbols(c.rhs) <= shown]
-    reader.routine("", Function(m.inputs, m.outputs, m.plan, waiting))
-    if reader.problems:
-        return [], reader.problems
-    if inner := set(reader.done[""].symbols) - shown:
-        labels = {d.name: d.label for d in m.dims}
-        named = ", ".join(f"`{labels.get(s, s)}`" for s in sorted(inner))
-        return [], [f"no extent of an input shows the size {named}"]
+    reader, rows = _Reader(m), result_rows(m)
+    for name, own in [("", m), *((special_name(k), m.at(k)) for k in range(len(m.special)))]:
+        shown = {e for i in own.inputs for e in i.shape if isinstance(e, str)}
+        waiting = [c for c in own.constraints if not symbols(c.lhs) | symbols(c.rhs) <= shown]
+        r = reader.routine(name, Function(own.inputs, own.outputs, own.plan, waiting))
+        r.rows = rows
+        if reader.problems:
+            return [], reader.problems
+        if inner := set(r.symbols) - shown:
+            labels = {d.name: d.label for d in own.dims}
+            named = ", ".join(f"`{labels.get(s, s)}`" for s in sorted(inner))
+            return [], [f"no extent of an input shows the size {named}"]
     return list(reader.done.values()), []
 
 
@@ -208,7 +192,7 @@ class _Reader:
         cased = self._cased(r, step)
         if (
             absent
-            or (step.binds and r.name)
+            or (step.binds and not r.is_main)
             or any((buffers[b].opaque and b not in cased) or buffers[b].dtype == "str" for b in used)
         ):
             raise Unsuitable("has operands or results that are not plain tensors")
@@ -255,7 +239,7 @@ class _Reader:
 
     def _cased(self, r: Routine, step: Step) -> dict[int, int]:
         """The results of an If that have one of two shapes, as sizes decide, with the outputs of the model that they are."""
-        if r.name or step.kind != "if" or "when" not in step.attrs:
+        if not r.is_main or step.kind != "if" or "when" not in step.attrs:
             return {}
         bound = {step.writes[k] for k, _, _ in step.binds}
         outputs = {b: k for k, b in enumerate(r.plan.outputs) if b in bound or r.plan.buffers[b].opaque}

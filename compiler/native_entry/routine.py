@@ -16,7 +16,7 @@ from llvmlite import ir
 from occ.compiler.native_entry.arena import order, typical
 from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.loops import unless_empty
-from occ.compiler.native_entry.plan import Routine, nbytes, result_row
+from occ.compiler.native_entry.plan import Routine, nbytes
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
@@ -193,14 +193,12 @@ class RoutineEmitter:
     def _tell_results(self) -> None:
         """The extents of outputs, now that they are known; before the run the caller was told the most that they can be."""
         results = self.support.load(self.b, self.call, self.support.layout.call["results"])
-        at = 0
         for k, index in enumerate(self.r.plan.outputs):
             if k in self.r.cases:
-                at += result_row(self.r.cases[k])
                 continue
-            for e in self.r.plan.buffers[index].shape:
+            row, shape = self.r.rows[k], self.r.plan.buffers[index].shape
+            for at, e in enumerate([len(shape), *shape] if row.ranked else shape, row.at):
                 self.support.store(self.b, i64(self.sizes.of(e)), results, 8 * at)
-                at += 1
 
     def _kernel(self, k: int, step: Step) -> None:
         work = self._work(step)

@@ -12,7 +12,8 @@ from pathlib import Path
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.toolchain import Compiler, compiler, cross_compiler, run_all
 from occ.compiler.diagnostics import error
-from occ.compiler.native_entry.plan import Unsuitable, open_outputs, routines
+from occ.compiler.native_entry.plan import Unsuitable, routines
+from occ.compiler.native_entry.results import open_outputs
 from occ.compiler.objects.archive import archive
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.standalone.libocc import FLAGS, HALIDE, SHARED, SYSTEM, libocc, sources

@@ -51,6 +51,14 @@ class Build(Protocol):
         """
         ...
 
+    def specials(self) -> list[Module]:
+        """The model at the last stage with each of the extents for which there is a plan besides.
+
+        Raises:
+            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+        """
+        ...
+
     def artifact_for(self, target: str, m: Module) -> Artifact:
         """The artifact of a module for another target, with the default options of that.
 
@@ -136,6 +144,7 @@ class Target:
         check: what of a module at the last stage the target will not run itself, as warnings; it raises CompileError where
             `generate` would.
         prepare: begins what every build needs, while the compiler works on the model.
+        special: artifacts may have plans for certain extents besides that for all, those of `Build.specials`.
     """
 
     name: str
@@ -148,6 +157,7 @@ class Target:
     operators: Callable[[], Mapping[str, str]] | None = None
     check: Callable[[Build, Module], list[Diagnostic]] = _finds_nothing
     prepare: Callable[[Cache], None] = _has_nothing_to_prepare
+    special: bool = False
 
     def takes(self, operator: str) -> bool:
         """Whether it takes an operator by its name."""

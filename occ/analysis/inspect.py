@@ -8,9 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from occ.runtime.dims import text
+
 if TYPE_CHECKING:
     from occ.compiler.driver.source import Source
     from occ.compiler.ir.module import Module
+    from occ.runtime.manifest import Manifest
 
 
 def inspect(model: Source) -> dict[str, Any]:
@@ -19,7 +22,7 @@ def inspect(model: Source) -> dict[str, Any]:
     Returns:
         Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an artifact:
         `artifact`, `target`, `machine`, `also` (further machines, if any), `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
-        by kind), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`, `arena`, `needs` (which glibc), `members`;
+        by kind), `special` (extents with a plan of their own, if any), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`, `arena`, `needs` (which glibc), `members`;
         of one for Ascend besides `chip`, `precision`, `parts`, `ge_operators`, `on_the_cpu`, `gears`, `ranges` and `atc`.
 
     Raises:
@@ -46,7 +49,6 @@ def _artifact(path: str) -> dict[str, Any]:
     from occ.analysis.device_facts import device_facts
     from occ.compiler.native_entry.plan import obstacles
     from occ.runtime.artifact import Artifact
-    from occ.runtime.dims import text
     from occ.runtime.elf import needed_versions
     from occ.runtime.manifest import TensorInfo
     from occ.runtime.members import MANIFEST
@@ -66,13 +68,24 @@ def _artifact(path: str) -> dict[str, Any]:
         "dims": [f"{d.label}: {_range(d.lo, d.hi, d.divisible_by)}" for d in m.dims],
         "constraints": [f"{text(c.lhs, labels)} = {text(c.rhs, labels)}, by node {c.node}" for c in m.constraints],
         "steps": dict(Counter(s.kind for s in m.plan.steps)),
-        "kernels": len({s.name for s in m.plan.steps if s.kind == "kernel"}),
+        **({"special": special_facts(m)} if m.special else {}),
+        "kernels": len({s.name for p in m.plans for s in p.steps if s.kind == "kernel"}),
         **({"entry": obstacles(m) or "native"} if m.engine == "native" else {}),
         "weights": f"{len(m.weights)}, {sum(w.nbytes for w in m.weights)} bytes",
         "arena": "sized per run" if m.plan.arena < 0 else f"{m.plan.arena} bytes",
         "needs": _libraries(needed_versions(a.code)),
         "members": sorted({*a.files, *m.digests, MANIFEST}),
     }  # fmt: skip
+
+
+def special_facts(m: Manifest) -> list[str]:
+    """The extents for which an artifact has plans besides that for all, a line each: `x: f32[1,3,320,320], 81 steps`."""
+    made: list[str] = []
+    for s in m.special:
+        labels = {d.name: d.label for d in s.dims}
+        shapes = [f"{i.name}: {i.dtype}[{','.join(text(e, labels) for e in i.shape)}]" for i in s.inputs]
+        made.append(f"{', '.join(shapes)}, {len(s.plan.steps)} steps")
+    return made
 
 
 def _libraries(versions: list[str]) -> str:

@@ -114,7 +114,7 @@ def _command(
         validator = looking.validator(flags.sizes)
         with progress() as tell:
             more = looking.settings(validator)
-            settings = flags.settings(target, outputs, progress=tell, save_stages=save_stages, **more)
+            settings = flags.settings(target, outputs, several=True, progress=tell, save_stages=save_stages, **more)
             tuner = _tuner(settings, tune) if tune is not None else None
             settings = replace(settings, tune=tuner)
             compilation = Compilation(options.source_of(model), settings)
@@ -205,8 +205,8 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
 
     if not model.endswith(".onnx"):
         raise click.UsageError("--emit ort takes an .onnx file: what occ has no code for stays as it is there")
-    if options.bounds_of(flags.dims):
-        raise click.UsageError("--emit ort fixes dims: leave bounds out of --dim")
+    if options.bounds_of(flags.dims) or len(options.sizes_in_turn(flags.shapes, flags.dims)) > 1:
+        raise click.UsageError("--emit ort takes one size for each input and dim, and no bounds")
     shapes, given = options.shapes_of(flags.shapes), flags.target_options
     place = check_out(out, [model])
     made = emit(model, place, target, embed=weights == "embed", dims=flags.sizes, shapes=shapes, options=given)
@@ -285,10 +285,12 @@ def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
 
 
 def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[str, Any]:
+    from occ.analysis.inspect import special_facts
     from occ.compiler.native_entry.plan import obstacles
 
     m = artifact.manifest
-    kernels = {s.name for s in m.plan.steps if s.kind == "kernel"}
+    kernels = {s.name for p in m.plans for s in p.steps if s.kind == "kernel"}
+    special = {"special": special_facts(m)} if m.special else {}
     size = (
         written.stat().st_size
         if written.is_file()
@@ -298,7 +300,7 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
         "compiled": len(kernels) if compilation.compiled is None else compilation.compiled, "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
-        "unchanged": False, **({"entry_lacks": obstacles(m)} if m.engine == "native" else {}), **m.summary,
+        "unchanged": False, **({"entry_lacks": obstacles(m)} if m.engine == "native" else {}), **special, **m.summary,
     }  # fmt: skip
 
 
@@ -315,6 +317,8 @@ def _summary(f: dict[str, Any]) -> None:
     if lacks := f.get("entry_lacks"):
         more = f", and {len(lacks) - 1} more, which `occ inspect` lists" if len(lacks) > 1 else ""
         say(fitted("entry    ", f"none, Python runs the plan: {lacks[0]}{more}"))
+    for line in f.get("special", ()):
+        say(fitted("special  ", line))
     say(f"weights  {_bytes(f['weights'])}")
     say(f"arena    {arena}")
     say(fitted("time     ", f"{f['seconds']:.2f} s" + (f" ({phases})" if phases else "")))

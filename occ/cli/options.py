@@ -67,7 +67,8 @@ _COMPILE = (
         "shapes",
         multiple=True,
         metavar="NAME=1,3,224,224",
-        help="Fix the extents of an input; a name makes one symbolic, -1 leaves it as it is.",
+        help="Fix the extents of an input; a name makes one symbolic, -1 leaves it as it is. Repeated for an input, `occ build`, `run` "
+        "and `bench` add a plan for each of the shapes to that for all.",
     ),
     click.option(
         "--dim",
@@ -129,6 +130,32 @@ def shapes_of(values: Sequence[str]) -> dict[str, list[int | str]]:
         name: [_extent(part.strip()) for part in value.split(",") if part.strip()]
         for name, value in pairs(values, "--shape").items()
     }
+
+
+def sizes_in_turn(shapes: Sequence[str], dims: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """The values of --shape and --dim for the plan for all sizes, then for each of the plans for the sizes that are given in turn.
+
+    What is given once holds for all of them.
+
+    Raises:
+        click.UsageError: of two inputs or dims that are given more than once one has more sizes than the other.
+    """
+    given: dict[tuple[str, str], list[str]] = {}
+    for option, values in (("--shape", shapes), ("--dim", dims)):
+        for value in values:
+            (name,) = pairs([value], option)
+            given.setdefault((option, name), []).append(value)
+    several = {key: values for key, values in given.items() if len(values) > 1}
+    counts = {len(values) for values in several.values()}
+    if len(counts) > 1:
+        listed = ", ".join(f"{option} {name} has {len(v)}" for (option, name), v in several.items())
+        raise click.UsageError(f"sizes that are given in turn go together: {listed}")
+    once = {key: values[0] for key, values in given.items() if key not in several}
+    plans = [once, *(once | {key: values[k] for key, values in several.items()} for k in range(max(counts, default=0)))]
+    return [
+        ([v for (o, _), v in p.items() if o == "--shape"], [v for (o, _), v in p.items() if o == "--dim"])
+        for p in plans
+    ]
 
 
 def _extent(text: str) -> int | str:
@@ -233,7 +260,7 @@ class Flags:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Values of symbolic dims."""
+        """Values of symbolic dims, the last where they are given in turn."""
         return dims_of(self.dims)
 
     @property
@@ -242,21 +269,31 @@ class Flags:
         also = {"also": ",".join(self.also)} if self.also else {}
         return {**_processor_options(self.processor), **also, **pairs(self.given, "-C", keys=True)}
 
-    def settings(self, target: str, outputs: Sequence[str] = (), **more: Any) -> Settings:
-        """The settings that they describe, with further `outputs` and `more` fields."""
+    def settings(self, target: str, outputs: Sequence[str] = (), *, several: bool = False, **more: Any) -> Settings:
+        """The settings that they describe, with further `outputs` and `more` fields.
+
+        Raises:
+            click.UsageError: there are sizes in turn, and the command does not take `several`.
+        """
         from occ.compiler.driver.settings import Settings
         from occ.compiler.frontend.signature import Overrides
 
-        overrides = Overrides(shapes_of(self.shapes), self.sizes, outputs, bounds_of(self.dims))
+        whole, *special = [
+            Overrides(shapes_of(shapes), dims_of(dims), outputs, bounds_of(dims))
+            for shapes, dims in sizes_in_turn(self.shapes, self.dims)
+        ]
+        if special and not several:
+            raise click.UsageError("several sizes of an input or dim are for `occ build`, `run` and `bench`")
         rules = [*project_rules(), *self.rules]
         return Settings(
             target,
-            overrides,
+            whole,
             self.target_options,
             not self.no_cache,
             self.jobs,
             verify=self.verify,
             rules=rules,
+            special=special,
             **more,
         )
 

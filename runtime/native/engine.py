@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from occ.runtime.native.lending import run_tasks
 from occ.runtime.native.library import Library
 from occ.runtime.native.program import Program
 from occ.runtime.native.workers import Workers
-from occ.runtime.signature import bind_shapes
+from occ.runtime.signature import Signature, bind_shapes
 
 # Compiles an op now that its operands are there, and runs it: (text of the op, operands) -> results.
 RunDeferred = Callable[[str, Sequence[Any]], list[Any]]
@@ -55,9 +56,9 @@ class NativeEngine:
             )
         self._workers = Workers(threads)
         self._attrs: dict[int, Any] = {}
-        inside = {i.name for i in manifest.dims if i.label == "?"}  # sizes that no input shows
-        waiting = [c for c in manifest.constraints if inside & (symbols(c.lhs) | symbols(c.rhs))]
-        self._main = self._program(manifest.plan, waiting)
+        self._main = self._program_of(manifest)
+        special = map(manifest.at, range(len(manifest.special)))
+        self._special = [(Signature.of(m), self._program_of(m)) for m in special]
         self._functions = {name: self._program(f.plan, f.constraints) for name, f in manifest.functions.items()}
         self.observer: Observer | None = None
         self._entry = self._native_entry()
@@ -81,6 +82,18 @@ class NativeEngine:
             return None
         return self._entry.quick(inputs)
 
+    def _program_of(self, m: Manifest) -> Program:
+        """The main plan of a manifest."""
+        inside = {i.name for i in m.dims if i.label == "?"}  # sizes that no input shows
+        return self._program(m.plan, [c for c in m.constraints if inside & (symbols(c.lhs) | symbols(c.rhs))])
+
+    def _chosen(self, inputs: Sequence[Any], env: Mapping[str, int]) -> tuple[Program, Mapping[str, int]]:
+        """The plan for inputs of these extents, with the values of its dims."""
+        for signature, program in self._special:
+            with suppress(RunError):
+                return program, signature.bind(inputs)
+        return self._main, env
+
     def _program(self, plan: Plan, constraints: Sequence[Constraint]) -> Program:
         return Program(plan, self._weights, self._library, self._run_kernels, self._run_step, constraints)
 
@@ -99,7 +112,8 @@ class NativeEngine:
             found = self._entry.run(inputs, outputs)
             if found is not None:
                 return found
-        return self._main.run(inputs, env, outputs)
+        program, known = self._chosen(inputs, env)
+        return program.run(inputs, known, outputs)
 
     def call(self, name: str, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
         """Run a function of the manifest.

@@ -16,7 +16,7 @@ import numpy as np
 from occ.runtime.buffers import ALIGNMENT, aligned_bytes
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import Manifest, Plan, Step
+from occ.runtime.manifest import Manifest, Step
 from occ.runtime.native.lending import LentLoops
 from occ.runtime.native.library import Library
 from occ.runtime.native.workers import Workers
@@ -179,8 +179,7 @@ class Entry:
             for k, o in enumerate(manifest.outputs)
             if any(symbols(e) - shown for e in o.shape)
         ]  # outputs of which a run tells the extents; before, the entry tells the most that they can be
-        functions = [manifest.functions[n].plan for n in sorted(manifest.functions)]
-        self._plans: list[Plan] = [manifest.plan, *functions]
+        self._plans = manifest.plans
         self._known: dict[tuple[tuple[int, ...], ...], _Extents] = {}
         self._idle: list[_Block] = []
         self._run = library.dll.occ_model_run

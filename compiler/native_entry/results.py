@@ -1,0 +1,55 @@
+"""What a call of the native entry tells of the extents of outputs, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from occ.runtime.dims import DimExpr, symbols
+from occ.runtime.manifest import Manifest
+from occ.runtime.native.entry import MOST_AXES
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The shape of a result of which the sizes of inputs decide the rank, or extents in ways that no expression says.
+
+    Attributes:
+        when: two sizes; where they are equal the result has the shape `then`, else `otherwise`.
+    """
+
+    when: tuple[DimExpr, DimExpr]
+    then: Sequence[DimExpr]
+    otherwise: Sequence[DimExpr]
+    ranked: bool  # both have one rank
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where the extents of an output are among the results of a call: `at` from the first on; `ranked`: after their number."""
+
+    at: int
+    ranked: bool
+
+
+def result_rows(m: Manifest) -> list[Row]:
+    """Where a call tells the extents of outputs: in order, with room for the most axes where sizes decide the rank."""
+    rows: list[Row] = []
+    at = 0
+    for o in m.outputs:
+        rows.append(Row(at, o.kind == "unranked"))
+        at += 1 + MOST_AXES if rows[-1].ranked else len(o.shape)
+    return rows
+
+
+def open_outputs(m: Manifest) -> list[str]:
+    """Outputs whose rank hangs on sizes, or whose extents on data, each with the node that decides."""
+    shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
+    found: list[str] = []
+    for b, info in zip(m.plan.outputs, m.outputs, strict=True):
+        decided = {s for e in info.shape for s in symbols(e)} - shown
+        if info.kind == "unranked" or decided:
+            what = "rank" if info.kind == "unranked" else "extents"
+            by = next((s.nodes for s in m.plan.steps if b in s.writes or decided & {row[2] for row in s.binds}), [])
+            found.append(f"a run decides the {what} of the output `{info.name}`, by node `{', '.join(by[:3]) or '?'}`")
+    return found
