@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median, quantiles
 from typing import Any
 
@@ -20,7 +20,7 @@ from occ.runtime.session import Session
 
 PEERS = ("onnxruntime", "openvino")
 PAUSE = 0.06  # seconds before each block
-UNSTEADY = 0.3  # spread of the blocks from which on a time says little
+UNSTEADY = 0.15  # spread of the blocks from which on a time says little
 BLOCK = 0.05  # seconds that the timed runs of a block take at least
 Arrays = Mapping[str, np.ndarray]
 Runner = Callable[[], Any]
@@ -28,6 +28,37 @@ Runner = Callable[[], Any]
 
 class Unavailable(Exception):
     """A peer is not installed or cannot take the model."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How long single runs take, wall clock, in milliseconds.
+
+    Attributes:
+        count: runs.
+        least, median, p90, p99: the shortest, and below which half, 90 % and 99 % of the runs lie.
+        per_second: throughput: runs one after the other in the time that they took together.
+    """
+
+    count: int
+    least: float
+    median: float
+    p90: float
+    p99: float
+    per_second: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Runs:
+        """From the time of each run, at least one."""
+        least, middle, p90, p99 = (float(x) * 1e3 for x in np.percentile(seconds, (0, 50, 90, 99)))
+        return cls(len(seconds), least, middle, p90, p99, len(seconds) / max(sum(seconds), 1e-12))
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"min {self.least:.3f}, median {self.median:.3f}, p90 {self.p90:.3f}, p99 {self.p99:.3f} ms, "
+            f"{self.per_second:.1f} runs/s ({self.count} runs)"
+        )
 
 
 @dataclass(frozen=True)
@@ -40,6 +71,7 @@ class Timing:
         cpu_ms: the same of the processor time of the calling thread, which other processes disturb less.
         ratio: median over the blocks of its wall time over that of the first runner, in the same round; 1 for that one.
         cpu_ratio: the same of processor time; only meaningful on one thread.
+        runs: single runs, of all blocks together; None where they were not timed one by one.
     """
 
     ms: float
@@ -47,6 +79,7 @@ class Timing:
     cpu_ms: float
     ratio: float = 1.0
     cpu_ratio: float = 1.0
+    runs: Runs | None = None
 
     @property
     def steadiness(self) -> str:
@@ -63,34 +96,41 @@ class Comparison:
         times: by runtime, occ first.
         differences: of the outputs from each peer, as shares of the largest value.
         reasons: why a peer has no ratio.
+        inputs: what the runs took, a text each: `x: f32[1,3,320,320]`.
     """
 
     threads: int
     times: dict[str, Timing] = field(default_factory=dict)
     differences: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """A line a runtime; a speed-up only where the outputs agree."""
-        made: list[str] = []
+        """What was run, and some lines a runtime; a speed-up only where the outputs agree and the times are steady."""
+        made = list(self.inputs)
         for name, t in self.times.items():
             head = f"{name:12} {self.threads} thread{'s' if self.threads > 1 else ' '} {t.ms:10.3f} ms {t.steadiness}"
-            if name == "occ":
-                made.append(head)
-            elif name in self.reasons:
-                made.append(f"{head}  no comparison: {self.reasons[name]}")
-            else:
-                made.append(f"{head}  occ is {t.ratio:.2f}x as fast (outputs differ by {self.differences[name]:.1e})")
+            made.append(head if name == "occ" else f"{head}  {self._verdict(name, t)}")
+            if t.runs is not None:
+                made.append(f"{'':12} {t.runs.line()}")
         made += [f"{name:12} {reason}" for name, reason in self.reasons.items() if name not in self.times]
         if any(t.spread > UNSTEADY for t in self.times.values()):
             made.append(
                 "unsteady: blocks of runs took very different times, something else uses the processors; bench again"
             )
         return made
+
+    def _verdict(self, name: str, t: Timing) -> str:
+        """A peer next to occ, or why there is no ratio."""
+        if name in self.reasons:
+            return f"no comparison: {self.reasons[name]}"
+        if max(t.spread, self.times["occ"].spread) > UNSTEADY:
+            return f"no comparison: spread above {UNSTEADY:.0%}, not trustworthy"
+        return f"occ is {t.ratio:.2f}x as fast (outputs differ by {self.differences[name]:.1e})"
 
 
 def compare(
@@ -112,7 +152,7 @@ def compare(
         rounds: blocks of each runtime.
         tolerance: difference of outputs, as a share of the largest value, above which there is no speed-up.
     """
-    made = Comparison(session.threads)
+    made = Comparison(session.threads, inputs=[_shown(n, x) for n, x in inputs.items()])
     ours = session.run(inputs)
     runners: dict[str, Runner] = {"occ": lambda: session.run(inputs)}
     for name in peers:
@@ -130,6 +170,12 @@ def compare(
     return made
 
 
+def _shown(name: str, x: Any) -> str:
+    """An input as text, with its extents."""
+    x = np.asarray(x)
+    return f"{name}: {x.dtype}[{','.join(map(str, x.shape))}]"
+
+
 def measure(runners: Mapping[str, Runner], rounds: int) -> dict[str, Timing]:
     """Time runners in interleaved blocks; ratios are to the first one."""
     counts: dict[str, int] = {}
@@ -140,13 +186,16 @@ def measure(runners: Mapping[str, Runner], rounds: int) -> dict[str, Timing]:
         counts[name] = min(max(int(BLOCK / max(time.perf_counter() - start, 1e-6)), 1), 2000)
     wall: dict[str, list[float]] = {n: [] for n in runners}
     cpu: dict[str, list[float]] = {n: [] for n in runners}
+    runs: dict[str, list[float]] = {n: [] for n in runners}
     names = list(runners)
     for k in range(rounds):
         for name in names[k % len(names) :] + names[: k % len(names)]:
-            w, c = _block(runners[name], counts[name])
-            wall[name].append(w)
-            cpu[name].append(c)
-    return {n: timing((wall[n], cpu[n]), (wall[names[0]], cpu[names[0]])) for n in names}
+            samples, used = _block(runners[name], counts[name])
+            wall[name].append(median(samples))
+            cpu[name].append(median(used))
+            runs[name] += samples
+    ours = wall[names[0]], cpu[names[0]]
+    return {n: replace(timing((wall[n], cpu[n]), ours), runs=Runs.of(runs[n])) for n in names}
 
 
 def timing(samples: tuple[Sequence[float], Sequence[float]], ours: tuple[Sequence[float], Sequence[float]]) -> Timing:
@@ -160,7 +209,8 @@ def timing(samples: tuple[Sequence[float], Sequence[float]], ours: tuple[Sequenc
     return Timing(median(wall) * 1e3, _spread(wall), median(cpu) * 1e3, _ratio(wall, our_wall), _ratio(cpu, our_cpu))
 
 
-def _block(run: Runner, count: int) -> tuple[float, float]:
+def _block(run: Runner, count: int) -> tuple[list[float], list[float]]:
+    """Seconds of each run, wall clock and processor time."""
     time.sleep(PAUSE)
     run()
     samples: list[float] = []
@@ -170,7 +220,7 @@ def _block(run: Runner, count: int) -> tuple[float, float]:
         run()
         used.append(time.thread_time() - c)
         samples.append(time.perf_counter() - w)
-    return median(samples), median(used)
+    return samples, used
 
 
 def _spread(samples: Sequence[float]) -> float:

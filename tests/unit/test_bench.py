@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import occ
-from occ.benchmark import compare, measure
+from occ.benchmark import Comparison, Runs, Timing, compare, measure
 from occ.cli import cli
 from occ.compiler.compare import difference
 from occ.runtime.profile import profile
@@ -77,6 +77,36 @@ def test_difference_is_a_share_of_the_largest_value() -> None:
     assert difference(np.array([2.0, np.nan, 10.0], np.float32), a) == pytest.approx(0.1)
     assert difference(np.array([1.0, 0.0, 10.0], np.float32), a) == np.inf
     assert difference(a.astype(np.float64), a) == np.inf
+
+
+def test_runs_tell_their_percentiles_and_throughput() -> None:
+    runs = Runs.of([0.001 * k for k in range(1, 102)])
+    assert (runs.count, runs.least, runs.median, runs.p90, runs.p99) == pytest.approx((101, 1, 51, 91, 100))
+    assert runs.per_second == pytest.approx(1 / 0.051)
+    assert runs.line() == "min 1.000, median 51.000, p90 91.000, p99 100.000 ms, 19.6 runs/s (101 runs)"
+    assert Runs.of([0.002]).p99 == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0.16, 0.01), (0.01, 0.16)])
+def test_no_speed_up_of_times_that_vary(ours: float, theirs: float) -> None:
+    made = Comparison(
+        1, {"occ": Timing(1.0, ours, 1.0), "onnxruntime": Timing(2.0, theirs, 2.0, 2.0)}, {"onnxruntime": 0.0}
+    )
+    assert "spread above 15%, not trustworthy" in made.lines()[1]
+    assert "as fast" not in "".join(made.lines())
+    steady = Comparison(
+        1, {"occ": Timing(1.0, 0.1, 1.0), "onnxruntime": Timing(2.0, 0.1, 2.0, 2.0)}, {"onnxruntime": 0.0}
+    )
+    assert "occ is 2.00x as fast" in steady.lines()[1]
+
+
+def test_bench_says_what_was_run_and_how_long_single_runs_take(model: Path) -> None:
+    done = CliRunner().invoke(cli, ["bench", str(model), "-t", "cpu-jit", "--rounds", "2", "--dim", "n=3"])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "x: float32[3,8]"
+    assert lines[2].split()[0] == "min"
+    assert "runs/s" in lines[2]
 
 
 class Clock:
