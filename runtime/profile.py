@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
+from occ.runtime.manifest import Manifest
 from occ.runtime.native.engine import NativeEngine
 from occ.runtime.native.frame import KernelCall
 from occ.runtime.session import Session
@@ -29,7 +30,7 @@ class Event:
         start, seconds: when it began, from the begin of the run, and how long it took.
         gflops: arithmetic operations, in 1e9 per second.
         gbytes: bytes of the tensors that it reads and writes, in 1e9 per second.
-        share: of the peak of multiply-adds on the threads of the run; None where the peak is not known.
+        share: of the peak of the multiply-adds that the kernel uses, on the threads of the run; None where that is not known.
     """
 
     kernel: str
@@ -93,6 +94,32 @@ class Profile:
         return "\n".join(lines)
 
 
+# What processors do with operands of other types in the time of a multiply-add of f32: four bytes, or a pair of bf16, in a lane.
+_DOT_BYTES = ("avx512_zen4", "avx512_sapphirerapids", "avxvnni", "arm_dot_prod")
+_DOT_BF16 = ("avx512_zen4", "avx512_sapphirerapids")
+_BYTES_IN_THREE = 4 / 3  # without such an instruction bytes are multiplied, added in pairs, and added to the sum
+
+
+def speed_over_f32(dtypes: Sequence[str], m: Manifest) -> float:
+    """How many times as many multiply-adds as of f32 the instructions do that a kernel on such operands uses.
+
+    Args:
+        dtypes: element types of what it reads.
+        m: of the model; only target `cpu` has instructions for products of bytes and of bf16.
+    """
+    bytes_, halves = (sum(d in kinds for d in dtypes) for kinds in (("u8", "i8"), ("bf16",)))
+    if m.target == "cpu" and bytes_ > 1:
+        return 4.0 if any(f in m.machine for f in _DOT_BYTES) else _BYTES_IN_THREE
+    if m.target == "cpu" and halves > 1 and any(f in m.machine for f in _DOT_BF16):
+        return 2.0
+    return 0.5 if "f64" in dtypes else 1.0
+
+
+def _operands(m: Manifest) -> dict[int, list[str]]:
+    """Element types of what each step reads, by its identity."""
+    return {id(s): [p.buffers[b].dtype for b in s.reads if b >= 0] for p in m.plans for s in p.steps}
+
+
 def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profile | None:
     """Run a model a few times and time its kernels; medians over the runs. None if its engine has no kernels.
 
@@ -114,7 +141,11 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
             engine.observer = None
         observed.append(row)
     peak = engine.peak() * 1e-9
-    events = tuple(_event(samples, peak) for samples in zip(*observed, strict=False))
+    operands = _operands(engine.manifest)
+    rows = zip(*observed, strict=False)
+    events = tuple(
+        _event(row, peak * speed_over_f32(operands.get(id(row[0][0].step), ()), engine.manifest)) for row in rows
+    )
     first = events[0].start if events else 0.0
     shifted = tuple(replace(e, start=e.start - first) for e in events)
     return Profile(session.artifact.manifest.name, session.threads, whole, peak, shifted)

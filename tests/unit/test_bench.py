@@ -1,18 +1,20 @@
 """Profiles count what kernels do; comparisons refuse a speed-up where outputs differ."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx.parser
 import pytest
+from building import mlp, model_of
 from click.testing import CliRunner
 
 import occ
 from occ.benchmark import Comparison, Runs, Timing, compare, measure
 from occ.cli import cli
 from occ.compiler.compare import difference
-from occ.runtime.profile import profile
+from occ.runtime.profile import profile, speed_over_f32
 
 MODEL = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -77,6 +79,32 @@ def test_difference_is_a_share_of_the_largest_value() -> None:
     assert difference(np.array([2.0, np.nan, 10.0], np.float32), a) == pytest.approx(0.1)
     assert difference(np.array([1.0, 0.0, 10.0], np.float32), a) == np.inf
     assert difference(a.astype(np.float64), a) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("target", "machine", "dtypes", "times"),
+    [
+        ("cpu", "x86-64-linux-avx512_zen4", ["f32", "f32"], 1),
+        ("cpu", "x86-64-linux-avx512_zen4", ["u8", "i8", "f32"], 4),
+        ("cpu", "x86-64-linux-avx2", ["u8", "i8"], 4 / 3),
+        ("cpu", "x86-64-linux-avx512_zen4", ["bf16", "bf16"], 2),
+        ("cpu", "x86-64-linux-avx2", ["bf16", "bf16"], 1),
+        ("cpu-jit", "x86-64-linux-avx512_zen4", ["u8", "i8"], 1),
+        ("cpu", "x86-64-linux-avx2", ["u8", "f32"], 1),
+        ("cpu", "x86-64-linux-avx2", ["f64"], 0.5),
+    ],
+)
+def test_the_peak_is_that_of_the_instructions_that_a_kernel_uses(target, machine, dtypes, times) -> None:
+    m = replace(occ.build(mlp(), "interp").manifest, target=target, machine=machine)
+    assert speed_over_f32(dtypes, m) == pytest.approx(times)
+
+
+def test_shares_of_peak_are_over_the_peak_of_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = occ.compile(model_of("g (double[n] x) => (double[n] y) { y = Exp(x) }"), "cpu-jit")
+    monkeypatch.setattr(session.engine, "peak", lambda: 8e9)
+    made = profile(session, {"x": np.ones(64)}, runs=1)
+    assert made is not None
+    assert made.events[0].share == pytest.approx(made.events[0].gflops / 4)
 
 
 def test_runs_tell_their_percentiles_and_throughput() -> None:
