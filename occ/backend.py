@@ -3,8 +3,8 @@
 `prepare(model, device="CPU", target="cpu")` with target `cpu`, `cpu-jit` or `interp`. Devices are
 
 - `CPU`, this machine;
-- `CPU:arm-64`, and `arm-32`, `riscv-64`, `powerpc-64`, a machine of that kind in an emulator (QEMU), for tests of what is built
-  for one;
+- `CPU:arm-64`, and `arm-32`, `riscv-64`, `powerpc-64`, `wasm-32`, a machine of that kind in an emulator (QEMU, wasmtime), for
+  tests of what is built for one;
 - `NPU`, an Ascend device as far as the simulator goes, with an Ascend target; `NPU:ascend910b` and the like name it.
 """
 
@@ -26,8 +26,10 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.dtype import from_numpy
-from occ.compiler.objects.processors import ARCHES, arch_of
+from occ.compiler.objects.processors import ARCHES, Arch, arch_of
+from occ.compiler.standalone import module
 from occ.compiler.standalone.emulated import Emulated, missing
+from occ.compiler.standalone.module import Instance
 from occ.compiler.target.registry import all_targets
 
 _UNSUPPORTED = ("OCC0103", "OCC0104", "OCC0203", "OCC03")
@@ -90,7 +92,7 @@ class Backend(BaseBackend):
             return Settings(target or which or _NPU, options=given)
         if which in ("", "0"):
             return Settings(target or cls.default_target, options=given)
-        arch = arch_of(f"{which}-linux")
+        arch = _arch(which)
         return Settings("cpu", options=given | {"halide.target": arch.target if arch is not None else which})
 
     @classmethod
@@ -115,8 +117,11 @@ class Backend(BaseBackend):
             raise BackendIsNotSupposedToImplementIt(f"device {device}")
         try:
             settings = cls._settings(device, target, options)
-            artifact = Compilation(model, settings).artifact()
-            if arch_of(settings.options.get("halide.target", "host")) != arch_of():
+            compilation, arch = Compilation(model, settings), arch_of(settings.options.get("halide.target", "host"))
+            if arch is not None and arch.system == "wasi":
+                return Rep(Instance.of(compilation.artifact(linked=False), compilation.native, Cache()))
+            artifact = compilation.artifact()
+            if arch != arch_of():
                 return Rep(Emulated(artifact, Cache()))
             return Rep(open_session(artifact, threads, simulate=device.startswith("NPU")))
         except CompileError as e:
@@ -158,8 +163,14 @@ class Backend(BaseBackend):
             return not which or any(t.name == which and which.startswith("ascend") for t in all_targets())
         if kind != "CPU" or which in ("", "0"):
             return kind == "CPU"
-        other = next((a for a in ARCHES if a.halide == f"{which}-linux"), None)
-        return other is not None and (other == arch_of() or not missing(other))
+        other = _arch(which)
+        if other is None or other == arch_of():
+            return other is not None
+        return not (module.missing() if other.system == "wasi" else missing(other))
+
+
+def _arch(kind: str) -> Arch | None:
+    return next((a for a in ARCHES if a.kind == kind), None)
 
 
 class Cpu(Backend):

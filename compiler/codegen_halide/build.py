@@ -36,7 +36,7 @@ class Built:
     """What a build gives.
 
     Attributes:
-        code: the shared library; nothing where there is no compiler for machines of that kind.
+        code: the shared library; nothing where there is no compiler for machines of that kind, or they load none.
         sources: the generated sources, by file name; with their Makefile they rebuild the library.
         compiled: kernels that were compiled in this build.
         cached: kernels that came from the cache.
@@ -91,10 +91,10 @@ def build(
         compile_kernels(missing, setup, cache, jobs, tell)
     objects = {f"{k.name}.o": cache.path("kernel", k.key, ".o") for k in kernels}
     code = b""
-    if linker is not None:
+    if linker is not None and entry is not None:
+        objects["entry.o"] = entry.object
+    if linker is not None and is_loaded(setup.target):
         objects["runtime.o"] = runtime_object(linker, cache)
-        if entry is not None:
-            objects["entry.o"] = entry.object
         code = link([k.key for k in kernels], linker, cache, objects.get("entry.o"))
     files = sources(kernels, setup)
     if entry is not None:
@@ -127,7 +127,13 @@ def linker_for(setup: Setup) -> Toolchain | None:
     """
     arch = arch_of(setup.target)
     cxx = cross_compiler(arch) if arch is not None else None
-    return replace(setup.tools, cxx=cxx.path, cxx_version=cxx.version) if cxx is not None else None
+    return replace(setup.tools, cxx=cxx) if cxx is not None else None
+
+
+def is_loaded(target: str) -> bool:
+    """Whether machines load libraries into programs that run."""
+    arch = arch_of(target)
+    return arch is not None and arch.system == "linux"
 
 
 def machine(target: str, cache: Cache, sanitize: str = "off") -> str:
@@ -147,14 +153,14 @@ def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None
     """
     runtime = runtime_object(tools, cache)
     objects = [*(cache.path("kernel", k, ".o") for k in keys), runtime, *([entry] if entry is not None else [])]
-    key = digest(["link", tools.cxx_version, *_LINK, runtime.name, entry.name if entry is not None else "", *keys])
+    key = digest(["link", tools.cxx.version, *_LINK, runtime.name, entry.name if entry is not None else "", *keys])
     known = cache.path("library", key, ".so")
     if not cache.has("library", key, ".so"):
         with cache.workspace() as folder:
             work = Path(folder)
             listing = work / "objects.txt"
             listing.write_text("\n".join(f'"{p}"' for p in objects))
-            run_all([[tools.cxx, f"@{listing}", *_LINK, "-o", "model.so"]], work)
+            run_all([[*tools.cxx.command, f"@{listing}", *_LINK, "-o", "model.so"]], work)
             cache.adopt("library", key, work / "model.so", ".so")
     return known.read_bytes()
 

@@ -174,7 +174,7 @@ def _run(
             (work / f"{name}.cpp").write_text(text)
         tell(f"compiling the generators of {len(kernels)} kernels")
         include = f"-I{tools.include}"
-        run_all([[tools.cxx, *_UNIT, include, f"{n}.cpp", "-o", f"{n}.so"] for n in texts], work, lines=lines)
+        run_all([[*tools.cxx.command, *_UNIT, include, f"{n}.cpp", "-o", f"{n}.so"] for n in texts], work, lines=lines)
         (work / "out").mkdir()
         longest = sorted(kernels, key=lambda k: (-len(k.text), k.name))  # last ones that take long leave a core idle
         limits = [str(max(jobs, 1)), str(_SECONDS)]

@@ -59,8 +59,8 @@ def emitter(tools: Toolchain, cache: Cache) -> Path:
     texts = {**front_end(), "emit.cpp": native("emit.cpp")}
     flags = [*FLAGS, f"-I{tools.include}"]
     rpath = f"-Wl,-rpath,{tools.library.parent}"  # generators find what te.h declares in the program itself
-    objects = [[tools.cxx, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
-    linked = [tools.cxx, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit.bin"]
+    objects = [[*tools.cxx.command, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
+    linked = [*tools.cxx.command, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit.bin"]
     return _once("emit.bin", [objects, [linked]], texts, tools, cache)
 
 
@@ -72,7 +72,7 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
     """
     texts = {"runtime.cpp": runtime_source()}
     flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions", *tools.sanitizer_flags]
-    command = [tools.cxx, *flags, "-c", "runtime.cpp", "-o", "runtime.o"]
+    command = [*tools.cxx.command, *flags, "-c", "runtime.cpp", "-o", "runtime.o"]
     return _once("runtime.o", [[command]], texts, tools, cache)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,19 +21,25 @@ CANDIDATES = ("g++", "c++", "clang++")
 
 
 @dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: the command that runs it, and the first line of what `--version` prints."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+@dataclass(frozen=True)
 class Toolchain:
     """A C++ compiler and a Halide.
 
     Attributes:
-        cxx: path of the compiler.
-        cxx_version: first line of what `--version` prints.
+        cxx: the compiler.
         halide: folder of the Halide package, with `include` and the libraries.
         halide_version: its version.
         sanitize: the sanitizer of what is compiled into libraries; no part of `identity`, because tools have none.
     """
 
-    cxx: str
-    cxx_version: str
+    cxx: Compiler
     halide: Path
     halide_version: str
     sanitize: str = "off"
@@ -64,7 +72,7 @@ class Toolchain:
     @property
     def identity(self) -> str:
         """What the output of this toolchain depends on."""
-        return f"{self.cxx_version}; Halide {self.halide_version}, {self.library.stat().st_size} bytes"
+        return f"{self.cxx.version}; Halide {self.halide_version}, {self.library.stat().st_size} bytes"
 
 
 def find_cxx() -> str | None:
@@ -78,14 +86,6 @@ def find_halide() -> Path | None:
     spec = find_spec("halide")
     root = Path(spec.origin).parent if spec is not None and spec.origin else None
     return root if root is not None and (root / "include" / "Halide.h").is_file() else None
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C++ compiler: its path, and the first line of what `--version` prints."""
-
-    path: str
-    version: str
 
 
 def compiler(instead: str = "") -> Compiler:
@@ -102,29 +102,37 @@ def compiler(instead: str = "") -> Compiler:
         named = os.environ.get("OCC_CXX")
         what = f"the C++ compiler `{named}` of OCC_CXX was not found" if named else "no C++ compiler was found"
         raise error("OCC0401", what, help=f"install one (`apt install g++`), name one in OCC_CXX{instead}")
-    return _described(found)
+    return _described((found,))
 
 
-def _described(path: str) -> Compiler:
-    lines = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
-    return Compiler(path, lines[0] if lines else "unknown")
+def _described(command: tuple[str, ...]) -> Compiler:
+    lines = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    return Compiler(command, lines[0] if lines else "unknown")
 
 
 def cross_compiler(arch: Arch) -> Compiler | None:
-    """A C++ compiler that makes code for a kind of machine: this machine's, the one that OCC_CXX_<ARCH> names, or GNU's.
+    """A C++ compiler that makes code for a kind of machine: this machine's, or the first there is of what OCC_CXX_<ARCH> says,
+    Debian's compiler, and the package ziglang.
 
     Raises:
         CompileError: OCC0401 the one that is named is not there, or this machine has none.
     """
     if arch == arch_of():
         return compiler()
-    named = os.environ.get(arch.variable)
-    found = shutil.which(named or f"{arch.gnu}-g++")
-    if named and found is None:
-        raise error(
-            "OCC0401", f"the C++ compiler `{named}` of {arch.variable} was not found", help="name one that is there"
-        )
-    return _described(found) if found else None
+    if named := shlex.split(os.environ.get(arch.variable, "")):
+        if shutil.which(named[0]):
+            return _described(tuple(named))
+        what = f"the C++ compiler `{named[0]}` of {arch.variable} was not found"
+        raise error("OCC0401", what, help="name one that is there")
+    if arch.system == "linux":
+        found = shutil.which(f"{arch.gnu}-g++")
+        if found:
+            return _described((found,))
+    elif (found := shutil.which("clang++")) and Path(f"/usr/include/{arch.gnu}/c++").is_dir():
+        return _described((found, f"--target={arch.gnu}"))
+    if find_spec("ziglang") is not None:
+        return _described((sys.executable, "-m", "ziglang", "c++", "-target", arch.zig))
+    return None
 
 
 @cache
@@ -142,7 +150,7 @@ def toolchain() -> Toolchain:
         found = version("halide")
     except PackageNotFoundError:
         found = "unknown"
-    return Toolchain(cxx.path, cxx.version, halide, found)
+    return Toolchain(cxx, halide, found)
 
 
 def run_all(commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12) -> None:

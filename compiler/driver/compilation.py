@@ -187,7 +187,7 @@ class Compilation:
         made, self.native, self.compiled = generated.artifact, generated.native, generated.compiled
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
-            raise _unlinked(made.manifest.machine)
+            raise unlinked(made.manifest.machine)
         made.files = {**made.files, **libraries(m), **self.texts}
         return made
 
@@ -281,9 +281,15 @@ class Compilation:
             raise error("OCC0901", message, notes=notes, help="report this with the reproducer") from e
 
 
-def _unlinked(machine: str) -> CompileError:
+def unlinked(machine: str) -> CompileError:
+    """What to say where code for a machine was to be a library here, and is none."""
     arch = arch_of(machine)
     help_ = "`--emit object` and `--emit static` give what its own linker takes"
+    if arch is not None and arch.system == "wasi":
+        message = "programs of WebAssembly load no libraries, so there are no artifacts for it"
+        return error(
+            "OCC0603", message, help="`--emit shared` makes a module that runs the model (docs/webassembly.md)"
+        )
     if arch is not None:
         help_ = f"`apt install g++-{arch.gnu}`, or name a C++ compiler in {arch.variable}; {help_}"
     return error("OCC0603", f"code for `{machine}` cannot be linked on this machine", help=help_)

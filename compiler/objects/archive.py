@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.objects.elf import LinkError, exported
+from occ.compiler.objects import elf, wasm
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,11 @@ class NativeCode:
 
     objects: Mapping[str, bytes]
     header: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the plan of the model is there too: of machines that there is no compiler for, there are kernels alone."""
+        return "entry.o" in self.objects
 
     @property
     def archive(self) -> bytes:
@@ -68,7 +73,7 @@ def header(functions: Iterable[TeFunc], *, ranged: bool) -> str:
 def archive(objects: Mapping[str, bytes]) -> bytes:
     """A static library in the format of GNU ar, with a symbol index; equal objects give equal bytes.
 
-    Objects that are not ELF are left out of the index; their own `ranlib` can make one.
+    Objects that are neither ELF nor WebAssembly are left out of the index; their own `ranlib` can make one.
     """
     symbols = {name: _exported(data) for name, data in objects.items()}
     listed = [(symbol, name) for name, found in symbols.items() for symbol in found]
@@ -89,9 +94,11 @@ def archive(objects: Mapping[str, bytes]) -> bytes:
 
 
 def _exported(data: bytes) -> list[str]:
+    if data.startswith(wasm.MAGIC):
+        return wasm.exported(data)
     try:
-        return exported(data)
-    except LinkError:
+        return elf.exported(data)
+    except elf.LinkError:
         return []
 
 

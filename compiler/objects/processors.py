@@ -10,14 +10,14 @@ from occ.runtime.machine import KINDS
 
 @dataclass(frozen=True)
 class Arch:
-    """A kind of machine, with Linux.
+    """A kind of machine, with Linux or WASI.
 
     Attributes:
         name: as `uname -m` says.
         halide: how the Halide targets of it begin.
-        gnu: how the tools of GNU for it begin.
+        gnu: how the tools of GNU for it begin, or what clang calls it where there are none.
         llvm: the triple of LLVM.
-        elf: `e_machine` of its object files.
+        elf: `e_machine` of its object files; 0 if they have another format.
         bits: of an address.
         features, abi: of LLVM, where the triple does not say them.
         usual: what Halide has to be told of processors besides, if nothing more is known of one.
@@ -34,13 +34,28 @@ class Arch:
     usual: str = ""
 
     @property
+    def system(self) -> str:
+        """`linux`, or `wasi` of WebAssembly."""
+        return "linux" if self.elf else "wasi"
+
+    @property
+    def kind(self) -> str:
+        """How people call it: `arm-64`."""
+        return self.halide.rpartition("-")[0]
+
+    @property
+    def zig(self) -> str:
+        """What Zig calls it; programs for Linux run with glibc 2.28 and later."""
+        return f"{self.gnu}.2.28" if self.system == "linux" else self.gnu
+
+    @property
     def target(self) -> str:
         """The Halide target of a usual processor of the kind."""
         return self.halide + self.usual
 
     @property
     def variable(self) -> str:
-        """The environment variable that names a C++ compiler for it."""
+        """The environment variable that names a C++ compiler for it, with arguments if need be."""
         return f"OCC_CXX_{self.name.upper()}"
 
 
@@ -61,6 +76,7 @@ ARCHES = (
         usual=_RVV,
     ),
     Arch("ppc64le", "powerpc-64-linux", "powerpc64le-linux-gnu", "powerpc64le-unknown-linux-gnu", 21),
+    Arch("wasm32", "wasm-32-wasmrt", "wasm32-wasi", "wasm32-unknown-wasi", 0, 32, usual="-wasm_simd128"),
 )
 
 _V2 = "x86-64-linux-sse41"
@@ -71,6 +87,7 @@ _ARM_82 = f"{_ARM}-arm_dot_prod-arm_fp16"
 _ARM_32 = "arm-32-linux-armv7s"
 _RISCV = f"riscv-64-linux{_RVV}"
 _POWER = "powerpc-64-linux-vsx-power_arch_2_07"
+_WASM = "wasm-32-wasmrt-wasm_simd128"
 
 # Halide targets of processors, under the names that compilers give those.
 PROCESSORS = {
@@ -78,6 +95,7 @@ PROCESSORS = {
     "znver2": _V3, "znver3": _V3, "skylake-avx512": _V4, "cascadelake": _V4, "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4",
     "armv8-a": _ARM, "cortex-a53": _ARM, "cortex-a72": _ARM, "cortex-a55": _ARM_82, "cortex-a76": _ARM_82, "neoverse-n1": _ARM_82,
     "armv7-a": _ARM_32, "cortex-a7": _ARM_32, "cortex-a9": _ARM_32, "rv64gcv": _RISCV, "pwr8": _POWER, "pwr9": _POWER,
+    "wasm32": _WASM,
 }  # fmt: skip
 
 

@@ -74,11 +74,11 @@ def onnxifi_library(cache: Cache) -> Path:
             for name, text in texts.items():
                 (work / name).write_text(text)
             units = [n for n in texts if n.endswith(".cpp")]
-            run_all([[cxx.path, *FLAGS, "-I.", "-c", *units[k::2]] for k in range(2)], work)
+            run_all([[*cxx.command, *FLAGS, "-I.", "-c", *units[k::2]] for k in range(2)], work)
             (work / "installed").mkdir()
             objects = [n.replace(".cpp", ".o") for n in units]
             archive = str(base / "lib/libocc.a")
-            command = [cxx.path, *SHARED, *_ALONE, "-Wl,-z,defs", f"-Wl,-soname,{NAME}", *objects, archive, *SYSTEM]
+            command = [*cxx.command, *SHARED, *_ALONE, "-Wl,-z,defs", f"-Wl,-soname,{NAME}", *objects, archive, *SYSTEM]
             run_all([[*command, "-o", f"installed/{NAME}"]], work)
             (work / "installed" / HEADER).write_text(texts[HEADER])
             _move(work / "installed", made)

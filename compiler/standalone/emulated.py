@@ -100,7 +100,7 @@ def _runner(arch: Arch, cache: Cache) -> Path:
     """run_artifact.c for a kind of machine, linked with libocc."""
     cxx = cross_compiler(arch)
     assert cxx is not None, "looked for before"
-    source, runtime = files("occ.compiler.standalone").joinpath("run_artifact.c").read_bytes(), libocc(cache, cxx)
+    source, runtime = files("occ.compiler.standalone").joinpath("run_artifact.c").read_bytes(), libocc(cache, arch)
     key = digest(["runner", runtime.name, source])
     made = cache.path("tool", key, ".runner")
     if not cache.has("tool", key, ".runner"):
@@ -108,6 +108,6 @@ def _runner(arch: Arch, cache: Cache) -> Path:
             (Path(folder) / "run_artifact.c").write_bytes(source)
             flags = ["-O1", "-x", "c", f"-I{runtime / 'include'}", "run_artifact.c", "-x", "none"]
             library = str(runtime / "lib/libocc.a")
-            run_all([[cxx.path, *flags, library, *SYSTEM, "-o", "runner"]], Path(folder))
+            run_all([[*cxx.command, *flags, library, *SYSTEM, "-o", "runner"]], Path(folder))
             os.chmod(cache.adopt("tool", key, Path(folder) / "runner", ".runner"), 0o755)
     return made

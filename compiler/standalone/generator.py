@@ -7,10 +7,18 @@ from pathlib import Path
 from occ.compiler.native_entry.plan import Unsuitable, routines
 from occ.compiler.standalone.libocc import PUBLIC, sources
 from occ.compiler.standalone.ports import Ports, glue, header, identifier
-from occ.compiler.standalone.program import check_one_machine, write_weights
+from occ.compiler.standalone.program import HEADERS, check_one_machine, write_weights
 from occ.runtime.artifact import Artifact
 
-_RESERVED = ("all", "clean", "help", "install", "test", "package")  # names that CMake does not let a target have
+_RESERVED = (
+    *HEADERS,
+    "all",
+    "clean",
+    "help",
+    "install",
+    "test",
+    "package",
+)  # names that CMake does not let a target have
 _RUNTIME = "runtime.cpp"  # the part of libocc that kernels need; with all of libocc it would be there twice
 # What all models have under the same name. A program may be linked with several.
 _MAP = "{ local: occ_model_run; occ_model_facts; };\n"

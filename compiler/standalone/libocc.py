@@ -7,19 +7,22 @@ from importlib.resources import files
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
-from occ.compiler.codegen_halide.toolchain import Compiler, compiler, run_all
+from occ.compiler.cache.sources import source_digest
+from occ.compiler.codegen_halide.toolchain import Compiler, compiler, cross_compiler, run_all
 from occ.compiler.objects.archive import archive
+from occ.compiler.objects.processors import Arch
+from occ.compiler.standalone.systems import LINUX, System, system_of
 
 PUBLIC = ("occ.h", "occ.hpp")  # headers for programs
 # What kernels call of Halide's runtime. Programs may have pipelines of their own, with Halide's runtime, so it gets other names.
 HALIDE = ("halide_do_par_for", "halide_malloc", "halide_free", "halide_error", "halide_error_out_of_memory")
 # No exceptions, type information or guarded statics: nothing of the C++ library is needed.
 FLAGS = (
-    "-std=c++17", "-O2", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-asynchronous-unwind-tables",
+    "-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-asynchronous-unwind-tables",
     "-fvisibility=hidden", "-Wall",
 )  # fmt: skip
 SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,-z,nodelete", "-Wl,--as-needed")
-SYSTEM = ("-ldl", "-lpthread", "-lm")  # parts of libc, by name for C libraries older than glibc 2.34
+SYSTEM = LINUX.libraries
 _TEMPLATES = {"occ.pc.in": "pkgconfig/occ.pc", "occ-config.cmake.in": "cmake/occ/occ-config.cmake"}
 
 
@@ -29,19 +32,32 @@ def sources() -> dict[str, str]:
     return {p.name: p.read_text("utf-8") for p in sorted(folder.iterdir(), key=lambda p: p.name)}
 
 
-def libocc(cache: Cache, cxx: Compiler | None = None) -> Path:
-    """The folder that libocc is installed in: include/occ.h, lib/libocc.a and the objects in it, lib/libocc.so,
-    and files for pkg-config and CMake. It can be moved. `cxx` compiles it; the compiler of this machine if None.
+def compiler_for(arch: Arch | None) -> Compiler:
+    """The C++ compiler for a kind of machine; that of this one where there is none, or for None.
+
+    Raises:
+        CompileError: OCC0401 there is none here either.
+    """
+    return (cross_compiler(arch) if arch is not None else None) or compiler()
+
+
+def libocc(cache: Cache, arch: Arch | None = None) -> Path:
+    """The folder that libocc is installed in: include/occ.h, lib/libocc.a and the objects in it, and on Linux lib/libocc.so
+    and files for pkg-config and CMake. It can be moved. It is for a kind of machine; for this one if None.
 
     Raises:
         CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.
     """
-    texts, cxx = sources(), cxx or compiler()
-    key = digest(["libocc", cxx.version, Path(cxx.path).name, *FLAGS, *SHARED, *HALIDE, *texts, *texts.values()])
+    texts, cxx, system = sources(), compiler_for(arch), system_of(arch)
+    command = [Path(cxx.command[0]).name, *cxx.command[1:]]
+    archives = source_digest("occ.compiler.objects")
+    key = digest(
+        ["libocc", archives, cxx.version, *command, *FLAGS, *system.flags, *SHARED, *HALIDE, *texts, *texts.values()]
+    )
     made = cache.path("tool", key, ".libocc")
     if not made.is_dir():
         with cache.workspace() as folder:
-            _install(Path(folder), texts, cxx)
+            _install(Path(folder), texts, cxx, system)
             made.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.replace(Path(folder) / "installed", made)
@@ -51,12 +67,12 @@ def libocc(cache: Cache, cxx: Compiler | None = None) -> Path:
     return made
 
 
-def _install(work: Path, texts: dict[str, str], cxx: Compiler) -> None:
+def _install(work: Path, texts: dict[str, str], cxx: Compiler, system: System) -> None:
     for name, text in texts.items():
         (work / name).write_text(text)
     units = [n for n in texts if n.endswith(".cpp")]
     renamed = [f"-D{name}=occ_{name}" for name in HALIDE]
-    run_all([[cxx.path, *FLAGS, *renamed, "-c", *units[k::2]] for k in range(2)], work)
+    run_all([[*cxx.command, *FLAGS, *system.flags, *renamed, "-c", *units[k::2]] for k in range(2)], work)
     include, lib = work / "installed/include", work / "installed/lib"
     include.mkdir(parents=True)
     (lib / "objects").mkdir(parents=True)
@@ -64,8 +80,10 @@ def _install(work: Path, texts: dict[str, str], cxx: Compiler) -> None:
     for name in PUBLIC:
         (include / name).write_text(texts[name])
     (lib / "libocc.a").write_bytes(archive({p.name: p.read_bytes() for p in objects}))
+    if system is not LINUX:
+        return
     command = [
-        cxx.path,
+        *cxx.command,
         *SHARED,
         "-Wl,-z,defs",
         "-Wl,-soname,libocc.so",

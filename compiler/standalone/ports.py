@@ -74,6 +74,11 @@ class Ports:
         outputs = [Port(o, field(o.name)) for o in m.outputs]
         return cls(name, {s: field(labels.get(s, s)) for s in shown}, labels, inputs, outputs)
 
+    @property
+    def counts(self) -> list[str]:
+        """The functions that tell the elements of outputs."""
+        return [f"{self.name}_{p.field}_count" for p in self.outputs if not isinstance(_elements(p.info), int)]
+
     def size(self, e: DimExpr) -> str:
         """A size as an expression of C over the fields of `p`."""
         if isinstance(e, int):
@@ -98,12 +103,18 @@ def c_type(info: TensorInfo) -> str:
     return C_TYPES.get(info.dtype, "uint8_t")
 
 
+_IN_MEMORY = """/* The same with the weights in memory, which have to stay as they are until occ_close. At an address that is no multiple of 64
+   they are copied. */
+OCC_API int {name}_open_memory(const void *weights, size_t bytes, occ_model **model);
+"""
+
+
 def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
     """NAME.h.
 
     Args:
         ports: of the model.
-        link: the command that links a program with it.
+        link: the command that links a program with it; empty if a host calls it.
         weights: file name of the weights; empty if they are linked in.
         producer: what made it.
     """
@@ -113,11 +124,10 @@ def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
     outputs = [f"    {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.outputs]
     fields = [*sizes, *inputs, *outputs] or ["    char unused;"]
     where = f"`weights` is the path of {weights}, which is mapped" if weights else "`weights` is not looked at"
-    return f"""/* {n}: a model compiled by {_plain(producer)}. A program is linked with
-
-       {link}
-
-   and needs nothing but libc. All functions of occ.h take the model that {n}_open opens. */
+    how = f"A program is linked with\n\n       {link}\n\n   and needs nothing but libc."
+    if not link:
+        how = f"{n}.wasm is a module of WebAssembly, whose functions a\n   host calls, as occ.js does."
+    return f"""/* {n}: a model compiled by {_plain(producer)}. {how} All functions of occ.h take the model that {n}_open opens. */
 #ifndef OCC_MODEL_{n}
 #define OCC_MODEL_{n}
 #include "occ.h"
@@ -133,7 +143,7 @@ typedef struct {n}_ports {{
 
 /* Opens the model; {where}. Returns an occ_status. */
 OCC_API int {n}_open(const char *weights, occ_model **model);
-
+{_IN_MEMORY.format(name=n) if weights else ""}
 /* Runs it; outputs must have as many elements as below. Returns an occ_status; occ_error_text(model) says what is wrong. */
 OCC_API int {n}_run(occ_model *model, const {n}_ports *p);
 
@@ -174,6 +184,13 @@ def _elements(info: TensorInfo) -> DimExpr:
     return ["*", known, *open_] if open_ and known else known
 
 
+_OPEN_MEMORY = """
+int {name}_open_memory(const void *weights, size_t bytes, occ_model **model) {{
+    return occ_open_linked_memory(&linked, weights, bytes, model);
+}}
+"""
+
+
 def glue(ports: Ports, *, digest: str, size: int, embedded: str) -> str:
     """NAME.cpp.
 
@@ -181,7 +198,7 @@ def glue(ports: Ports, *, digest: str, size: int, embedded: str) -> str:
         ports: of the model.
         digest: SHA-256 of the weights.
         size: bytes of them.
-        embedded: path of a file with the weights to link in; empty if they stay in a file.
+        embedded: a statement that defines `occ_weights`; empty if the weights stay in a file.
     """
     n = ports.name
     counts = [
@@ -191,24 +208,19 @@ def glue(ports: Ports, *, digest: str, size: int, embedded: str) -> str:
     ]
     inputs = ", ".join(_tensor(p, ports, "p->{}", "0") for p in ports.inputs)
     outputs = ", ".join(_tensor(p, ports, "p->{}", "SIZE_MAX") for p in ports.outputs)
-    taken = (
-        f'asm(".section .rodata\\n.balign 64\\nocc_weights:\\n.incbin \\"{embedded}\\"\\n.previous");'
-        if embedded
-        else ""
-    )
     return f"""#include "{n}.h"
 #include "linked.h"
 
-{taken}
+{embedded}
 extern "C" {{
 {"extern const unsigned char occ_weights[];" if embedded else ""}
 extern const unsigned char occ_model_facts[];
 int32_t occ_model_run(struct occ_call *call);
 
-int {n}_open(const char *weights, occ_model **model) {{
-    static const occ_linked linked = {{occ_model_facts, occ_model_run, {"occ_weights" if embedded else "nullptr"}, {size}u, "{digest}"}};
-    return occ_open_linked(&linked, weights, model);
-}}
+static const occ_linked linked = {{occ_model_facts, occ_model_run, {"occ_weights" if embedded else "nullptr"}, {size}u, "{digest}"}};
+
+int {n}_open(const char *weights, occ_model **model) {{ return occ_open_linked(&linked, weights, model); }}
+{"" if embedded else _OPEN_MEMORY.format(name=n)}
 
 int {n}_run(occ_model *model, const {n}_ports *p) {{
     if (!p) return occ_run(model, nullptr, {len(ports.inputs)}, nullptr, {len(ports.outputs)});

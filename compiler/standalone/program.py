@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.resources import files
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.codegen_halide.toolchain import Compiler, compiler, cross_compiler, run_all
+from occ.compiler.codegen_halide.toolchain import Compiler, run_all
 from occ.compiler.diagnostics import error
 from occ.compiler.native_entry.plan import Unsuitable, routines
 from occ.compiler.native_entry.results import open_outputs
 from occ.compiler.objects.archive import archive
 from occ.compiler.objects.processors import Arch, arch_of
-from occ.compiler.standalone.libocc import FLAGS, HALIDE, SHARED, SYSTEM, libocc, sources
+from occ.compiler.objects.wasm import with_symbols
+from occ.compiler.standalone.libocc import FLAGS, HALIDE, SHARED, compiler_for, libocc, sources
 from occ.compiler.standalone.ports import Ports, glue, header, identifier
+from occ.compiler.standalone.systems import WASI, System, constant, module_flags, system_of
 from occ.runtime.artifact import Artifact
 
-SUFFIXES = {"static": ".a", "shared": ".so", "object": ".o"}
 _LINKED_BYTES = 1 << 30  # of weights that are linked in: code reaches its constants within 2 GiB
+HEADERS = ("occ", "linked")  # names that no model has: what its sources include besides its own header
 _RUNTIME = "runtime.o"  # what kernels bring along of libocc, which is linked once for all models of a program
 
 
@@ -31,7 +35,7 @@ class Program:
 
     Attributes:
         files: the files.
-        link: the command that links a program with them.
+        link: the command that links a program with them; empty where a host calls them.
     """
 
     files: list[Path]
@@ -41,14 +45,15 @@ class Program:
 def write_program(
     artifact: Artifact, objects: Mapping[str, bytes], place: Path, stem: str, kind: str, *, embed: bool, cache: Cache
 ) -> Program:
-    """Write a model for C programs: the library or object file, NAME.h, occ.h, and NAME.weights unless they are linked in.
+    """Write a model for C programs: the library or object file, NAME.h, occ.h, and NAME.weights unless they are linked in;
+    with a module of WebAssembly occ.js, which runs it.
 
     Args:
         artifact: the model.
         objects: its kernels and its entry before linking.
         place: a folder, or the path of the library in it.
         stem: name of the model if the place is a folder.
-        kind: of `SUFFIXES`.
+        kind: static, shared or object.
         embed: link the weights in.
         cache: the build cache.
 
@@ -57,36 +62,31 @@ def write_program(
             weights to link in.
     """
     _check(artifact, embed)
-    whole = place.suffix == SUFFIXES[kind]
-    folder, stem = (place.parent, place.stem) if whole else (place, stem)
-    name = identifier(stem)
-    main = folder / (place.name if whole else name + SUFFIXES[kind])
-    weights = "" if embed or not artifact.manifest.weights else f"{name}.weights"
     arch = arch_of(artifact.manifest.machine)
-    cxx = (cross_compiler(arch) if arch is not None else None) or compiler()
-    runtime = libocc(cache, cxx)
-    link = shlex.join(
-        [
-            "cc" if arch == arch_of() or arch is None else f"{arch.gnu}-gcc",
-            f"-I{folder}",
-            "main.c",
-            str(main),
-            *_beside(kind, folder),
-        ]
-    )
+    system, cxx, runtime = system_of(arch), compiler_for(arch), libocc(cache, arch)
+    whole = place.suffix == system.suffixes[kind]
+    folder, stem = (place.parent, place.stem) if whole else (place, stem)
+    name = identifier(stem, HEADERS)
+    main = folder / (place.name if whole else name + system.suffixes[kind])
+    weights = "" if embed or not artifact.manifest.weights else f"{name}.weights"
+    link = "" if system is WASI and kind == "shared" else _link_line(arch, system, kind, main)
     ports = Ports.of(artifact.manifest, name)
     texts = {f"{name}.h": header(ports, link=link, weights=weights, producer=artifact.manifest.producer)}
     texts["occ.h"] = (runtime / "include/occ.h").read_text()
     with cache.workspace() as made:
         work = Path(made)
         digest, size = write_weights(artifact, work / "weights")
-        texts[f"{name}.cpp"] = glue(ports, digest=digest, size=size, embedded="weights" if embed and size else "")
+        linked_in = constant(system, "occ_weights", "weights", size) if embed and size else ""
+        texts[f"{name}.cpp"] = glue(ports, digest=digest, size=size, embedded=linked_in)
         for other, text in texts.items():
             (work / other).write_text(text)
         one = _one_object(name, {n: d for n, d in objects.items() if n != _RUNTIME}, work, cxx, arch)
         folder.mkdir(parents=True, exist_ok=True)
-        if kind == "shared":
-            _link_shared(one, runtime, main, cxx)
+        if kind == "shared" and system is WASI:
+            _link(one, runtime, main, [*cxx.command, *module_flags(name, ports.counts, texts["occ.h"])], system)
+            texts["occ.js"] = files("occ.compiler.standalone").joinpath("occ.js").read_text("utf-8")
+        elif kind == "shared":
+            _link(one, runtime, main, [*cxx.command, *SHARED, "-Wl,-z,defs", f"-Wl,-soname,{main.name}"], system)
         else:
             data = one.read_bytes()
             main.write_bytes(data if kind == "object" else archive({f"{name}.o": data, **_objects(runtime)}))
@@ -94,7 +94,7 @@ def write_program(
             shutil.copyfile(runtime / "lib/libocc.a", folder / "libocc.a")
         if weights:
             shutil.move(work / "weights", folder / weights)
-    for other in (f"{name}.h", "occ.h"):
+    for other in (n for n in texts if not n.endswith(".cpp")):
         (folder / other).write_text(texts[other])
     return Program([main, folder / f"{name}.h"], link)
 
@@ -125,11 +125,12 @@ def _check(artifact: Artifact, embed: bool) -> None:
         raise error("OCC0603", message, help="leave them in a file with `--weights file`")
 
 
-def _beside(kind: str, folder: Path) -> list[str]:
-    """What follows the library on the command line."""
-    if kind == "shared":
-        return ["-Wl,-rpath," + str(folder.resolve())]
-    return [*([str(folder / "libocc.a")] if kind == "object" else []), *SYSTEM]
+def _link_line(arch: Arch | None, system: System, kind: str, main: Path) -> str:
+    """The command that links a program in C."""
+    c = "cc" if arch is None or arch == arch_of() else system.c.format(arch=arch.gnu)
+    beside = ["-Wl,-rpath," + str(main.parent.resolve())] if kind == "shared" else [*system.libraries]
+    more = [str(main.parent / "libocc.a")] if kind == "object" else []
+    return shlex.join([*c.split(), f"-I{main.parent}", "main.c", str(main), *more, *beside])
 
 
 def write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
@@ -145,34 +146,45 @@ def write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
 
 def _one_object(name: str, objects: Mapping[str, bytes], work: Path, cxx: Compiler, arch: Arch | None) -> Path:
     """All of a model as one object, of which others see its functions only: kernels of two models may have equal names."""
-    for part, text in sources().items():
-        if part.endswith(".h"):
-            (work / part).write_text(text)
+    texts = sources()
+    (work / "linked.h").write_text(texts["linked.h"])  # other headers of libocc may have the name of the model's
     parts = work / "parts"
     parts.mkdir()
     for n, data in objects.items():
         (parts / n).write_bytes(data)
-    run_all([[cxx.path, *FLAGS, "-I.", "-c", f"{name}.cpp", "-o", f"parts/{name}.glue.o"]], work)
+    flags = [*FLAGS, *system_of(arch).flags]
+    run_all([[*cxx.command, *flags, "-I.", "-c", f"{name}.cpp", "-o", f"parts/{name}.glue.o"]], work)
     listing = work / "objects.txt"
     listing.write_text("\n".join(f'"{p}"' for p in sorted(parts.iterdir())))
-    run_all([[cxx.path, "-r", "-nostdlib", f"@{listing}", "-o", "whole.o"]], work)
-    wild = [f"--keep-global-symbol={name}_{n}" for n in ("open", "run", "*_count")]
-    renamed = [f"--redefine-sym={n}=occ_{n}" for n in HALIDE]
+    run_all([[*cxx.command, "-r", "-nostdlib", f"@{listing}", "-o", "whole.o"]], work)
+    _hide(name, work, arch)
+    return work / f"{name}.o"
+
+
+def _hide(name: str, work: Path, arch: Arch | None) -> None:
+    """Make NAME.o of whole.o."""
+    seen = [f"{name}_{n}" for n in ("open", "open_memory", "run", "*_count")]
+    new_names = {n: f"occ_{n}" for n in HALIDE}
+    if system_of(arch) is WASI:
+        data = (work / "whole.o").read_bytes()
+        made = with_symbols(data, lambda n: any(fnmatchcase(n, pattern) for pattern in seen), new_names)
+        (work / f"{name}.o").write_bytes(made)
+        return
+    wild = [f"--keep-global-symbol={n}" for n in seen]
+    renamed = [f"--redefine-sym={old}={new}" for old, new in new_names.items()]
     tools = ["objcopy"] if arch == arch_of() or arch is None else [f"{arch.gnu}-objcopy"]
     tool = next(filter(None, map(shutil.which, (*tools, "llvm-objcopy"))), None)
     if tool is None:
         message = f"`{tools[0]}` was not found, which hides the kernels of a model"
         raise error("OCC0401", message, help="`apt install binutils`, or that of the other machine")
     run_all([[tool, "--wildcard", *wild, *renamed, "whole.o", f"{name}.o"]], work)
-    return work / f"{name}.o"
 
 
 def _objects(runtime: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted((runtime / "lib/objects").iterdir())}
 
 
-def _link_shared(one: Path, runtime: Path, main: Path, cxx: Compiler) -> None:
+def _link(one: Path, runtime: Path, main: Path, command: Sequence[str], system: System) -> None:
     parts = [str(one), *map(str, sorted((runtime / "lib/objects").iterdir()))]
-    command = [cxx.path, *SHARED, "-Wl,-z,defs", f"-Wl,-soname,{main.name}", *parts, *SYSTEM, "-o", "made.so"]
-    run_all([command], one.parent)
-    shutil.move(one.parent / "made.so", main)
+    run_all([[*command, *parts, *system.libraries, "-o", "made"]], one.parent)
+    shutil.move(one.parent / "made", main)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EMITS = {
     "artifact": (".occ", "the artifact"),
     "static": (".a", "a static library with all that a C program needs to run the model, NAME.h, and the weights"),
-    "shared": (".so", "the same as a shared library"),
+    "shared": (".so", "the same as a shared library; for WebAssembly, a module NAME.wasm and occ.js, which runs it"),
     "object": ("-objects", "the same as an object file; of another machine, the kernels alone"),
     "generator": (
         "-src",
@@ -102,9 +102,9 @@ def _command(
     if emit == "ort":
         if outputs:
             raise click.UsageError("--emit ort keeps the signature of the model: leave --outputs out")
-        _emit_ort(model, target, out or _default_out(model, emit), weights, flags, as_json=as_json)
+        _emit_ort(model, target, out or _default_out(model, emit, flags), weights, flags, as_json=as_json)
         return
-    place = _place(out or _default_out(model, emit), [model], emit, folder)
+    place = _place(out or _default_out(model, emit, flags), [model], emit, folder)
     plain = emit == "artifact" and not (folder or looking.asked or samples or outputs) and tune is None
     earlier = Earlier.of(model, target, save_stages, flags) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
@@ -157,13 +157,13 @@ def _build(
     calibration: Calibration | None,
 ) -> dict[str, Any]:
     """Compile and write; returns the facts of the summary."""
-    artifact = calibration.artifact if calibration else compilation.artifact(linked=emit in ("artifact", "shared"))
+    artifact = calibration.artifact if calibration else compilation.artifact(linked=emit == "artifact")
     if emit == "om":
         artifact = _compile_parts(compilation, artifact)
     compilation.settings.progress("writing")
     _place(place, compilation.module.files, emit, folder)
     link = ""
-    if emit in _LINKED and artifact.code:
+    if emit in _LINKED and compilation.native is not None and compilation.native.is_whole:
         written, link = _write_program(compilation, artifact, place, stem, emit, weights)
     else:
         written = _write(compilation, artifact, place, stem, emit, folder)
@@ -224,12 +224,13 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
     say("next     onnxruntime with the library that `occ config --ep` prints; docs/onnxruntime.md")
 
 
-def _default_out(model: str, emit: str) -> Path:
-    stem = Path("model" if model == "-" else model).stem
-    name = stem + EMITS[emit][0]
-    if Path(name).resolve() == Path(model).resolve():
-        name = f"{stem}-built{EMITS[emit][0]}"
-    return Path(name)
+def _default_out(model: str, emit: str, flags: options.Flags) -> Path:
+    stem, end = Path("model" if model == "-" else model).stem, EMITS[emit][0]
+    if emit == "shared" and flags.target_options.get("halide.target", "").startswith("wasm"):
+        end = ".wasm"
+    if Path(stem + end).resolve() == Path(model).resolve():
+        stem = f"{stem}-built"
+    return Path(stem + end)
 
 
 def _compile_parts(compilation: Compilation, artifact: Artifact) -> Artifact:
@@ -241,6 +242,10 @@ def _compile_parts(compilation: Compilation, artifact: Artifact) -> Artifact:
 
 
 def _write(compilation: Compilation, artifact: Artifact, out: Path, stem: str, emit: str, folder: bool) -> Path:
+    from occ.compiler.driver.compilation import unlinked
+
+    if emit == "shared" and compilation.native is not None:
+        raise unlinked(artifact.manifest.machine)
     if emit == "artifact" or (emit == "om" and out.suffix == EMITS["artifact"][0] and artifact.manifest.parts):
         return artifact.save(out, folder=folder)
     if emit == "generator":

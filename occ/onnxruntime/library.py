@@ -45,7 +45,7 @@ def get_library_path(cache: Cache | None = None) -> Path:
                 "-o",
                 f"installed/{NAME}",
             ]
-            run_all([[cxx.path, *FLAGS, "-I.", *units, *link]], work)
+            run_all([[*cxx.command, *FLAGS, "-I.", *units, *link]], work)
             made.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.replace(work / "installed", made)

@@ -14,6 +14,8 @@ struct occ_linked {
 
 // Opens it; `path` is the file with the weights if they are not linked in.
 extern "C" OCC_API int occ_open_linked(const struct occ_linked *linked, const char *path, occ_model **model);
+// The same with the weights in memory.
+extern "C" OCC_API int occ_open_linked_memory(const struct occ_linked *linked, const void *weights, size_t bytes, occ_model **model);
 
 // Sizes, as in runtime/dims.py.
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

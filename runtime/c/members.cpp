@@ -1,4 +1,5 @@
 // Format of zips: APPNOTE.TXT of PKWARE, sections 4.3 and 4.5.3. Every offset is checked before it is used.
+#ifdef __linux__
 #include "members.h"
 
 #include <cerrno>
@@ -198,3 +199,4 @@ bool digest_in(Bytes manifest, const char *name, char hex[65]) {
 }
 
 }  // namespace occ::runtime
+#endif

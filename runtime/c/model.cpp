@@ -2,31 +2,10 @@
 #include "machine.h"
 #include "model.h"
 
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <sys/mman.h>
-#include <unistd.h>
 
 namespace occ::runtime {
-
-int Mapping::map(int fd, size_t offset, size_t count) {
-    const size_t page = size_t(sysconf(_SC_PAGESIZE)), before = offset % page;
-    if (count) {
-        void *made = mmap(nullptr, count + before, PROT_READ, MAP_PRIVATE, fd, off_t(offset - before));
-        if (made == MAP_FAILED) return errno;
-        base = made;
-        length = (count + before + page - 1) / page * page;  // ThreadSanitizer does not forget a part of a page
-        data = static_cast<unsigned char *>(made) + before;
-    }
-    size = count;
-    return 0;
-}
-
-void Mapping::release() {
-    if (base) munmap(base, length);
-    *this = Mapping();
-}
 
 occ_model *empty_model() {
     return static_cast<occ_model *>(calloc(1, sizeof(occ_model)));

@@ -4,8 +4,6 @@
 #include "facts.h"
 #include "occ.h"
 
-#include <pthread.h>
-
 namespace occ::runtime {
 
 // Bytes of a file, mapped, or of the caller.
@@ -18,7 +16,8 @@ struct Mapping : Bytes {
     void *base = nullptr;  // what munmap takes, or null
     size_t length = 0;
 
-    int map(int fd, size_t offset, size_t count);
+    int map(int fd, size_t offset, size_t count);  // 0, or an errno
+    int open(const char *path);                    // all of a file; the same
     void release();
 };
 
@@ -72,6 +71,9 @@ __attribute__((format(printf, 3, 4))) int fail(const occ_model *model, int statu
 
 void *aligned_memory(size_t size);
 int default_threads();
+// Around some loads and stores of the idle blocks of models, of all of them.
+void lock_idle();
+void unlock_idle();
 void sha256_hex(const unsigned char *data, size_t size, char hex[65]);
 
 // Builds the model around what its library tells; takes over nothing on failure.
@@ -98,7 +100,7 @@ template<typename F> int open_model(occ_model **model, F fill) {
 
 }  // namespace occ::runtime
 
-// pool.cpp
+// pool.cpp or portable.cpp
 
 extern "C" {
 typedef int (*halide_task_t)(void *user_context, int task, uint8_t *closure);

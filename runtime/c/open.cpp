@@ -1,4 +1,5 @@
 // Opening artifacts: finding the members, checking their digests, loading the code.
+#ifdef __linux__
 #include "machine.h"
 #include "members.h"
 
@@ -280,3 +281,4 @@ extern "C" int occ_open_memory(const void *bytes, size_t size, occ_model **model
 extern "C" int occ_open_fd(int fd, occ_model **model) {
     return open_model(model, [&](occ_model *m) { return open_fd(m, fd, "the file"); });
 }
+#endif

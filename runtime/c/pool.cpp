@@ -1,7 +1,7 @@
 // What kernels need at run time: a thread pool behind halide_do_par_for, scratch memory, and the loop over kernels.
 // Built into every model library and into libocc; the first of them in a process lends its pool to the others
 // (occ_share_pool), so that several models and several threads of a host share one set of workers.
-
+#ifdef __linux__
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -482,3 +482,4 @@ int occ_run_kernels(int count, const occ_kernel_t *kernels, void **const *args, 
 }
 
 }  // extern "C"
+#endif

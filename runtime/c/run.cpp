@@ -9,14 +9,6 @@ using namespace occ::runtime;
 
 namespace {
 
-// Of the idle blocks of all models: it is held for some loads and stores. The forking thread holds it during a fork, so that no
-// other thread does, which the child would not have.
-pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
-
-void lock_idle() { pthread_mutex_lock(&idle_lock); }
-void unlock_idle() { pthread_mutex_unlock(&idle_lock); }
-__attribute__((constructor)) void register_fork_handlers() { pthread_atfork(lock_idle, unlock_idle, unlock_idle); }
-
 Block *new_block(const occ_model *m) {
     const size_t n = m->facts->inputs.count, o = m->facts->outputs.count;
     const size_t numbers = m->input_extents + m->output_results;

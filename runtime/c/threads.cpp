@@ -1,4 +1,5 @@
 // How many threads a run uses by default: what runtime/threads.py does.
+#ifdef __linux__
 #include "model.h"
 
 #include <cstdio>
@@ -94,3 +95,4 @@ int default_threads() {
 }
 
 }  // namespace occ::runtime
+#endif

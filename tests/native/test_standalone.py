@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -245,6 +246,46 @@ int main(void) {
         ["cc", "-Wall", "-Werror", "-Id", "main.c", "d/t_7_models.a", "-lm", "-ldl", "-o", "main"], check=True
     )
     assert said_by("./main") == "11 22 1 0\n"
+
+
+@pytest.mark.parametrize("name", ["model", "linked", "occ"])
+def test_names_of_files_of_libocc(name: str, occ_cli: Any):
+    Path(f"{name}.onnx").write_bytes(mlp().SerializeToString())
+    Path("out").mkdir()
+    made = occ_cli("build", f"{name}.onnx", "--emit", "static", "--weights", "embed", "-o", "out", "--json")
+    assert made.code == 0, made.err
+    own = name if name == "model" else f"{name}_2"
+    calls = f"occ_model *m; if ({own}_open(0, &m)) return 1; occ_close(m);"
+    Path("main.c").write_text(f'#include "{own}.h"\nint main(void) {{ {calls} return 0; }}')
+    subprocess.run([*shlex.split(json.loads(made.out)["link"]), "-o", "main"], check=True)
+    said_by("./main")
+
+
+def test_weights_in_memory(occ_cli: Any):
+    Path("mlp.onnx").write_bytes(mlp().SerializeToString())
+    Path("out").mkdir()
+    made = json.loads(occ_cli("build", "mlp.onnx", "--emit", "static", "-o", "out", "--json").out)
+    Path("main.c").write_text("""#include "mlp.h"
+#include <stdio.h>
+static char weights[1 << 16];
+int main(void) {
+    float x[3][8] = {{1, 2, 3}}, y[3][4];
+    occ_model *model;
+    size_t bytes = fread(weights, 1, sizeof weights, stdin);
+    if (mlp_open_memory(NULL, bytes, &model) != OCC_ERROR_ARGUMENT || model) return 1;
+    if (mlp_open_memory(weights, bytes - 1, &model) != OCC_ERROR_DAMAGED || model) return 2;
+    if (mlp_open_memory(weights, bytes, &model)) return 3;
+    mlp_ports ports = {.n = 3, .x = &x[0][0], .y = &y[0][0]};
+    if (mlp_run(model, &ports)) return 4;
+    for (int k = 0; k < 4; k++) printf("%.6g ", y[0][k]);
+    occ_close(model);
+}""")
+    subprocess.run([*shlex.split(made["link"]), "-o", "main"], check=True)
+    with Path("out/mlp.weights").open("rb") as weights:
+        ran = subprocess.run(["./main"], stdin=weights, capture_output=True, text=True, check=True)
+    x = np.zeros((3, 8), np.float32)
+    x[0, :3] = 1, 2, 3
+    np.testing.assert_allclose([float(v) for v in ran.stdout.split()], reference(mlp(), {"x": x})[0][0], rtol=1e-4)
 
 
 def test_models_that_need_python_are_not_linked(occ_cli: Any):

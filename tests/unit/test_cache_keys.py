@@ -16,7 +16,7 @@ from occ.compiler.cache import sources
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide import build as halide
 from occ.compiler.codegen_halide import kernels, programs
-from occ.compiler.codegen_halide.toolchain import Toolchain
+from occ.compiler.codegen_halide.toolchain import Compiler, Toolchain
 from occ.compiler.codegen_llvm import build as llvm
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
@@ -27,7 +27,7 @@ from occ.compiler.tools.tune import Tuner
 from occ.runtime.manifest import Manifest, Plan
 
 EMPTY = Manifest("m", "cpu", "", [], [], [], [], [], Plan([], [], [], [], []))
-TOOLS = Toolchain("/usr/bin/c++", "c++ 1", Path("/halide"), "21")
+TOOLS = Toolchain(Compiler(("/usr/bin/c++",), "c++ 1"), Path("/halide"), "21")
 APART = {"occ.compiler", "occ.compiler.diagnostics", "occ.compiler.codes"}  # say what is wrong, and make nothing
 BODY = TeFunc("mine", (), (), (), (), halide="y() = 1;")
 FIRST, SECOND = list(Compilation(mlp(), Settings("cpu-jit")).advance("lowered").te.values())[:2]
@@ -171,7 +171,7 @@ def test_programs_depend_on_the_commands_that_make_them(monkeypatch, tmp_path):
     assert made[0].read_bytes() == b"object"
     monkeypatch.setattr(programs, "FLAGS", (*programs.FLAGS, "-g"))
     made.append(programs.emitter(TOOLS, Cache(tmp_path)))
-    made.append(programs.emitter(replace(TOOLS, cxx_version="c++ 2"), Cache(tmp_path)))
+    made.append(programs.emitter(replace(TOOLS, cxx=Compiler(TOOLS.cxx.command, "c++ 2")), Cache(tmp_path)))
     assert len(set(made)) == 3
 
 

@@ -1,0 +1,128 @@
+// Files, memory and parallel loops with nothing but the C library, for WebAssembly and other systems that are not Linux: files
+// are read, and kernels run on the thread that calls, or in a parallel loop of the caller. Models are linked into the program.
+#ifndef __linux__
+#include "model.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+namespace occ::runtime {
+
+static std::atomic_flag idle_lock = ATOMIC_FLAG_INIT;
+
+void lock_idle() {
+    while (idle_lock.test_and_set(std::memory_order_acquire)) {
+    }
+}
+void unlock_idle() { idle_lock.clear(std::memory_order_release); }
+
+int default_threads() { return 1; }
+
+int Mapping::open(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return errno;
+    int code = 0;
+    if (fseek(file, 0, SEEK_END) || ftell(file) < 0) code = errno;
+    const size_t count = code ? 0 : size_t(ftell(file));
+    rewind(file);
+    base = code ? nullptr : aligned_memory(count);
+    if (!code && !base) code = ENOMEM;
+    if (!code && fread(base, 1, count, file) != count) code = EIO;
+    fclose(file);
+    data = static_cast<unsigned char *>(base);
+    size = count;
+    return code;
+}
+
+void Mapping::release() {
+    free(base);
+    *this = Mapping();
+}
+
+namespace {
+
+using Ranged = int (*)(void *args, int begin, int end);
+
+struct Run {
+    int threads = 1, depth = 0;  // a loop inside a task runs on its own thread
+    occ_lent lent = {};
+    char message[256] = "";
+};
+thread_local Run run;
+
+struct Loop {
+    halide_task_t task;
+    int min;
+    uint8_t *closure;
+};
+
+int task_of(void *loop, int k) {
+    const Loop *l = static_cast<Loop *>(loop);
+    run.depth++;
+    const int code = l->task(nullptr, l->min + k, l->closure);
+    run.depth--;
+    return code;
+}
+
+// Of an artifact, whose code is a library for Linux.
+int no_artifacts(occ_model **model) {
+    if (model) *model = nullptr;
+    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "this system has no artifacts: link the model into the program (`--emit static`)");
+}
+
+}  // namespace
+
+}  // namespace occ::runtime
+
+using namespace occ::runtime;
+
+extern "C" {
+
+int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *closure) {
+    Loop loop{task, min, closure};
+    if (run.lent.loop && !run.depth && run.threads > 1 && size > 1) return run.lent.loop(run.lent.context, task_of, &loop, size);
+    int error = 0;
+    for (int k = 0; k < size; k++) {
+        if (int code = task_of(&loop, k)) error = code;
+    }
+    return error;
+}
+
+void *halide_malloc(void *, size_t size) { return aligned_memory(size + kAlignment); }
+void halide_free(void *, void *memory) { free(memory); }
+void halide_error(void *, const char *message) { snprintf(run.message, sizeof run.message, "%s", message); }
+
+int halide_error_out_of_memory(void *) {
+    halide_error(nullptr, "out of memory");
+    return -11;
+}
+
+const char *occ_message() { return run.message; }
+
+int occ_enter(int threads) {
+    const int before = run.threads;
+    run.threads = threads;
+    run.message[0] = 0;
+    return before;
+}
+
+void occ_leave(int before) { run.threads = before; }
+
+occ_lent occ_lend(occ_lent lent) {
+    const occ_lent before = run.lent;
+    run.lent = lent;
+    return before;
+}
+
+int32_t occ_pool_tasks(void *, void *kernel, void *args, int32_t tasks) {
+    return reinterpret_cast<Ranged>(kernel)(args, 0, tasks);
+}
+
+int occ_open(const char *, occ_model **model) { return no_artifacts(model); }
+int occ_open_memory(const void *, size_t, occ_model **model) { return no_artifacts(model); }
+int occ_open_fd(int, occ_model **model) { return no_artifacts(model); }
+
+}  // extern "C"
+#endif
