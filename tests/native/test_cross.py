@@ -53,6 +53,7 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
         "g (float[n] x) => (float16[n] y) { y = Cast <to = 10> (x) }",
         {"x": np.array([np.nan, -np.nan, np.inf, -np.inf, 65519, 65520, -7e4, 6e-8, 2e-8, -0.0, 0.1], np.float32)},
     ),
+    "not": ("g (bool[n, 40] x) => (bool[n, 40] y) { y = Not(x) }", {"x": RNG.random((3, 40)) > 0.5}),
     "pool": (
         "g (float[1, 3, 9, 9] x) => (float[1, 3, 5, 5] y) { y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x) }",
         {"x": RNG.standard_normal((1, 3, 9, 9), np.float32)},
@@ -84,7 +85,7 @@ def check(case: str, options: dict[str, str]) -> None:
     np.testing.assert_allclose(got["y"], want, rtol=1e-4, atol=1e-5, strict=True)
 
 
-@pytest.mark.parametrize("case", ["convolution", "special", "bytes", "pool", "recurrence"])
+@pytest.mark.parametrize("case", ["convolution", "special", "bytes", "not", "pool", "recurrence"])
 @pytest.mark.parametrize("processor", ["cortex-a9", "rv64gcv", "pwr8"])
 def test_results_on_further_processors(processor: str, case: str):
     """Addresses of 32 bits; vectors with predicates; another C ABI."""

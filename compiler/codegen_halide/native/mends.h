@@ -19,7 +19,8 @@ public:
 
 private:
     const bool rounds_in_code;  // f32 to f16 takes integer arithmetic, in which NaN becomes infinity
-    const bool has_predicates;  // llvm.vp.select is called, with a condition of one element where all are chosen alike
+    const bool has_predicates;  // llvm.vp.select is called with a condition of one element where all are chosen alike; and
+                                // llvm.vp.not, which there is not
 
     using IRMutator::visit;
     Expr visit(const Cast *op) override {
@@ -33,6 +34,11 @@ private:
         const Expr rounded = Halide::reinterpret(Halide::UInt(16, lanes), Cast::make(op->type, value));
         const Expr chosen = Select::make(is_nan, make_const(Halide::UInt(16, lanes), 0x7e00), rounded);
         return Let::make("rounded", mutate(op->value), Halide::reinterpret(op->type, chosen));
+    }
+    Expr visit(const Not *op) override {
+        if (!has_predicates || !op->type.is_vector()) return IRMutator::visit(op);
+        const Type codes = Halide::UInt(8, op->type.lanes());
+        return Cast::make(codes, mutate(op->a)) == make_const(codes, 0);
     }
     Expr visit(const Select *op) override {
         const Broadcast *whole = op->condition.as<Broadcast>();
