@@ -120,7 +120,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             Fuse(lazy_transpose=True),
         ),
         "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights(), PlaceJoins()),
-        "scheduled": (LowerTe(), Schedule(fallback=options.schedule == "fallback")),
+        "scheduled": (LowerTe(), Schedule(options.schedule == "fallback", apart=options.sanitize == "thread")),
         "lowered": (PlanMemory(),),
     }
 

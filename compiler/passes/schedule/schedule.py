@@ -22,6 +22,7 @@ from occ.compiler.passes.schedule.block_products import block_product
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.few_queries import few_queries
+from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
 from occ.compiler.passes.schedule.wide import wide_rows
@@ -41,6 +42,7 @@ class Schedule(Pass):
     """
 
     fallback: bool = False  # plain loops for all kernels: the baseline of measurements
+    apart: bool = False  # no two tasks write the same element, which a thread sanitizer would report
 
     name: ClassVar[str] = "schedule"
 
@@ -50,6 +52,8 @@ class Schedule(Pass):
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
         fired = Counter[str]()
         made = {name: make(f, ctx.machine, fired) for name, f in m.te.items() if not f.halide}
+        if self.apart:
+            made = {name: without_overlaps(f) for name, f in made.items()}
         changed = [name for name, f in made.items() if f != m.te[name]]
         m.te |= made
         ctx.hits["schedule"] += len(changed)
