@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from occ.runtime.forks import renew_in_children
 
 _KEPT = 256  # compiled ops
 _LARGEST_VALUE = 1024  # elements of an operand that is taken for one that decides shapes
+_VARIED = 16  # sets of values, after which those of an op are taken to be others every time, as in a loop
 
 Compiled = Callable[[Sequence[Any]], list[Any]]
 Compile = Callable[[Module], Compiled]
@@ -29,6 +30,9 @@ Compile = Callable[[Module], Compiled]
 
 class DeferredCompiler:
     """Runs deferred ops: compiled once for each set of shapes and of values that decide shapes.
+
+    An op that moves elements by values that are always others, such as a Slice that starts at the number of an iteration, is
+    left to the reference implementation of `onnx`, which is numpy: compiling takes a thousand times as long.
 
     Args:
         compile: makes a module, whose inputs have constant extents, ready to run.
@@ -39,6 +43,8 @@ class DeferredCompiler:
         self._compile, self._registry = compile, registry
         self._known: OrderedDict[Hashable, Compiled] = OrderedDict()
         self._decided: dict[str, tuple[bool, ...]] = {}  # for each text: which operands are constants
+        self._met: Counter[str] = Counter()  # for each text: sets of values
+        self._references: dict[str, Compiled | None] = {}
         self.renew()
         renew_in_children(self)
 
@@ -65,6 +71,9 @@ class DeferredCompiler:
         with self._lock:
             compiled = self._known.get(key)
         if compiled is None:
+            self._met[text] += 1
+            if self._met[text] > _VARIED and (moved := self._moved(text, operands)) is not None:
+                return moved
             try:
                 compiled = self._compile(_concrete(m or parse(text, self._registry), operands, constant))
             except CompileError as e:
@@ -74,6 +83,37 @@ class DeferredCompiler:
                 while len(self._known) > _KEPT:
                     self._known.popitem(last=False)
         return compiled([x for x, c in zip(operands, constant, strict=True) if not c])
+
+    def _moved(self, text: str, operands: Sequence[Any]) -> list[Any] | None:
+        """What the reference implementation makes of an op; None where it is none that only moves, or does not take the operands."""
+        from occ.compiler.frontend.text import parse
+
+        if text not in self._references:
+            m = parse(text, self._registry)
+            self._references[text] = _reference(m) if _only_moves(m) else None
+        reference = self._references[text]
+        try:
+            return None if reference is None else reference(operands)
+        except Exception:
+            return None
+
+
+def _only_moves(m: Module) -> bool:
+    """Whether the op of a module reads elements or counts, and computes nothing of them."""
+    (op,) = m.main.body.body
+    names = {op.spec.operand_name(k) for k, v in enumerate(op.operands) if v is not None}
+    return op.spec.moves or op.spec.writes == "any" or names <= set(op.spec.static)
+
+
+def _reference(m: Module) -> Compiled:
+    from onnx.reference import ReferenceEvaluator
+
+    from occ.compiler.frontend.export import export
+
+    model = export(m)
+    names = [i.name for i in model.graph.input]
+    evaluator = ReferenceEvaluator(model)
+    return lambda operands: list(evaluator.run(None, dict(zip(names, operands, strict=True))))
 
 
 def _misfit(e: CompileError) -> Exception:

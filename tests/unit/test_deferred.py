@@ -126,3 +126,26 @@ def test_assumption_of_a_branch_holds_for_the_branch_alone(target: str) -> None:
     built = occ.compile(onnx.parser.parse_model(HEAD + text), target)
     with pytest.raises(RunError, match="OCC0503"):
         built.run({"c": np.array(True), "x": f32(3), "y": f32(2)})
+
+
+def test_values_that_are_always_others_are_not_compiled_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those of a loop: a Slice that starts at the number of an iteration took a compilation in each."""
+    from occ.compiler.driver import sessions
+
+    made: list[object] = []
+    compile_one = sessions._compile_deferred
+    monkeypatch.setattr(sessions, "_compile_deferred", lambda *a: made.append(a) or compile_one(*a))
+    text = """g (float[n] x, int64[1] start, int64 many, int64[1] shape) => (float[l] y, int64[m] z, float[p] w) {
+        one = Constant<value_int = 1>()  end = Add(start, one)
+        s = Slice(x, start, end)  e = Expand(s, shape)  y = Neg(e)  zero = Constant<value_int = 0>()
+        z = Range(zero, many, one)  r = Constant<value_ints = [-1]>()  t = Reshape(shape, r)  w = Tile(s, t)
+    }"""
+    x = f32(64)
+    feeds = [{"x": x, "start": i64(k), "many": np.array(k, np.int64), "shape": i64(2 + k)} for k in range(40)]
+    agree(text, "cpu-jit", *feeds)
+    assert len(made) <= 4 * 16
+    built = occ.compile(onnx.parser.parse_model(HEAD + text), "cpu-jit")
+    for feed in feeds:
+        built.run(feed)
+    with pytest.raises(RunError, match="Expand"):
+        built.run({"x": f32(64), "start": i64(3), "many": np.array(2), "shape": i64(-5)})
