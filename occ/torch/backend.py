@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,8 +13,12 @@ from occ.torch.explain import GRAPHS, Graph
 from occ.torch.freeze import Frozen, freeze
 from occ.torch.library import torch_module
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 # What Dynamo makes of transformer layers in evaluation mode, unless the fast path is off; ONNX has no such operators.
 _FAST_PATHS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
+_MOST = 8  # sessions of a graph, as Dynamo compiles a function so many times by default
 _warned: set[str] = set()
 
 
@@ -40,7 +44,7 @@ def backend(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any
     given = dict(options or {})
     strict = bool(given.pop("strict", False))
     try:
-        return _Compiled(gm, example_inputs, given)
+        return _Compiled(gm, example_inputs, given, strict=strict)
     except Exception as e:
         reason = str(e) if isinstance(e, Fallback) else f"{type(e).__name__}: {e}"
         GRAPHS.append(Graph(_size(gm), 0.0, reason.splitlines()[0][:200]))
@@ -63,9 +67,15 @@ def _size(gm: Any) -> int:
 
 
 class _Compiled:
-    """A graph as a session. Calls may come from several threads, as those of a session may."""
+    """A graph as sessions. Calls may come from several threads, as those of a session may.
 
-    def __init__(self, gm: Any, example_inputs: Sequence[Any], options: dict[str, Any]) -> None:
+    Attributes:
+        fixed: symbolic extents that torch's exporter has fixed all the same, as it does to the length of an LSTM, by tensor and
+            axis; there is a session for each of their values.
+        sessions: by these values; None where there is no such session, and eager mode runs.
+    """
+
+    def __init__(self, gm: Any, example_inputs: Sequence[Any], options: dict[str, Any], *, strict: bool) -> None:
         torch = torch_module()
 
         tensors = [e for e in example_inputs if isinstance(e, torch.Tensor)]
@@ -77,10 +87,22 @@ class _Compiled:
             raise Fallback(
                 "an operator of torch's fast path: call torch.backends.mha.set_fastpath_enabled(False) before"
             )
-        self.gm, self.options = gm, options
-        self._compile(example_inputs)
+        self.gm, self.options, self.strict = gm, options, strict
+        self._begin(example_inputs)
 
-    def _compile(self, inputs: Sequence[Any]) -> None:
+    def _begin(self, inputs: Sequence[Any]) -> None:
+        """Take parameters and buffers as they are now for constants."""
+        start = time.perf_counter()
+        self.frozen: Frozen = freeze(self.gm, inputs)
+        self.counted = tuple(k for k in self.frozen.static if not inputs[k].is_inference())
+        self.state = self._state(inputs)
+        self.fixed: tuple[tuple[int, int], ...] = ()
+        self.sessions: dict[tuple[int, ...], Any] = {}
+        if self.frozen.computes:
+            self._compile([inputs[k] for k in self.frozen.tensors])
+        GRAPHS.append(Graph(_size(self.gm), time.perf_counter() - start))
+
+    def _compile(self, tensors: Sequence[Any]) -> None:
         torch = torch_module()
         tracing = torch_module("torch._guards").tracing
         no_modes = torch_module("torch.utils._python_dispatch")._disable_current_modes
@@ -88,47 +110,76 @@ class _Compiled:
         from occ.api import compile as compile_
         from occ.torch.export import to_onnx, without_fast_path
 
-        start = time.perf_counter()
         options = dict(self.options)
         target, threads = options.pop("target", "cpu"), options.pop("threads", None)
-        self.frozen: Frozen = freeze(self.gm, inputs)
-        self.versions = _versions(inputs, self.frozen.static)
-        self.session: Any = None
-        if self.frozen.computes:
-            # Dynamo's own modes are on while it compiles.
-            with tracing(None), no_modes(), torch.no_grad(), without_fast_path():
-                program = _exported(self.frozen, [inputs[k] for k in self.frozen.tensors])
-                model = to_onnx(program, ())
-            self.session = compile_(
-                model.SerializeToString(deterministic=True), target, options=options, threads=threads
-            )
-            self.types = [torch.bfloat16 if p.dtype == "bf16" else None for p in self.session.outputs]
-        GRAPHS.append(Graph(_size(self.gm), time.perf_counter() - start))
+        # Dynamo's own modes are on while it compiles.
+        with tracing(None), no_modes(), torch.no_grad(), without_fast_path():
+            model = to_onnx(_exported(self.frozen, tensors), ())
+        session = compile_(model.SerializeToString(deterministic=True), target, options=options, threads=threads)
+        self.types = [torch.bfloat16 if p.dtype == "bf16" else None for p in session.outputs]
+        self.fixed = _fixed(model, self.frozen.dynamic)
+        self.sessions[self._extents(tensors)] = session
 
-    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        frozen = self.frozen
-        if _versions(inputs, frozen.static) != self.versions:
-            self._compile(inputs)
-            frozen = self.frozen
-        made = self._run([inputs[k] for k in frozen.tensors]) if self.session is not None else []
+    def _extents(self, tensors: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(int(tensors[k].shape[axis]) for k, axis in self.fixed)
+
+    def __call__(self, *inputs: Any) -> Any:
+        try:
+            made = self._results(inputs)
+        except Exception as e:
+            if self.strict:
+                raise Fallback(f"{type(e).__name__}: {e}") from e
+            _warn(f"{type(e).__name__}: {e}")
+            made = None
+        return self.gm.forward(*inputs) if made is None else made
+
+    def _results(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What the graph gives; None where eager mode is to run it."""
+        if self._state(inputs) != self.state:
+            self._begin(inputs)
+        frozen, made = self.frozen, list[Any]()
+        if frozen.computes:
+            tensors = [inputs[k] for k in frozen.tensors]
+            session = self._session(tensors)
+            if session is None:
+                return None
+            made = self._run(session, tensors)
         return tuple(
             made[what] if kind == "result" else inputs[what] if kind == "input" else what
             for kind, what in frozen.results
         )
 
-    def _run(self, tensors: Sequence[Any]) -> list[Any]:
+    def _state(self, inputs: Sequence[Any]) -> tuple[list[int], list[int]] | None:
+        """Where parameters lie, and how often each was changed in place; None if one has begun not to count that."""
+        try:  # a look at each in every call is most of what occ adds to a run, so at as little of it as will do
+            return [inputs[k].data_ptr() for k in self.frozen.static], [inputs[k]._version for k in self.counted]
+        except RuntimeError:
+            return None
+
+    def _session(self, tensors: Sequence[Any]) -> Any:
+        """The session for the extents of tensors, compiled if need be."""
+        key = self._extents(tensors)
+        if key not in self.sessions:
+            self.sessions[key] = None  # unless it succeeds
+            if len(self.sessions) > _MOST:
+                raise Fallback(f"a graph is compiled for {_MOST} sizes that torch's exporter fixes, and for no more")
+            self._compile(tensors)
+        return self.sessions[key]
+
+    def _run(self, session: Any, tensors: Sequence[Any]) -> list[Any]:
         torch = torch_module()
 
-        outputs = self.session(*map(_array, tensors))
+        outputs = session(*map(_array, tensors))
         return [
             torch.from_numpy(np.asarray(a)) if t is None else torch.from_numpy(np.asarray(a).view(np.int16)).view(t)
             for a, t in zip(outputs, self.types, strict=True)
         ]
 
 
-def _versions(inputs: Sequence[Any], static: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Where parameters lie, and how often each was changed in place."""
-    return tuple((inputs[k].data_ptr(), inputs[k]._version if not inputs[k].is_inference() else 0) for k in static)
+def _fixed(model: ModelProto, dynamic: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Symbolic extents of a graph, by tensor and axis, that are numbers in its exported model."""
+    shapes = [value.type.tensor_type.shape.dim for value in model.graph.input]
+    return tuple((k, a) for k, axes in enumerate(dynamic) for a in axes if shapes[k][a].HasField("dim_value"))
 
 
 def _array(tensor: Any) -> np.ndarray:

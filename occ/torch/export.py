@@ -60,6 +60,10 @@ def to_onnx(
     model: ModelProto = program.model_proto
     for holder in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.functions):
         del holder.metadata_props[:]  # lines of sources, which differ where the model does not
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for d in value.type.tensor_type.shape.dim:
+            if d.dim_param.isdecimal():
+                d.dim_value = int(d.dim_param)  # a size that torch has fixed, under its number as a name
     return model
 
 

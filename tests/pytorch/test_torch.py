@@ -188,6 +188,20 @@ def test_the_fast_path_of_transformers_is_named():
         torch.compile(module, backend=occ.torch.backend, options=OPTIONS)(*ids())
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_recurrent_layer_is_one_graph_at_every_length(strict):
+    module = nn.LSTM(4, 6, batch_first=True).eval()
+    options = {"target": "cpu-jit", "strict": strict}
+    compiled = torch.compile(module, backend=occ.torch.backend, options=options)
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
+        for batch, length in ((2, 5), (2, 9), (2, 7), (3, 7), (2, 5)):
+            x = torch.randn(batch, length, 4)
+            close(compiled(x)[0], module(x)[0])
+    found = occ.torch.explain()
+    assert not found.breaks
+    assert not any(g.reason for g in found.graphs), str(found)
+
+
 def test_lstm_is_left_to_torch_or_right():
     module = nn.LSTM(4, 6, batch_first=True).eval()
     compiled = torch.compile(module, backend=occ.torch.backend, options={"target": "cpu-jit"})
@@ -237,6 +251,34 @@ def test_parameters_that_change_are_seen():
         close(compiled(x), module(x))
         module.weight.mul_(2)
         close(compiled(x), module(x))
+
+
+def test_parameters_of_inference_mode_take_the_place_of_others():
+    module = nn.Linear(4, 2).eval()
+    compiled = torch.compile(module, backend=occ.torch.backend, options=OPTIONS)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        close(compiled(x), module(x))
+    with torch.inference_mode():
+        module.weight = nn.Parameter(torch.randn(2, 4), requires_grad=False)
+        close(compiled(x), module(x))
+        close(compiled(x), module(x))
+
+
+def test_a_run_that_fails_is_left_to_torch(monkeypatch):
+    module = nn.Linear(4, 2).eval()
+    for strict in (False, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(module, backend=occ.torch.backend, options=OPTIONS | {"strict": strict})
+        with torch.no_grad(), monkeypatch.context() as patched:
+            x = torch.randn(3, 4)
+            compiled(x)
+            patched.setattr("occ.runtime.session.Session.__call__", lambda *_: 1 / 0)
+            if strict:
+                with pytest.raises(Exception, match="ZeroDivisionError"):
+                    compiled(x)
+            else:
+                close(compiled(x), module(x))
 
 
 def test_bfloat16_and_strided_inputs():
