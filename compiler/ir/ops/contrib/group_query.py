@@ -6,15 +6,16 @@ Sources: the schema of onnxruntime 1.31 (docs/ContribOperators.md) and what its 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.dim import Dim, Sym, product
+from occ.compiler.ir.dtype import F32, I8, I32, I64, U8, DType
 from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.ops.attention import (
     from_heads,
@@ -27,9 +28,14 @@ from occ.compiler.ir.ops.attention import (
     to_heads,
 )
 from occ.compiler.ir.ops.contrib.attention import joined, split
+from occ.compiler.ir.ops.contrib.blocks import field
 from occ.compiler.ir.ops.contrib.operators import DOMAIN
+from occ.compiler.ir.ops.movement import unflatten
+from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import FormalSignature, op
-from occ.compiler.ir.te.expr import cast, literal, maximum, where, wrap
+from occ.compiler.ir.shape import show_shape
+from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where, wrap
+from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -48,6 +54,12 @@ class PastLengths:
         def element(n):
             return literal(0, I64) if first else maximum(cast(I64, seqlens[n]) + 1 - wrap(length), 0)
 
+        if not first:  # as where the cache is a window that moves on
+            t.check(
+                seqlens.shape[:1],
+                lambda n: element(n) <= wrap(past),
+                "`GroupQueryAttention` has more keys before these than its cache holds",
+            )
         return t.map(seqlens.shape[:1], element, name="past_lengths")
 
 
@@ -69,6 +81,67 @@ class CacheAppend:
         return t.map((n, heads, total.value[0], size), element, name="cache")
 
 
+# What holds an element or two of a cache of codes, and how many for a head, by bits.
+CODES: Mapping[int, Callable[[Dim], tuple[DType, Dim]]] = {
+    8: lambda size: (I8, size),
+    4: lambda size: (U8, quotient("GroupQueryAttention", size, 2)),
+}
+
+
+def _scales(scale: Tensor, heads: Dim, size: Dim) -> Callable[..., Expr]:
+    """The scale of element `d` of head `h`: one of all, or one of each, which may lie in a row.
+
+    Raises:
+        Invalid: there is another number of them.
+    """
+    if scale.type.size == 1:
+        return lambda h, d: scale[(0,) * scale.rank]
+    if product(scale.shape) != heads * size:
+        wanted = f"one number or {show_shape((1, heads, 1, size))}"
+        raise Invalid(f"`GroupQueryAttention`: a scale of shape {show_shape(scale.shape)}, not {wanted}")
+    return lambda h, d: scale[unflatten(h * wrap(size) + d, scale.shape)]
+
+
+@op("cache_codes", own_attributes="bits=int")
+class CacheCodes:
+    """Keys or values `[N, H, L, D]` as codes of a cache, `round(x / scale)`: i8, or two of 4 bits in u8, the first low, plus 8."""
+
+    operands = ("x", "scale")
+
+    def body(t, x, scale, *, a):
+        kind, width = CODES[a.bits](x.shape[3])
+        step = _scales(scale, x.shape[1], x.shape[3])
+
+        def code(*i):
+            value = call("round_even", cast(F32, x[i]) / cast(F32, step(i[1], i[3])))
+            top = 1 << (a.bits - 1)
+            return cast(I32, clamp(value, float(-top), float(top - 1)))
+
+        def element(n, h, k, d):
+            if a.bits == 8:
+                return cast(kind, code(n, h, k, d))
+            return cast(kind, (code(n, h, k, d * 2) + 8) + (code(n, h, k, d * 2 + 1) + 8) * 16)
+
+        return t.map((*x.shape[:3], width), element, name="codes")
+
+
+@op("cache_values", own_attributes="bits=int to=dtype")
+class CacheValues:
+    """What the codes of a cache stand for, `[N, H, T, D]`."""
+
+    operands = ("codes", "scale")
+
+    def body(t, codes, scale, *, a):
+        each = 8 // a.bits
+        step = _scales(scale, codes.shape[1], codes.shape[3] * each)
+
+        def element(n, h, k, d):
+            code = cast(I32, field(codes[n, h, k, d // each], d, a.bits))
+            return dequantized(code - 8 if each > 1 else code, step(h, d), None, a.to)
+
+        return t.map((*codes.shape[:3], codes.shape[3] * each), element, name="values")
+
+
 @op(
     f"{DOMAIN}.GroupQueryAttention",
     signature=FormalSignature.of(
@@ -81,33 +154,35 @@ class CacheAppend:
     static=("total_sequence_length",),
 )  # fmt: skip
 class GroupQueryAttention:
-    """Causal attention with fewer key than query heads, a cache whose rows have lengths of their own, and rotation."""
+    """Causal attention with fewer key than query heads, a cache whose rows have lengths of their own, and rotation.
+
+    The cache may hold codes of 8 or 4 bits, of which attention is then computed. The fourth result is what softmax takes
+    (`qk_output` 1) or gives (2), 0 where a key is masked.
+    """
 
     def infer(
         q, k=None, v=None, past_k=None, past_v=None, seqlens=None, total=None, cos=None, sin=None, ids=None, bias=None,
-        sink=None, *unsupported, a,
+        sink=None, k_scale=None, v_scale=None, *norms, a,
     ):  # fmt: skip
-        if any(x is not None for x in unsupported) or a.n_results > 3:
-            raise Invalid("`GroupQueryAttention` with scales, norms or qk output is not supported", code="OCC0301")
+        _check(a, k_scale, v_scale, norms)
+        if a.do_rotary and (cos is None or sin is None):
+            raise Invalid("`GroupQueryAttention` with do_rotary has no angles", help="give cos_cache and sin_cache")
         known = None if total is None or not total.value else total.value[0]
         if known is None or isinstance(known, float):
             raise Unresolved("GroupQueryAttention", "total_sequence_length")
         heads = a.num_heads if k is not None else a.num_heads + 2 * a.kv_num_heads
         size = quotient("GroupQueryAttention", q.shape[2], heads)
         keys = known if past_k is None else _keys(known, past_k.shape[2], q.shape)
-        present = TensorType(q.dtype, (q.shape[0], a.kv_num_heads, keys, size))
-        return TensorType(q.dtype, (*q.shape[:2], a.num_heads * size)), present, present
+        kind, width = (q.dtype, size) if k_scale is None else CODES[_bits(a)](size)
+        present = TensorType(kind, (q.shape[0], a.kv_num_heads, keys, width))
+        weights = TensorType(q.dtype, (q.shape[0], a.num_heads, q.shape[1], known))
+        return TensorType(q.dtype, (*q.shape[:2], a.num_heads * size)), present, present, weights
 
     def composite(
         b, q, k=None, v=None, past_k=None, past_v=None, seqlens=None, total=None, cos=None, sin=None, ids=None,
-        bias=None, sink=None, *_, a,
+        bias=None, sink=None, k_scale=None, v_scale=None, q_norm=None, k_norm=None, *, a,
     ):  # fmt: skip
-        heads, groups = a.num_heads, a.kv_num_heads
-        if k is None:
-            size = quotient("GroupQueryAttention", q.tensor.dims[2], heads + 2 * groups)
-            q, k, v = split(b, q, [int(size) * h for h in (heads, groups, groups)], 2)
-        q = to_heads(b, "GroupQueryAttention", q, heads)
-        k, v = (to_heads(b, "GroupQueryAttention", x, groups) for x in (k, v))
+        q, k, v = _projected(b, q, k, v, (q_norm, k_norm), a)
         n, _, length, _ = q.tensor.dims
         past = 0 if past_k is None else past_k.tensor.dims[2]
         total = total_of(total)
@@ -118,30 +193,101 @@ class GroupQueryAttention:
             None if follows else b.past_lengths(reshape(b, seqlens, (n,)), b.dims(values=(length, past), shape=(2,)))
         )
         if a.do_rotary:
-            if cos is None or sin is None:
-                raise Invalid("`GroupQueryAttention` with do_rotary has no angles", help="give cos_cache and sin_cache")
             first = start if lengths is None else lengths
             at = ids if ids is not None else b.positions(first, b.dims(values=(n, length), shape=(2,)))
-            turned = {"interleaved": a.rotary_interleaved, "rotary_embedding_dim": cos.tensor.dims[1] * 2}
-            q, k = (b.RotaryEmbedding(x, cos, sin, at, **turned) for x in (q, k))
+            q, k = (_turned(b, x, cos, sin, at, a) for x in (q, k))
+        if k_scale is not None:
+            k, v = (b.cache_codes(x, s, bits=_bits(a)) for x, s in ((k, k_scale), (v, v_scale)))
         if lengths is None:
             k, v = joined(b, past_k, k), joined(b, past_v, v)
         else:
             shape = b.dims(values=(keys,), shape=(1,))
             k, v = b.cache_append(past_k, k, lengths, shape), b.cache_append(past_v, v, lengths, shape)
-        scores = scores_of(
-            b, q, k, a.scale or head_scale(q, None, name="GroupQueryAttention"), name="GroupQueryAttention"
-        )
-        if a.softcap:
-            scores = scaled(b, b.Tanh(scaled(b, scores, 1 / a.softcap)), a.softcap)
+        presents = (k, v)
+        if k_scale is not None:
+            k, v = (b.cache_values(x, s, bits=_bits(a), to=q.tensor.dtype) for x, s in ((k, k_scale), (v, v_scale)))
         end = None if lengths is None else b.Add(lengths, b.dims(values=(length,), shape=(1,)))
-        left = a.local_window_size - 1 if a.local_window_size > 0 else -1
-        offset = start if end is None else None
-        scores = b.attention_mask(scores, bias, end, offset, causal=int(a.causal), left=left, right=-1)
+        scores = _scores(b, q, k, bias, end, start if end is None else None, a)
         if sink is None and a.smooth_softmax > 0:
-            sink = b.constant(np.zeros(heads, scores.tensor.dtype.numpy))
-        y = grouped_matmul(b, _sunk(b, scores, sink), v, name="GroupQueryAttention")
-        return (from_heads(b, y), k, v)[: a.n_results]
+            sink = b.constant(np.zeros(a.num_heads, scores.tensor.dtype.numpy))
+        weights = _sunk(b, scores, sink)
+        y = from_heads(b, grouped_matmul(b, weights, v, name="GroupQueryAttention"))
+        if a.n_results > 3:
+            return y, *presents, _shown(b, scores, weights, total, q.tensor.dtype, a)
+        return (y, *presents)[: a.n_results]
+
+
+def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, norms: Sequence[Tensor | None]) -> None:
+    """That attributes and operands fit each other.
+
+    Raises:
+        Invalid: they do not.
+    """
+    for what, kind, scale in (("k", a.k_quant_type, k_scale), ("v", a.v_quant_type, v_scale)):
+        if kind not in ("NONE", "PER_TENSOR", "PER_CHANNEL") or (kind == "NONE") != (scale is None):
+            raise Invalid(
+                f"`GroupQueryAttention` with {what}_quant_type={kind!r} and {'no ' if scale is None else ''}{what}_scale",
+                code="OCC0107", help="give a scale with PER_TENSOR or PER_CHANNEL, none with NONE",
+            )  # fmt: skip
+    if (k_scale is None) != (v_scale is None) or (k_scale is not None and _bits(a) not in CODES):
+        raise Invalid(
+            f"`GroupQueryAttention` with a cache of {_bits(a)} bits, and scales of keys or values alone",
+            code="OCC0107", help="a cache has codes of 8 or 4 bits, in keys and values alike",
+        )  # fmt: skip
+    if sum(x is not None for x in norms) == 1:
+        raise Invalid("`GroupQueryAttention` with the norm of queries or of keys alone", code="OCC0107")
+    if a.n_results > 3 and a.qk_output not in (1, 2):
+        raise Invalid(f"`GroupQueryAttention` gives output_qk with qk_output={a.qk_output}", code="OCC0107")
+
+
+def _bits(a: SimpleNamespace) -> int:
+    return a.kv_cache_bit_width or 8
+
+
+def _projected(b: GraphBuilder, q: Value, k: Value | None, v: Value | None, norms: Sequence[Value | None],
+               a: SimpleNamespace) -> Sequence[Value]:  # fmt: skip
+    """Queries, keys and values by heads, from one operand or three, queries and keys normalised where there are weights."""
+    heads, groups = a.num_heads, a.kv_num_heads
+    parts: Sequence[Value] = [x for x in (q, k, v) if x is not None]
+    if len(parts) == 1:
+        size = quotient("GroupQueryAttention", q.tensor.dims[2], heads + 2 * groups)
+        parts = split(b, q, [int(size) * h for h in (heads, groups, groups)], 2)
+    found = [to_heads(b, "GroupQueryAttention", x, h) for x, h in zip(parts, (heads, groups, groups), strict=True)]
+    normal = [
+        x if w is None else b.RMSNormalization(x, w, axis=-1, epsilon=a.qk_norm_epsilon)
+        for x, w in zip(found, norms, strict=False)
+    ]
+    return *normal, found[2]
+
+
+def _turned(b: GraphBuilder, x: Value, cos: Value | None, sin: Value | None, at: Value, a: SimpleNamespace) -> Value:
+    """Rotation of as much of a head as there are angles for."""
+    assert cos is not None, "inference has looked at the angles"
+    size = cos.tensor.dims[1] * 2
+    return b.RotaryEmbedding(x, cos, sin, at, interleaved=a.rotary_interleaved, rotary_embedding_dim=size)
+
+
+def _scores(b: GraphBuilder, q: Value, k: Value, bias: Value | None, end: Value | None, offset: Value | None,
+            a: SimpleNamespace) -> Value:  # fmt: skip
+    """What softmax takes, the lowest number where a key is masked."""
+    scale = a.scale or head_scale(q, None, name="GroupQueryAttention")
+    scores = scores_of(b, q, k, scale, name="GroupQueryAttention")
+    if a.softcap:
+        scores = scaled(b, b.Tanh(scaled(b, scores, 1 / a.softcap)), a.softcap)
+    left = a.local_window_size - 1 if a.local_window_size > 0 else -1
+    return b.attention_mask(scores, bias, end, offset, causal=int(a.causal), left=left, right=-1)
+
+
+def _shown(b: GraphBuilder, scores: Value, weights: Value, total: Dim, to: DType, a: SimpleNamespace) -> Value:
+    """`output_qk`, of the keys that count."""
+    found = weights
+    if a.qk_output == 1:
+        low, zero = (b.constant(np.array(x, scores.tensor.dtype.numpy)) for x in (scores.tensor.dtype.lowest, 0))
+        found = b.Where(b.Equal(scores, low), zero, scores)
+    if found.tensor.dims[-1] != total:
+        first, last = (b.constant(np.array([k], np.int64)) for k in (0, -1))
+        found = b.Slice(found, first, b.dims(values=(total,), shape=(1,)), last)
+    return found if found.tensor.dtype == to else b.Cast(found, to=to)
 
 
 def _follows(total: Dim, past: Dim, query: Sequence[Dim]) -> bool:
@@ -174,4 +320,4 @@ def total_of(total: Value | None) -> Dim:
     return found[0]
 
 
-ALL = (PastLengths, CacheAppend, GroupQueryAttention)
+ALL = (PastLengths, CacheAppend, CacheCodes, CacheValues, GroupQueryAttention)
