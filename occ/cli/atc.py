@@ -56,6 +56,7 @@ def translated(args: Sequence[str]) -> list[str]:
     """
     made: list[str] = []
     left = list(args)
+    _check_order(args)
     while left:
         arg = left.pop(0)
         if arg == "--":
@@ -109,6 +110,51 @@ def _target(soc: str, args: Sequence[str]) -> list[str]:
         chips = [c for each in SOCS.values() for c in each]
         raise click.UsageError(f"unknown chip {soc!r}; {closest(soc, chips) or 'known are ' + ', '.join(chips)}")
     return ["-t", found[0]]
+
+
+def _check_order(args: Sequence[str]) -> None:
+    """Refuse sizes that count in the order of `--input_shape` where the model has its inputs in another one.
+
+    Raises:
+        click.UsageError: as said.
+    """
+    typed = [*args, ""]
+    given = {
+        n: v
+        for a, after in pairwise(typed)
+        for n, v in [_option(a, after)]
+        if n in ("input_shape", "dynamic_dims", "model")
+    }
+    if not {"input_shape", "dynamic_dims"} <= given.keys() or "=" in given["dynamic_dims"]:
+        return
+    open_ones = [
+        item.strip().rpartition(":")[0] for item in given["input_shape"].split(";") if "-1" in item.rpartition(":")[2]
+    ]
+    path = given.get("model") or next((a for a in args if a.endswith(".onnx") and not a.startswith("-")), "")
+    declared = [n for n in _inputs(path) if n in open_ones]
+    if declared and declared != [n for n in open_ones if n in declared]:
+        raise click.UsageError(
+            f"--dynamic_dims of atc counts in the order of --input_shape, {', '.join(open_ones)}; the model has {', '.join(declared)}: "
+            "give the inputs in the order of the model, or sizes by name, -C dynamic_dims=NAME=1,OTHER=128;NAME=8,OTHER=128"
+        )
+
+
+def _option(arg: str, after: str) -> tuple[str, str]:
+    name, sign, value = arg.removeprefix("--").partition("=")
+    return (name, value if sign else after) if arg.startswith("--") else ("", "")
+
+
+def _inputs(path: str) -> list[str]:
+    """The inputs of a model in order; none where it cannot be read, which is told later."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except (OSError, DecodeError, ValueError):
+        return []
+    weights = {i.name for i in graph.initializer}
+    return [i.name for i in graph.input if i.name not in weights]
 
 
 def _shape(item: str) -> str:

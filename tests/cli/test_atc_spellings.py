@@ -6,7 +6,7 @@ import json
 
 import onnx
 import pytest
-from building import mlp
+from building import mlp, model_of
 
 from occ.cli.atc import translated
 
@@ -83,3 +83,23 @@ def test_minus_one_leaves_an_extent_of_what_onnxruntime_gets(tmp_path, monkeypat
     assert ran.code == 0, ran.err
     (given,) = onnx.load("e.onnx").graph.input
     assert [d.dim_param or d.dim_value for d in given.type.tensor_type.shape.dim] == ["n", 8]
+
+
+def test_sizes_count_in_the_order_of_the_shapes_that_were_typed(tmp_path, occ_cli):
+    """atc counts in the order of --input_shape, occ in that of the model: where these differ, nothing is guessed."""
+    model = model_of("g (float[n, m] a, float[k, n] b) => (float[k, m] y) { y = MatMul (b, a) }")
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    flags = [
+        "build",
+        str(tmp_path / "m.onnx"),
+        "-t",
+        "ascend310p",
+        "-o",
+        str(tmp_path / "m.occ"),
+        "-C",
+        "cpu_fallback=cpu-jit",
+    ]
+    ran = occ_cli(*flags, "--input_shape=b:-1,-1;a:-1,-1", "--dynamic_dims=2,4,4,8;3,4,4,8")
+    assert ran.code == 2
+    assert "in the order of --input_shape, b, a; the model has a, b" in " ".join(ran.err.split())
+    assert occ_cli(*flags, "--input_shape=a:-1,-1;b:-1,-1", "--dynamic_dims=4,8,2,4;4,8,3,4").code == 0
