@@ -72,6 +72,12 @@ def cpp_type(number: int) -> np.dtype:
     return np.dtype(_CPP_TYPES[number])
 
 
+def proto_type(number: int) -> np.dtype | None:
+    """The numpy dtype of a number of the enumeration of ge.proto; None for what numpy has not."""
+    found = _PROTO_TYPES.get(number)
+    return None if found is None else np.dtype(found)
+
+
 def read(data: bytes, files: Mapping[str, bytes] | None = None) -> dict[str, Graph]:
     """The graphs of an `.air` file by name, the root first.
 

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     "--node", metavar="RE", help="The same for nodes whose names, or results, this regular expression is found in."
 )
 @click.option(
+    "--dump",
+    type=click.Path(exists=True, file_okay=False),
+    help="A folder that a device dumped operators to: compare these with the simulator; MODEL is the artifact, --inputs what the device was given.",
+)
+@click.option(
     "--tolerance",
     type=float,
     default=1e-4,
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
 @options.as_json
 def command(
     model: str, target: str, against: str, onnx: str | None, npz: str | None, every_node: bool, node: str | None,
-    tolerance: float, as_json: bool, flags: options.Flags,
+    dump: str | None, tolerance: float, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs.
 
@@ -50,6 +55,9 @@ def command(
     from occ.compiler.diagnostics import error, shorten
     from occ.inputs import arrays_of
 
+    if dump is not None:
+        _of_dump(model, dump, npz, tolerance, as_json=as_json)
+        return
     if options.is_artifact(model):
         from occ.runtime.artifact import Artifact
 
@@ -74,6 +82,43 @@ def command(
         first = f"node `{shorten(found.first.node, 60)}` first" if found.first.node else ""
         listed = first or ", ".join(shorten(r.output, 60) for r in wrong[:8])
         raise error("OCC0506", f"{len(wrong)} of {len(found.rows)} outputs differ from {against}: {listed}")
+
+
+def _of_dump(model: str, folder: str, npz: str | None, tolerance: float, *, as_json: bool) -> None:
+    """Compare what a device dumped with the simulator; half precision has a tolerance of its own, unless one is given."""
+    from pathlib import Path
+
+    from occ.analysis.device_dump import HALF_TOLERANCE, compared_with_dump
+    from occ.analysis.diff import CannotCompare
+    from occ.compiler.diagnostics import error, shorten
+    from occ.inputs import arrays_of
+    from occ.runtime.artifact import Artifact
+
+    if npz is None or not options.is_artifact(model):
+        raise click.UsageError("--dump takes an artifact as MODEL, and --inputs FILE.npz, what the device was given")
+    source = click.get_current_context().get_parameter_source("tolerance")
+    limit = HALF_TOLERANCE if source is not None and source.name == "DEFAULT" else tolerance
+    try:
+        found = compared_with_dump(Artifact.load(model), Path(folder), arrays_of(npz), limit)
+    except CannotCompare as e:
+        raise click.UsageError(str(e)) from None
+    wrong = [r for r in found.rows if not r.ok]
+    for row in found.rows if as_json else wrong:
+        click.echo(json.dumps(row.as_data()) if as_json else _line(row))
+    say(
+        f"{len(found.rows) - len(wrong)} of {len(found.rows)} results of operators are within {limit:g} of the simulator's"
+    )
+    if found.unknown:
+        say(
+            f"{len(found.unknown)} operators of the dump are not in the graph, as passes of the toolkit make: {shorten(', '.join(found.unknown), 200)}"
+        )
+    if found.unread or found.refused:
+        say(f"{found.unread} outputs are in a format that is not read, {len(found.refused)} files are no dumps")
+    if wrong:
+        raise error(
+            "OCC0506",
+            f"{len(wrong)} of {len(found.rows)} results differ from the simulator: `{shorten(wrong[0].node, 60)}` first",
+        )
 
 
 def _show(found: Differences, *, as_json: bool) -> None:
