@@ -57,7 +57,7 @@ def _atom_text(atom: dim.Atom) -> str:
     if isinstance(atom, dim.Symbol):
         return axis_of(atom.name)
     a, b = map(dim_text, atom.args)
-    return f"({a} / {b})" if atom.name == "floordiv" else f"{atom.name}({a}, {b})"
+    return f"({a} / ({b}))" if atom.name == "floordiv" else f"{atom.name}({a}, {b})"
 
 
 def literal_text(value: object, dtype: DType) -> str:

@@ -1,0 +1,27 @@
+"""Sizes as C++ in generators of Halide."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from occ.compiler.codegen_halide.expressions import dim_text
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim
+
+A, B, C = (dim.symbol(n) for n in "abc")
+SIZES: list[Dim] = [
+    A // B, A // (B * C), B * C * (A // (B * C)), A // (2 * B), A // (B * B), A // (B + C), (A * B) // C, (A + B) // (C * B),
+    A - B * (A // B), A // (C * (A // B + 1)), dim.maximum(A - B, C) // (B * C), dim.minimum(A, B // (C * A)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_text_of_a_size_is_that_size(size: Dim) -> None:
+    """`n // (a*b)` came as `n / a*b`: kernels that had such an extent wrote beyond their result."""
+    text = dim_text(size).replace("/", "//")
+    for a, b, c in itertools.product((1, 7, 231), (1, 3, 7), (2, 33)):
+        assert eval(text, {"a": a, "b": b, "c": c, "max": max, "min": min}) == dim.evaluate(
+            size, {"a": a, "b": b, "c": c}
+        )
