@@ -341,12 +341,17 @@ class GraphImporter:
                 data = tensor_array(attr.t, self.folder)
             case "sparse_value":
                 data = self._dense(attr.sparse_tensor)
-            case "value_float" | "value_floats":
-                data = np.asarray(attr_value(attr), np.float32)
-            case "value_int" | "value_ints":
-                data = np.asarray(attr_value(attr), np.int64)
-            case _:
-                data = np.asarray(attr_value(attr), object)
+            case name:
+                dtype = {"value_f": np.float32, "value_i": np.int64}.get(name[:7], object)
+                try:
+                    data = np.asarray(attr_value(attr), dtype)
+                except (
+                    TypeError,
+                    ValueError,
+                    OverflowError,
+                ):  # a tensor of no type, a reference to what a function is given
+                    what = f"attribute `{shorten(name)}` of `Constant` has no such value"
+                    raise error("OCC0107", what, where=shorten(proto.name)) from None
         self._add_weight(proto.output[0], data, scopes[-1])
 
 

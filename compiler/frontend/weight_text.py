@@ -55,7 +55,13 @@ def data_of(type_: TensorType, values: list[Any] | bytes) -> np.ndarray:
 
 
 def _extents(type_: TensorType) -> tuple[int, ...]:
-    """Physical extents of a weight, which are constants."""
+    """Physical extents of a weight, which are constants.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if not all(isinstance(d, int) for d in type_.dims):
+        raise ValueError(f"a weight is {type_}, whose extents are not constants")
     return type_.with_shape(type_.static).layout.physical_shape(type_.static)  # pyright: ignore[reportReturnType]
 
 

@@ -23,6 +23,18 @@ from occ.compiler.ir.value import Value, Weight
 if TYPE_CHECKING:
     from occ.compiler.ir.module import Module
 
+# What definitions of operators come to where nobody thought of a case.
+STUMBLES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    MemoryError,
+    RecursionError,
+)
+
 
 class GraphBuilder:
     """Appends ops to a region, or inserts them before an op.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.builder import infer_results
+from occ.compiler.ir.builder import STUMBLES, infer_results
 from occ.compiler.ir.deferred import has_unknown_rank, is_deferred
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
@@ -77,6 +77,9 @@ def _types(op: Op) -> Iterator[str]:
         waits = isinstance(e, Unresolved) and (any(map(_is_loose, op.inputs)) or is_deferred(op))
         if not waits and not any(map(_is_loose, op.results)):
             yield f"{op_text(op)}{' is invalid' if isinstance(e, Invalid) else ''}: {e}"
+        return
+    except STUMBLES as e:
+        yield f"{op_text(op)} has no result for these operands and attributes: {type(e).__name__}: {e}"
         return
     for value, found in zip(op.results, inferred, strict=False):
         if not agree(value.type, found):

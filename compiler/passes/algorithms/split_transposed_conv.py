@@ -48,7 +48,8 @@ def _window(op: Op) -> Window | None:
         return None
     window = transposed_window(Tensor("x", x.tensor), Tensor("w", w.tensor), op.a)
     inside = all(lower(n) >= 0 for n in (*window.before, *window.after))
-    return window if inside and all(d == 1 for d in window.dilations) else None
+    empty = any(n == 0 for n in window.out)  # no convolution takes so little
+    return window if inside and not empty and all(d == 1 for d in window.dilations) else None
 
 
 def _split(op: Op, win: Window, rw: Rewriter) -> Value:

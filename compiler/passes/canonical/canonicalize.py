@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.ir import dim
 from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.meaning import static_elements
@@ -14,6 +15,8 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.rewriter import OpRule, Rewriter
+from occ.compiler.ir.shape import depends_on_data
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.canonical_rules import ALL
@@ -67,7 +70,15 @@ def view_of_view(op: Op, rw: Rewriter) -> bool:
     inner = source.defining_op if source is not None else None
     if inner is None or "view" not in inner.spec.tags or inner.operands[0] is None:
         return False
-    return _reshape(op, inner.operands[0], op.result.tensor.dims, rw)
+    return _is_known(op, inner.operands[0]) and _reshape(op, inner.operands[0], op.result.tensor.dims, rw)
+
+
+def _is_known(op: Op, source: Value) -> bool:
+    """Whether the extents of a result are known without the op and the view that it reads: the data of their operands, such as the
+    axes of an Unsqueeze, may decide them.
+    """
+    given = dim.symbols(*((source.type.shape or ()) if isinstance(source.type, TensorType) else ()))
+    return all(set(dim.symbols(d)) <= set(given) for d in op.result.tensor.dims if depends_on_data(d))
 
 
 def _reshape(op: Op, source: Value, shape: tuple[Dim, ...], rw: Rewriter) -> bool:

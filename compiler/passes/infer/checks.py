@@ -12,17 +12,6 @@ from occ.compiler.ir.ops.attribute_values import check_values
 from occ.compiler.ir.ops.spec import onnx_type_name
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
-# What definitions of operators come to where nobody thought of a case.
-STUMBLES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    MemoryError,
-    RecursionError,
-)
 _LARGEST = 1 << 47  # elements: what processors address
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
+from occ.compiler.ir.builder import STUMBLES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
@@ -25,7 +26,6 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.infer.cases import split_cases, tell_conditions
 from occ.compiler.passes.infer.checks import (
-    STUMBLES,
     check_extents,
     check_form,
     check_sizes,

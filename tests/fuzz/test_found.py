@@ -1,0 +1,92 @@
+"""What the fuzzers found, each in its smallest form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.sessions import open_session
+from occ.compiler.driver.settings import Settings
+from occ.compiler.driver.source import parsed
+from tools.fuzz.oracle import run_onnxruntime
+
+
+def model(
+    nodes, feeds: dict[str, np.ndarray], weights: dict[str, np.ndarray] | None = None, opset: int = 17
+) -> ModelProto:
+    """A model of nodes whose last result is the output `y`."""
+    ends = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()
+    ]
+    data = [numpy_helper.from_array(x, n) for n, x in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "g", ends, [helper.make_empty_tensor_value_info("y")], data)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_view_of_a_view_with_axes_that_are_an_input(target: str) -> None:
+    """The rule that joins views took for known what only the axes decide."""
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "axes": np.array([1])}
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "first"], ["a"]),
+        helper.make_node("Unsqueeze", ["a", "axes"], ["b"]),
+        helper.make_node("Flatten", ["b"], ["y"], axis=2),
+    ]
+    made = model(nodes, feeds, {"first": np.array([0])})
+    session = open_session(Compilation(made, Settings(target, cache=False)).artifact(), 1)
+    np.testing.assert_array_equal(session.run(feeds)["y"], run_onnxruntime(made, feeds)["y"])
+
+
+def test_reduction_in_memory_to_rows_of_nothing() -> None:
+    """Lanes for an extent of 0 were none, by which an extent was divided."""
+    feeds = {"x": np.zeros((3, 0), np.float32)}
+    made = model([helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], feeds, {"axes": np.array([0])})
+    compilation = Compilation(made, Settings("cpu", cache=False))
+    compilation.advance(compilation.last_stage)
+    assert compilation.options.machine.lanes(32, 0) == 1
+
+
+def test_transposed_convolution_of_nothing() -> None:
+    """A convolution has no window over nothing, but a transposed one has a result."""
+    feeds = {"x": np.ones((1, 1, 2, 0), np.float32)}
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 1])
+    made = model([node], feeds, {"w": np.ones((1, 1, 2, 1), np.float32)})
+    compilation = Compilation(made, Settings("cpu-jit", cache=False))
+    assert compilation.advance(compilation.last_stage).main.results[0].tensor.dims == (1, 1, 4, 0)
+
+
+def reference(m: ModelProto) -> None:
+    a = m.graph.node[0].attribute.add(name="value_ints", type=7)
+    a.ref_attr_name = "given"
+
+
+def untyped(m: ModelProto) -> None:
+    m.graph.node[0].attribute.add(name="value_other", type=4).t.CopyFrom(TensorProto(dims=[2]))
+
+
+@pytest.mark.parametrize("change", [reference, untyped])
+def test_constant_without_a_value(change) -> None:
+    made = model([helper.make_node("Constant", [], ["c"]), helper.make_node("Neg", ["c"], ["y"])], {})
+    change(made)
+    with pytest.raises(CompileError, match="of `Constant` has no such value"):
+        Compilation(made, Settings("interp", cache=False))
+
+
+HEAD = '@m {stage="inferred"} {\n'
+TEXTS = {
+    "no function @main": f"module {HEAD}}}\n",
+    "extents are not constants": f'module {HEAD}  dim n "n"\n  weight @w : f32[n] = dense<1.0>\n'
+    '  func @main() -> f32[n] as "y" {\n    return @w\n  }\n}\n',
+    "has no result for these operands": f'module {HEAD}  func @main(%x: f32[1,4,2]) -> f32[1,1,4] as "y" {{\n'
+    "    %y = DepthToSpace(%x) {blocksize=2} : f32[1,1,4]\n    return %y\n  }\n}\n",
+}
+
+
+@pytest.mark.parametrize("why", TEXTS)
+def test_text_that_is_no_module(why: str) -> None:
+    with pytest.raises(CompileError, match=why) as found:
+        parsed(TEXTS[why])
+    assert found.value.diagnostics[0].code == "OCC0601"
