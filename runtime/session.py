@@ -164,6 +164,12 @@ class Session:
         """
         return self._whole.save(path, folder=folder)
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a session cannot be pickled, since it holds native code and threads: give the path of its artifact to the other "
+            "process, and load the artifact there: `session.save(path)`, `occ.load(path)`"
+        )
+
     def __repr__(self) -> str:
         m = self.artifact.manifest
         ins, outs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))

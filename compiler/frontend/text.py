@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import lark
 import numpy as np
+from lark.exceptions import UnexpectedInput, VisitError
 
 from occ.compiler.diagnostics import error
 from occ.compiler.frontend.te_text import literal as te_literal
@@ -314,11 +315,11 @@ def parse(
     where = str(path or "<text>")
     try:
         name, attrs, items = _Reader().transform(_parser().parse(text))
-    except lark.UnexpectedInput as e:
+    except UnexpectedInput as e:
         context = e.get_context(text, 40).strip().splitlines()[0] if e.pos_in_stream is not None else ""
         message = f"unexpected text at line {e.line}, column {e.column}"
         raise error("OCC0601", message, where=where, notes=[context]) from None
-    except lark.exceptions.VisitError as e:
+    except VisitError as e:
         raise error("OCC0601", f"{e.orig_exc}", where=where) from None
     m = Module(name, attrs.get("stage", "imported"), target=attrs.get("target", ""), registry=registry or Registry())
     try:
