@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
@@ -19,6 +19,7 @@ from occ.compiler.target.registry import all_targets
 from occ.compiler.target.target import Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
+from occ.specialising import check_buildable, specialising
 
 Shapes = Mapping[str, Sequence[int | str]]
 Specialise = Sequence[Mapping[str, Sequence[int | str] | int]]
@@ -66,7 +67,7 @@ def compile(  # noqa: A001 - the name that users expect
     rules: Sequence[Any] = (),
     threads: int | None = None,
     outputs: Sequence[str] = (),
-    specialise: Specialise = (),
+    specialise: Specialise | Literal["background"] = (),
 ) -> Session:
     """Compile a model for this machine.
 
@@ -81,7 +82,10 @@ def compile(  # noqa: A001 - the name that users expect
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         outputs: values or nodes of the main graph that become outputs besides the declared ones.
         specialise: sizes for which there is a plan besides that for all, such as `[{"x": (1, 3, 320, 320)}, {"batch": 8}]`: extents
-            by input, or values by dim. Inputs of such sizes take it; weights are shared where they are the same.
+            by input, or values by dim. Inputs of such sizes take it; weights are shared where they are the same. With "background"
+            a shape that has been seen 32 times gets a plan that a process of the lowest priority builds meanwhile, for at most 8
+            shapes; it takes over if it is the faster one on runs that follow, and a build that fails changes nothing. What it
+            computes may differ in the last digits, as sums are taken in another order.
 
     Returns:
         The model: `m.run({"x": x})` gives outputs by name, `m(x)` by position.
@@ -89,6 +93,12 @@ def compile(  # noqa: A001 - the name that users expect
     Raises:
         CompileError: the model cannot be compiled; `diagnostics` has every problem.
     """
+    if isinstance(specialise, str):
+        if specialise != "background":
+            raise error("OCC0603", f"specialise is {specialise!r}", help='it takes sizes, or "background"')
+        settings = settings_of(target, shapes, dims, options, outputs, rules=rules)
+        check_buildable(model, settings)
+        return specialising(model, settings, compile_model(model, settings, threads))
     return compile_model(model, settings_of(target, shapes, dims, options, outputs, specialise, rules=rules), threads)
 
 
