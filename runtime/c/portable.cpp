@@ -47,7 +47,7 @@ using Ranged = int (*)(void *args, int begin, int end);
 
 struct Run {
     int threads = 1, depth = 0;  // a loop inside a task runs on its own thread
-    occ_lent lent = {};
+    occ_lent lent = {};  // the loop of the caller that runs take, and its error
     char message[256] = "";
 };
 thread_local Run run;
@@ -56,13 +56,15 @@ struct Loop {
     halide_task_t task;
     int min;
     uint8_t *closure;
+    std::atomic<int> done;
 };
 
 int task_of(void *loop, int k) {
-    const Loop *l = static_cast<Loop *>(loop);
+    Loop *l = static_cast<Loop *>(loop);
     run.depth++;
     const int code = l->task(nullptr, l->min + k, l->closure);
     run.depth--;
+    l->done.fetch_add(1);
     return code;
 }
 
@@ -81,8 +83,13 @@ using namespace occ::runtime;
 extern "C" {
 
 int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *closure) {
-    Loop loop{task, min, closure};
-    if (run.lent.loop && !run.depth && run.threads > 1 && size > 1) return run.lent.loop(run.lent.context, task_of, &loop, size);
+    Loop loop{task, min, closure, {0}};
+    if (run.lent.loop && !run.depth && run.threads > 1 && size > 1) {
+        int code = run.lent.loop(run.lent.context, task_of, &loop, size);
+        if (!code && loop.done.load() != size) code = -1;
+        if (code) run.lent.failed = code;
+        return code;
+    }
     int error = 0;
     for (int k = 0; k < size; k++) {
         if (int code = task_of(&loop, k)) error = code;
@@ -116,7 +123,7 @@ occ_lent occ_lend(occ_lent lent) {
     return before;
 }
 
-int32_t occ_pool_tasks(void *, void *kernel, void *args, int32_t tasks) {
+int32_t occ_pool_tasks(void *kernel, void *args, int32_t tasks) {
     return reinterpret_cast<Ranged>(kernel)(args, 0, tasks);
 }
 

@@ -18,6 +18,7 @@ from building import mlp, model_of, reference
 from c_library import ROOT, block, compile_c, prefix
 
 import occ
+from occ.compiler.standalone.libocc import FLAGS, HALIDE
 
 pytestmark = pytest.mark.toolchain
 RNG = np.random.default_rng(0)
@@ -286,6 +287,41 @@ int main(void) {
     x = np.zeros((3, 8), np.float32)
     x[0, :3] = 1, 2, 3
     np.testing.assert_allclose([float(v) for v in ran.stdout.split()], reference(mlp(), {"x": x})[0][0], rtol=1e-4)
+
+
+PORTABLE = """#include "mlp.h"
+#include <stdio.h>
+int main(void) {
+    float x[3][8] = {{1, 2, 3}}, y[3][4];
+    occ_model *model;
+    if (mlp_open("out/none", &model) != OCC_ERROR_FILE || mlp_open("out/mlp.h", &model) != OCC_ERROR_DAMAGED) return 1;
+    if (mlp_open("out/mlp.weights", &model) || occ_verify(model)) return puts(occ_error_text(NULL)), 2;
+    mlp_ports ports = {.n = 3, .x = &x[0][0], .y = &y[0][0]};
+    if (mlp_run(model, &ports)) return puts(occ_error_text(model)), 3;
+    occ_close(model);
+    if (occ_open("m.occ", &model) != OCC_ERROR_UNSUPPORTED || model) return 4;
+    for (int k = 0; k < 4; k++) printf("%.6g ", y[0][k]);
+    return 0;
+}
+"""
+
+
+def test_the_runtime_of_other_systems(occ_cli: Any):
+    """`portable.cpp`, compiled here as if this were not Linux."""
+    Path("mlp.onnx").write_bytes(mlp().SerializeToString())
+    Path("out").mkdir()
+    assert occ_cli("build", "mlp.onnx", "--emit", "object", "-o", "out").code == 0
+    Path("main.c").write_text(PORTABLE)
+    renamed = [f"-D{n}=occ_{n}" for n in HALIDE]
+    units = [str(p) for p in (ROOT / "runtime/c").glob("*.cpp")]
+    subprocess.run(["g++", "-U__linux__", *FLAGS, *renamed, "-Werror", "-c", *units], check=True)
+    subprocess.run(
+        ["cc", "-Iout", "main.c", "out/mlp.o", *(f"{Path(u).stem}.o" for u in units), "-lm", "-o", "main"], check=True
+    )
+    x = np.zeros((3, 8), np.float32)
+    x[0, :3] = 1, 2, 3
+    want = reference(mlp(), {"x": x})[0][0]
+    np.testing.assert_allclose([float(v) for v in said_by("./main").split()], want, rtol=1e-4)
 
 
 def test_models_that_need_python_are_not_linked(occ_cli: Any):
