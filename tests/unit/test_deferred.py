@@ -130,8 +130,9 @@ def test_assumption_of_a_branch_holds_for_the_branch_alone(target: str) -> None:
 
 def test_values_that_are_always_others_are_not_compiled_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those of a loop: a Slice that starts at the number of an iteration took a compilation in each."""
-    from occ.compiler.driver import sessions
+    from occ.compiler.driver import deferred, sessions
 
+    monkeypatch.setattr(deferred, "_VARIED", 2)
     made: list[object] = []
     compile_one = sessions._compile_deferred
     monkeypatch.setattr(sessions, "_compile_deferred", lambda *a: made.append(a) or compile_one(*a))
@@ -141,9 +142,9 @@ def test_values_that_are_always_others_are_not_compiled_each(monkeypatch: pytest
         z = Range(zero, many, one)  r = Constant<value_ints = [-1]>()  t = Reshape(shape, r)  w = Tile(s, t)
     }"""
     x = f32(64)
-    feeds = [{"x": x, "start": i64(k), "many": np.array(k, np.int64), "shape": i64(2 + k)} for k in range(40)]
+    feeds = [{"x": x, "start": i64(k), "many": np.array(k, np.int64), "shape": i64(2 + k)} for k in range(8)]
     agree(text, "cpu-jit", *feeds)
-    assert len(made) <= 4 * 16
+    assert len(made) <= 4 * 2
     built = occ.compile(onnx.parser.parse_model(HEAD + text), "cpu-jit")
     for feed in feeds:
         built.run(feed)
