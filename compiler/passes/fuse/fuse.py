@@ -31,7 +31,7 @@ class Fuse(Pass):
     """Groups ops into `fuse` regions that become one kernel each. A region has one result, that of its last op.
 
     Elementwise ops join the contraction, reduction or elementwise op that they read element by element; elementwise ops
-    that only a reduction reads join it.
+    that only a reduction reads join it, and those that widen what only the elementwise ops of a contraction read.
 
     `%c = Conv(%x, @w)  %y = Relu(%c)` --> `%y = fuse(%x, @w) do (%a, %b) { %c = Conv(%a, %b)  %r = Relu(%c)  yield %r }`
     """
@@ -59,6 +59,8 @@ class Fuse(Pass):
         for op in facts:
             if facts[op].kind == REDUCTION:
                 grouping.absorb_producers(op)
+            elif facts[op].kind == CONTRACTION:
+                grouping.absorb_widening(op)
         made = 0
         for group in grouping.groups():
             if len(group) > 1:
@@ -203,3 +205,44 @@ class _Grouping:
                 group += producers
                 for p in producers:
                     self.group_of[p] = group
+
+    def absorb_widening(self, op: Op) -> None:
+        """Let the group of a contraction take the ops that only widen what its elementwise ops read, such as the
+        dequantization of a residual: fewer bytes are read than they would write.
+        """
+        group = self.group_of[op]
+        for member in [g for g in group if self.facts[g].kind == MAP]:
+            for value in [v for v in dict.fromkeys(member.inputs) if v in self.facts[member].pointwise]:
+                chain = self._widening(value) if value.users == [member] and value.defining_op not in group else []
+                if not chain or len(chain) + len(group) > self.max_ops or not self._has_room([*chain, *group]):
+                    continue
+                left = self.group_of[chain[0]]
+                rest = [g for g in left if g not in chain]
+                if rest and results_of(rest) != [_read_whole(chain[-1])]:
+                    continue
+                left[:] = rest
+                group += chain
+                for taken in chain:
+                    self.group_of[taken] = group
+
+    def _widening(self, value: Value) -> list[Op]:
+        """The elementwise ops of one group, the last first, that make a value of another with smaller elements."""
+        chain: list[Op] = []
+        here = value
+        while (maker := here.defining_op) in self.group_of and here.users == [chain[-1] if chain else value.users[0]]:
+            assert maker is not None
+            read = _read_whole(maker)
+            alike = not chain or self.group_of[maker] is self.group_of[chain[0]]
+            if read is None or self.facts[maker].kind != MAP or not alike or read not in self.facts[maker].pointwise:
+                return []
+            chain.append(maker)
+            if read.tensor.dtype.bits < value.tensor.dtype.bits:
+                return chain
+            here = read
+        return []
+
+
+def _read_whole(op: Op) -> Value | None:
+    """The only operand that has as many elements as the result; None if there are several."""
+    whole = [v for v in dict.fromkeys(op.inputs) if v.tensor.size == op.result.tensor.size]
+    return whole[0] if len(whole) == 1 else None
