@@ -11,7 +11,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import parsed
-from tools.fuzz.oracle import run_onnxruntime
+from tools.fuzz.oracle import Reject, run_node, run_onnxruntime
 
 
 def model(
@@ -73,6 +73,26 @@ def test_constant_without_a_value(change) -> None:
     change(made)
     with pytest.raises(CompileError, match="of `Constant` has no such value"):
         Compilation(made, Settings("interp", cache=False))
+
+
+@pytest.mark.parametrize(("dtype", "scale", "known"), [(np.float32, 1.5, True), (np.float32, 1.4, False)])
+def test_resize_on_which_runtimes_disagree_is_not_taken(dtype: type, scale: float, known: bool) -> None:
+    feeds = {"x": np.ones((1, 1, 2, 2), dtype), "s": np.array([1, 1, 1, scale], np.float32)}
+    node = helper.make_node(
+        "Resize", ["x", "", "s"], ["y"], mode="linear", coordinate_transformation_mode="align_corners"
+    )
+    if known:
+        assert run_node(node, feeds, 13)[0].shape == (1, 1, 2, 3)
+    else:
+        with pytest.raises(Reject, match="disagree"):
+            run_node(node, feeds, 13)
+
+
+def test_reference_is_not_asked_for_the_bias_of_groups() -> None:
+    """onnxruntime has no transposed convolution of f64, and onnx.reference adds the bias of the first group to every group."""
+    feeds = {"x": np.ones((1, 2, 3)), "w": np.ones((2, 1, 1)), "b": np.array([1.0, 2.0])}
+    with pytest.raises(Reject):
+        run_node(helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], group=2), feeds, 22)
 
 
 HEAD = '@m {stage="inferred"} {\n'

@@ -46,7 +46,8 @@ EXACT = frozenset((
 AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "RNN", "GRU", "LSTM"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
-STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish"))
+STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish",
+    "Resize", "Upsample"))  # fmt: skip
 
 
 @dataclass

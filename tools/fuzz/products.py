@@ -40,7 +40,7 @@ def gemm(g: Graph, op: str) -> Any:
 
 def _window(g: Graph, spatial: tuple[int, ...]) -> dict[str, Any]:
     """Kernel, strides, dilations and pads that fit."""
-    kernel = [min(g.choose([1, 2, 3, 3, 5]), n) for n in spatial]
+    kernel = [max(min(g.choose([1, 2, 3, 3, 5]), n), 1) for n in spatial]
     dilations = [g.choose([1, 1, 1, 2]) if (k - 1) * 2 + 1 <= n else 1 for k, n in zip(kernel, spatial, strict=True)]
     made: dict[str, Any] = {"kernel_shape": kernel, "strides": [g.choose([1, 1, 2, 3]) for _ in spatial]}
     if g.chance(0.15):
