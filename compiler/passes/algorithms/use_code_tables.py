@@ -45,8 +45,10 @@ class UseCodeTables(Pass):
 
 def _rewrite(func: Func, rw: Rewriter) -> int:
     sources = _sources(func)
-    found = [v for v in sources if v.tensor.dtype in BYTES and _is_read_as_such(v, sources)]
-    chains = {v: chain for v in found if _is_slow(chain := _chain(v, sources[v]), sources[v], v)}
+    inside = _inside_tables(func, sources)
+    place = {op: k for k, op in enumerate(func.body.body)}
+    found = [v for v in sources if v.tensor.dtype in BYTES and _is_read_as_such(v, sources, inside)]
+    chains = {v: chain for v in found if _is_slow(chain := _chain(v, sources[v], place), sources[v], v)}
     for v, chain in chains.items():
         _replace(v, chain, sources[v], rw)
     return len(chains)
@@ -78,32 +80,33 @@ def _is_elementwise(op: Op, given: list[Value]) -> bool:
     return facts.kind == MAP and all(v in facts.pointwise for v in given)
 
 
-def _is_read_as_such(v: Value, sources: dict[Value, Value]) -> bool:
+def _inside_tables(func: Func, sources: dict[Value, Value]) -> dict[Op, Value]:
+    """The ops of which nothing is left but tables, with the source of those."""
+    found: dict[Op, Value] = {}
+    for op in reversed(func.body.body):  # users come before what they use
+        if len(op.results) != 1 or (source := sources.get(op.result)) is None:
+            continue
+        users = op.result.users
+        if op.result.tensor.dtype in BYTES or (users and all(found.get(u) is source for u in users)):
+            found[op] = source
+    return found
+
+
+def _is_read_as_such(v: Value, sources: dict[Value, Value], inside: dict[Op, Value]) -> bool:
     """Whether an op reads a value that does not go into another table of the same source."""
-    return any(not _goes_into_table(u, sources[v], sources) for u in v.users)
+    return any(inside.get(u) is not sources[v] for u in v.users)
 
 
-def _goes_into_table(op: Op, source: Value, sources: dict[Value, Value]) -> bool:
-    if len(op.results) != 1 or sources.get(op.result) is not source:
-        return False
-    users = op.result.users
-    return op.result.tensor.dtype in BYTES or (bool(users) and all(_goes_into_table(u, source, sources) for u in users))
-
-
-def _chain(v: Value, source: Value) -> list[Op]:
+def _chain(v: Value, source: Value, place: dict[Op, int]) -> list[Op]:
     """The ops between a source and what is computed from it, in order."""
-    found: dict[Op, None] = {}
-
-    def visit(x: Value) -> None:
+    found, waiting = set[Op](), [v]
+    while waiting:
+        x = waiting.pop()
         maker = x.defining_op
-        if x is source or _is_number(x) or maker is None or maker in found:
-            return
-        for y in maker.inputs:
-            visit(y)
-        found[maker] = None
-
-    visit(v)
-    return list(found)
+        if x is not source and not _is_number(x) and maker is not None and maker not in found:
+            found.add(maker)
+            waiting += maker.inputs
+    return sorted(found, key=place.__getitem__)
 
 
 def _is_slow(chain: list[Op], source: Value, v: Value) -> bool:
