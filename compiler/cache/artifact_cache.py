@@ -124,7 +124,8 @@ class ArtifactCache:
                 path = self.cache.path("artifact", request.key, ".occ")
                 if stamps.digest_of(path) != self.cache.checksum("artifact", request.key, ".occ"):
                     return None  # damaged: built and kept again
-                os.utime(path.with_suffix(".json"))  # used: see `_shrink`
+                with suppress(OSError):  # of a cache that cannot be written
+                    os.utime(path.with_suffix(".json"))  # used: see `_shrink`
                 return Found(path, note["facts"], request)
         except (OSError, ValueError, KeyError):
             pass  # a cache that cannot be read is an empty one

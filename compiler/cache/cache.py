@@ -10,6 +10,7 @@ as missing.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -18,6 +19,7 @@ import time
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 KINDS = ("kernel", "library", "tool", "weights", "device", "artifact", "group", "tuned", "stat")
@@ -32,6 +34,23 @@ def cache_dir() -> Path:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "occ"
+
+
+def can_write(folder: Path) -> bool:
+    """Whether files can be put into a folder, which need not be there yet."""
+    with suppress(OSError):
+        while not folder.exists():
+            folder = folder.parent
+        return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return False
+
+
+@cache
+def _spare() -> Path:
+    """A folder that stands in for a cache that cannot be written, until the process ends."""
+    made, owner = Path(tempfile.mkdtemp(prefix="occ-")), os.getpid()
+    atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)
+    return made
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
@@ -74,7 +93,8 @@ class Cache:
     """A folder of entries.
 
     Attributes:
-        root: the folder; made when something is written.
+        root: the folder; made when something is written. Where it cannot be, as in many containers, entries are read from it,
+            and new ones go to a folder that lives as long as the process.
         enabled: False makes every look-up miss, and puts entries in a folder that goes away.
     """
 
@@ -84,9 +104,21 @@ class Cache:
         if not enabled:
             self.root = Path(tempfile.mkdtemp(prefix="occ-"))
             weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+        self._read_only: Path | None = None
+        if not can_write(self.root):
+            self._read_only, self.root = self.root, _spare()
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
         """Where an entry lies or would lie; `kind` is one of `KINDS`."""
+        own = self._own(kind, key, suffix)
+        if self._read_only is not None and not own.exists():
+            with suppress(OSError):
+                if (found := self._read_only / own.relative_to(self.root)).exists():
+                    return found
+        return own
+
+    def _own(self, kind: str, key: str, suffix: str) -> Path:
+        """Where an entry is written."""
         assert kind in KINDS, f"{kind} is not a kind of entry"
         return self.root / kind / key[:2] / f"{key}{suffix}"
 
@@ -113,13 +145,13 @@ class Cache:
 
     def drop(self, kind: str, key: str, suffix: str = "") -> None:
         """Remove an entry."""
-        path = self.path(kind, key, suffix)
+        path = self._own(kind, key, suffix)
         path.unlink(missing_ok=True)
         _beside(path).unlink(missing_ok=True)
 
     def put(self, kind: str, key: str, data: bytes, suffix: str = "") -> Path:
         """Write an entry."""
-        target = self.path(kind, key, suffix)
+        target = self._own(kind, key, suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(target, data)
         if suffix != ".json":
@@ -128,7 +160,7 @@ class Cache:
 
     def adopt(self, kind: str, key: str, made: Path, suffix: str = "") -> Path:
         """Move a finished file of the same file system in as an entry."""
-        target = self.path(kind, key, suffix)
+        target = self._own(kind, key, suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
         known = file_checksum(made)
         os.replace(made, target)

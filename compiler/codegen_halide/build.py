@@ -161,7 +161,7 @@ def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None
             listing = work / "objects.txt"
             listing.write_text("\n".join(f'"{p}"' for p in objects))
             run_all([[*tools.cxx.command, f"@{listing}", *_LINK, "-o", "model.so"]], work)
-            cache.adopt("library", key, work / "model.so", ".so")
+            known = cache.adopt("library", key, work / "model.so", ".so")
     return known.read_bytes()
 
 

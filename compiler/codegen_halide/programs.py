@@ -98,7 +98,7 @@ def _once(
                     (Path(folder) / name).write_text(text)
                 for commands in steps:
                     run_all(commands, Path(folder))
-                cache.adopt("tool", key, Path(folder) / made, suffix)
+                known = cache.adopt("tool", key, Path(folder) / made, suffix)
     return known
 
 

@@ -12,7 +12,7 @@ import click
 @click.command("doctor")
 def command() -> None:
     """Report on Python, libraries, compiler and machine, and try a small model on every target that needs them."""
-    from occ.compiler.cache.cache import cache_dir
+    from occ.compiler.cache.cache import cache_dir, can_write
     from occ.compiler.codegen_halide.toolchain import find_cxx, find_halide
     from occ.runtime.threads import default_threads
     from occ.runtime.version import occ_version
@@ -27,7 +27,8 @@ def command() -> None:
     )
     _line("halide headers", str(find_halide() or "none: `pip install halide`"))
     _line("threads", str(default_threads()))
-    _line("cache", str(cache_dir()))
+    home = cache_dir()
+    _line("cache", f"{home}" if can_write(home) else f"{home}, which cannot be written: nothing new is kept")
     for target in ("interp", "cpu-jit", "cpu"):
         _line(f"trial {target}", _trial(target))
 

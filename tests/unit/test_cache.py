@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from occ.compiler.cache.cache import Cache, cache_dir, digest
+from occ.compiler.cache import cache as cache_module
+from occ.compiler.cache.cache import Cache, cache_dir, can_write, digest
 
 WRITER = """
 import sys
@@ -102,6 +103,33 @@ def test_where_the_cache_is(env, wanted, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert str(cache_dir()) == wanted
+
+
+def test_a_cache_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What is new goes elsewhere, also what takes the place of a damaged entry; all caches of the process find it."""
+    full = Cache(tmp_path / "full")
+    full.put("tool", "aa", b"kept", ".t")
+    full.put("tool", "bb", b"damaged", ".t").write_bytes(b"other")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    monkeypatch.setattr(cache_module, "can_write", lambda _: False)
+    cache = Cache(tmp_path / "full")
+    assert [cache.get("tool", key, ".t") for key in ("aa", "bb", "cc")] == [b"kept", None, None]
+    cache.put("tool", "bb", b"whole", ".t")
+    with cache.workspace() as work:
+        (Path(work) / "made").write_bytes(b"new")
+        assert cache.adopt("tool", "cc", Path(work) / "made", ".t").read_bytes() == b"new"
+    cache.drop("tool", "aa", ".t")
+    again = Cache(tmp_path / "full")
+    assert [again.get("tool", key, ".t") for key in ("aa", "bb", "cc")] == [b"kept", b"whole", b"new"]
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_where_files_can_be_put(tmp_path: Path):
+    (tmp_path / "file").touch()
+    assert can_write(tmp_path / "not" / "there" / "yet")
+    assert not can_write(tmp_path / "file")
+    assert not can_write(Path("/dev/null/cache"))
+    assert not (tmp_path / "not").exists()
 
 
 def test_parts_of_a_digest_do_not_run_together():
