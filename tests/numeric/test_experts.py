@@ -161,6 +161,52 @@ def test_third_weight_gates_as_a_fused_one_does() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
 
 
+# Scores and shares of experts by `sparsemixer` of transformers 5 (models/phimoe/modeling_phimoe.py), which is not in training.
+# onnxruntime's CPU provider ignores use_sparse_mixer, and there is no other runtime here that knows it.
+SCORES = np.array(
+    [
+        [3.0, 1.0, 2.0, -1.0, 0.5, 0.0],  # nobody is near
+        [3.0, 2.96, 2.95, 2.93, -3.0, 1.0],  # the second is near to the first, and two to the second
+        [-5.0, -2.0, -2.02, -2.03, -2.05, -9.0],  # all below zero
+        [1.5, 1.5, 1.5, 0.2, 1.49, -4.0],  # alike
+        [40.0, 39.5, 39.0, 38.9, 0.0, 40.0],
+        [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    ],
+    np.float32,
+)
+SHARES = np.array(
+    [
+        [1.0, 0.0, 1.0, 0.0, 0.0, 0.0],
+        [0.343404382, 0.33778131, 0.0, 0.0, 0.0, 0.0],
+        [0.0, 0.33890903, 0.33778131, 0.0, 0.0, 0.0],
+        [0.250623435, 0.334442586, 0.0, 0.0, 0.0, 0.0],
+        [0.383651733, 0.0, 0.0, 0.0, 0.0, 0.622459352],
+        [0.166666672, 0.200000003, 0.0, 0.0, 0.0, 0.0],
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
+@pytest.mark.parametrize("op", ["MoE", "QMoE"])
+def test_sparse_mixer_weighs_experts_as_transformers_does(op: str, target: str) -> None:
+    held = floats() if op == "MoE" else quantised(4, 16, False, 1)
+    weights = ("w2",) if op == "MoE" else ("s2",)
+    held |= {k: np.zeros_like(held[k]) for k in weights} | {"b2": np.eye(EXPERTS, HIDDEN, dtype=np.float32)}
+    more = {} if op == "MoE" else {"block_size": 16}
+    model = expert_model(op, (6, HIDDEN), held, k=2, use_sparse_mixer=1, normalize_routing_weights=1, **more)
+    got = occ.compile(model, target).run({"x": normal(6, HIDDEN), "router": SCORES})["y"]
+    np.testing.assert_allclose(got[:, :EXPERTS], SHARES, rtol=1e-5, atol=1e-7)
+    assert not got[:, EXPERTS:].any()
+
+
+def test_sparse_mixer_and_shares_of_their_own_exclude_each_other() -> None:
+    held = quantised(4, 16, False, 1) | {"router_weights": np.zeros(1)}
+    model = expert_model("QMoE", (5, HIDDEN), held, k=2, use_sparse_mixer=1, block_size=16)
+    with pytest.raises(CompileError, match="router_weights"):
+        occ.compile(model, "interp")
+
+
 @pytest.mark.parametrize(
     ("attrs", "says"),
     [
@@ -169,6 +215,7 @@ def test_third_weight_gates_as_a_fused_one_does() -> None:
         ({"quant_type": "nvfp4"}, "quant_type='nvfp4'"),
         ({"weights_prepacked": 1}, "CUDA"),
         ({"block_size": 24}, "blocks of 24"),
+        ({"k": 3, "use_sparse_mixer": 1}, "k=3"),
         ({"expert_weight_bits": 8}, "inner extents"),
     ],
 )

@@ -172,6 +172,25 @@ def _chosen(b: GraphBuilder, router: Value, a: SimpleNamespace) -> tuple[Value, 
     return b.TopK(scores, b.constant(np.array([a.k], np.int64)), axis=-1, n_results=2)
 
 
+def _sparse_shares(b: GraphBuilder, router: Value, best: Value, experts: Value) -> Value:
+    """Shares f32 `[R, 2]` by SparseMixer: of each of the two, its softmax among the experts whose scores are near to its own.
+
+    Near is within 2 % of the larger of the two numbers; the first expert does not count for the second. This is what
+    transformers computes for PhiMoE, and the CUDA provider of onnxruntime; its CPU provider ignores the attribute.
+    """
+    n = router.tensor.dims[1]
+    if not isinstance(n, int):
+        raise Invalid(f"use_sparse_mixer of router_probs {router.type}", help="give a fixed number of experts")
+    scores = b.Unsqueeze(b.Cast(router, to=F32) if router.tensor.dtype != F32 else router, b.constant(np.array([1])))
+    best, experts = (b.Unsqueeze(x, b.constant(np.array([2]))) for x in (best, experts))
+    gap = b.Sub(best, scores)
+    far = b.Greater(gap, b.Mul(b.Max(b.Abs(scores), best), b.constant(np.float32(2 * 0.01))))
+    first = b.Gather(experts, b.constant(np.array([0])), axis=1)
+    taken = b.And(b.Equal(first, b.constant(np.arange(n))), b.constant(np.array([[[False], [True]]])))
+    near = b.Where(b.Or(far, taken), b.constant(np.float32(0)), b.Exp(b.Neg(gap)))
+    return b.Reciprocal(b.ReduceSum(near, b.constant(np.array([2])), keepdims=0))
+
+
 def _shares(b: GraphBuilder, scores: Value) -> Value:
     """Scores by their sum; none where that is 0."""
     total = b.ReduceSum(scores, b.constant(np.array([1])), keepdims=1)
@@ -204,12 +223,17 @@ def _check_router(a: SimpleNamespace) -> None:
     ),
 )  # fmt: skip
 class MoE:
-    """A mixture of experts: the `k` best of `router_probs`, by their softmax among all, which may be scaled to a sum of 1."""
+    """A mixture of experts: the `k` best of `router_probs`, by their softmax among all, which may be scaled to a sum of 1.
+
+    With `use_sparse_mixer` (PhiMoE), `k` is 2 and each of the two has its softmax among the scores near to its own.
+    """
 
     def composite(b, x, router, w1, b1, w2, b2=None, w3=None, b3=None, *, a):
         _check_router(a)
         scores, experts = _chosen(b, router, a)
-        if a.normalize_routing_weights:
+        if a.use_sparse_mixer:
+            shares = _sparse_shares(b, router, scores, experts)
+        elif a.normalize_routing_weights:
             shares = b.Softmax(scores, axis=-1)
         else:
             every = b.Cast(router, to=F32) if router.tensor.dtype != F32 else router
@@ -236,7 +260,7 @@ class MoE:
 class QMoE:
     """A mixture of experts of quantised weights: the `k` best of `router_probs`, by the softmax among them.
 
-    `router_weights` are their shares where they are given, and may be scaled to a sum of 1.
+    `router_weights` are their shares where they are given, and may be scaled to a sum of 1; `use_sparse_mixer` is as in `MoE`.
     """
 
     def composite(
@@ -246,7 +270,13 @@ class QMoE:
         _check_router(a)
         _check_kind(a, others)
         scores, experts = _chosen(b, router, a)
-        if mixing is None:
+        if a.use_sparse_mixer:
+            if mixing is not None:
+                raise Invalid(
+                    "`QMoE` with use_sparse_mixer and router_weights", code="OCC0107", help="leave one of them out"
+                )
+            shares = _sparse_shares(b, router, scores, experts)
+        elif mixing is None:
             shares = b.Softmax(scores, axis=-1)
         else:
             shares = b.GatherElements(b.Cast(mixing, to=F32), experts, axis=1)
