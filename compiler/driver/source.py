@@ -32,22 +32,42 @@ def load_module(source: Source, overrides: Overrides | None = None, registry: Re
         registry: the operators that it may use; the built-in ones if None.
 
     Raises:
-        CompileError: it cannot be read, with every problem found; OCC0603 further outputs are asked of what is no ONNX model.
+        CompileError: it cannot be read, with every problem found; OCC0603 further outputs or other extents are asked of what is
+            no ONNX model.
     """
     if overrides is not None and overrides.outputs and is_text(source):
         raise error("OCC0603", "--outputs needs an ONNX model: a text has its outputs already", help="edit its `yield`")
     if isinstance(source, Module):
         return source
-    if isinstance(source, ModelProto):
+    if isinstance(source, (bytes, ModelProto)):
         return import_model(source, overrides, registry)
-    if isinstance(source, bytes):
-        return import_model(source, overrides, registry)
+    if not is_text(source):
+        return import_model(Path(os.fspath(source)), overrides, registry)
+    m = _read(source, registry)
+    _check_extents(m, overrides or Overrides())
+    return m
+
+
+def _read(source: str | os.PathLike[str], registry: Registry | None) -> Module:
     if isinstance(source, str) and _is_inline(source):
         return parsed(source, registry)
-    path = Path(os.fspath(source))
-    if path.suffix == ".occ":
-        return _read_text(path, registry)
-    return import_model(path, overrides, registry)
+    return _read_text(Path(os.fspath(source)), registry)
+
+
+def _check_extents(m: Module, asked: Overrides) -> None:
+    """Refuse extents for a text, which has its own, but for those of the inputs of a run.
+
+    Raises:
+        CompileError: OCC0603.
+    """
+    help_ = "give them to `occ dump` or `occ build` with the .onnx file"
+    if asked.shapes or asked.bounds or (asked.dims and not asked.running):
+        message = "--shape and --dim need an ONNX model: a text has its extents already"
+        raise error("OCC0603", message, help=help_)
+    labels = [s.label for s in m.symbols.values()]
+    if stray := [n for n in asked.dims if n not in labels]:
+        known = f"its dims: {', '.join(labels)}" if labels else "all its sizes are fixed"
+        raise error("OCC0603", f"the text has no symbolic dim `{stray[0]}`", help=known)
 
 
 def _is_inline(source: str) -> bool:

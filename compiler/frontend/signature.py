@@ -57,12 +57,14 @@ class Overrides:
         bounds: name of a symbolic dim -> what it may be; it stays symbolic.
         outputs: values of the main graph that become outputs after the declared ones; a node stands for its results, `NODE:0`
             for the first of them.
+        running: a command that runs the model asks. A text has its extents already; of one, `dims` are then those of inputs alone.
     """
 
     shapes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
     outputs: Sequence[str] = ()
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    running: bool = False
 
 
 def identifier(label: str) -> str:

@@ -90,7 +90,7 @@ def command(
     else:
         reference = reference or model
         with progress() as tell:
-            settings = flags.settings(target, several=True, progress=tell)
+            settings = flags.settings(target, several=True, running=True, progress=tell)
             session = compile_model(options.source_of(model), settings, threads)
     if (peers or per_op) and (not reference or not reference.endswith(".onnx")):
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")

@@ -42,7 +42,7 @@ def command(
     """
     from occ.compiler.tools.bisect import Bisection, crash_of
 
-    settings = flags.settings(target)
+    settings = flags.settings(target, running=True)
     source = options.source_of(model)
     crash = crash_of(source, settings)
     if crash is not None:

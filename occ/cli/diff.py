@@ -65,7 +65,7 @@ def command(
     chosen = node if node is not None else ("" if every_node else None)
     opened: list[Session] = []
     with progress() as tell:
-        settings = flags.settings(target, progress=tell)
+        settings = flags.settings(target, running=True, progress=tell)
         given = arrays_of(npz) if npz else None
         try:
             found = compared(

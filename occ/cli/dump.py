@@ -61,7 +61,7 @@ def command(
         check_not_read(out, [model])
     validator = looking.validator(flags.sizes)
     with progress() as tell:
-        settings = flags.settings(target, progress=tell, **looking.settings(validator))
+        settings = flags.settings(target, running=looking.validate, progress=tell, **looking.settings(validator))
         compilation = Compilation(options.source_of(model), settings)
         text = stage_dump(compilation, stage, form, weights, out)
     looking.report(compilation.manager.ran, compilation.phases)

@@ -269,8 +269,10 @@ class Flags:
         also = {"also": ",".join(self.also)} if self.also else {}
         return {**_processor_options(self.processor), **also, **pairs(self.given, "-C", keys=True)}
 
-    def settings(self, target: str, outputs: Sequence[str] = (), *, several: bool = False, **more: Any) -> Settings:
-        """The settings that they describe, with further `outputs` and `more` fields.
+    def settings(
+        self, target: str, outputs: Sequence[str] = (), *, several: bool = False, running: bool = False, **more: Any
+    ) -> Settings:
+        """The settings that they describe, with further `outputs` and `more` fields; `running` as in `Overrides`.
 
         Raises:
             click.UsageError: there are sizes in turn, and the command does not take `several`.
@@ -279,7 +281,7 @@ class Flags:
         from occ.compiler.frontend.signature import Overrides
 
         whole, *special = [
-            Overrides(shapes_of(shapes), dims_of(dims), outputs, bounds_of(dims))
+            Overrides(shapes_of(shapes), dims_of(dims), outputs, bounds_of(dims), running)
             for shapes, dims in sizes_in_turn(self.shapes, self.dims)
         ]
         if special and not several:

@@ -38,7 +38,7 @@ def command(model: str, target: str, test: str | None, out: Path, flags: options
     from occ.compiler.tools.shrink import reduce
 
     check_not_read(out, [model])
-    settings = flags.settings(target)
+    settings = flags.settings(target, running=True)
     whole = Compilation(options.source_of(model), settings)
     m = whole.module
     if m.stage == "imported":

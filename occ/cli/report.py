@@ -39,7 +39,7 @@ def command(
     place = check_out(out, [model])
     opened: list[Session] = []
     with progress() as tell:
-        settings = flags.settings(target, progress=tell)
+        settings = flags.settings(target, running=True, progress=tell)
         given = arrays_of(npz) if npz else None
         page = page_of(options.source_of(model), settings, stage, given, flags.sizes, threads, opened.append)
     if given is None:

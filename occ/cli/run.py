@@ -57,7 +57,7 @@ def command(
         options.check_sizes(model, session, flags.sizes)
     else:
         with progress() as tell:
-            settings = flags.settings(target, several=True, progress=tell)
+            settings = flags.settings(target, several=True, running=True, progress=tell)
             session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
     inputs = given_inputs(session, options.pairs(single, "--input"), npz, flags.sizes, seed)
     if not single and npz is None:
