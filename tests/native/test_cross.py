@@ -54,6 +54,11 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
         {"x": np.array([np.nan, -np.nan, np.inf, -np.inf, 65519, 65520, -7e4, 6e-8, 2e-8, -0.0, 0.1], np.float32)},
     ),
     "not": ("g (bool[n, 40] x) => (bool[n, 40] y) { y = Not(x) }", {"x": RNG.random((3, 40)) > 0.5}),
+    "bits": ("g (int32[n, 40] x) => (int32[n, 40] y) { y = BitwiseNot(x) }", {"x": RNG.integers(-9, 9, (3, 40), np.int32)}),
+    "mirror": (
+        'g (float[n, m] x) => (float[a, b] y) { p = Constant <value = int64[4] {0, 2, 0, 5}> () y = Pad <mode = "reflect"> (x, p) }',
+        {"x": RNG.standard_normal((3, 11), np.float32)},
+    ),
     "pool": (
         "g (float[1, 3, 9, 9] x) => (float[1, 3, 5, 5] y) { y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x) }",
         {"x": RNG.standard_normal((1, 3, 9, 9), np.float32)},
@@ -85,7 +90,7 @@ def check(case: str, options: dict[str, str]) -> None:
     np.testing.assert_allclose(got["y"], want, rtol=1e-4, atol=1e-5, strict=True)
 
 
-@pytest.mark.parametrize("case", ["convolution", "special", "bytes", "not", "pool", "recurrence"])
+@pytest.mark.parametrize("case", ["convolution", "special", "bytes", "not", "bits", "mirror", "pool", "recurrence"])
 @pytest.mark.parametrize("processor", ["cortex-a9", "rv64gcv", "pwr8"])
 def test_results_on_further_processors(processor: str, case: str):
     """Addresses of 32 bits; vectors with predicates; another C ABI."""

@@ -20,7 +20,7 @@ public:
 private:
     const bool rounds_in_code;  // f32 to f16 takes integer arithmetic, in which NaN becomes infinity
     const bool has_predicates;  // llvm.vp.select is called with a condition of one element where all are chosen alike; and
-                                // llvm.vp.not, which there is not
+                                // llvm.vp.not, which there is not. Divisions by what is not constant take both
 
     using IRMutator::visit;
     Expr visit(const Cast *op) override {
@@ -40,6 +40,13 @@ private:
         const Type codes = Halide::UInt(8, op->type.lanes());
         return Cast::make(codes, mutate(op->a)) == make_const(codes, 0);
     }
+    Expr visit(const Call *op) override {
+        if (!has_predicates || !op->type.is_vector() || !op->is_intrinsic(Call::bitwise_not)) return IRMutator::visit(op);
+        const Expr ones = op->type.is_uint() ? op->type.max() : make_const(op->type, -1);
+        return Call::make(op->type, Call::bitwise_xor, {mutate(op->args[0]), ones}, Call::PureIntrinsic);
+    }
+    Expr visit(const Div *op) override { return divided(op, lower_euclidean_div); }
+    Expr visit(const Mod *op) override { return divided(op, lower_euclidean_mod); }
     Expr visit(const Select *op) override {
         const Broadcast *whole = op->condition.as<Broadcast>();
         if (!has_predicates || !op->type.is_vector() || (op->condition.type().is_vector() && !whole)) return IRMutator::visit(op);
@@ -47,6 +54,14 @@ private:
         const Expr one = Halide::cast<uint8_t>(mutate(whole ? whole->value : op->condition));
         const Expr condition = Broadcast::make(one, lanes) != make_const(Halide::UInt(8, lanes), 0);
         return Select::make(condition, mutate(op->true_value), mutate(op->false_value));
+    }
+
+    // Lowered here, because the code generator does it too late for these mends, with operands whose lanes are not known to be alike.
+    template<typename T>
+    Expr divided(const T *op, Expr (*lowered)(Expr, Expr)) {
+        if (!has_predicates || !op->type.is_vector() || op->type.is_float() || is_const(op->b)) return IRMutator::visit(op);
+        const Expr result = lowered(Variable::make(op->type, "dividend"), Variable::make(op->type, "divisor"));
+        return Let::make("dividend", mutate(op->a), Let::make("divisor", mutate(op->b), mutate(result)));
     }
 };
 
