@@ -103,7 +103,9 @@ def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
     """The module of a text, as `frontend.text.parse`."""
     from occ.compiler.frontend.text import parse  # models come as ONNX: the parser is loaded where there is text
 
-    m = parse(text, registry, **how)
+    m, where = parse(text, registry, **how), str(how.get("path") or "<text>")
+    if "main" not in m.funcs:
+        raise error("OCC0601", "there is no function @main, which is the model", where=where)
     stage = BY_NAME.get(m.stage)
     if stage is None:
         raise error("OCC0602", f"`{m.stage}` is no stage", help=f"stages: {', '.join(BY_NAME)}")
@@ -111,7 +113,7 @@ def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
     wrong = chain(problems(m, types=stage.typed), plan_problems(m) if m.stage == "lowered" else ())
     if found := list(islice(wrong, 8)):
         raise error(
-            "OCC0601", f"the text is no module of stage `{m.stage}`", where=str(how.get("path") or "<text>"), notes=found,
+            "OCC0601", f"the text is no module of stage `{m.stage}`", where=where, notes=found,
             help="what a stage has computed follows the edit: edit an earlier stage, or mend what the notes say",
         )  # fmt: skip
     return m

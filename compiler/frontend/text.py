@@ -326,8 +326,6 @@ def parse(
         file = WeightsFile(attrs.get("weights", ""), path)
         given = iter(weights or ())
         _fill(m, items, file.read if weights is None else lambda w: _next(given, w))
-        if "main" not in m.funcs:
-            raise KeyError("there is no function @main, which is the model")
         if (unknown := next((op.name for op in m.walk() if op.name not in m.registry), None)) is not None:
             raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
     except (KeyError, ValueError, OverflowError, TypeError) as e:  # unknown names, weights that do not fit their type
