@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz graphs|files|again|once|reduce`; docs/fuzzing.md says how."""
+"""`python -m tools.fuzz graphs|nnsmith|files|again|once|reduce`; docs/fuzzing.md says how."""
 
 from __future__ import annotations
 
@@ -49,6 +49,28 @@ def graphs(
 
     made = campaign(work, file, _blocks(first, count), time.time() + 60 * minutes, tell)
     click.echo(report(made))
+
+
+@main.command()
+@click.option("--models", default=100, show_default=True, help="Models to make, one a seed.")
+@click.option("--seed", type=int, help="The first; by default the campaign goes on where it stopped.")
+@click.option("--nodes", default=10, show_default=True, help="Operators of a model at most, as nnsmith counts them.")
+@click.option("--cpu", default=16, show_default=True, help="Native code of `cpu` for one model in so many.")
+@click.option("--minutes", type=float, default=60.0, show_default=True, help="At most.")
+@click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "nnsmith", show_default=True)
+def nnsmith(models: int, seed: int | None, nodes: int, cpu: int, minutes: float, out: Path) -> None:
+    """Models of the public fuzzer nnsmith, against onnxruntime."""
+    from tools.fuzz.campaign import Summary, campaign, counts
+    from tools.fuzz.nnsmith import Generator, Models
+
+    file = out / "summary.json"
+    first = Summary.read(file).next if seed is None else seed
+    try:
+        generator = Generator(nodes, out)
+    except ImportError as e:
+        raise click.ClickException(f"nnsmith is an extra of its own: pip install -e '.[nnsmith]' ({e})") from None
+    work = Models(out / "failing", ("nnsmith",), cpu=cpu, generator=generator)
+    click.echo(counts(campaign(work, file, _blocks(first, models, 16), time.time() + 60 * minutes, lambda *_: None)))
 
 
 @main.command()
@@ -125,9 +147,9 @@ def reduce(stem: Path, way: str, out: Path) -> None:
     raise click.UsageError("nothing fails")
 
 
-def _blocks(first: int, count: int) -> Iterator[range]:
-    for start in range(first, first + count, BLOCK):
-        yield range(start, min(start + BLOCK, first + count))
+def _blocks(first: int, count: int, block: int = BLOCK) -> Iterator[range]:
+    for start in range(first, first + count, block):
+        yield range(start, min(start + block, first + count))
 
 
 if __name__ == "__main__":

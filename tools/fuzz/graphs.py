@@ -16,6 +16,7 @@ from occ.compiler.driver.settings import Settings
 from tools.fuzz.campaign import Say, Summary, counts
 from tools.fuzz.cover import UNIVERSE, Cover
 from tools.fuzz.generate import Case, generate
+from tools.fuzz.oracle import Reject
 from tools.fuzz.patterns import MAKERS
 from tools.fuzz.profiles import PROFILES
 from tools.fuzz.run import Outcome, Runner, outcomes
@@ -48,10 +49,13 @@ class Graphs:
         halide: list[Case] = []
         for seed in range(first, last):
             say({"seed": seed})
-            name = self.profiles[seed % len(self.profiles)]
-            case = generate(seed, name, PROFILES[name], MAKERS, self.steer)
             turn = seed // len(self.profiles)
-            self._case(case, self._ways(turn), say)
+            try:
+                case = self.make(seed)
+            except Reject as e:
+                say({"outcomes": [f"not made: {e}"]})
+                continue
+            self._case(case, self.ways(turn), say)
             if turn % self.cpu == 0:
                 halide.append(case)
         if halide:
@@ -60,7 +64,16 @@ class Graphs:
             say({"seed": case.seed})
             self._case(case, ["cpu"], say, cases=False)
 
-    def _ways(self, turn: int) -> list[str]:
+    def make(self, seed: int) -> Case:
+        """The case of a seed.
+
+        Raises:
+            Reject: it has none.
+        """
+        name = self.profiles[seed % len(self.profiles)]
+        return generate(seed, name, PROFILES[name], MAKERS, self.steer)
+
+    def ways(self, turn: int) -> list[str]:
         """An artifact of `interp` comes from the same passes as its module, and native code from the same as what is interpreted
         after them, so one of the two will do.
         """
