@@ -12,7 +12,7 @@ from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
-from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
@@ -51,6 +51,25 @@ class Gather:
         return t.map(shape, lambda *i: data[(*i[:axis], at(*i[axis : axis + q]), *i[axis + q :])], name="gather")
 
 
+def _limits(t: Builder, data: Tensor, indices: Tensor, axis: int, name: str) -> list[Dim | None]:
+    """Extents of `data` within which positions of the indices have to be kept, because nothing proves that they are.
+
+    States the check that they are: it runs after the positions are used.
+
+    Raises:
+        Invalid: the indices have more positions on another axis than the data.
+    """
+    limits: list[Dim | None] = [None] * data.rank
+    for k, (n, most) in enumerate(zip(indices.shape, data.shape, strict=True)):
+        if k == axis or n == most or lower(most - n) >= 0:
+            continue
+        if is_positive(n - most):
+            raise Invalid(f"`{name}`: indices {show_shape(indices.shape)} reach past data {show_shape(data.shape)}")
+        limits[k] = most
+        t.check((), lambda n=n, most=most: wrap(n) <= wrap(most), f"`{name}` has more indices than data on axis {k}")
+    return limits
+
+
 @op("GatherElements", static=("indices",))
 class GatherElements:
     def body(t, data, indices, *, a):
@@ -58,7 +77,13 @@ class GatherElements:
         if indices.rank != data.rank:
             raise Invalid(f"`GatherElements`: data has rank {data.rank}, indices have rank {indices.rank}")
         at = positions(t, indices, data.shape[axis], "GatherElements")
-        return t.map(indices.shape, lambda *i: data[(*i[:axis], at(*i), *i[axis + 1 :])], name="gather")
+        limits = _limits(t, data, indices, axis, "GatherElements")
+
+        def element(*i: Expr) -> Expr:
+            here = tuple(k if n is None else minimum(k, n - 1) for k, n in zip(i, limits, strict=True))
+            return data[(*here[:axis], at(*i), *here[axis + 1 :])]
+
+        return t.map(indices.shape, element, name="gather")
 
 
 def _index_depth(name: str, indices: Tensor) -> int:

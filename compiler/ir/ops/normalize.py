@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
 from occ.compiler.ir.ops.samples import per_channel, picture
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -69,12 +70,28 @@ def _kept(axes: Sequence[int]) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
     return index
 
 
+def _broadcasts(x: Tensor, operands: Sequence[Tensor | None], name: str) -> None:
+    """Have operands broadcast to `x`, and the runtime check what is not proven.
+
+    Raises:
+        Invalid: one does not.
+    """
+    for y in (y for y in operands if y is not None):
+        what = f"`{name}`: {show_shape(y.shape)} does not broadcast to {show_shape(x.shape)}"
+        if y.rank > x.rank:
+            raise Invalid(what)
+        for n, given in zip(reversed(y.shape), reversed(x.shape), strict=False):
+            if n != 1:
+                equal_dims(n, given, what)
+
+
 @op("LayerNormalization", reads="last")
 class LayerNormalization:
     """`(x - mean) / sqrt(var + epsilon) * scale + bias` over the axes from `axis` on; also mean and inverse deviation."""
 
     def body(t, x, scale, bias=None, *, a):
         axes = tuple(range(normalize_axis(a.axis, x.rank, "LayerNormalization"), x.rank))
+        _broadcasts(x, (scale, bias), "LayerNormalization")
         kept = _kept(axes)
         centred, mean, var = moments(t, x, axes, kept)
         inverse = t.map(var.shape, lambda *i: literal(1, var.dtype) / f.root(var[i] + a.epsilon), name="inv_std")
@@ -92,6 +109,7 @@ class RMSNormalization:
 
     def body(t, x, scale, *, a):
         axes = tuple(range(normalize_axis(a.axis, x.rank, "RMSNormalization"), x.rank))
+        _broadcasts(x, (scale,), "RMSNormalization")
         kept, dtype = _kept(axes), f.compute_type(x.dtype)
         n = count_of(x, axes, dtype)
         square = over_axes(t, "sum", x, axes, lambda e: cast(dtype, e) * cast(dtype, e))
