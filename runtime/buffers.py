@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from occ.runtime.errors import RunError
+
 ALIGNMENT = 64
 
 
@@ -45,9 +47,26 @@ def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tup
     return offsets, arena
 
 
+def raw_bytes(size: int) -> np.ndarray:
+    """`size` bytes, u8[size], of which nothing is known.
+
+    Raises:
+        RunError: OCC0505 there is no such memory.
+    """
+    try:
+        return np.empty(size, np.uint8)
+    except (MemoryError, ValueError, OverflowError):  # of a size that no address reaches, the latter two
+        text = f"a run needs {size} bytes of memory at once, which cannot be allocated"
+        raise RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it") from None
+
+
 def aligned_bytes(size: int) -> np.ndarray:
-    """`size` bytes, u8[size], at an address that is a multiple of 64; at least one vector is allocated after them."""
-    raw = np.empty(size + 2 * ALIGNMENT, np.uint8)
+    """`size` bytes, u8[size], at an address that is a multiple of 64; at least one vector is allocated after them.
+
+    Raises:
+        RunError: OCC0505 there is no such memory.
+    """
+    raw = raw_bytes(size + 2 * ALIGNMENT)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
 

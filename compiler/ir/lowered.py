@@ -7,14 +7,23 @@ from itertools import combinations, product
 from typing import Any
 
 from occ.compiler.ir.dim import Dim, Sym, evaluate, substitute, symbols
+from occ.compiler.ir.dtype import U8, DType
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.reach import reach_problem
+from occ.compiler.ir.te.storage import is_stored
+from occ.compiler.ir.te.verify import sizes_of
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.verify import agree
 
 STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
+_OWN = {"if": 1, "loop": 2}  # operands that a routine of control flow has first
+_COUNTED = ("captures", "num_scan_inputs")  # attributes that count operands
 _SIZES = (1, 2, 3, 7, 64, 1000)  # at which sizes are compared that nothing proves
+_CALLS = 12  # of a te function with symbolic dims that are looked into
 
 
 def plan_problems(m: Module) -> Iterator[str]:
@@ -30,6 +39,7 @@ class _Plan:
         self.start: dict[Value, Dim] = {}  # bytes of that before the view
         self.steps = [op for op in func.body.body if op.name in STEPS]
         self.used: dict[Value, list[int]] = {}  # steps that use a value, by place
+        self.called: dict[tuple[str, tuple[Dim, ...]], str] = {}  # what is wrong with calls of a te function with dims
 
     def problems(self) -> Iterator[str]:
         for op in self.func.body.body:
@@ -96,15 +106,34 @@ class _Plan:
                 yield f"has no tensor for {p.name} of te @{f.name}"
                 continue
             taken = p.type.with_shape(tuple(substitute(d, given) for d in p.type.dims))
-            if value.type.dtype.numpy != taken.dtype.numpy:
+            if _in_memory(value.type.dtype) != _in_memory(taken.dtype):
                 yield f"has %{value.name} for {p.name} : {taken} of te @{f.name}, which is {value.type.dtype}"
             elif not self._fits(value, taken):
                 yield f"reaches past the end of %{value.name} : {value.type}, as {p.name} : {taken} of te @{f.name}"
+        known = all(name in f.dims for name in symbols(*sizes_of(f)))  # else the function itself is wrong
+        if known and (text := self._inside(f, dims)):
+            yield f"runs te @{f.name}, where {text}"
         yield from self._writes(op)
 
+    def _inside(self, f: TeFunc, dims: Sequence[Dim]) -> str:
+        """How a call of a function leaves its operands, as far as samples show; empty if it does not."""
+        key = f.name, tuple(dims)
+        if key not in self.called:
+            names = symbols(*dims)
+            envs = [*self._samples([*names])] if all(n in self.m.symbols for n in names) else []
+            given = [dict(zip(f.dims, (evaluate(d, env) for d in dims), strict=True)) for env in envs]
+            unlike = list({str(g): g for g in given}.values())
+            few = unlike[:: -(-len(unlike) // _CALLS) or 1]
+            self.called[key] = next(filter(None, (reach_problem(f, g) for g in few)), "")
+        return self.called[key]
+
     def _step(self, op: Op) -> Iterator[str]:
-        if op.name in STEPS:
-            yield from self._writes(op)
+        if op.name not in STEPS:
+            return
+        found = list(self._writes(op))
+        yield from found
+        if op.name == "host" and not found:
+            yield from _host_problems(op)
 
     def _writes(self, op: Op) -> Iterator[str]:
         count = op.attrs.get("writes")
@@ -153,7 +182,8 @@ class _Plan:
     def _samples(self, names: Sequence[str]) -> Iterator[Mapping[str, int]]:
         relations = [c for c in self.m.constraints if c.func == self.func.name]
         all_names = list(dict.fromkeys([*names, *(n for c in relations for d in (c.lhs, c.rhs) for n in symbols(d))]))
-        sizes = {name: _sizes(self.m.symbols[name].symbol) for name in all_names if name in self.m.symbols}
+        asked = [d for c in relations for d in (c.lhs, c.rhs) if isinstance(d, int)]
+        sizes = {name: _sizes(self.m.symbols[name].symbol, asked) for name in all_names if name in self.m.symbols}
         choices = product(*sizes.values()) if len(sizes) <= 3 else zip(*sizes.values(), strict=False)
         for values in choices:
             env = dict(zip(sizes, values, strict=True))
@@ -161,14 +191,38 @@ class _Plan:
                 yield env
 
 
-def _sizes(s: Any) -> list[int]:
+def _host_problems(op: Op) -> Iterator[str]:
+    """How the operands of a step of the runtime are not those that its routine takes."""
+    a = op.attrs
+    routine, results = a["routine"], a["writes"]
+    reads = len(op.operands) - results
+    if routine == "copy":
+        types = [v.type if v is not None and isinstance(v.type, TensorType) else None for v in op.operands]
+        if (reads, results) != (1, 1) or None in types:
+            yield f"copies {reads} to {results} tensors; it takes one and one"
+        elif not agree(*types):
+            yield f"copies {types[0]} to {types[1]}"
+    else:
+        if a.get("n_results") != results:
+            yield f"has {a.get('n_results')} results, and writes {results}"
+        rest = reads - _OWN.get(routine, 0) - sum(a.get(key, 0) for key in _COUNTED if _is_place(a.get(key)))
+        if rest < 0 or any(key in a and not _is_place(a[key]) for key in _COUNTED):
+            yield f"reads {reads} operands, fewer than its attributes count"
+
+
+def _sizes(s: Any, asked: Sequence[int]) -> list[int]:
     hi = s.hi if isinstance(s.hi, int) else None
-    found = [max(s.lo, n) // s.divisible_by * s.divisible_by or s.divisible_by for n in (s.lo, *_SIZES)]
+    found = [max(s.lo, n) // s.divisible_by * s.divisible_by or s.divisible_by for n in (s.lo, *_SIZES, *asked)]
     return [n for n in found if n >= s.lo and (hi is None or n <= hi)] or [max(s.lo, 1)]
 
 
 def _at(d: Dim, env: Mapping[str, int]) -> int | None:
     return evaluate(d, env) if all(n in env for n in symbols(d)) else None
+
+
+def _in_memory(dtype: DType) -> Any:
+    """How elements lie in memory: of types that no machine computes with, codes in bytes do."""
+    return U8.numpy if is_stored(dtype) else dtype.numpy
 
 
 def _is_place(value: Any) -> bool:

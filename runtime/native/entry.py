@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.runtime.buffers import ALIGNMENT, aligned_bytes
+from occ.runtime.buffers import ALIGNMENT, aligned_bytes, raw_bytes
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Step
@@ -228,7 +228,7 @@ class Entry:
         for k, (shape, dtype, size) in enumerate(known.outputs):
             y = None if given is None else given[k]
             if y is None or not _takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
-                raw = np.empty(size, np.uint8)  # kernels write at aligned addresses
+                raw = raw_bytes(size)  # kernels write at aligned addresses
                 at = address(raw)
                 start = -at % ALIGNMENT
                 at += start

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.driver.compilation import load_module
+from occ.compiler.driver.compilation import Compilation, load_module
+from occ.compiler.driver.sessions import open_session
+from occ.compiler.driver.settings import Settings
+from occ.runtime.errors import RunError
 
 PLAN = """module @m {stage="lowered", target="cpu-jit"} {
   dim N "batch" [1, 8]
@@ -39,6 +43,18 @@ FIXED = """module @m {stage="lowered", target="cpu-jit"} {
   }
 }
 """
+COPIES = """module @m {stage="lowered", target="cpu-jit"} {
+  func @main(%x: f32[4]) -> f32[4] as "y" {
+    %y = alloc() {output=0} : f32[4]
+    host(%x, %y) {writes=1, routine="copy"}
+    return %y
+  }
+}
+"""
+GUARDED = PLAN.replace("%q[j]", "(j < 2 ? %q[j + 2] : 0.0) + %q[min(j + 3, 3)] + %q[(i*4 + j) % 4]")
+CODES = FIXED.replace("f32[4]) -> (r", "u4[4]) -> (r").replace("%p[i] +", "cast<f32>(%p[i]) +").replace("%x: f32", "%x: u8").replace(
+    "kernel(%a, %b)", "kernel(%x, %b)"
+).replace("kernel(%b, %y)", "kernel(%x, %y)")  # fmt: skip
 BROKEN = [
     (PLAN, "f32[N,4]\n    kernel(%x", "f32[N,3]\n    kernel(%x", "reaches past the end of %a"),
     (PLAN, "f32[N,4]\n    kernel(%x", "f32[M,4]\n    kernel(%x", "has the size M, which is not declared"),
@@ -57,10 +73,24 @@ BROKEN = [
     (FIXED, "offset=64", "offset=-64", "lies at -64"),
     (FIXED, "offset=64", "offset=8", "have the same bytes at the same time"),
     (FIXED, ", offset=64", "", "has no offset, and others have one"),
+    (PLAN, "i<D, j<4", "i<D, j<5", "computes [1, 5] for the result r : f32[D,4]"),
+    (PLAN, "%q[j]", "%q[j + 1]", "r reads q at 4 of 4 along its axis 0"),
+    (PLAN, "%q[j]", "%q[i]", "r reads q at 4 of 4 along its axis 0"),
+    (PLAN, "%q[j]", "%q[j - 1]", "r reads q at -1 of 4 along its axis 0"),
+    (PLAN, "%q[j]", "sum[k<5](%q[k])", "r reads q at 4 of 4 along its axis 0"),
+    (PLAN, "%q[j]", "(j < 3 ? %q[j + 2] : 0.0)", "r reads q at 4 of 4 along its axis 0"),
+    (PLAN, "%q[j]", "%q[j + dim(E)]", "has the size E, which is none of its dims"),
+    (COPIES, "host(%x, %y)", "host(%x, %x, %y)", "copies 2 to 1 tensors"),
+    (COPIES, "writes=1", "writes=0", "copies 2 to 0 tensors"),
+    (COPIES, "f32[4]\n    host", "f32[3]\n    host", "copies f32[4] to f32[3]"),
+    (COPIES, 'routine="copy"', 'captures=9, n_results=1, routine="if"', "fewer than its attributes count"),
+    (COPIES, 'routine="copy"', 'n_results=2, routine="nonzero"', "has 2 results, and writes 1"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [PLAN, FIXED], ids=["sizes", "offsets"])
+@pytest.mark.parametrize(
+    "text", [PLAN, FIXED, COPIES, GUARDED, CODES], ids=["sizes", "offsets", "copies", "guarded", "codes"]
+)
 def test_a_plan_is_read(text):
     assert load_module(text).stage == "lowered"
 
@@ -88,3 +118,10 @@ def test_types_are_inferred_again():
 def test_a_stage_that_does_not_exist_is_an_error():
     with pytest.raises(CompileError, match="`lowred` is no stage"):
         load_module(PLAN.replace('"lowered"', '"lowred"'))
+
+
+def test_a_plan_whose_memory_nobody_has_is_an_error_of_its_run():
+    text = PLAN.replace("f32[N,4]\n    kernel(%x", "f32[N,4503599627370496]\n    kernel(%x")
+    session = open_session(Compilation(load_module(text), Settings("cpu-jit", cache=False)).artifact(), 1)
+    with pytest.raises(RunError, match=r"OCC0505.*cannot be allocated"):
+        session.run({"x": np.ones((1, 4), np.float32)})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from occ.compiler.ir.dim import Dim, symbols
 from occ.compiler.ir.dtype import BOOL, DType
-from occ.compiler.ir.te.expr import Binary, Expr, Load, Reduce, Select
-from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.ir.te.expr import Binary, Expr, Load, Reduce, Select, Size
+from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import ROLES
 from occ.compiler.ir.te.schedule_check import schedule_problems
 from occ.compiler.ir.te.walks import walk
@@ -14,6 +15,8 @@ from occ.compiler.ir.te.walks import walk
 
 def te_problems(f: TeFunc) -> Iterator[str]:
     """What is wrong with a function: passes that change a stage and not its readers compute with the wrong bytes."""
+    if unknown := [name for name in symbols(*sizes_of(f)) if name not in f.dims]:
+        yield f"te @{f.name} has the size {unknown[0]}, which is none of its dims"
     known = {p.name: (p.type.dtype, p.type.rank) for p in f.params}
     for s in f.stages:
         for e in s.exprs:
@@ -27,6 +30,19 @@ def te_problems(f: TeFunc) -> Iterator[str]:
     for r in f.results:
         if not f.halide and known.get(r.name) != (r.type.dtype, r.type.rank):
             yield f"te @{f.name}: the result {r.name} is {r.type}, {_text(known.get(r.name))} is computed"
+
+
+def sizes_of(f: TeFunc) -> Iterator[Dim]:
+    """All sizes that a function computes with."""
+    for p in (*f.params, *f.results):
+        yield from p.type.dims
+    exprs = [*(e for s in f.stages for e in s.exprs), *(c.cond for c in f.checks)]
+    boxes = (
+        [s.axes for s in f.stages] + [s.over for s in f.stages if isinstance(s, Scatter)] + [c.axes for c in f.checks]
+    )
+    boxes += [reduce_axes(e) for e in exprs]
+    yield from (a.extent for axes in boxes for a in axes)
+    yield from (n.dim for e in exprs for n in walk(e) if isinstance(n, Size))
 
 
 def _problem(n: Expr, known: dict[str, tuple[DType, int]]) -> str:
