@@ -57,6 +57,7 @@ class Compilation:
         self.options: Any = self.target.options.read(settings.target, settings.options)
         self.cache = Cache(enabled=settings.cache)
         self.texts: dict[str, bytes] = {}
+        self._special_libraries: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
         self.native: NativeCode | None = None
         self.compiled: int | None = None
@@ -188,7 +189,7 @@ class Compilation:
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise unlinked(made.manifest.machine)
-        made.files = {**made.files, **libraries(m), **self.texts}
+        made.files = {**made.files, **libraries(m), **self._special_libraries, **self.texts}
         return made
 
     @property
@@ -231,6 +232,7 @@ class Compilation:
             self.progress(f"shapes {k} of {len(self.settings.special)}")
             other = Compilation(self.given, replace(self.settings, overrides=overrides, special=(), save_stages=False))
             made.append(other.advance(other.last_stage))
+            self._special_libraries |= libraries(made[-1])
         return made
 
     def _check_readable(self, who: str, changed: bool | None = None) -> None:

@@ -194,8 +194,7 @@ def _libraries(manifest: Manifest, files: Mapping[str, bytes]) -> dict[str, Fore
     Raises:
         RunError: OCC0502 one is missing or does not load.
     """
-    plans = [manifest.plan, *(f.plan for f in manifest.functions.values())]
-    names = dict.fromkeys(str(s.attrs.get("library")) for p in plans for s in p.steps if s.kind == "foreign")
+    names = dict.fromkeys(str(s.attrs.get("library")) for p in manifest.plans for s in p.steps if s.kind == "foreign")
     for name in names:
         if name not in files:
             raise RunError("OCC0502", f"`{name}` is missing in the artifact", "build the artifact again")

@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import onnx
 import pytest
-from building import model_of
+from building import model_of, reference
 from user_kernels import C_SOURCE, C_SWISH, HALIDE_SWISH, NET, rules, sample, swished
 
 import occ
@@ -133,3 +133,16 @@ def test_an_ascend_device_leaves_the_function_to_the_host(folder, tmp_path) -> N
     x = sample(3, 5)
     got = occ.load(tmp_path / "m.occ", simulate=True).run({"x": x})["y"]
     np.testing.assert_allclose(got, swished(x), rtol=1e-3, atol=1e-3)
+
+
+def test_plans_for_certain_extents_bring_the_libraries_that_they_call(folder, tmp_path) -> None:
+    """The fusion is for one row: the plan for all sizes has no foreign kernel."""
+    one_row = FUSION.replace("return not any", "return m.x.type.shape[0] == 1 and not any")
+    path = rules(folder, "one_row", one_row)
+    occ.build(convs(), "cpu-jit", tmp_path / "m.occ", rules=[path], specialise=[{"n": 1}])
+    session = occ.load(tmp_path / "m.occ")
+    m = session.artifact.manifest
+    assert [any(s.kind == "foreign" for s in p.steps) for p in (m.plan, m.special[0].plan)] == [False, True]
+    for n in (1, 2):
+        x = sample(n, 4, 9, 8)
+        np.testing.assert_allclose(session(x)[0], reference(convs(), {"x": x})[0], rtol=1e-4, atol=1e-4)
