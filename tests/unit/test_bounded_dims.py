@@ -111,6 +111,32 @@ def test_quotients_of_multiples_drop_what_cannot_carry():
             assert dim.evaluate(d, {"H": n}) == ((n + add) // 4 + 3) // 8
 
 
+def test_quotients_of_multiples_times_their_divisor_are_the_multiples():
+    h, w, n = dim.symbol("H", 0, None, 32), dim.symbol("W", 0, None, 4), dim.symbol("N")
+    assert 2 * (h // 2) == h // 2 + h // 2 == h
+    assert [2 * (h // 4), 6 * (h // 4), -2 * (h // 2), 4 * (h // 2) * (h // 2)] == [h // 2, 3 * (h // 2), -h, h * h]
+    assert 2 * ((h + 1) // 2) * n == h * n
+    assert 2 * ((h + w) // 2) - w == h
+    assert 2 * ((h + 2 * n) // 2) - h == 2 * n
+    assert str(2 * (n // 2)) == "2*(N//2)"
+    assert str(4 * (h // 64)) == "4*(H//64)", "32 is no multiple of 64"
+    assert str(3 * (h // 2)) == "3*(H//2)"
+
+
+def test_what_is_halved_and_doubled_needs_no_check_of_sizes():
+    """A pyramid: what comes down and up again is as large as what it is added to."""
+    text = """g (float[n, 2, h, w] x) => (float[n, 2, p, q] y) {
+        a = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+        s = Constant <value = float[4] {1, 1, 2, 2}> ()
+        b = Resize <mode = "nearest"> (a, , s)
+        y = Add(b, x)
+    }"""
+    even = occ.build(model_of(text), "cpu-jit", dims={"h": "0..64:2", "w": "0..64:2"}).manifest
+    assert even.constraints == []
+    assert even.outputs[0].shape == even.inputs[0].shape
+    assert occ.build(model_of(text), "cpu-jit").manifest.constraints
+
+
 def test_a_dim_that_takes_the_place_of_another_has_its_bounds():
     found = solve(H, W)
     assert found is not None

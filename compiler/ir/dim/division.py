@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import gcd
 
-from occ.compiler.ir.dim.bounds import factor_of, is_positive, lower, upper
+from occ.compiler.ir.dim.bounds import factor_of, is_multiple, is_positive, lower, upper
 from occ.compiler.ir.dim.polynomial import (
     FUNCTIONS,
+    SHORTER,
     Dim,
     Func,
     Monomial,
@@ -105,6 +106,20 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
     return outer + monomial((Func("floordiv", (inner, b)), 1))
 
 
+def _without_quotient(mono: Monomial, coeff: int) -> Dim | None:
+    """`2*(H//2)` is `H` where that is even, and `2*(H//4)` is `H//2` where it is a multiple of 4."""
+    for atom, power in mono:
+        if not isinstance(atom, Func) or atom.name != "floordiv":
+            continue
+        x, divisor = atom.args
+        if not isinstance(divisor, int) or divisor <= 0 or (common := gcd(coeff, divisor)) == 1:
+            continue
+        if is_multiple(x, divisor):
+            others = tuple((a, p - (a == atom)) for a, p in mono if a != atom or power > 1)
+            return build({others: coeff // common}) * floordiv(x, divisor // common)
+    return None
+
+
 def minimum(a: Dim, b: Dim) -> Dim:
     """The lesser dim."""
     return _extremum("min", a, b)
@@ -131,3 +146,4 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
 
 
 FUNCTIONS.update({"floordiv": floordiv, "min": minimum, "max": maximum})
+SHORTER.append(_without_quotient)

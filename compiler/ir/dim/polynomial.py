@@ -129,6 +129,8 @@ def symbol(name: str, lo: int = 0, hi: Dim | None = None, divisible_by: int = 1)
 
 # What the names of `Func` mean. Quotients need bounds, which are found with the arithmetic here: `division` enters them.
 FUNCTIONS: dict[str, Callable[..., Dim]] = {}
+# What terms with functions are instead, where bounds make them shorter; None where they do not. `division` enters these as well.
+SHORTER: list[Callable[[Monomial, int], Dim | None]] = []
 
 
 def terms_of(d: Dim) -> tuple[tuple[Monomial, int], ...]:
@@ -167,6 +169,11 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
 
 def build(total: Mapping[Monomial, int]) -> Dim:
     """The dim that is a sum of monomials with coefficients, of which some may be 0."""
+    for mono, coeff in total.items():
+        if coeff not in (-1, 0, 1) and any(type(a) is Func for a, _ in mono):
+            shorter = next(filter(None, (rule(mono, coeff) for rule in SHORTER)), None)
+            if shorter is not None:
+                return build({m: c for m, c in total.items() if m != mono}) + shorter
     terms = tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda term: _mono_key(term[0])))
     if any(mono for mono, _ in terms):
         return Sym(terms)
