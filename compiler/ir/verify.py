@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.builder import STUMBLES, infer_results
 from occ.compiler.ir.deferred import has_unknown_rank, is_deferred
+from occ.compiler.ir.dim import Sym, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.printer import op_text
@@ -29,6 +30,8 @@ def problems(m: Module, *, types: bool = True) -> Iterator[str]:
         for value in op.attrs.values():
             if isinstance(value, FuncRef) and value not in m.funcs:
                 yield f"{op_text(op)} runs @{value}, which does not exist"
+        yield from _captures(op, m)
+        yield from _undeclared(op, m)
     for name, w in m.weights.items():
         if w.name != name:
             yield f"weight @{name} calls itself @{w.name}"
@@ -59,7 +62,35 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
             yield from _region(inner, visible, m, types=types and op.name not in ("deferred", "host"))
         if types and op.name != "yield":
             yield from _types(op)
+        if types and op.name == "fuse":
+            yield from _shown_inside(op)
         visible.update(op.results)
+
+
+def _captures(op: Op, m: Module) -> Iterator[str]:
+    n = op.attrs.get("captures", 0)
+    runs = [m.funcs[f] for f in op.attrs.values() if isinstance(f, FuncRef) and f in m.funcs]
+    if not isinstance(n, int) or not 0 <= n <= min([len(op.operands), *(len(f.args) for f in runs)]):
+        yield f"{op_text(op)} has {n} captures, more than it or a function that it runs is given"
+
+
+def _undeclared(op: Op, m: Module) -> Iterator[str]:
+    """Sizes among the attributes that the module does not know."""
+    for key, value in op.attrs.items():
+        dims = [d for d in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(d, Sym)]
+        if unknown := [name for name in symbols(*dims) if name not in m.symbols]:
+            yield f"{op_text(op)} has the size {unknown[0]} in `{key}`, which is not declared"
+
+
+def _shown_inside(op: Op) -> Iterator[str]:
+    """How what a region is given differs from what it says that it is given."""
+    given, shown = op.operands, op.regions[0].args
+    if len(given) != len(shown):
+        yield f"{op_text(op)} gives {len(given)} operands to a region of {len(shown)}"
+        return
+    for value, arg in zip(given, shown, strict=True):
+        if value is not None and not agree(arg.type, value.type):
+            yield f"{op_text(op)} gives %{value.name} : {value.type} to %{arg.name} : {arg.type}"
 
 
 def _types(op: Op) -> Iterator[str]:

@@ -125,3 +125,52 @@ def test_a_plan_whose_memory_nobody_has_is_an_error_of_its_run():
     session = open_session(Compilation(load_module(text), Settings("cpu-jit", cache=False)).artifact(), 1)
     with pytest.raises(RunError, match=r"OCC0505.*cannot be allocated"):
         session.run({"x": np.ones((1, 4), np.float32)})
+
+
+CAPTURES = """module @m {stage="canonical"} {
+  func @body(%s: f32[1], %e: f32[1]) -> (f32[1], f32[1]) {
+    %a = Max(%s, %e) : f32[1]
+    %b = Tanh(%e) : f32[1]
+    return %a, %b
+  }
+  func @main(%x: f32[1], %y: f32[2,1]) -> (f32[1], f32[2,1]) as "v", "w" {
+    %v, %w = Scan(%x, %y) {body=@body, captures=0, num_scan_inputs=1} : (f32[1], f32[2,1])
+    return %v, %w
+  }
+}
+"""
+FUSED = """module @m {stage="fused"} {
+  func @main(%x: f32[2,3]) -> f32[2,3] as "y" {
+    %y = fuse(%x) {kind="tanh"} : f32[2,3]
+      do (%a: f32[2,3]) {
+        %b = Tanh(%a) : f32[2,3]
+        yield %b
+      }
+    return %y
+  }
+}
+"""
+SIZES = """module @m {stage="inferred"} {
+  dim N "n"
+  func @main(%x: f32[N]) -> i64[1] as "y" {
+    %y = dims() {shape=[1], values=[dim<N>]} : i64[1]
+    return %y
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "message"),
+    [
+        (CAPTURES, "captures=0", "captures=255", "has 255 captures"),
+        (FUSED, "%x: f32[2,3]", "%x: f32[2,9]", "gives %x : f32[2,9] to %a : f32[2,3]"),
+        (SIZES, "dim<N>", "dim<M>", "has the size M in `values`, which is not declared"),
+    ],
+    ids=["captures", "fused", "sizes"],
+)
+def test_an_earlier_stage_that_does_not_hold_is_refused(text, old, new, message):
+    load_module(text)
+    with pytest.raises(CompileError, match="OCC0601") as e:
+        load_module(text.replace(old, new))
+    assert message in str(e.value)
