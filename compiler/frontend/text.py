@@ -240,7 +240,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     cast = staticmethod(lambda token, arg: (token.partition("<")[0], dt.BY_NAME[token.partition("<")[2][:-1]], arg))
     load = staticmethod(lambda name, index: ("load", str(name), index or []))
     load_param = staticmethod(lambda name, index: ("load", _name(name), index or []))
-    reduce = staticmethod(lambda kind, axes, body: ("reduce", str(kind), axes, body))
+    reduce = staticmethod(lambda kind, axes, body: ("reduce", str(kind), axes or (), body))
 
     # te functions
     note = staticmethod(_string)

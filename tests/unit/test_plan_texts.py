@@ -52,6 +52,7 @@ COPIES = """module @m {stage="lowered", target="cpu-jit"} {
 }
 """
 GUARDED = PLAN.replace("%q[j]", "(j < 2 ? %q[j + 2] : 0.0) + %q[min(j + 3, 3)] + %q[(i*4 + j) % 4]")
+SCALAR = FIXED.replace("%p[i] + 1.0", "sum[](%p[i]) + 1.0")  # over no axes, as of a scalar
 CODES = FIXED.replace("f32[4]) -> (r", "u4[4]) -> (r").replace("%p[i] +", "cast<f32>(%p[i]) +").replace("%x: f32", "%x: u8").replace(
     "kernel(%a, %b)", "kernel(%x, %b)"
 ).replace("kernel(%b, %y)", "kernel(%x, %y)")  # fmt: skip
@@ -89,7 +90,9 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(
-    "text", [PLAN, FIXED, COPIES, GUARDED, CODES], ids=["sizes", "offsets", "copies", "guarded", "codes"]
+    "text",
+    [PLAN, FIXED, COPIES, GUARDED, SCALAR, CODES],
+    ids=["sizes", "offsets", "copies", "guarded", "scalar", "codes"],
 )
 def test_a_plan_is_read(text):
     assert load_module(text).stage == "lowered"
