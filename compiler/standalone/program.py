@@ -69,7 +69,7 @@ def write_program(
     name = identifier(stem, HEADERS)
     main = folder / (place.name if whole else name + system.suffixes[kind])
     weights = "" if embed or not artifact.manifest.weights else f"{name}.weights"
-    link = "" if system is WASI and kind == "shared" else _link_line(arch, system, kind, main)
+    link = "" if system is WASI and kind == "shared" else _link_line(arch, cxx, system, kind, main)
     ports = Ports.of(artifact.manifest, name)
     texts = {f"{name}.h": header(ports, link=link, weights=weights, producer=artifact.manifest.producer)}
     texts["occ.h"] = (runtime / "include/occ.h").read_text()
@@ -125,9 +125,11 @@ def _check(artifact: Artifact, embed: bool) -> None:
         raise error("OCC0603", message, help="leave them in a file with `--weights file`")
 
 
-def _link_line(arch: Arch | None, system: System, kind: str, main: Path) -> str:
+def _link_line(arch: Arch | None, cxx: Compiler, system: System, kind: str, main: Path) -> str:
     """The command that links a program in C."""
     c = "cc" if arch is None or arch == arch_of() else system.c.format(arch=arch.gnu)
+    if arch is not None and "ziglang" in cxx.command:
+        c = f"python -m ziglang cc -target {arch.zig}"
     beside = ["-Wl,-rpath," + str(main.parent.resolve())] if kind == "shared" else [*system.libraries]
     more = [str(main.parent / "libocc.a")] if kind == "object" else []
     return shlex.join([*c.split(), f"-I{main.parent}", "main.c", str(main), *more, *beside])
