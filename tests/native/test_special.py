@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from building import entry_and_runner, mlp, model_of, reference
-from c_library import Model
+from c_library import Model, compile_c
 
 import occ
 from occ.compiler.diagnostics import CompileError
@@ -101,6 +102,37 @@ def test_programs_in_c_take_the_plan_too(telling, tmp_path: Path):
         for n in (3, 4, 3):
             (y,) = model.run(np.zeros((n, 2), np.float32))
             np.testing.assert_array_equal(y, np.full((n, 2), 3 if n == 3 else 1))
+
+
+LINKED = """
+#include "m.h"
+#include <stdio.h>
+int main(void) {
+    occ_model *model;
+    if (m_open(0, &model)) return 1;
+    for (int n = 2; n < 5; n++) {
+        float x[8] = {0}, y[8];
+        m_ports p = {.n = n, .x = x, .y = y};
+        if (m_run(model, &p)) return 2;
+        printf("%.0f ", y[2 * n - 1]);
+    }
+    occ_close(model);
+}
+"""
+
+
+@pytest.mark.toolchain
+def test_linked_models_take_the_plan_too(telling, tmp_path: Path, monkeypatch, occ_cli):
+    assert telling.manifest.special, "its fixture gives what is built here its plan as well"
+    monkeypatch.chdir(tmp_path)
+    onnx.save(
+        model_of("g (float[n, 2] x) => (float[n, 2] y) { c = Constant <value_float = 1.0> () y = Add(x, c) }"), "m.onnx"
+    )
+    ran = occ_cli("build", "m.onnx", "-t", "cpu-jit", "--emit", "static", "--weights", "embed", "-o", "linked/")
+    assert ran.code == 0, ran.err
+    Path("main.c").write_text(LINKED)
+    compile_c(Path("main.c"), Path("main"), ["linked/m.a"], "-Ilinked")
+    assert subprocess.run(["./main"], capture_output=True, text=True, check=True).stdout.split() == ["1", "3", "1"]
 
 
 def test_weights_and_kernels_are_shared(tmp_path: Path):
