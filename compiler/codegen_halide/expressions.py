@@ -218,7 +218,9 @@ class Printer:
         if not e.dtype.is_float:
             return f"{e.op}({a}, {b})"
         for x, other, const in ((a, b, e.rhs), (b, a, e.lhs)):
-            if isinstance(const, Const):  # one comparison, false for NaN, keeps it
+            if (
+                isinstance(const, Const) and const.value == const.value
+            ):  # one comparison, false where x is NaN, keeps it
                 return f"te_{e.op}_const({x}, {other})"
         return f"te_{e.op}({a}, {b})"
 

@@ -181,9 +181,9 @@ class Ops:
                 raise AssertionError(op)
 
     def _extremum(self, op: str, a: Value, b: Value) -> Value:
-        """NaN when either is NaN. Against a constant, one comparison does: it is false for NaN, and keeps it."""
+        """NaN when either is NaN. Against a constant number, one comparison does: it is false where `x` is NaN, and keeps it."""
         for x, c in ((a, b), (b, a)):
-            if isinstance(c, ir.Constant):
+            if isinstance(c, ir.Constant) and not _is_nan(c):
                 below = self.b.fcmp_ordered("<" if op == "max" else ">", x, c)
                 return self.b.select(below, c, x)
         return self.intrinsic("llvm.maximum" if op == "max" else "llvm.minimum", a, b)
@@ -319,3 +319,9 @@ def _mangled(t: ir.Type) -> str:
 
 
 mangled = _mangled
+
+
+def _is_nan(c: ir.Constant) -> bool:
+    """Whether a constant, or each lane of one, is NaN."""
+    one = c.constant[0].constant if isinstance(c.type, ir.VectorType) else c.constant
+    return one != one

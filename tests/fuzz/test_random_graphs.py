@@ -78,6 +78,16 @@ def test_wrong_result_is_found_and_the_other_oracle_asked() -> None:
     assert "6 of 6" in judge.verdict({"y": right * np.float32(1.001)}, analysis, {"y": right})
 
 
+def test_number_where_nan_is_certain_is_wrong() -> None:
+    x = np.array([-1, 4], np.float32)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy"]
+    model = model_of(helper.make_graph([helper.make_node("Sqrt", ["x"], ["y"])], "g", ends[:1], ends[1:]), 13)
+    want = np.array([np.nan, 2], np.float32)
+    analysis = judge.analyse(Case(0, "made", model, {"x": x}, {"x": x, "y": want}))
+    assert "1 of 2" in judge.verdict({"y": np.array([1, 2], np.float32)}, analysis, {"y": want})
+    assert judge.verdict({"y": np.array([np.nan, 2 + 2e-7], np.float32)}, analysis, {"y": want}) == ""
+
+
 def test_nothing_finite_is_near_infinity() -> None:
     infinite, large = np.array([np.inf, 1], np.float32), np.array([3e38, 1], np.float32)
     assert judge.near(infinite, infinite)

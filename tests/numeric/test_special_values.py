@@ -253,6 +253,25 @@ def test_nan_is_the_greatest_and_the_least(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_extremum_of_a_constant_nan_is_nan(dtype: type[np.floating], target: str) -> None:
+    """A comparison with a constant is false where the constant is NaN, too."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    sides = {"left": ["n", "x"], "right": ["x", "n"], "of_one": ["n", "one"]}
+    nodes = [helper.make_node(op, given, [f"{op}_{side}"]) for op in ("Max", "Min") for side, given in sides.items()]
+    constants = [numpy_helper.from_array(np.array(v, dtype), n) for n, v in (("n", NAN), ("one", 1))]
+    x = helper.make_tensor_value_info("x", kind, [19])
+    outputs = [helper.make_tensor_value_info(n.output[0], kind, None) for n in nodes]
+    graph = helper.make_graph(nodes, "g", [x], outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    feeds = {"x": np.linspace(-3, 3, 19).astype(dtype)}
+    want = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+    found = occ.compile(model, target=target).run(feeds)
+    for name, w in zip(found, want, strict=True):
+        np.testing.assert_array_equal(found[name], w, err_msg=name)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_max_pool_keeps_nan(target: str) -> None:
     node = helper.make_node("MaxPool", ["x"], ["y", "positions"], kernel_shape=[2])
     got = run([node], {"x": ROWS[:, None]}, target)

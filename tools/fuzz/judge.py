@@ -161,10 +161,11 @@ def _spread(exact: np.ndarray, samples: Sequence[np.ndarray], unit: float) -> np
     base = np.asarray(exact)
     if any(np.shape(s) != base.shape for s in samples):
         return np.full(base.shape, np.inf)
-    x = base.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        moved = np.max([np.abs(np.asarray(s).astype(np.float64) - x) for s in samples], axis=0, initial=0.0)
-    return np.nan_to_num(MARGIN * moved + MARGIN * unit * np.abs(x), nan=np.inf)
+    moved = np.max([gaps(np.asarray(s), base) for s in samples], axis=0, initial=0.0)
+    size = np.nan_to_num(
+        np.abs(base.astype(np.float64)), nan=0.0, posinf=0.0
+    )  # what is always NaN or infinite may not differ
+    return MARGIN * moved + MARGIN * unit * size
 
 
 class _Disturbed(Interpreter):
