@@ -64,7 +64,7 @@ int task_of(void *loop, int k) {
     run.depth++;
     const int code = l->task(nullptr, l->min + k, l->closure);
     run.depth--;
-    l->done.fetch_add(1);
+    if (!code) l->done.fetch_add(1);
     return code;
 }
 

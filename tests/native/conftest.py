@@ -66,3 +66,9 @@ def _of_models(_: str, names: list[str]) -> list[str]:
     """Native entries, which have a text each, and installed runtimes."""
     entries = {n.removesuffix(".ll") for n in names if n.endswith(".ll")}
     return [n for n in names if n.partition(".")[0] in entries or ".libocc" in n]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from building import mlp, model_of, reference
+from arm_program import ARM, PROGRAM, check_program
+from building import mlp, model_of
 from c_library import UNSUPPORTED, Failed, Model
 from click.testing import CliRunner
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
@@ -21,10 +21,9 @@ import occ
 from occ.cli import cli
 from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.objects.processors import ARCHES, PROCESSORS, arch_of
+from occ.compiler.objects.processors import PROCESSORS, arch_of
 from occ.compiler.standalone.emulated import Emulated, missing
 
-ARM = next(a for a in ARCHES if a.name == "aarch64")
 pytestmark = [
     pytest.mark.toolchain,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the tests build on x86-64 for another machine"),
@@ -129,20 +128,6 @@ def test_what_only_python_runs_is_refused(graph: str):
         occ.backend.prepare(model_of(graph), "CPU:arm-64")
 
 
-PROGRAM = """#include "mlp.h"
-#include <stdio.h>
-int main(int argc, char **argv) {
-    float x[3][8] = {{1, 2, 3}}, y[3][4];
-    occ_model *model;
-    if (mlp_open(argc > 1 ? argv[1] : NULL, &model)) return puts(occ_error_text(NULL)), 1;
-    mlp_ports ports = {.n = 3, .x = &x[0][0], .y = &y[0][0]};
-    if (mlp_run(model, &ports)) return puts(occ_error_text(model)), 1;
-    for (int k = 0; k < 4; k++) printf("%.6g ", y[0][k]);
-    occ_close(model);
-}
-"""
-
-
 @pytest.mark.parametrize("emit", ["static", "shared", "object"])
 def test_everything_that_a_program_links_with(emit: str, tmp_path: Path):
     (tmp_path / "mlp.onnx").write_bytes(mlp().SerializeToString())
@@ -156,12 +141,7 @@ def test_everything_that_a_program_links_with(emit: str, tmp_path: Path):
     command = link[1].replace("main.c", str(tmp_path / "main.c")) + f" -o {tmp_path / 'main'}"
     assert command.startswith(f"{ARM.gnu}-gcc ")
     subprocess.run(command.split(), check=True, cwd=tmp_path)
-    qemu = shutil.which("qemu-aarch64-static") or "qemu-aarch64"
-    run = [qemu, "-L", f"/usr/{ARM.gnu}", str(tmp_path / "main"), str(tmp_path / "out/mlp.weights")]
-    shown = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    x = np.zeros((3, 8), np.float32)
-    x[0, :3] = 1, 2, 3
-    np.testing.assert_allclose([float(v) for v in shown.split()], reference(mlp(), {"x": x})[0][0], rtol=1e-4)
+    check_program(tmp_path / "main", tmp_path / "out/mlp.weights")
 
 
 def test_processors_have_names():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -15,37 +14,13 @@ import numpy as np
 import onnx
 import pytest
 from building import mlp, model_of, reference
-from c_library import ROOT, block, compile_c, prefix
+from c_library import block, compile_c, prefix
+from programs import THREE, needs, said_by
 
 import occ
-from occ.compiler.standalone.libocc import FLAGS, HALIDE
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.toolchain, pytest.mark.usefixtures("here")]
 RNG = np.random.default_rng(0)
-THREE = """g (float[n, 8] x) => (float[n, 8] probabilities, float[n] largest, float[n, 8] exp) {
-    probabilities = Softmax(x)
-    one = Constant <value = int64[1] {1}> ()
-    largest = ReduceMax <keepdims = 0> (x, one)
-    exp = Exp(x)
-}"""
-NO_PYTHON = {"PATH": "/nowhere", "OCC_NUM_THREADS": "2"}
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def said_by(program: str | Path, *args: str, env: dict[str, str] | None = None) -> str:
-    ran = subprocess.run([str(program), *args], capture_output=True, text=True, env=env or NO_PYTHON, timeout=120)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
-
-
-def needs(*tools: str) -> None:
-    for tool in tools:
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
 
 
 # the programs of the page
@@ -289,41 +264,6 @@ int main(void) {
     np.testing.assert_allclose([float(v) for v in ran.stdout.split()], reference(mlp(), {"x": x})[0][0], rtol=1e-4)
 
 
-PORTABLE = """#include "mlp.h"
-#include <stdio.h>
-int main(void) {
-    float x[3][8] = {{1, 2, 3}}, y[3][4];
-    occ_model *model;
-    if (mlp_open("out/none", &model) != OCC_ERROR_FILE || mlp_open("out/mlp.h", &model) != OCC_ERROR_DAMAGED) return 1;
-    if (mlp_open("out/mlp.weights", &model) || occ_verify(model)) return puts(occ_error_text(NULL)), 2;
-    mlp_ports ports = {.n = 3, .x = &x[0][0], .y = &y[0][0]};
-    if (mlp_run(model, &ports)) return puts(occ_error_text(model)), 3;
-    occ_close(model);
-    if (occ_open("m.occ", &model) != OCC_ERROR_UNSUPPORTED || model) return 4;
-    for (int k = 0; k < 4; k++) printf("%.6g ", y[0][k]);
-    return 0;
-}
-"""
-
-
-def test_the_runtime_of_other_systems(occ_cli: Any):
-    """`portable.cpp`, compiled here as if this were not Linux."""
-    Path("mlp.onnx").write_bytes(mlp().SerializeToString())
-    Path("out").mkdir()
-    assert occ_cli("build", "mlp.onnx", "--emit", "object", "-o", "out").code == 0
-    Path("main.c").write_text(PORTABLE)
-    renamed = [f"-D{n}=occ_{n}" for n in HALIDE]
-    units = [str(p) for p in (ROOT / "runtime/c").glob("*.cpp")]
-    subprocess.run(["g++", "-U__linux__", *FLAGS, *renamed, "-Werror", "-c", *units], check=True)
-    subprocess.run(
-        ["cc", "-Iout", "main.c", "out/mlp.o", *(f"{Path(u).stem}.o" for u in units), "-lm", "-o", "main"], check=True
-    )
-    x = np.zeros((3, 8), np.float32)
-    x[0, :3] = 1, 2, 3
-    want = reference(mlp(), {"x": x})[0][0]
-    np.testing.assert_allclose([float(v) for v in said_by("./main").split()], want, rtol=1e-4)
-
-
 def test_models_that_need_python_are_not_linked(occ_cli: Any):
     onnx.save(model_of("g (float[n] x) => (int64[1, k] y) { [culprit] y = NonZero(x) }"), "m.onnx")
     for emit in ("static", "shared", "object"):
@@ -357,88 +297,3 @@ def test_weights_of_another_size_are_refused(occ_cli: Any):
         ran = subprocess.run(["./main"], capture_output=True, text=True, timeout=60)
         assert ran.returncode == 1
         assert said in ran.stdout
-
-
-# the installed library
-
-
-def test_config_for_make(occ_cli: Any):
-    said = occ_cli("config", "--cflags", "--libs").out
-    assert said.startswith(f"-I{prefix()}/include ")
-    shared = occ_cli("config", "--cflags", "--libs", "--shared").out
-    occ.build(model_of(THREE), "cpu", out="model.occ")
-    Path("main.c").write_text(block("c.md", "c", 0))
-    for flags, library in ((said, False), (shared, True)):
-        subprocess.run(["cc", "main.c", "-o", "main", *shlex.split(flags)], check=True)
-        assert said_by("./main").startswith("probabilities ")
-        needed = subprocess.run(["readelf", "-d", "main"], capture_output=True, text=True, check=True).stdout
-        assert ("libocc.so" in needed) == library
-    assert occ_cli("config").code == 2
-
-
-def test_config_for_pkg_config_and_a_folder_that_moved(occ_cli: Any):
-    needs("pkg-config")
-    occ.build(model_of(THREE), "cpu", out="model.occ")
-    Path("main.c").write_text(block("c.md", "c", 0))
-    shutil.copytree(occ_cli("config", "--prefix").out.strip(), "moved")
-    for folder in (occ_cli("config", "--pkg-config").out.strip(), str(Path("moved/lib/pkgconfig").resolve())):
-        env = {**os.environ, "PKG_CONFIG_PATH": folder}
-        flags = subprocess.run(
-            ["pkg-config", "--cflags", "--libs", "occ"], env=env, capture_output=True, text=True, check=True
-        )
-        subprocess.run(["cc", "main.c", "-o", "main", *shlex.split(flags.stdout)], check=True)
-        assert said_by("./main").startswith("probabilities ")
-
-
-@pytest.mark.parametrize("target", ["occ::occ", "occ::shared"])
-def test_config_for_cmake(target: str, occ_cli: Any):
-    needs("cmake", "make")
-    occ.build(model_of(THREE), "cpu", out="model.occ")
-    Path("main.c").write_text(block("c.md", "c", 0))
-    Path("CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.10)\nproject(p C)\nfind_package(occ REQUIRED)\nadd_executable(main main.c)\n"
-        f"target_link_libraries(main {target})\n"
-    )
-    place = occ_cli("config", "--cmake").out.strip()
-    subprocess.run(["cmake", "-B", "b", f"-DCMAKE_PREFIX_PATH={place}"], check=True, capture_output=True)
-    subprocess.run(["cmake", "--build", "b"], check=True, capture_output=True)
-    assert said_by("b/main").startswith("probabilities ")
-
-
-def test_the_library_needs_libc_alone():
-    needed = subprocess.run(
-        ["readelf", "-d", str(prefix() / "lib/libocc.so")], capture_output=True, text=True, check=True
-    )
-    libraries = re.findall(r"NEEDED.*\[(.*)\]", needed.stdout)
-    assert libraries
-    assert all(re.match(r"(libc|libm|libdl|libpthread|ld-linux.*)\.so", n) for n in libraries), libraries
-
-
-HARNESS = r"""
-#include "model.h"
-#include <cstdio>
-#include <cstdlib>
-int main(int argc, char **argv) {
-    char hex[65];
-    static unsigned char data[300];
-    for (int k = 0; k < 300; k++) data[k] = (unsigned char)(7 * k);
-    for (int n = 0; n < 300; n++) occ::runtime::sha256_hex(data, size_t(n), hex), puts(hex);
-    printf("%d\n", occ::runtime::default_threads());
-    return argc == 0 || !argv;
-}
-"""
-
-
-@pytest.mark.parametrize("threads", ["", "3"])
-def test_digests_and_threads_are_those_of_python(threads: str, monkeypatch: pytest.MonkeyPatch):
-    import hashlib
-
-    from occ.runtime.threads import default_threads
-
-    Path("main.cpp").write_text(HARNESS)
-    compile_c(Path("main.cpp"), Path("main"), (), f"-I{ROOT / 'runtime/c'}")
-    monkeypatch.setenv("OCC_NUM_THREADS", threads)
-    *digests, count = said_by("./main", env={"OCC_NUM_THREADS": threads}).split()
-    data = bytes(7 * k % 256 for k in range(300))
-    assert digests == [hashlib.sha256(data[:n]).hexdigest() for n in range(300)]
-    assert int(count) == default_threads()

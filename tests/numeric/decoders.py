@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -36,48 +38,55 @@ def decoder(taps: int = 0, **attributes: int | float) -> onnx.ModelProto:
     ]  # fmt: skip
     if taps:
         nodes[-1].output[0] = "rows"
-        nodes += [
-            n("Transpose", ["rows"], ["columns"], perm=[0, 2, 1]),
-            n("CausalConvWithState", ["columns", weight("taps", WIDTH, 1, taps), "", "past.0.conv"],
-              ["mixed", "present.0.conv"], domain="com.microsoft", activation="silu"),
-            n("Transpose", ["mixed"], ["x0"], perm=[0, 2, 1]),
-        ]  # fmt: skip
+        nodes += _convolution(weight("taps", WIDTH, 1, taps))
     for k in range(LAYERS):
-        qkv = ((HEADS, "q"), (GROUPS, "k"), (GROUPS, "v"))
-        nodes += [n("MatMul", [f"x{k}", weight(f"w{y}{k}", WIDTH, h * SIZE)], [f"{y}{k}"]) for h, y in qkv]
-        reads = [
-            *(f"{y}{k}" for _, y in qkv),
-            *(f"past_key_values.{k}.{y}" for y in ("key", "value")),
-            "seqlens",
-            "total",
-            "cos",
-            "sin",
-        ]
-        writes = [f"a{k}", *(f"present.{k}.{y}" for y in ("key", "value"))]
-        nodes += [
-            n("GroupQueryAttention", reads, writes, domain="com.microsoft", num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=1, **attributes),
-            n("MatMul", [f"a{k}", weight(f"wo{k}", WIDTH, WIDTH)], [f"o{k}"]), n("Tanh", [f"o{k}"], [f"t{k}"]),
-            n("Add", [f"x{k}", f"t{k}"], [f"x{k + 1}"]),
-        ]  # fmt: skip
+        nodes += _layer(k, weight, **attributes)
     nodes.append(n("MatMul", [f"x{LAYERS}", weight("head", WIDTH, WORDS)], ["logits"]))
-    caches = [f"{k}.{y}" for k in range(LAYERS) for y in ("key", "value")]
-
-    def value(name: str, kind: int, *shape: int | str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, kind, shape)
-
-    inputs = [
-        value("input_ids", TensorProto.INT64, "batch", "sequence"),
-        value("attention_mask", TensorProto.INT64, "batch", "total"),
-    ]
-    inputs += [value(f"past_key_values.{c}", TensorProto.FLOAT, "batch", GROUPS, "past", SIZE) for c in caches]
-    outputs = [value("logits", TensorProto.FLOAT, "batch", "sequence", WORDS)]
-    outputs += [value(f"present.{c}", TensorProto.FLOAT, "batch", GROUPS, "total", SIZE) for c in caches]
-    if taps:
-        inputs.append(value("past.0.conv", TensorProto.FLOAT, "batch", WIDTH, taps - 1))
-        outputs.append(value("present.0.conv", TensorProto.FLOAT, "batch", WIDTH, taps - 1))
+    inputs, outputs = _ports(taps)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph(nodes, "decoder", inputs, outputs, held)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _convolution(weight: str) -> list[onnx.NodeProto]:
+    """`rows` mixed over the taps of a causal convolution with a state, as `x0`."""
+    n = helper.make_node
+    return [
+        n("Transpose", ["rows"], ["columns"], perm=[0, 2, 1]),
+        n("CausalConvWithState", ["columns", weight, "", "past.0.conv"], ["mixed", "present.0.conv"],
+          domain="com.microsoft", activation="silu"),
+        n("Transpose", ["mixed"], ["x0"], perm=[0, 2, 1]),
+    ]  # fmt: skip
+
+
+def _layer(k: int, weight: Callable[..., str], **attributes: int | float) -> list[onnx.NodeProto]:
+    """`x{k}` to `x{k + 1}`."""
+    n, qkv = helper.make_node, ((HEADS, "q"), (GROUPS, "k"), (GROUPS, "v"))
+    caches = ("key", "value")
+    reads = [*(f"{y}{k}" for _, y in qkv), *(f"past_key_values.{k}.{y}" for y in caches)]
+    writes = [f"a{k}", *(f"present.{k}.{y}" for y in caches)]
+    return [
+        *(n("MatMul", [f"x{k}", weight(f"w{y}{k}", WIDTH, h * SIZE)], [f"{y}{k}"]) for h, y in qkv),
+        n("GroupQueryAttention", [*reads, "seqlens", "total", "cos", "sin"], writes, domain="com.microsoft",
+          num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=1, **attributes),
+        n("MatMul", [f"a{k}", weight(f"wo{k}", WIDTH, WIDTH)], [f"o{k}"]), n("Tanh", [f"o{k}"], [f"t{k}"]),
+        n("Add", [f"x{k}", f"t{k}"], [f"x{k + 1}"]),
+    ]  # fmt: skip
+
+
+def _ports(taps: int) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
+    """Inputs and outputs."""
+    value, f32 = helper.make_tensor_value_info, TensorProto.FLOAT
+    caches = [f"{k}.{y}" for k in range(LAYERS) for y in ("key", "value")]
+    inputs = [value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
+    inputs.append(value("attention_mask", TensorProto.INT64, ["batch", "total"]))
+    inputs += [value(f"past_key_values.{c}", f32, ["batch", GROUPS, "past", SIZE]) for c in caches]
+    outputs = [value("logits", f32, ["batch", "sequence", WORDS])]
+    outputs += [value(f"present.{c}", f32, ["batch", GROUPS, "total", SIZE]) for c in caches]
+    if taps:
+        inputs.append(value("past.0.conv", f32, ["batch", WIDTH, taps - 1]))
+        outputs.append(value("present.0.conv", f32, ["batch", WIDTH, taps - 1]))
+    return inputs, outputs
 
 
 class Reference:
