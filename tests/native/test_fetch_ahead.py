@@ -62,9 +62,9 @@ def test_results_are_those_of_the_product(depth: int, columns: int) -> None:
         assert np.abs(got - want).max(initial=0) <= 1e-5 * np.abs(want).max(initial=1)
 
 
-def cached(heads: int, groups: int, size: int) -> onnx.ModelProto:
+def cached(heads: int, groups: int, size: int, kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
     """One new row of attention over a cache."""
-    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    value = partial(helper.make_tensor_value_info, elem_type=kind)
     node = helper.make_node(
         "Attention", ["q", "k", "v", "", "pk", "pv"], ["y", "K", "V"], q_num_heads=heads, kv_num_heads=groups
     )
@@ -76,8 +76,14 @@ def cached(heads: int, groups: int, size: int) -> onnx.ModelProto:
 
 
 @needs_objdump
-@pytest.mark.parametrize(("groups", "fetched"), [(4, True), (1, False)])  # the rows of an only head lie side by side
-def test_rows_of_a_cache_that_lie_far_apart_are_fetched(groups: int, fetched: bool, tmp_path: Path) -> None:
-    made = Compilation(cached(8, groups, 64), Settings("cpu", options={"caches": "growing"})).artifact()
-    lines = [line for line in disassembled(made.code, tmp_path).splitlines() if "prefetcht1" in line]
-    assert len(lines) == (2 * 64 * 4 // 64 if fetched else 0)  # each line of a key and of its value once
+@pytest.mark.parametrize(
+    ("kind", "groups", "lines"),
+    [
+        (TensorProto.FLOAT, 4, 2 * 64 * 4 // 64),  # each line of a key and of its value once
+        (TensorProto.FLOAT, 1, 0),  # the rows of an only head lie side by side
+        (TensorProto.FLOAT16, 8, 2 * 64 * 2 // 64),
+    ],
+)
+def test_rows_of_a_cache_that_lie_far_apart_are_fetched(kind: int, groups: int, lines: int, tmp_path: Path) -> None:
+    made = Compilation(cached(8, groups, 64, kind), Settings("cpu", options={"caches": "growing"})).artifact()
+    assert sum("prefetcht1" in line for line in disassembled(made.code, tmp_path).splitlines()) == lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -92,6 +93,62 @@ def test_an_append_moves_nothing_that_is_there() -> None:
     given = {"q": normal(1, 4, 1, SIZE), "mask": normal(1, 1, 1, 8)} | {x: normal(1, 2, 1, SIZE) for x in "kv"}
     got = session.run(given | {f"p{x.lower()}": cache[x][:7] for x in "KV"}, {x: cache[x] for x in "KV"})
     assert all(np.shares_memory(got[x], cache[x]) for x in "KV")
+
+
+def halves(heads: int, groups: int, size: int) -> onnx.ModelProto:
+    """Attention of opset 23 with a cache, all in f16."""
+
+    def half(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape)
+
+    node = helper.make_node(
+        "Attention",
+        ["q", "k", "v", "", "pk", "pv"],
+        ["y", "K", "V"],
+        q_num_heads=heads,
+        kv_num_heads=groups,
+        is_causal=1,
+    )
+    inputs = [half("q", 1, "S", heads * size), *(half(x, 1, "S", groups * size) for x in "kv")]
+    inputs += [half(x, 1, groups, "P", size) for x in ("pk", "pv")]
+    outputs = [half("y", 1, "S", heads * size), *(half(x, 1, groups, "T", size) for x in "KV")]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Causal attention in f64 of `q[S, H, D]` over `k, v[T, G, D]`, the last S of which are new."""
+    new, heads, size = q.shape
+    keys, values = (x.astype(np.float64).repeat(heads // x.shape[1], 1) for x in (k, v))
+    scores = np.einsum("shd,thd->hst", q.astype(np.float64), keys) / np.sqrt(size)
+    scores += np.where(np.tri(new, len(k), len(k) - new) > 0, 0, -np.inf)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("hst,thd->shd", e / e.sum(-1, keepdims=True), values)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize(("heads", "groups", "size"), [(8, 2, 64), (5, 5, 24)])
+def test_caches_of_halves(target: str, heads: int, groups: int, size: int) -> None:
+    made = halves(heads, groups, size)
+    session = occ.compile(made, target, options={"caches": "growing"})
+    peer = onnxruntime.InferenceSession(made.SerializeToString())
+    cache = {x: aligned((210, 1, groups, size), np.dtype(np.float16)) for x in "KV"}
+    for array in cache.values():
+        array[:] = np.nan
+    past = 0
+    for new in (2, 1, 63, 4, 1, 70, 1):
+        total = past + new
+        given = {"q": normal(1, new, heads * size), **{x: normal(1, new, groups * size) for x in "kv"}}
+        feed: dict[str, np.ndarray] = {k: v.astype(np.float16) for k, v in given.items()}
+        old = {f"p{x.lower()}": cache[x][:past] for x in "KV"}
+        theirs = peer.run(["y"], {**feed, **{k: v.transpose(1, 2, 0, 3).copy() for k, v in old.items()}})[0]
+        got = session.run({**feed, **old}, {x: cache[x][:total] for x in "KV"})["y"].astype(np.float64)
+        past = total
+        want = attended(feed["q"].reshape(new, heads, size), cache["K"][:past, 0], cache["V"][:past, 0])
+        # scores are rounded to f16, as the operator's MatMul rounds them: half an ulp of 4 is 2e-3
+        assert np.abs(got.reshape(want.shape) - want).max() <= 4e-3
+        assert np.abs(got - theirs).max() <= 4e-3
+        assert all(np.isnan(array[past:]).all() for array in cache.values())
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import exact_quotient
-from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.dtype import F16, F32
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
@@ -42,7 +42,14 @@ def _grouped(result: Op) -> tuple[Value, Value] | None:
     left, y = made.operands
     inner = left.defining_op if left is not None else None
     x = inner.operands[0] if inner is not None and inner.name == "Reshape" else None
-    if x is None or y is None or left is None or x.tensor.rank != 4 or y.tensor.rank != 4 or x.tensor.dtype != F32:
+    if (
+        x is None
+        or y is None
+        or left is None
+        or x.tensor.rank != 4
+        or y.tensor.rank != 4
+        or x.tensor.dtype not in (F32, F16)
+    ):
         return None
     (n, heads, rows, depth), (_, groups, _, width) = x.tensor.dims, y.tensor.dims
     if not isinstance(heads, int) or not isinstance(groups, int) or heads % groups:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.dtype import F16, F32
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.own.attend import PLAIN, ZERO_EMPTY, ZERO_NAN
@@ -19,6 +19,7 @@ from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
 from occ.compiler.passes.fuse.outline import outline
 
 KIND = "attention"
+_MOVES = ("Transpose", "repeat_heads", "Unsqueeze", "Expand", "Reshape")  # the same elements elsewhere
 _MOST_MAPS = 8  # elementwise ops between the scores and their softmax
 
 
@@ -28,7 +29,8 @@ class UseAttention(Pass):
 
     A kernel then takes some rows of one head at a time, and their scores stay in cache. Constant factors of the queries
     and keys become the `scale` of the scores, and heads of keys and values that serve several of queries are read where
-    they are. Single rows of queries stay as they are: they are bound by memory.
+    they are. Single rows of queries stay as they are: they are bound by memory. Values in f16 are widened where they are
+    read: the scores are rounded to f16, as the MatMul rounds them, and their softmax is not.
 
     `%s = MatMul(%q, %k)  %p = Softmax(%s)  %y = MatMul(%p, %v)` -->
     `%y = fuse(%q, %k, %v) {kind="attention"} do (..) { %s = attend_scores(..)  %r = attend(%s, ..)  yield %r }`
@@ -95,8 +97,8 @@ def _match(product: Op) -> _Match | None:
 
 
 def _matrices(a: Value, b: Value) -> bool:
-    """Whether both are stacks of f32 matrices of the same number, with nothing to broadcast."""
-    if any(v.tensor.shape is None or v.tensor.rank < 2 or v.tensor.dtype != F32 for v in (a, b)):
+    """Whether both are stacks of matrices in f32 or in f16, of the same number, with nothing to broadcast."""
+    if any(v.tensor.shape is None or v.tensor.rank < 2 or v.tensor.dtype not in (F32, F16) for v in (a, b)):
         return False
     return a.tensor.dims[:-2] == b.tensor.dims[:-2]
 
@@ -144,16 +146,22 @@ def _chain(x: Value, most: int) -> list[Op] | None:
     return None
 
 
-def _unscaled(v: Value) -> tuple[Value, float]:
-    """A value without the constant that it is multiplied by, and that constant."""
-    maker = v.defining_op
-    if maker is None or maker.name != "Mul" or len(v.uses) != 1:
+def _unscaled(v: Value, rw: Rewriter) -> tuple[Value, float]:
+    """A value without the constant that it is multiplied by, also before its heads are repeated or its axes exchanged, and
+    that constant.
+    """
+    x, moved = v, None
+    while (maker := x.defining_op) is not None and len(x.uses) == 1 and maker.name in _MOVES and maker.operands[0]:
+        x, moved = maker.operands[0], maker
+    if maker is None or maker.name != "Mul" or len(x.uses) != 1:
         return v, 1.0
-    for x, c in (maker.operands, maker.operands[::-1]):
+    for y, c in (maker.operands, maker.operands[::-1]):
         single = isinstance(c, Weight) and c.data.size == 1 and np.isfinite(c.data).all()
-        if single and x is not None and not isinstance(x, Weight) and x.type == v.type:
+        if single and y is not None and not isinstance(y, Weight) and y.type == x.type:
             assert isinstance(c, Weight)
-            return x, float(c.data.reshape(()))
+            if moved is not None:
+                rw.replace_operand(moved, 0, y)
+            return (y if moved is None else v), float(c.data.reshape(()))
     return v, 1.0
 
 
@@ -163,7 +171,7 @@ def _rewrite(found: _Match, rw: Rewriter) -> None:
     assert q is not None
     assert k is not None
     assert v is not None
-    (q, by_q), (k, by_k) = _unscaled(q), _unscaled(k)
+    (q, by_q), (k, by_k) = _unscaled(q, rw), _unscaled(k, rw)
     (keys, k), (values, v) = served(k, rw.builder(found.scores)), served(v, rw.builder(found.product))
     scores = rw.builder(found.scores).attend_scores(q, k, scale=by_q * by_k)
     rw.replace(found.scores, [scores])

@@ -7,9 +7,10 @@ schedule.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
-from occ.compiler.ir.te.expr import call, equal, literal, where, wrap
+from occ.compiler.ir.te.expr import call, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 
 PLAIN, ZERO_NAN, ZERO_EMPTY = "plain", "zero-nan", "zero-empty"  # what rows without a finite score give, see Attend
@@ -26,24 +27,28 @@ class RepeatHeads:
 
 @op("attend_scores", tags=("contraction",), own_attributes="scale=float")
 class AttendScores:
-    """`scale * q @ k` for `q : f32[.., S, D]` and `k : f32[.., D, K]` with equal axes before those."""
+    """`scale * q @ k` for `q : T[.., S, D]` and `k : T[.., D, K]` with equal axes before those, T f32 or f16; sums in f32."""
 
     operands = ("q", "k")
 
     def body(t, q, k, *, a):
-        query = t.map(q.shape, lambda *i: q[i] if a.scale == 1 else q[i] * a.scale, role=ATTENTION["query"])
-        keys = t.map(k.shape, lambda *i: k[i], role=ATTENTION["keys"])
+        def factor(*i):
+            return cast(F32, q[i]) if a.scale == 1 else cast(F32, q[i]) * a.scale
+
+        query = t.map(q.shape, factor, role=ATTENTION["query"])
+        keys = t.map(k.shape, lambda *i: cast(F32, k[i]), role=ATTENTION["keys"])
 
         def product(*i):
             *batch, row, column, r = i
             return query[(*batch, row, r)] * keys[(*batch, r, column)]
 
-        return t.sum([*q.shape[:-1], k.shape[-1]], [q.shape[-1]], product, role=ATTENTION["scores"])
+        acc = t.sum([*q.shape[:-1], k.shape[-1]], [q.shape[-1]], product, role=ATTENTION["scores"])
+        return acc if q.dtype == F32 else t.map(acc.shape, lambda *i: cast(q.dtype, acc[i]))
 
 
 @op("attend", tags=("contraction",), writes="last", own_attributes="rows=text")
 class Attend:
-    """`Softmax(scores) @ v` along the last axis, for `scores : f32[.., S, K]` and `v : f32[.., K, D]`.
+    """`Softmax(scores) @ v` along the last axis, for `scores : T[.., S, K]` and `v : T[.., K, D]`, T f32 or f16; all in f32.
 
     Rows are divided by their sum after the product, which has fewer elements. Rows of -inf alone, and rows with NaN,
     have no softmax: `rows` says whether they are NaN as in ONNX (`plain`), or zero (`zero-nan`, what PyTorch exports as
@@ -53,16 +58,16 @@ class Attend:
     operands = ("scores", "v")
 
     def body(t, x, v, *, a):
-        keys, dtype = x.shape[-1], x.dtype
+        keys, dtype = x.shape[-1], F32
         low, zero = literal(dtype.lowest, dtype), literal(0, dtype)
-        logits = t.map(x.shape, lambda *i: x[i], role=ATTENTION["logits"])
+        logits = t.map(x.shape, lambda *i: cast(dtype, x[i]), role=ATTENTION["logits"])
         top = t.reduce("max", x.shape[:-1], [keys], lambda *i: logits[i], role=ATTENTION["top"])
         peak = top
         if a.rows == ZERO_EMPTY:
             peak = t.map(top.shape, lambda *i: where(equal(top[i], low), zero, top[i]), role=PEAK)
         e = t.map(x.shape, lambda *i: f.decay(logits[i] - peak[i[:-1]]), role=ATTENTION["exp"])
         total = t.sum(top.shape, [keys], lambda *i: e[i], role=ATTENTION["total"])
-        values = t.map(v.shape, lambda *i: v[i], role=ATTENTION["values"])
+        values = t.map(v.shape, lambda *i: cast(dtype, v[i]), role=ATTENTION["values"])
 
         def product(*i):
             *batch, row, column, r = i
@@ -78,7 +83,8 @@ class Attend:
             if a.rows == ZERO_NAN:
                 value = where(call("isnan", total[i[:-1]]), zero, value)
             # Without any key the product is empty, and so zero.
-            return value if isinstance(keys, int) else where(equal(wrap(keys), 0), zero, value)
+            value = value if isinstance(keys, int) else where(equal(wrap(keys), 0), zero, value)
+            return cast(v.dtype, value)
 
         return t.map(acc.shape, element, role=ATTENTION["out"])
 
