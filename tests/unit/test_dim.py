@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from occ.compiler.frontend.text import parse
@@ -19,9 +19,15 @@ SYMBOLS = {
     "M": symbol("M", 1, None),
     "K": symbol("K", 4, 64, divisible_by=4),
     "H": symbol("H", 0, symbol("N", 0, 9) + 1),
+    "E": symbol("E", 0, 54, divisible_by=6),
 }
 ENVS = st.fixed_dictionaries(
-    {"N": st.integers(0, 9), "M": st.integers(1, 50), "K": st.integers(1, 16).map(lambda k: 4 * k)}
+    {
+        "N": st.integers(0, 9),
+        "M": st.integers(1, 50),
+        "K": st.integers(1, 16).map(lambda k: 4 * k),
+        "E": st.integers(0, 9).map(lambda e: 6 * e),
+    }
 ).flatmap(lambda env: st.integers(0, env["N"] + 1).map(lambda h: {**env, "H": h}))
 
 LEAVES = st.sampled_from(sorted(SYMBOLS)) | st.integers(-6, 20)
@@ -85,11 +91,14 @@ def test_equal_dims_have_equal_values(a, b, env):
 
 @settings(max_examples=200, deadline=None)
 @given(TREES, TREES)
+@example(("//", "K", 2), ("//", "K", 2))  # 2*(K//2) is K, and K - K//2 is K//2 again
+@example(("//", "K", 4), ("*", ("//", "E", 6), ("//", "K", 2)))
 def test_ring_laws_hold_by_construction(a, b):
     x, y = as_dim(a), as_dim(b)
     assert x + y == y + x
     assert x * y == y * x
     assert (x + y) - y == x
+    assert (x + y) * y == x * y + y * y
     assert 0 * x == 0 if isinstance(x, Sym) else True
 
 
@@ -120,6 +129,7 @@ def test_text_reads_back_as_the_same_dim(tree):
       dim N "N" [0, 9]
       dim M "M" [1, inf]
       dim K "K" [4, 64] % 4
+      dim E "E" [0, 54] % 6
       constraint {d} == 7 "node"
     }}"""
     (constraint,) = parse(text).constraints

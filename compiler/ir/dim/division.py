@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import gcd
 
 from occ.compiler.ir.dim.bounds import factor_of, is_multiple, is_positive, lower, upper
 from occ.compiler.ir.dim.polynomial import (
     FUNCTIONS,
-    SHORTER,
     Dim,
     Func,
     Monomial,
     build,
     monomial,
+    share_of,
     split_constant,
     terms_of,
+    whole_of,
 )
 
 
@@ -31,18 +33,32 @@ def exact_quotient(a: Dim, b: Dim) -> Dim | None:
     """`q` with `q * b == a` for all values of the symbols, or None (polynomial long division)."""
     if b == 0:
         return None
-    lead_mono, lead_coeff = terms_of(b)[0]
+    lead_mono, lead_coeff = _leading(b)
     quotient: Dim = 0
     for _ in range(len(terms_of(a)) * 2 + 2):
         if a == 0:
             return quotient
-        mono, coeff = terms_of(a)[0]
+        mono, coeff = _leading(a)
         rest = _monomial_divide(mono, lead_mono)
-        if rest is None or coeff % lead_coeff:
+        term = None if rest is None else share_of(rest, _ratio(coeff, lead_coeff))
+        if term is None:
             return None
-        step = build({rest: coeff // lead_coeff})
+        step = build(dict([term]))
         quotient, a = quotient + step, a - step * b
     return None
+
+
+def _ratio(a: int | Fraction, b: int | Fraction) -> int | Fraction:
+    if isinstance(a, int) and isinstance(b, int) and a % b == 0:
+        return a // b
+    return Fraction(a) / b
+
+
+def _leading(d: Dim) -> tuple[Monomial, int | Fraction]:
+    """The first term, and how much of it there is; of `K//2` of an even `K` that is `K` and 1/2."""
+    mono, coeff = terms_of(d)[0]
+    whole, share = whole_of(mono)
+    return whole, coeff * share
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:
@@ -85,7 +101,12 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
             whole[mono] = q
         if r:
             rest[mono] = r
-    outer, inner = build(whole), build(rest)
+    outer: Dim = build(whole)
+    for mono, coeff in list(rest.items()):  # what is known to be a multiple leaves no rest
+        if is_multiple(build({mono: coeff}), b) and (exact := exact_quotient(build({mono: coeff}), b)) is not None:
+            outer = outer + exact
+            del rest[mono]
+    inner = build(rest)
     if isinstance(inner, int):
         return outer + inner // b
     common = gcd(b, *(c for m, c in inner.terms if m))
@@ -104,20 +125,6 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
             if isinstance(inner_divisor, int) and inner_divisor > 0:
                 return outer + floordiv(x, inner_divisor * b)
     return outer + monomial((Func("floordiv", (inner, b)), 1))
-
-
-def _without_quotient(mono: Monomial, coeff: int) -> Dim | None:
-    """`2*(H//2)` is `H` where that is even, and `2*(H//4)` is `H//2` where it is a multiple of 4."""
-    for atom, power in mono:
-        if not isinstance(atom, Func) or atom.name != "floordiv":
-            continue
-        x, divisor = atom.args
-        if not isinstance(divisor, int) or divisor <= 0 or (common := gcd(coeff, divisor)) == 1:
-            continue
-        if is_multiple(x, divisor):
-            others = tuple((a, p - (a == atom)) for a, p in mono if a != atom or power > 1)
-            return build({others: coeff // common}) * floordiv(x, divisor // common)
-    return None
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
@@ -146,4 +153,3 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
 
 
 FUNCTIONS.update({"floordiv": floordiv, "min": minimum, "max": maximum})
-SHORTER.append(_without_quotient)

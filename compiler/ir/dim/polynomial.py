@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, reduce
+from math import gcd
 from typing import Any
 
 
@@ -129,8 +131,6 @@ def symbol(name: str, lo: int = 0, hi: Dim | None = None, divisible_by: int = 1)
 
 # What the names of `Func` mean. Quotients need bounds, which are found with the arithmetic here: `division` enters them.
 FUNCTIONS: dict[str, Callable[..., Dim]] = {}
-# What terms with functions are instead, where bounds make them shorter; None where they do not. `division` enters these as well.
-SHORTER: list[Callable[[Monomial, int], Dim | None]] = []
 
 
 def terms_of(d: Dim) -> tuple[tuple[Monomial, int], ...]:
@@ -148,7 +148,9 @@ def _atom_key(atom: Atom) -> tuple[int, str]:
 @cache
 def _mono_key(mono: Monomial) -> tuple[Any, ...]:
     # Symbols before functions, higher degrees first, the constant term last: `N*M + 2*N + N//4 + 3`.
-    return (-sum(p for _, p in mono) if mono else 1, tuple((_atom_key(a), -p) for a, p in mono))
+    # Shares are where their products would be. The last entry says whether it is one.
+    whole, share = whole_of(mono)
+    return (-sum(p for _, p in whole) if whole else 1, tuple((_atom_key(a), -p) for a, p in whole), share != 1)
 
 
 def _atom_weight(atom: Atom) -> int:
@@ -169,15 +171,55 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
 
 def build(total: Mapping[Monomial, int]) -> Dim:
     """The dim that is a sum of monomials with coefficients, of which some may be 0."""
-    for mono, coeff in total.items():
-        if coeff not in (-1, 0, 1) and any(type(a) is Func for a, _ in mono):
-            shorter = next(filter(None, (rule(mono, coeff) for rule in SHORTER)), None)
-            if shorter is not None:
-                return build({m: c for m, c in total.items() if m != mono}) + shorter
+    if any(_mono_key(mono)[-1] for mono in total):
+        total = _gathered(total)
     terms = tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda term: _mono_key(term[0])))
     if any(mono for mono, _ in terms):
         return Sym(terms)
     return terms[0][1] if terms else 0
+
+
+def _gathered(total: Mapping[Monomial, int]) -> dict[Monomial, int]:
+    """One term for all that are shares of one product: `K - K//2` is `K//2` where `K` is even, and `2*(K//2)` is `K`."""
+    wholes: dict[Monomial, int | Fraction] = {}
+    for mono, coeff in total.items():
+        whole, share = whole_of(mono)
+        wholes[whole] = wholes.get(whole, 0) + coeff * share
+    found = (share_of(whole, coeff) for whole, coeff in wholes.items())
+    return dict(filter(None, found))
+
+
+@cache
+def whole_of(mono: Monomial) -> tuple[Monomial, int | Fraction]:
+    """A monomial without quotients that leave no rest, and the share of it that it is: `K**2` and 1/2 of `K*(K//2)`."""
+    whole: Monomial = ()
+    parts = 1
+    for atom, power in mono:
+        divisor = 1
+        if isinstance(atom, Func) and atom.name == "floordiv":
+            x, by = atom.args
+            if isinstance(x, Sym) and x.is_symbol and isinstance(by, int) and by > 0:
+                ((((of, _),), _),) = x.terms
+                if isinstance(of, Symbol) and of.divisible_by % by == 0:
+                    atom, divisor = of, by
+        whole, parts = _times(whole, ((atom, power),)), parts * divisor**power
+    return whole, 1 if parts == 1 else Fraction(1, parts)
+
+
+def share_of(whole: Monomial, share: int | Fraction) -> tuple[Monomial, int] | None:
+    """The inverse of `whole_of`: the term that is so much of a product of symbols; None where it may not be an integer.
+
+    The first factor that can be divided is divided as far as that goes, so that there is one term for each share.
+    """
+    if isinstance(share, int):
+        return whole, share
+    rest, mono = share.denominator, ()
+    for atom, power in whole:
+        for _ in range(power):
+            by = gcd(rest, atom.divisible_by) if isinstance(atom, Symbol) else 1
+            part = atom if by == 1 else Func("floordiv", (monomial((atom, 1)), by))
+            rest, mono = rest // by, _times(mono, ((part, 1),))
+    return (mono, share.numerator) if rest == 1 else None
 
 
 def monomial(*mono: tuple[Atom, int]) -> Sym:
