@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,26 +55,32 @@ class Tokenizer:
         if not self.template:
             raise RunError("OCC0501", "the model has no chat template", "give a prompt, or a chat_template.jinja")
         try:
-            from jinja2 import TemplateError
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ModuleNotFoundError:
             raise RunError("OCC0501", "chat templates need the library `jinja2`", "pip install jinja2") from None
         places = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
+        places.filters["tojson"] = _json
+        places.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
         try:
             made = places.from_string(self.template).render(
-                messages=list(messages), add_generation_prompt=True, raise_exception=_refuse, **self.special
+                messages=list(messages), add_generation_prompt=True, **self.special
             )
-        except TemplateError as e:
-            raise RunError("OCC0501", f"the chat template does not take these messages: {e}", "change them") from None
+        except Exception as e:  # a template is a program: it can fail as any other does
+            raise RunError(
+                "OCC0501", f"the chat template does not take these messages: {e}", "change them, or the template"
+            ) from None
         return self.encode(made, special=False)
 
 
 def _refuse(message: str) -> Any:
-    from jinja2 import TemplateError
+    raise ValueError(message)
 
-    raise TemplateError(message)
+
+def _json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """The filter of templates, which writes letters as they are: that of Jinja is for web pages."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 class TextStream:
