@@ -11,17 +11,27 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from occ.generation.language_model import LanguageModel
 from occ.runtime.errors import RunError
 
 _MOST_TOKENS = 16  # where a completion does not say, as in OpenAI's API
+# Fields that would change the answer, and are not there: who asks for one is told so. By name, with the value that asks for nothing.
+_REFUSED = {
+    "best_of": 1, "echo": False, "frequency_penalty": 0, "functions": [], "logit_bias": {}, "logprobs": False,
+    "presence_penalty": 0, "response_format": {"type": "text"}, "suffix": "", "tools": [], "top_logprobs": 0,
+}  # fmt: skip
 
 
-class _Asked(BaseModel):
+class _StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class _Asked(BaseModel, extra="allow"):
     """What both kinds of requests have in common."""
 
     model: str = ""
@@ -33,6 +43,14 @@ class _Asked(BaseModel):
     seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool = False
+    stream_options: _StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> "_Asked":
+        for name, value in (self.model_extra or {}).items():
+            if name in _REFUSED and value is not None and value != _REFUSED[name]:
+                raise ValueError(f"`{name}` is not there")
+        return self
 
 
 class _Completion(_Asked):
@@ -48,6 +66,7 @@ class _Text:
 
     def __init__(self, lm: LanguageModel, ids: list[int], asked: _Asked, most: int) -> None:
         self.given, self.count, self.most = len(ids), 0, min(most, lm.capacity - len(ids))
+        self._ends, self._ended = set(lm.ends), False
         stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
         seed = int(uuid.uuid4()) % (1 << 32) if asked.seed is None else abs(asked.seed)
         self._pieces = lm.stream(
@@ -55,8 +74,9 @@ class _Text:
             stop=stop, texts=True, watch=self._counted,
         )  # fmt: skip
 
-    def _counted(self, _: int) -> None:
+    def _counted(self, token: int) -> None:
         self.count += 1
+        self._ended = token in self._ends
 
     def __iter__(self) -> Iterator[str]:
         return self._pieces
@@ -66,7 +86,7 @@ class _Text:
 
     @property
     def reason(self) -> str:
-        return "length" if self.count >= self.most else "stop"
+        return "length" if self.count >= self.most and not self._ended else "stop"
 
     @property
     def usage(self) -> dict[str, int]:
@@ -85,7 +105,12 @@ def app(lm: LanguageModel, name: str, parallel: int = 4) -> FastAPI:
 
     @made.exception_handler(RunError)
     async def refused(_: Request, e: RunError) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
-        return JSONResponse({"error": {"message": e.message, "type": "invalid_request_error", "code": e.code}}, 400)
+        return _refusal(f"{e.message} ({e.help})" if e.help else e.message, e.code)
+
+    @made.exception_handler(RequestValidationError)
+    async def misread(_: Request, e: RequestValidationError) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
+        first = e.errors()[0]
+        return _refusal(f"{'.'.join(str(x) for x in first['loc'][1:])}: {first['msg']}".removeprefix(": "))
 
     @made.get("/v1/models")
     async def models() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
@@ -111,13 +136,17 @@ def app(lm: LanguageModel, name: str, parallel: int = 4) -> FastAPI:
     return made
 
 
+def _refusal(message: str, code: str | None = None) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": code}}, 400)
+
+
 def _plain(content: Any) -> str:
     """The text of a message, which may come in parts."""
     if isinstance(content, str):
         return content
     parts: Sequence[Any] = content if isinstance(content, list) else []
     if not parts or any(not isinstance(p, dict) or p.get("type") != "text" for p in parts):
-        raise HTTPException(400, "messages consist of text")
+        raise RunError("OCC0501", "a message has another content than text", "give its text")
     return "".join(p.get("text", "") for p in parts)
 
 
@@ -137,30 +166,43 @@ class _Form:
         choice = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         return self._answer(choice, written.reason, self.kind) | {"usage": written.usage}
 
-    def piece(self, text: str, reason: str | None = None) -> str:
-        choice = {"delta": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        kind = "chat.completion.chunk" if self.chat else self.kind
-        return f"data: {json.dumps(self._answer(choice, reason, kind))}\n\n"
+    def piece(self, text: str, reason: str | None = None, *, first: bool = False) -> str:
+        delta = {"role": "assistant"} if first else {}
+        choice = {"delta": delta | {"content": text}} if self.chat else {"text": text}
+        return f"data: {json.dumps(self._answer(choice, reason, self._piece_kind))}\n\n"
+
+    def counts(self, written: _Text) -> str:
+        """The piece after the last one: what was used, and no choice."""
+        made = self._answer({}, None, self._piece_kind) | {"choices": [], "usage": written.usage}
+        return f"data: {json.dumps(made)}\n\n"
+
+    @property
+    def _piece_kind(self) -> str:
+        return "chat.completion.chunk" if self.chat else self.kind
 
 
 async def _answer(free: asyncio.Semaphore, written: _Text, asked: _Asked, form: _Form) -> Any:
     if asked.stream:
-        return StreamingResponse(_pieces(free, written, form), media_type="text/event-stream")
+        counts = asked.stream_options is not None and asked.stream_options.include_usage
+        return StreamingResponse(_pieces(free, written, form, counts), media_type="text/event-stream")
     async with free:
         return form.whole("".join(await asyncio.to_thread(list, written)), written)
 
 
-async def _pieces(free: asyncio.Semaphore, written: _Text, form: _Form) -> AsyncIterator[str]:
+async def _pieces(free: asyncio.Semaphore, written: _Text, form: _Form, counts: bool) -> AsyncIterator[str]:
     """The pieces of a text; who hangs up ends it, and gives its cache back."""
-    pieces, step = iter(written), None
+    pieces, step, first = iter(written), None, True
     async with free:
         try:
             while True:
                 step = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
                 if (piece := await asyncio.shield(step)) is None:
                     break
-                yield form.piece(piece)
-            yield form.piece("", written.reason)
+                yield form.piece(piece, first=first)
+                first = False
+            yield form.piece("", written.reason, first=first)
+            if counts:
+                yield form.counts(written)
             yield "data: [DONE]\n\n"
         except RunError as e:
             yield f"data: {json.dumps({'error': {'message': e.message, 'code': e.code}})}\n\n"

@@ -79,6 +79,25 @@ def test_streams_give_the_same_text_in_pieces(client: Any) -> None:
     assert (reasons[-1], set(reasons[:-1])) == ("length", {None})
 
 
+def test_a_stream_names_its_role_once_and_counts_where_asked(client: Any) -> None:
+    how = {"model": "tiny", "max_tokens": 4, "temperature": 0, "stream_options": {"include_usage": True}}
+    *chunks, last = client.chat.completions.create(messages=[{"role": "user", "content": "w5"}], stream=True, **how)
+    assert [c.choices[0].delta.role for c in chunks] == ["assistant"] + [None] * (len(chunks) - 1)
+    assert (last.choices, last.usage.prompt_tokens, last.usage.completion_tokens) == ([], 3, 4)
+    nothing = list(client.completions.create(prompt="w5", stream=True, **how | {"max_tokens": 0}))
+    assert [c.choices[0].text for c in nothing[:-1]] == [""]
+    assert nothing[-1].usage.completion_tokens == 0
+
+
+def test_a_text_that_ends_with_its_last_token_has_stopped(
+    lm: occ.LanguageModel, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lm.generate(lm.tokens_of("w5"), 1)
+    monkeypatch.setattr(lm, "ends", tuple(first))
+    got = client.completions.create(model="tiny", prompt="w5", max_tokens=1, temperature=0)
+    assert got.choices[0].finish_reason == "stop"
+
+
 def test_stop_and_seed(client: Any) -> None:
     how = {"model": "tiny", "prompt": "w5", "max_tokens": 20}
     words = client.completions.create(temperature=0, **how).choices[0].text.split()
@@ -117,16 +136,20 @@ def test_clients_at_once_and_one_that_hangs_up(lm: occ.LanguageModel, client: An
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "said"),
     [
-        {"prompt": ""},
-        {"prompt": "w1 " * 200},
-        {"prompt": "w1", "temperature": -1},
-        {"prompt": "w1", "n": 3},
-        {"prompt": "w1", "top_p": 0},
+        ({"prompt": ""}, "0 tokens"),
+        ({"prompt": "w1 " * 200}, "200 tokens"),
+        ({"prompt": [WORDS]}, f"token {WORDS}"),
+        ({"prompt": "w1", "temperature": -1}, "temperature: "),
+        ({"prompt": "w1", "n": 3}, "n: "),
+        ({"prompt": "w1", "top_p": 0}, "top_p: "),
+        ({"prompt": "w1", "logprobs": 3}, "logprobs"),
+        ({"prompt": "w1", "presence_penalty": 0.5}, "presence_penalty"),
     ],
 )
-def test_bad_requests_are_answered(client: Any, bad: dict[str, Any]) -> None:
-    with pytest.raises((openai.BadRequestError, openai.UnprocessableEntityError)):
+def test_bad_requests_are_answered(client: Any, bad: dict[str, Any], said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=said) as e:
         client.completions.create(model="tiny", **bad)
-    assert client.completions.create(model="tiny", prompt="w1", max_tokens=1).usage.completion_tokens == 1
+    assert said in e.value.body["message"]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
+    assert client.completions.create(model="tiny", prompt="w1", max_tokens=1, echo=False).usage.completion_tokens == 1
