@@ -21,7 +21,11 @@ from occ.cli.console import say
 )
 @click.option("--greedy", is_flag=True, help="Always take the most probable token.")
 @click.option(
-    "--temperature", type=float, default=0.8, show_default=True, help="Below 1 makes probable tokens more so."
+    "--temperature",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="Below 1 makes probable tokens more so; 0 is --greedy.",
 )
 @click.option("--top-k", type=int, default=50, show_default=True, help="Only so many of the most probable; 0 for all.")
 @click.option(
@@ -43,21 +47,22 @@ def command(
 
     if (prompt is None) == (tokens is None):
         raise click.UsageError("give either --prompt TEXT or --tokens ID,ID,...")
+    if chat and prompt is None:
+        raise click.UsageError("--chat takes a --prompt")
     given: Prompt = prompt if prompt is not None else _ids(tokens or "")
     lm = LanguageModel(Path(model), threads, capacity)
     if chat and isinstance(given, str):
         given = lm.chat([{"role": "user", "content": given}])
-    start, count = time.perf_counter(), 0
+    start, made = time.perf_counter(), list[int]()
     written = lm.stream(
         given, max_new_tokens, do_sample=not greedy, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop,
-        texts=prompt is not None,
+        texts=prompt is not None, watch=made.append,
     )  # fmt: skip
     for piece in written:
         click.echo(piece if prompt is not None else f"{piece} ", nl=False)
-        count += 1
     click.echo()
     seconds = time.perf_counter() - start
-    say(f"{count} pieces in {seconds:.2f} s on {lm.session.threads} thread{'s' if lm.session.threads > 1 else ''}")
+    say(f"{len(made)} tokens in {seconds:.2f} s on {lm.session.threads} thread{'s' if lm.session.threads > 1 else ''}")
 
 
 def _ids(text: str) -> list[int]:

@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from occ.generation.decoder import Decoder
 from occ.generation.folder import Folder
 from occ.generation.open import open_model
+from occ.generation.prepare import LOGITS
 from occ.generation.sampling import Sampling
 from occ.generation.text import TextStream, Tokenizer
 from occ.runtime.errors import RunError
@@ -46,33 +47,38 @@ class LanguageModel:
         if capacity < 2:
             raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
         folder = Folder.of(Path(path))
-        self.capacity = min(capacity, folder.context or capacity)
+        self.capacity, self._context = min(capacity, folder.context or capacity), folder.context
         self.ends = folder.ends
         self.tokenizer = (
             None if folder.tokenizer is None else Tokenizer(folder.tokenizer, folder.template, dict(folder.special))
         )
         self.session = open_model(folder, threads, target)
+        self._words = next((o.shape[-1] for o in self.session.outputs if o.name == LOGITS), None)
         self._idle: list[Decoder] = [Decoder(self.session, self.capacity)]
         self._lock = threading.Lock()
 
-    def generate(self, prompt: Prompt, max_new_tokens: int = 64, **how: Any) -> list[int] | str:
+    def generate(self, prompt: Prompt | Sequence[Prompt], max_new_tokens: int = 64, **how: Any) -> Any:
         """Continue a prompt: a text gives a text, tokens give tokens, the prompt not among them.
 
+        Several prompts, of any lengths, give a list: each is continued as it would be alone, one after the other.
+
         Args:
-            prompt: a text, or tokens.
+            prompt: a text, or tokens; or a list of such.
             max_new_tokens: when to stop at the latest.
             how: as `stream`.
 
         Raises:
             RunError: as `stream`.
         """
+        if _several(prompt):
+            return [self.generate(p, max_new_tokens, **how) for p in prompt]
         made = list(self.stream(prompt, max_new_tokens, **how))
         texts = isinstance(prompt, str) if how.get("texts") is None else how["texts"]
         return "".join(made) if texts else made
 
     def stream(
         self, prompt: Prompt, max_new_tokens: int = 64, do_sample: bool = False, temperature: float = 1.0, top_k: int = 0,
-        top_p: float = 1.0, seed: int = 0, stop: Sequence[str] | Sequence[int] | str = (), repetition_penalty: float = 1.0,
+        top_p: float = 1.0, seed: int = 0, stop: Sequence[str] | Sequence[int] | str | None = (), repetition_penalty: float = 1.0,
         texts: bool | None = None, watch: Callable[[int], None] = lambda _: None,
     ) -> Iterator[Any]:  # fmt: skip
         """Continue a prompt, a piece of text or a token at a time.
@@ -84,11 +90,11 @@ class LanguageModel:
             prompt: a text, or tokens.
             max_new_tokens: when to stop at the latest.
             do_sample: choose by chance; else the most probable token.
-            temperature: below 1 makes probable tokens more so.
+            temperature: below 1 makes probable tokens more so; 0 takes the most probable one.
             top_k: only so many of the most probable tokens; 0 for all.
             top_p: only the most probable tokens that together have this probability.
             seed: of chance; the same seed gives the same text.
-            stop: texts, or tokens, at which to end.
+            stop: texts, or tokens, at which to end; empty texts are none.
             repetition_penalty: above 1 makes tokens less probable that are there already.
             texts: whether to give text; None for what the prompt is.
             watch: told of each token.
@@ -98,7 +104,10 @@ class LanguageModel:
                 tokenizer.
         """
         sampling = Sampling(do_sample, temperature, top_k, top_p, repetition_penalty)
-        stops: list[Any] = [stop] if isinstance(stop, str) else list(stop)
+        for name, value in (("max_new_tokens", max_new_tokens), ("seed", seed)):
+            if value < 0:
+                raise RunError("OCC0501", f"{name} is {value}", "it must be 0 or above")
+        stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
         ids = self.tokens_of(prompt)
         as_text = isinstance(prompt, str) if texts is None else texts
         words = [s for s in stops if isinstance(s, str)]
@@ -121,13 +130,16 @@ class LanguageModel:
         """The tokens of a prompt.
 
         Raises:
-            RunError: OCC0501 it is empty or too long, or a text meets a folder without a tokenizer.
+            RunError: OCC0501 it is empty or too long, has tokens that the model does not know, or a text meets a folder
+                without a tokenizer.
         """
         ids = self._speaking().encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if not 0 < len(ids) < self.capacity:
-            raise RunError(
-                "OCC0501", f"the prompt has {len(ids)} tokens", f"give 1 to {self.capacity - 1}, or raise `capacity`"
-            )
+            more = "; the model takes no more" if self.capacity == self._context else ", or raise `capacity`"
+            raise RunError("OCC0501", f"the prompt has {len(ids)} tokens", f"give 1 to {self.capacity - 1}{more}")
+        words = self._words if isinstance(self._words, int) else np.iinfo(np.int32).max
+        if unknown := [t for t in ids if not 0 <= t < words]:
+            raise RunError("OCC0501", f"the prompt has the token {unknown[0]}", f"the model knows 0 to {words - 1}")
         return ids
 
     def _speaking(self) -> Tokenizer:
@@ -168,6 +180,10 @@ class LanguageModel:
             best = max(self._idle, key=lambda d: _common(d.tokens, ids))
             self._idle.remove(best)
             return best
+
+
+def _several(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], (str, Sequence, np.ndarray))
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ class Sampling:
 
     Attributes:
         do_sample: by chance, by the probabilities of the model; else the most probable one.
-        temperature: logits are divided by it: below 1 makes probable tokens more so.
+        temperature: logits are divided by it: below 1 makes probable tokens more so, 0 takes the most probable one.
         top_k: only so many of the most probable tokens; 0 for all.
         top_p: only the most probable tokens that together have this probability.
         repetition_penalty: above 1 makes tokens less probable that are there already (Keskar et al., 2019).
@@ -32,10 +32,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, fits, rule in (
-            ("temperature", self.temperature > 0, "above 0"),
+            ("temperature", 0 <= self.temperature < np.inf, "0 or above"),
             ("top_k", self.top_k >= 0, "0 or above"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+            ("repetition_penalty", 0 < self.repetition_penalty < np.inf, "above 0"),
         ):
             if not fits:
                 raise RunError("OCC0501", f"{name} is {getattr(self, name)}", f"it must be {rule}")
@@ -47,12 +47,19 @@ class Sampling:
             logits: f32 `[vocabulary]`.
             tokens: those that are there.
             rng: chance.
+
+        Raises:
+            RunError: OCC0501 a logit is NaN, or none is a number.
         """
+        if not np.isfinite(logits.max()):
+            raise RunError(
+                "OCC0501", "the model gave logits that are no numbers", "see `occ diff` where they come from"
+            )
         if self.repetition_penalty != 1:
             seen = np.unique(np.array(tokens, np.int64))
             logits = logits.copy()
             logits[seen] *= np.where(logits[seen] > 0, 1 / self.repetition_penalty, self.repetition_penalty)
-        if not self.do_sample:
+        if not self.do_sample or self.temperature == 0:
             return int(logits.argmax())
         order, p = self._candidates(logits)
         return int(order[rng.choice(len(p), p=p)])
@@ -60,8 +67,9 @@ class Sampling:
     def _candidates(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens by falling probability, and their probabilities; top_k first, then top_p, as transformers does it."""
         order = np.argsort(-logits, kind="stable")[: self.top_k or None]
-        scaled = logits[order].astype(np.float64) / self.temperature
-        p = np.exp(scaled - scaled[0])
+        scores = logits[order].astype(np.float64)
+        with np.errstate(over="ignore"):  # far below the first at a temperature near 0: -inf, whose probability is 0
+            p = np.exp((scores - scores[0]) / self.temperature)
         p /= p.sum()
         if self.top_p < 1:
             count = int(np.searchsorted(np.cumsum(p), self.top_p)) + 1

@@ -89,6 +89,28 @@ def _ports(taps: int) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoPro
     return inputs, outputs
 
 
+def in_blocks(model: onnx.ModelProto, level: int) -> onnx.ModelProto:
+    """The same decoder with codes of 4 bits, in blocks of 32, in the place of the matrices of its products."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    held = {w.name: w for w in made.graph.initializer}
+    for node in made.graph.node:
+        if node.op_type != "MatMul":
+            continue
+        w = numpy_helper.to_array(held[node.input[1]])
+        parts = w.T.reshape(w.shape[1], -1, 32)
+        scales = np.abs(parts).max(-1) / 7
+        codes = (np.round(parts / scales[..., None]) + 8).astype(np.uint8)
+        name = node.input[1]
+        made.graph.initializer.append(numpy_helper.from_array(scales, f"{name}_scales"))
+        held[name].CopyFrom(numpy_helper.from_array(codes[..., ::2] | codes[..., 1::2] << 4, name))
+        node.CopyFrom(helper.make_node(
+            "MatMulNBits", [node.input[0], name, f"{name}_scales"], list(node.output), domain="com.microsoft", K=w.shape[0],
+            N=w.shape[1], bits=4, block_size=32, accuracy_level=level,
+        ))  # fmt: skip
+    return made
+
+
 class Reference:
     """The decoder in onnxruntime."""
 
