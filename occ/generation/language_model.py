@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class LanguageModel:
         """
         if _several(prompt):
             return [self.generate(p, max_new_tokens, **how) for p in prompt]
-        made = list(self.stream(prompt, max_new_tokens, **how))
+        made = list(self.stream(cast(Prompt, prompt), max_new_tokens, **how))
         texts = isinstance(prompt, str) if how.get("texts") is None else how["texts"]
         return "".join(made) if texts else made
 

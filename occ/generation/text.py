@@ -62,11 +62,11 @@ class Tokenizer:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         places.filters["tojson"] = _json
-        places.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
         try:
             made = places.from_string(self.template).render(
-                messages=list(messages), add_generation_prompt=True, **self.special
-            )
+                messages=list(messages), add_generation_prompt=True, raise_exception=_refuse,
+                strftime_now=datetime.now().strftime, **self.special,
+            )  # fmt: skip
         except Exception as e:  # a template is a program: it can fail as any other does
             raise RunError(
                 "OCC0501", f"the chat template does not take these messages: {e}", "change them, or the template"
