@@ -198,8 +198,9 @@ def _substitute(region: Region, values: Mapping[str, Dim]) -> None:
     for op in region:
         for r in op.results:
             r.type = _substituted(r.type, values)
-        if "values" in op.attrs and op.name == "dims":
-            op.attrs["values"] = tuple(substitute(d, values) for d in op.attrs["values"])
+        for key, value in op.attrs.items():
+            if isinstance(value, tuple) and any(isinstance(d, Sym) for d in value):
+                op.attrs[key] = tuple(substitute(d, values) if isinstance(d, Sym) else d for d in value)
         for inner in op.regions:
             _substitute(inner, values)
 

@@ -122,6 +122,26 @@ def test_what_a_branch_assumes_is_not_asked_of_inputs():
     assert [c.func for c in m.constraints if c.func == "main"] == []
 
 
+MERGED = """g (float[n] x) => (int64[1, u] y, int64[u, 1] found) {
+    first = NonZero (x) second = NonZero (x)
+    d = Shape <start = 1, end = 2> (second)
+    none = Constant <value = int64[1] {0}> ()
+    empty = Equal (d, none)
+    y = If (empty) <then_branch = t () => (int64[1, u] p) { axes = Constant <value = int64[1] {0}> () f = Flatten <axis = 0> (first) p = Neg (f) },
+                    else_branch = e () => (int64[1, v] p) { p = Identity (first) }>
+    found = Transpose (second) }"""
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu", "cpu-jit"])
+def test_a_case_of_a_size_whose_op_was_merged_with_its_equal(target: str):
+    model = model_of(MERGED, opset=18)
+    session = occ.compile(model, target)
+    for x in (np.array([0, 2, 0, 1], np.float32), np.zeros(3, np.float32)):
+        got = session.run({"x": x})
+        np.testing.assert_array_equal(got["found"][:, 0], np.flatnonzero(x), strict=True)
+        np.testing.assert_array_equal(got["y"][0], np.flatnonzero(x), strict=True)
+
+
 @pytest.mark.parametrize("wrong", ["[dim<n>, 2]", "[1, 2]", "[3, 3]"])
 def test_a_plan_that_tells_another_case_is_not_believed(wrong: str):
     m = Compilation(model_of(CASES["squeeze alone"], opset=18), Settings("cpu-jit")).advance("lowered")
