@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -75,13 +74,12 @@ class Diagnostic:
         lines += [f"   = help: {help_}" for help_ in self.helps]
         return "\n".join(lines)
 
-    def json(self) -> str:
-        """The message as one line of JSON."""
-        record = {
+    def as_data(self) -> dict[str, object]:
+        """For JSON."""
+        return {
             "severity": self.severity, "code": self.code, "title": CODES[self.code].title, "message": self.message,
             "where": self.where, "source": self.source, "notes": self.notes, "helps": self.helps,
         }  # fmt: skip
-        return json.dumps(record, ensure_ascii=False)
 
     @property
     def exit_code(self) -> int:

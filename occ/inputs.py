@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,30 +15,52 @@ if TYPE_CHECKING:
     from occ.runtime.manifest import DimInfo
     from occ.runtime.session import Session
 
+_DRAWN = 8  # bytes of an element as the generator draws it
 _FREE = 32  # of a symbolic dim that is no batch
 
 
 def given_inputs(
     session: Session, single: Mapping[str, str], npz: str | None, sizes: dict[str, int], seed: int
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """Inputs from files: `single` by name, one file each, or `npz` for all; seeded random ones if there are none.
 
+    A sequence has the arrays of its file, in their order.
+
     Raises:
-        RunError: OCC0501 a file cannot be read, or one of `single` has more than one array.
+        RunError: OCC0501 a file cannot be read or has not what is asked of it, or as `random_inputs`.
     """
     from occ.runtime.errors import RunError
 
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Any] = {}
     if npz is not None:
-        found |= arrays_of(npz)
+        found |= named_arrays(npz)
+    sequences = {p.name for p in session.inputs if p.kind == "sequence"}
     for name, path in single.items():
         arrays = list(arrays_of(path).values())
+        if name in sequences:
+            found[name] = arrays
+            continue
         if len(arrays) != 1:
             raise RunError("OCC0501", f"the input `{name}` takes a file of one array, `{path}` has {len(arrays)}")
         found[name] = arrays[0]
     if found:
         return found
     return random_inputs(session, sizes, np.random.default_rng(seed))
+
+
+def named_arrays(path: str) -> dict[str, np.ndarray]:
+    """The arrays of a file for all inputs, by the names of these.
+
+    Raises:
+        RunError: OCC0501 the file cannot be read, or has one array without a name.
+    """
+    from occ.runtime.errors import RunError
+
+    found = arrays_of(path)
+    if "" in found:
+        help_ = f"`numpy.savez` writes such files; `occ run` also takes one input from a file: `--input NAME={path}`"
+        raise RunError("OCC0501", f"`{path}` has an array without the name of an input", help_)
+    return found
 
 
 def arrays_of(path: str) -> dict[str, np.ndarray]:
@@ -102,14 +127,38 @@ def _within(dim: DimInfo | None, n: int) -> int:
     return max(most // step, -(-dim.lo // step)) * step
 
 
+def _available_memory() -> int:
+    """Bytes that can be filled without swapping."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random inputs of the right types; symbolic dims take the values of `sizes`, or of `free_dims`."""
+    """Random inputs of the right types; symbolic dims take the values of `sizes`, or of `free_dims`.
+
+    Raises:
+        RunError: OCC0501 an input is no tensor, or there is not memory enough.
+    """
     from occ.compiler.tools.samples import random_array
+    from occ.runtime.errors import RunError
     from occ.runtime.signature import numpy_dtype
 
     made: dict[str, np.ndarray] = {}
     sizes = free_dims(session, sizes) | sizes
+    room = _available_memory()
     for port in session.inputs:
+        if port.kind in ("sequence", "optional", "map"):
+            help_ = (
+                f"`occ run` reads it with `--input {port.name}=FILE`; a session takes Python's lists, dicts and None"
+            )
+            raise RunError("OCC0501", f"the input `{port.name}` is of kind {port.kind}: random ones are tensors", help_)
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in port.shape)
+        room -= prod(shape) * (numpy_dtype(port.dtype).itemsize + _DRAWN)
+        if room < 0:
+            text = f"a random input `{port.name}` of {port.dtype}{list(shape)} needs more memory than there is"
+            raise RunError("OCC0501", text, "give smaller sizes with --dim or --shape, or the input itself")
         made[port.name] = random_array(rng, numpy_dtype(port.dtype), shape)
     return made

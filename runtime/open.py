@@ -43,7 +43,7 @@ def open_artifact(
     if m.engine == "ascend":
         return Session(artifact, _on_device(artifact, threads, run_deferred, device, options or {}), count)
     if options:
-        raise RunError("OCC0501", f"sessions of `{m.target}` have no option `{next(iter(options))}`")
+        raise RunError("OCC0603", f"sessions of `{m.target}` have no option `{next(iter(options))}`")
     if m.engine != "native":
         raise RunError("OCC0502", f"an artifact for `{m.target}` needs the compiler to run", "use `occ.load`")
     return Session(artifact, _native(artifact, count, run_deferred), count, whole)

@@ -17,7 +17,7 @@ from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text
-from occ.compiler.ir.stages import BY_NAME, ORDER, STAGES
+from occ.compiler.ir.stages import ORDER, STAGES
 from occ.compiler.ir.types import TensorType
 from occ.compiler.objects.archive import NativeCode
 from occ.compiler.objects.processors import arch_of
@@ -109,17 +109,16 @@ class Compilation:
         Raises:
             CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or before the module's.
         """
-        if stage not in BY_NAME:
-            raise error("OCC0602", f"unknown stage `{stage}`", help=f"stages: {', '.join(s.name for s in STAGES)}")
+        if stage != self.module.stage and stage not in {"imported", *self.pipeline}:
+            known = [s.name for s in STAGES if s.name == "imported" or s.name in self.pipeline]
+            raise error(
+                "OCC0602",
+                f"target `{self.target.name}` has no stage `{stage}`",
+                help=f"stages: {', '.join([*known, *self.target.texts])}",
+            )
         if ORDER[stage] < ORDER[self.module.stage]:
             raise error("OCC0602", f"the text is at stage `{self.module.stage}`, which comes after `{stage}`")
         for s in STAGES[ORDER[self.module.stage] + 1 : ORDER[stage] + 1]:
-            if s.name not in self.pipeline:
-                raise error(
-                    "OCC0602",
-                    f"target `{self.target.name}` has no stage `{s.name}`",
-                    help=f"its last is `{self.last_stage}`",
-                )
             self.settings.progress(f"passes to {s.name}")
             start = time.perf_counter()
             if ORDER[s.name] > ORDER["canonical"]:

@@ -19,6 +19,7 @@ from occ.compiler.driver.source import is_text, load_module
 from occ.compiler.ir.stages import ORDER
 from occ.inputs import random_inputs
 from occ.loading import load
+from occ.runtime.signature import Signature
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -135,9 +136,14 @@ def compared(
         raise CannotCompare("an artifact is compared with the model that it was built from: onnx")
     if artifact and node is not None:
         raise CannotCompare("an artifact has no nodes to compare: give the model")
+    try:
+        re.compile(node or "")
+    except re.error as e:
+        raise CannotCompare(f"`{node}` is no regular expression: {e}") from None
     session = load(path) if artifact else compile_model(model, settings)
     opened(session)
     given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
+    Signature.of(session.artifact.manifest).arrays(given)  # before others refuse them, in words of their own
     theirs = oracle(onnx if artifact else model, against, [p.name for p in session.outputs], given, settings)
     found = Differences(against, _rows(session, theirs, given, tolerance))
     found.outputs = len(found.rows)
@@ -257,14 +263,23 @@ def _rows(session: Session, theirs: Mapping[str, Any], given: Arrays, tolerance:
 
 def _row(name: str, ours: Any, theirs: Any, tolerance: float) -> Row:
     if not isinstance(ours, np.ndarray) or not isinstance(theirs, np.ndarray):
-        same = type(ours) is type(theirs) and bool(np.all(np.asarray(ours == theirs)))
-        return Row(name, (), same, reason="" if same else "they are no arrays, and not equal")
+        return _row_of_others(name, ours, theirs, tolerance)
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return Row(name, ours.shape, False, reason=f"{theirs.dtype}{list(theirs.shape)} expected")
     share = difference(ours, theirs)
     if ours.dtype.kind == "O":
         return Row(name, ours.shape, not share, difference=0.0)
     return Row(name, ours.shape, bool(share <= tolerance), "", share, _worst(ours, theirs) if share > tolerance else ())
+
+
+def _row_of_others(name: str, ours: Any, theirs: Any, tolerance: float) -> Row:
+    """The row of sequences, of maps, and of optionals that have nothing."""
+    if not isinstance(ours, list) or not isinstance(theirs, list) or len(ours) != len(theirs):
+        same = type(ours) is type(theirs) and not isinstance(ours, list) and bool(ours == theirs)
+        return Row(name, (), same, reason="" if same else "they are no arrays, and not equal")
+    parts = [_row(f"{name}[{k}]", a, b, tolerance) for k, (a, b) in enumerate(zip(ours, theirs, strict=True))]
+    wrong = next((f"element {p.output} differs: {p.reason or p.difference}" for p in parts if not p.ok), "")
+    return Row(name, (len(parts),), not wrong, "", max((p.difference or 0.0 for p in parts), default=0.0), reason=wrong)
 
 
 def _worst(ours: np.ndarray, theirs: np.ndarray, count: int = 5) -> tuple[dict[str, Any], ...]:

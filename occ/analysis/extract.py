@@ -40,6 +40,9 @@ def extract(
     inputs = _values(whole, start, end=False) if start else []
     outputs = _values(whole, end, end=True) if end else [v.name for v in graph.output]
     kept, wanted = _needed(whole, inputs, outputs)
+    if not kept or (inputs and wanted.isdisjoint(inputs)):
+        ends = f"from {', '.join(f'`{n}`' for n in start) or 'the inputs'} to {', '.join(f'`{n}`' for n in end) or 'the outputs'}"
+        raise error("OCC0205", f"no node leads {ends}", help="--from is what comes first in the model")
     weights = [t for t in graph.initializer if t.name in wanted and t.name not in inputs]
     held = {t.name for t in weights}
     given = [v.name for v in graph.input if v.name in wanted and v.name not in inputs and v.name not in held]

@@ -21,14 +21,15 @@ def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPro
     if isinstance(model, ModelProto):
         return model, Path()
     try:
-        if isinstance(model, bytes):
-            return ModelProto.FromString(model), Path()
-        path = Path(model)
-        return ModelProto.FromString(path.read_bytes()), path.parent
+        data, folder = (model, Path()) if isinstance(model, bytes) else (Path(model).read_bytes(), Path(model).parent)
+        made = ModelProto.FromString(data)
     except OSError as e:
         raise error("OCC0101", f"`{e.filename}` cannot be read: {e.strerror}") from None
     except Exception as e:  # of protobuf, which has several
         raise error("OCC0102", f"this is no ONNX model: {e}") from None
+    if not made.HasField("graph"):
+        raise error("OCC0102", "this is no ONNX model: it has no graph")
+    return made, folder
 
 
 def reads(node: NodeProto) -> Iterator[str]:

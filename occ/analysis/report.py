@@ -21,6 +21,7 @@ from occ.compiler.driver.sessions import open_session
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text, te_text
+from occ.compiler.ir.stages import ORDER
 from occ.inputs import random_inputs
 from occ.runtime.profile import Event, profile
 
@@ -51,7 +52,8 @@ def report(
         model: as `occ.compile` takes.
         out: the file to write.
         target: that it is compiled for; times are measured where its artifact has kernels.
-        stage: whose graph is drawn; kernels have times and code at `scheduled` only.
+        stage: whose graph is drawn; kernels have times and code at `scheduled` only, which for targets that end
+            before is their last stage.
         inputs: of the measured run; seeded random ones by default, symbolic dims as `dims` says.
         threads: of that run.
 
@@ -72,6 +74,8 @@ def page_of(
 ) -> str:  # fmt: skip
     """The same with settings; `opened` is called with the session."""
     compilation = Compilation(model, settings)
+    if stage == "scheduled":
+        stage = min(stage, compilation.last_stage, key=lambda s: ORDER[s])
     graph = graph_data(compilation.advance(stage), compilation) if stage in STAGES else None
     assert graph is not None, f"stage is one of {', '.join(STAGES)}"
     artifact = compilation.artifact()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from occ.cli import options
-from occ.cli.console import progress, tell_sizes
+from occ.cli.console import json_line, progress, tell_sizes
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def command(
         _per_op(session, reference, inputs, as_json=as_json)
         return
     made = compare(session, reference, inputs, peers, rounds=rounds)
-    click.echo(json.dumps(made.as_data()) if as_json else "\n".join(made.lines()))
+    click.echo(json_line(made.as_data()) if as_json else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.differences):
         ctx.exit(5)
 
@@ -117,7 +116,7 @@ def _per_op(session: Session, reference: str, inputs: Mapping[str, np.ndarray], 
         raise click.UsageError(str(e)) from None
     if made is None:
         raise click.UsageError(f"the target `{session.artifact.manifest.target}` has no kernels to profile")
-    click.echo(json.dumps(made.as_data()) if as_json else made.table())
+    click.echo(json_line(made.as_data()) if as_json else made.table())
 
 
 def _peers(against: str, known: tuple[str, ...]) -> list[str]:
@@ -145,6 +144,6 @@ def _bench_texts(ctx: click.Context) -> None:
         Path(given["model"]), prompt, count, peers, target=given["target"], threads=given["threads"],
         rounds=given["rounds"],
     )  # fmt: skip
-    click.echo(json.dumps(made.as_data()) if given["as_json"] else "\n".join(made.lines()))
+    click.echo(json_line(made.as_data()) if given["as_json"] else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.speeds):
         ctx.exit(5)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from occ.cli import options
-from occ.cli.console import say
+from occ.cli.console import json_line, say
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
@@ -21,7 +20,9 @@ if TYPE_CHECKING:
 @options.target
 @options.against("What is right; `interp` is the model before all passes but inference, as for .occ texts.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; small seeded random ones by default.")
-@click.option("--tolerance", type=float, default=1e-3, show_default=True, help="As a share of the largest value.")
+@click.option(
+    "--tolerance", type=options.Share(), default=1e-3, show_default=True, help="As a share of the largest value."
+)
 @options.compile_options
 @options.as_json
 @click.pass_context
@@ -52,9 +53,9 @@ def command(
     bisection = Bisection(source, settings, inputs, expected, tolerance)
     found = bisection.search(lambda text: None if as_json else say(text))
     if found is None:
-        click.echo(json.dumps({"found": False}) if as_json else "results are right after every pass")
+        click.echo(json_line({"found": False}) if as_json else "results are right after every pass")
         return
-    click.echo(json.dumps(_facts(found)) if as_json else _text(found))
+    click.echo(json_line(_facts(found)) if as_json else _text(found))
     ctx.exit(5)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -14,7 +13,7 @@ import click
 from occ.cli import options
 from occ.cli.atc import AtcSpellings
 from occ.cli.bounds import bounded
-from occ.cli.console import count, fitted, progress, say, show_error
+from occ.cli.console import count, fitted, json_line, progress, say, show_error
 from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options
 
@@ -47,7 +46,7 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
 @click.command("build", cls=AtcSpellings)
 @options.model
 @options.target
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Where to write; MODEL.occ by default.")
+@click.option("-o", "--out", type=options.OutPath(), help="Where to write; MODEL.occ by default.")
 @click.option("--dir", "folder", is_flag=True, help="Write a folder instead of a zip.")
 @click.option("--save-stages", is_flag=True, help="Put the text of every stage into the artifact.")
 @click.option(
@@ -134,7 +133,7 @@ def _command(
             earlier.keep(place, compilation.module.files, facts)
     facts["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json_line(facts))
     else:
         _summary(facts)
 
@@ -175,9 +174,9 @@ def _build(
 
 def _calibrated(compilation: Compilation, samples: Sequence[str]) -> Calibration:
     from occ.compiler.tools.calibrate import calibrate
-    from occ.inputs import arrays_of
+    from occ.inputs import named_arrays
 
-    return calibrate(compilation, [arrays_of(path) for path in samples])
+    return calibrate(compilation, [named_arrays(path) for path in samples])
 
 
 def _write_program(
@@ -217,7 +216,7 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
         "files": [str(f) for f in made.files],
     }
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json_line(facts))
         return
     say(f"wrote    {made.out} ({_bytes(made.out.stat().st_size)})" + "".join(f", {f}" for f in made.files))
     say(f"groups   {len(made.groups)} of {sum(made.groups)} nodes; {made.left} nodes stay with onnxruntime")

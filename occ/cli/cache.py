@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from occ.cli import options
+from occ.cli.console import json_line
 
 
 @click.command("cache")
@@ -21,6 +20,6 @@ def command(clear: bool, as_json: bool) -> None:
         cache.clear()
     count, size = cache.size()
     if as_json:
-        click.echo(json.dumps({"path": str(cache.root), "entries": count, "bytes": size}))
+        click.echo(json_line({"path": str(cache.root), "entries": count, "bytes": size}))
     else:
         click.echo(f"{cache.root}: {count} entries, {size / 2**20:.1f} MiB")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from occ.cli import options
-from occ.cli.console import count, say, show_error
+from occ.cli.console import count, json_line, say, show_error
 
 
 @click.command("check")
@@ -22,9 +20,7 @@ def command(model: str, target: str, as_json: bool, flags: options.Flags) -> Non
     compilation = Compilation(options.source_of(model), flags.settings(target))
     warnings = compilation.check()
     if as_json:
-        click.echo(
-            json.dumps({"ok": True} | ({"warnings": [json.loads(w.json()) for w in warnings]} if warnings else {}))
-        )
+        click.echo(json_line({"ok": True} | ({"warnings": [w.as_data() for w in warnings]} if warnings else {})))
         return
     for warning in warnings:
         show_error(warning.text())

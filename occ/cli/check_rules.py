@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
+from occ.cli.console import json_line
 
 if TYPE_CHECKING:
     from occ.compiler.tools.check_rules import Report
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 @click.option("--builtin", is_flag=True, help="Check the compiler's own rewrites too.")
 @click.option("--instances", type=click.IntRange(1), default=40, show_default=True, help="To check each rule on.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random operands.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path(), help="Folder for counterexamples; this one by default."
-)
+@click.option("--out", type=options.OutPath(), default=Path(), help="Folder for counterexamples; this one by default.")
 @options.as_json
 @click.pass_context
 def command(
@@ -45,7 +43,7 @@ def command(
         report = check_rule(rule, instances, seed, loaded.registry)
         where = _write(report, out)
         checked += 1
-        click.echo(json.dumps(_facts(report, where)) if as_json else _line(report, where))
+        click.echo(json_line(_facts(report, where)) if as_json else _line(report, where))
         failed = max(failed, 5 if report.difference else 0 if report.ok else 1)
     if not checked and not texts:
         raise click.UsageError("no rules to check: name a rule file, or list some in [tool.occ] rules")
@@ -59,7 +57,7 @@ def _again(file: str, *, as_json: bool) -> bool:
 
     text = rerun(load_module(file))
     if as_json:
-        click.echo(json.dumps({"counterexample": file, "differs": bool(text), "text": text}))
+        click.echo(json_line({"counterexample": file, "differs": bool(text), "text": text}))
     else:
         click.echo(f"{'DIFFERS ' if text else 'same    '} {file}" + (f": {text}" if text else ""))
     return bool(text)

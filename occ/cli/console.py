@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from occ.compiler.diagnostics import Diagnostic
     from occ.runtime.session import Session
 
 USAGE, INTERNAL, INTERRUPTED = 2, 70, 130
@@ -29,6 +32,19 @@ def wants_color() -> bool:
 def say(text: str = "") -> None:
     """Words for people."""
     click.echo(text, err=True)
+
+
+def json_line(data: Any) -> str:
+    """Data as one line of JSON. Numbers that JSON lacks are the strings that protobuf has for them."""
+    return json.dumps(_finite(data), allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float) and not math.isfinite(data):
+        return "NaN" if math.isnan(data) else "Infinity" if data > 0 else "-Infinity"
+    if isinstance(data, dict):
+        return {k: _finite(v) for k, v in data.items()}
+    return [_finite(v) for v in data] if isinstance(data, (list, tuple)) else data
 
 
 def tell_sizes(session: Session, sizes: Mapping[str, int]) -> None:
@@ -73,27 +89,16 @@ def progress() -> Generator[Callable[[str], None]]:
 
 def guarded(run: Callable[[], Any]) -> int:
     """Run a command; every way in which it can fail becomes one message and an exit code."""
-    from occ.compiler.diagnostics import CompileError, exit_code
+    from occ.compiler.diagnostics import CompileError, Diagnostic, exit_code
     from occ.runtime.errors import RunError
 
-    as_json = "--json" in sys.argv
     try:
         return int(run() or 0)
     except CompileError as e:
-        for d in e.diagnostics:
-            click.echo(d.json()) if as_json else show_error(d.text())
+        _tell(e.diagnostics)
         return e.exit_code
     except RunError as e:
-        if as_json:
-            import json
-
-            click.echo(
-                json.dumps(
-                    {"severity": "error", "code": e.code, "message": e.message, "helps": [e.help] if e.help else []}
-                )
-            )
-        else:
-            show_error(str(e))
+        _tell([Diagnostic(e.code, e.message, helps=(e.help,) if e.help else ())])
         return exit_code(e.code)
     except click.exceptions.Exit as e:
         return e.exit_code
@@ -101,23 +106,45 @@ def guarded(run: Callable[[], Any]) -> int:
         say("interrupted")
         return INTERRUPTED
     except click.ClickException as e:
-        e.show()
+        click.echo(
+            json_line({"severity": "error", "code": "", "message": e.format_message()})
+        ) if _as_json() else e.show()
         return USAGE
     except (BrokenPipeError, SystemExit):
         return 0  # the reader of our output went away, which click turns into an exit
     except OSError as e:
         where = f"cannot write `{e.filename}`: " if e.filename else ""
-        show_error(f"error[OCC0605]: {where}{e.strerror or e}")
+        _tell([Diagnostic("OCC0605", f"{where}{e.strerror or e}")])
         return 1
+    except MemoryError as e:
+        _tell(
+            [
+                Diagnostic(
+                    "OCC0607", f"there is not enough memory: {e}", helps=("give smaller sizes with --dim or --shape",)
+                )
+            ]
+        )
+        return exit_code("OCC0607")
     except Exception as e:
         return _internal(e)
 
 
+def _as_json() -> bool:
+    return "--json" in sys.argv
+
+
+def _tell(diagnostics: Iterable[Diagnostic]) -> None:
+    for d in diagnostics:
+        click.echo(json_line(d.as_data())) if _as_json() else show_error(d.text())
+
+
 def _internal(e: Exception) -> int:
+    from occ.compiler.diagnostics import Diagnostic
+
     handle, path = tempfile.mkstemp(prefix="occ-crash-", suffix=".txt")
     with os.fdopen(handle, "w") as f:
         f.write(f"command: {' '.join(sys.argv)}\n\n")
         traceback.print_exception(e, file=f)
-    show_error(f"error[OCC0901]: internal error: {type(e).__name__}: {str(e)[:300]}")
-    say(f"   = note: the traceback is in {path}\n   = help: report this with that file and the model")
+    message, note = f"internal error: {type(e).__name__}: {str(e)[:300]}", f"the traceback is in {path}"
+    _tell([Diagnostic("OCC0901", message, notes=(note,), helps=("report this with that file and the model",))])
     return INTERNAL

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
-from occ.cli.console import progress, say, tell_sizes
+from occ.cli.console import json_line, progress, say, tell_sizes
 
 if TYPE_CHECKING:
     from occ.analysis.diff import Differences, Row
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
-    type=float,
+    type=options.Share(),
     default=1e-4,
     show_default=True,
     help="Largest difference, as a share of the largest value of an output.",
@@ -53,7 +52,7 @@ def command(
     """
     from occ.analysis.diff import CannotCompare, compared
     from occ.compiler.diagnostics import error, shorten
-    from occ.inputs import arrays_of
+    from occ.inputs import named_arrays
 
     if dump is not None:
         _of_dump(model, dump, npz, tolerance, as_json=as_json)
@@ -66,7 +65,7 @@ def command(
     opened: list[Session] = []
     with progress() as tell:
         settings = flags.settings(target, running=True, progress=tell)
-        given = arrays_of(npz) if npz else None
+        given = named_arrays(npz) if npz else None
         try:
             found = compared(
                 options.source_of(model), settings, against, onnx, given, flags.sizes, tolerance, chosen, opened.append
@@ -91,7 +90,7 @@ def _of_dump(model: str, folder: str, npz: str | None, tolerance: float, *, as_j
     from occ.analysis.device_dump import HALF_TOLERANCE, compared_with_dump
     from occ.analysis.diff import CannotCompare
     from occ.compiler.diagnostics import error, shorten
-    from occ.inputs import arrays_of
+    from occ.inputs import named_arrays
     from occ.runtime.artifact import Artifact
 
     if npz is None or not options.is_artifact(model):
@@ -99,12 +98,12 @@ def _of_dump(model: str, folder: str, npz: str | None, tolerance: float, *, as_j
     source = click.get_current_context().get_parameter_source("tolerance")
     limit = HALF_TOLERANCE if source is not None and source.name == "DEFAULT" else tolerance
     try:
-        found = compared_with_dump(Artifact.load(model), Path(folder), arrays_of(npz), limit)
+        found = compared_with_dump(Artifact.load(model), Path(folder), named_arrays(npz), limit)
     except CannotCompare as e:
         raise click.UsageError(str(e)) from None
     wrong = [r for r in found.rows if not r.ok]
     for row in found.rows if as_json else wrong:
-        click.echo(json.dumps(row.as_data()) if as_json else _line(row))
+        click.echo(json_line(row.as_data()) if as_json else _line(row))
     say(
         f"{len(found.rows) - len(wrong)} of {len(found.rows)} results of operators are within {limit:g} of the simulator's"
     )
@@ -125,7 +124,7 @@ def _show(found: Differences, *, as_json: bool) -> None:
     """All rows as data; for people the outputs, and of nodes those that differ."""
     if as_json:
         for row in found.rows:
-            click.echo(json.dumps(row.as_data()))
+            click.echo(json_line(row.as_data()))
         return
     outputs, nodes = found.rows[: found.outputs], found.rows[found.outputs :]
     wrong = [r for r in nodes if not r.ok]

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+from occ.cli.console import json_line
+from occ.cli.options import as_json
+
 
 @click.command("doctor")
-def command() -> None:
+@as_json
+def command(as_json: bool) -> None:
     """Report on Python, libraries, compiler and machine, and try a small model on every target that needs them."""
+    found: dict[str, str] = {}
+    for name, value in _facts():
+        found[name] = value
+        if not as_json:
+            click.echo(f"{name:16} {value}")
+    if as_json:
+        click.echo(json_line(found))
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    """What there is, one after the other: the trials take seconds."""
     from occ.compiler.cache.cache import cache_dir, can_write
     from occ.compiler.codegen_halide.toolchain import find_cxx, find_halide
     from occ.runtime.threads import default_threads
     from occ.runtime.version import occ_version
 
-    _line("occ", occ_version())
-    _line("python", f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}")
+    yield "occ", occ_version()
+    yield "python", f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}"
     for name in ("onnx", "numpy", "llvmlite", "halide", "lark", "click", "rich"):
-        _line(name, _version(name))
-    _line(
-        "c++ compiler",
-        find_cxx() or "none: `-t cpu` will not build; `-t cpu-jit` will. `apt install g++`, or set OCC_CXX",
-    )
-    _line("halide headers", str(find_halide() or "none: `pip install halide`"))
-    _line("threads", str(default_threads()))
+        yield name, _version(name)
+    none = "none: `-t cpu` will not build; `-t cpu-jit` will. `apt install g++`, or set OCC_CXX"
+    yield "c++ compiler", find_cxx() or none
+    yield "halide headers", str(find_halide() or "none: `pip install halide`")
+    yield "threads", str(default_threads())
     home = cache_dir()
-    _line("cache", f"{home}" if can_write(home) else f"{home}, which cannot be written: nothing new is kept")
+    yield "cache", f"{home}" if can_write(home) else f"{home}, which cannot be written: nothing new is kept"
     for target in ("interp", "cpu-jit", "cpu"):
-        _line(f"trial {target}", _trial(target))
-
-
-def _line(name: str, value: str) -> None:
-    click.echo(f"{name:16} {value}")
+        yield f"trial {target}", _trial(target)
 
 
 def _version(name: str) -> str:

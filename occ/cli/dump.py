@@ -19,9 +19,7 @@ from occ.cli.passes import Looking, pass_options
     help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge and atc (ascend*).",
 )
 @options.target
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), help="File to write; large weights go to OUT.weights next to it."
-)
+@click.option("-o", "--out", type=options.OutPath(), help="File to write; large weights go to OUT.weights next to it.")
 @click.option(
     "--format",
     "form",

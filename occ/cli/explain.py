@@ -6,10 +6,14 @@ import textwrap
 
 import click
 
+from occ.cli.console import json_line
+from occ.cli.options import as_json
+
 
 @click.command("explain")
 @click.argument("code")
-def command(code: str) -> None:
+@as_json
+def command(code: str, as_json: bool) -> None:
     """Explain a diagnostic CODE such as OCC0202."""
     from occ.compiler.codes import CODES
 
@@ -17,5 +21,8 @@ def command(code: str) -> None:
     if found is None:
         first, last = min(CODES), max(CODES)
         raise click.UsageError(f"there is no code {code}: they go from {first} to {last}, and errors name theirs")
+    if as_json:
+        click.echo(json_line({"code": code.upper(), "title": found.title, "explanation": found.explanation}))
+        return
     click.echo(f"{code.upper()}: {found.title}\n")
     click.echo(textwrap.fill(found.explanation, 100))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from occ.cli import options
-from occ.cli.console import say
+from occ.cli.console import count, json_line, say
 
 
 @click.command("extract")
@@ -22,8 +22,9 @@ from occ.cli.console import say
 @click.option(
     "--to", "end", multiple=True, metavar="NAME", help="A value that becomes an output, or a node that is in the part."
 )
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The ONNX file to write.")
-def command(model: str, start: tuple[str, ...], end: tuple[str, ...], out: Path) -> None:
+@click.option("-o", "--out", type=options.OutPath(), required=True, help="The ONNX file to write.")
+@options.as_json
+def command(model: str, start: tuple[str, ...], end: tuple[str, ...], out: Path, as_json: bool) -> None:
     """Write the part of MODEL, an .onnx file, between two sets of values or nodes; `occ inspect` and viewers name them."""
     from occ.analysis.extract import extract
     from occ.compiler.driver.outputs import check_out
@@ -35,6 +36,12 @@ def command(model: str, start: tuple[str, ...], end: tuple[str, ...], out: Path)
         )
     place = check_out(out, [model])
     made = extract(source, start, end, place)  # pyright: ignore[reportArgumentType] - a path or bytes
-    say(f"wrote    {out}: {len(made.graph.node)} nodes, {len(made.graph.initializer)} weights")
-    say(f"inputs   {', '.join(v.name for v in made.graph.input)}")
-    say(f"outputs  {', '.join(v.name for v in made.graph.output)}")
+    inputs, outputs = ([v.name for v in values] for values in (made.graph.input, made.graph.output))
+    nodes, weights = len(made.graph.node), len(made.graph.initializer)
+    if as_json:
+        facts = {"path": str(out), "nodes": nodes, "weights": weights, "inputs": inputs, "outputs": outputs}
+        click.echo(json_line(facts))
+        return
+    say(f"wrote    {out}: {count(nodes, 'node')}, {count(weights, 'weight')}")
+    say(f"inputs   {', '.join(inputs)}")
+    say(f"outputs  {', '.join(outputs)}")

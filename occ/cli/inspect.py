@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from occ.analysis.inspect import inspect
 from occ.cli import options
-from occ.cli.console import fitted
+from occ.cli.console import fitted, json_line
 
 
 @click.command("inspect")
@@ -18,7 +16,7 @@ def command(model: str, as_json: bool) -> None:
     """Describe MODEL: signature, dims, operators and weights of a model; target, plan and kernels of an artifact."""
     facts = inspect(options.source_of(model))
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json_line(facts))
         return
     for key, value in facts.items():
         if value == []:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
-from occ.cli.console import fitted
+from occ.cli.console import fitted, json_line
 
 if TYPE_CHECKING:
     from occ.compiler.ir.ops.spec import Operand, OpSpec
@@ -43,7 +42,7 @@ def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bo
             "operands": {o.name: _types(o) for o in spec.operands},
         }
         if as_json:
-            click.echo(json.dumps(row))
+            click.echo(json_line(row))
         else:
             click.echo(fitted(f"{row['name']:32} {row['since']:4}  {row['kind']:10} ", spec.limits))
             for o in spec.operands if types else ():

@@ -28,8 +28,36 @@ target = click.option(
     "-t", "--target", default="cpu", show_default=True, help="What to compile for; `occ targets` lists them."
 )
 threads = click.option(
-    "--threads", type=int, default=None, help="Threads of a run; OCC_NUM_THREADS or all processors by default."
+    "--threads",
+    type=click.IntRange(1),
+    default=None,
+    help="Threads of a run; OCC_NUM_THREADS or all processors by default.",
 )
+
+
+class OutPath(click.Path):
+    """Where to write; no stream, which `-` is in other programs."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in ("-", ""):
+            self.fail(
+                f"{value!r} is not the name of a file" + ("; a file of this name is `./-`" if value else ""), param, ctx
+            )
+        return super().convert(value, param, ctx)
+
+
+class Share(click.FloatRange):
+    """A number from 0, as a share of something."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail("NaN is no number to compare with", param, ctx) if number != number else number
 
 
 class _Oracle(click.Choice[str]):
@@ -113,13 +141,19 @@ outputs = click.option(
 )
 
 
-def pairs(values: Sequence[str], option: str, *, keys: bool = False) -> dict[str, str]:
-    """`NAME=VALUE` options; names of a model may hold `=`, values do not; with `keys` it is the other way round."""
+def pairs(values: Sequence[str], option: str, *, keys: bool = False, once: bool = False) -> dict[str, str]:
+    """`NAME=VALUE` options; names of a model may hold `=`, values do not; with `keys` it is the other way round.
+
+    Raises:
+        click.UsageError: one is nothing of the kind; or, with `once`, a name comes twice.
+    """
     made: dict[str, str] = {}
     for text in values:
         name, sign, value = text.partition("=") if keys else text.rpartition("=")
         if not sign or not name:
             raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}")
+        if once and name in made:
+            raise click.UsageError(f"{option} is given twice for {name!r}")
         made[name] = value
     return made
 
@@ -202,6 +236,8 @@ def source_of(name: str) -> Source:
     if name != "-":
         return Path(name)
     data = sys.stdin.buffer.read()
+    if not data:
+        raise click.UsageError("the model is to come from standard input, which is empty")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

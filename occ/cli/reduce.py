@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="A command that fails (exit code not 0) on the failing model; {} stands for the file. By default the failure is an"
     " internal error, or a pass that --validate blames.",
 )
-@click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("reduced.occ"), show_default=True)
+@click.option("-o", "--out", type=options.OutPath(), default=Path("reduced.occ"), show_default=True)
 @options.compile_options
 def command(model: str, target: str, test: str | None, out: Path, flags: options.Flags) -> None:
     """Shrink MODEL while it keeps failing; write what is left, and how to run it."""
@@ -72,7 +72,10 @@ def _by_command(test: str) -> Callable[[Module], bool]:
             file = Path(folder) / "candidate.occ"
             file.write_text(module_text(m, inline=True))
             command = [part.replace("{}", str(file)) for part in shlex.split(test)]
-            ran = subprocess.run(command, capture_output=True, check=False)
+            try:
+                ran = subprocess.run(command, capture_output=True, check=False)
+            except OSError as e:
+                raise click.UsageError(f"--test cannot be run: {e.strerror}: {command[0]!r}") from None
         if ran.returncode == 0:
             return False
         found = _failure(ran.returncode, ran.stderr.decode("utf-8", "replace"))

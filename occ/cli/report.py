@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from occ.cli import options
-from occ.cli.console import progress, say, tell_sizes
+from occ.cli.console import json_line, progress, say, tell_sizes
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("report")
 @options.model
 @options.target
-@click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option("-o", "--out", type=options.OutPath(), default=Path("report.html"), show_default=True)
 @click.option(
     "--stage",
     type=click.Choice(["imported", "inferred", "canonical", "fused", "layout", "scheduled"]),
@@ -28,22 +28,27 @@ if TYPE_CHECKING:
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs of the measured run; seeded random ones by default.")
 @options.threads
 @options.compile_options
+@options.as_json
 def command(
-    model: str, target: str, out: Path, stage: str, npz: str | None, threads: int | None, flags: options.Flags
-) -> None:
+    model: str, target: str, out: Path, stage: str, npz: str | None, threads: int | None, as_json: bool, flags: options.Flags,
+) -> None:  # fmt: skip
     """Write a page with the graph of MODEL, the times of its kernels, memory, code and passes. It needs no network."""
     from occ.analysis.report import page_of
     from occ.compiler.driver.outputs import check_out
-    from occ.inputs import arrays_of
+    from occ.inputs import named_arrays
 
     place = check_out(out, [model])
     opened: list[Session] = []
     with progress() as tell:
         settings = flags.settings(target, running=True, progress=tell)
-        given = arrays_of(npz) if npz else None
+        given = named_arrays(npz) if npz else None
         page = page_of(options.source_of(model), settings, stage, given, flags.sizes, threads, opened.append)
     if given is None:
         tell_sizes(opened[0], flags.sizes)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(page, "utf-8")
-    say(f"wrote {out}: {len(page) >> 10} KiB")
+    size = place.stat().st_size
+    if as_json:
+        click.echo(json_line({"path": str(out), "bytes": size}))
+        return
+    say(f"wrote {out}: {size >> 10} KiB")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
-from occ.cli.console import say
+from occ.cli.console import json_line, say
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
@@ -38,7 +37,7 @@ def command(model: str | None, target: str, why: str | None, as_json: bool, flag
             raise click.UsageError("--why needs a MODEL")
         loaded = extensions(settings.rules).rules
         for rule in loaded:
-            click.echo(json.dumps(_facts(rule)) if as_json else _line(rule))
+            click.echo(json_line(_facts(rule)) if as_json else _line(rule))
         if not loaded:
             say("no rules are loaded: --rules FILE loads some, and `occ rules MODEL` lists the compiler's own rewrites")
         return
@@ -65,7 +64,7 @@ def _fired(compilation: Compilation, *, as_json: bool) -> None:
     own = [r.name for r in compilation.extensions.rules]
     for rule in [*compilation.extensions.rules, *ALL]:
         facts = _facts(rule) | {"fired": hits[rule.name], "builtin": rule in ALL}
-        click.echo(json.dumps(facts) if as_json else f"{hits[rule.name]:6}  {_line(rule)}")
+        click.echo(json_line(facts) if as_json else f"{hits[rule.name]:6}  {_line(rule)}")
     if not as_json:
         others = {n: k for n, k in sorted(hits.items()) if n not in own and n not in {r.name for r in ALL} and k}
         say("passes: " + ", ".join(f"{n} {k}" for n, k in others.items()))
@@ -88,7 +87,7 @@ def _why(compilation: Compilation, heard: Why, *, as_json: bool) -> None:
         text = other or heard.explain(rule)
         if as_json:
             click.echo(
-                json.dumps({"rule": rule.name, "value": value, "matches": text.startswith("matches"), "text": text})
+                json_line({"rule": rule.name, "value": value, "matches": text.startswith("matches"), "text": text})
             )
         else:
             click.echo(f"{rule.name} ({rule.kind}): {text}")

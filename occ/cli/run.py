@@ -5,31 +5,45 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from occ.cli import options
-from occ.cli.console import progress, say, tell_sizes
+from occ.cli.console import json_line, progress, say, tell_sizes
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session
 
 _FEW = 16  # elements that are printed one by one
+_NUMBERS = "iufbV"  # kinds of dtypes; those of ml_dtypes are V
 
 
 @click.command("run")
 @options.model
 @options.target
-@click.option("--input", "single", multiple=True, metavar="NAME=FILE", help="An input from an .npy or .pb file.")
+@click.option(
+    "--input",
+    "single",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="An input from an .npy or .pb file; one that is a sequence from an .npz file.",
+)
 @click.option("--inputs", "npz", metavar="FILE.npz", help="All inputs from one file.")
 @click.option(
-    "--output", "folder", type=click.Path(path_type=Path), help="Folder to write the outputs to, one .npy each."
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Folder to write the outputs to, one .npy each; .npz of sequences, .json of maps.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Of the random inputs that are used when none are given."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of the random inputs that are used when none are given.",
 )
 @click.option("--profile", "profiled", is_flag=True, help="Print what each kernel costs instead of the outputs.")
 @click.option(
@@ -59,7 +73,7 @@ def command(
         with progress() as tell:
             settings = flags.settings(target, several=True, running=True, progress=tell)
             session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
-    inputs = given_inputs(session, options.pairs(single, "--input"), npz, flags.sizes, seed)
+    inputs = given_inputs(session, options.pairs(single, "--input", once=True), npz, flags.sizes, seed)
     if not single and npz is None:
         tell_sizes(session, flags.sizes)
     if profiled or trace is not None:
@@ -71,14 +85,12 @@ def command(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for k, (name, value) in enumerate(outputs.items()):
-            np.save(folder / f"{file_name(name, k)}.npy", value)
+            _save(folder / file_name(name, k), value)
     if as_json:
-        click.echo(json.dumps({"seconds": seconds, "outputs": [_facts(n, v) for n, v in outputs.items()]}))
+        click.echo(json_line({"seconds": seconds, "outputs": [_facts(n, v) for n, v in outputs.items()]}))
         return
     for name, value in outputs.items():
-        click.echo(_line(name, value))
-        if 1 < value.size <= _FEW and value.dtype.kind in "iufb":
-            click.echo("  " + np.array2string(value, max_line_width=78, precision=4, suppress_small=True, prefix="  "))
+        click.echo("\n".join(_lines(name, value)))
     say(f"{seconds * 1e3:.2f} ms on {session.threads} thread{'s' if session.threads > 1 else ''}, first run")
 
 
@@ -91,7 +103,7 @@ def _profile(session: Session, inputs: dict[str, np.ndarray], trace: Path | None
     if trace is not None:
         trace.write_text(json.dumps(made.as_trace()))
         say(f"wrote {trace}")
-    click.echo(json.dumps(made.as_data()) if as_json else made.table())
+    click.echo(json_line(made.as_data()) if as_json else made.table())
 
 
 def file_name(name: str, k: int) -> str:
@@ -100,17 +112,51 @@ def file_name(name: str, k: int) -> str:
     return plain or f"output_{k}"
 
 
-def _facts(name: str, value: np.ndarray) -> dict[str, object]:
-    facts: dict[str, object] = {"name": name, "dtype": str(value.dtype), "shape": list(value.shape)}
-    if value.size and value.dtype.kind in "iufb":
+def _save(path: Path, value: Any) -> None:
+    """Write an output: an array as .npy, a sequence of arrays as .npz, what has maps in it as .json."""
+    if isinstance(value, np.ndarray):
+        np.save(f"{path}.npy", value.astype(str) if value.dtype.kind == "O" else value)
+    elif isinstance(value, list) and all(isinstance(v, np.ndarray) for v in value):
+        np.savez(f"{path}.npz", *value)
+    else:
+        Path(f"{path}.json").write_text(json_line(_plain(value)) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _facts(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, list):
+        return {"name": name, "elements": [_facts(f"{name}[{k}]", v) for k, v in enumerate(value)]}
+    if not isinstance(value, np.ndarray):
+        return {"name": name, "value": _plain(value)}
+    dtype = "string" if value.dtype.kind == "O" else str(value.dtype)
+    facts: dict[str, Any] = {"name": name, "dtype": dtype, "shape": list(value.shape)}
+    if value.size and value.dtype.kind in _NUMBERS:
         wide = value.astype(np.float64)
         facts |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
     return facts
 
 
-def _line(name: str, value: np.ndarray) -> str:
+def _lines(name: str, value: Any) -> list[str]:
+    """An output for people, with its elements where they are few."""
     from occ.compiler.diagnostics import shorten
 
+    if isinstance(value, list):
+        parts = [line for k, v in enumerate(value[:_FEW]) for line in _lines(f"{name}[{k}]", v)]
+        return [f"{shorten(name, 60)}: sequence of {len(value)}", *parts, *(["..."] if len(value) > _FEW else [])]
     f = _facts(name, value)
+    if "shape" not in f:
+        return [f"{shorten(name, 60)}: {shorten(str(f['value']))}"]
     numbers = f"  min {f['min']:.6g}  max {f['max']:.6g}  mean {f['mean']:.6g}" if "min" in f else ""
-    return f"{shorten(name, 60)}: {value.dtype}{list(value.shape)}{numbers}"
+    head = f"{shorten(name, 60)}: {f['dtype']}{f['shape']}{numbers}"
+    if not 1 < value.size <= _FEW and not (value.size == 1 and f["dtype"] == "string"):
+        return [head]
+    if f["dtype"] == "string":
+        return [head, "  " + shorten(str(value.tolist()), 200)]
+    return [head, "  " + np.array2string(value, max_line_width=78, precision=4, suppress_small=True, prefix="  ")]

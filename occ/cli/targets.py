@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from occ.cli import options
-from occ.cli.console import fitted
+from occ.cli.console import fitted, json_line
 
 
 @click.command("targets")
@@ -23,7 +21,7 @@ def command(name: str | None, as_json: bool) -> None:
             choices = {
                 k: {"default": o.default, "choices": list(o.choices), "doc": o.doc} for k, o in t.options.table.items()
             }
-            click.echo(json.dumps({"name": t.name, "doc": t.doc, "options": choices}))
+            click.echo(json_line({"name": t.name, "doc": t.doc, "options": choices}))
             continue
         click.echo(fitted(f"{t.name:12} ", t.doc))
         if name:

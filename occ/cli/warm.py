@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from occ.cli import options
-from occ.cli.console import progress, say, show_error
+from occ.cli.console import json_line, progress, say, show_error
 
 
 @click.command("warm")
@@ -27,10 +26,12 @@ def command(models: tuple[str, ...], as_json: bool) -> int:
     problems = {**made.refused, **made.failed}
     for label, problem in problems.items():
         for d in problem.diagnostics:
-            click.echo(d.json()) if as_json else show_error(f"{d.text()}\n   = note: model: {shorten(label)}")
+            click.echo(json_line(d.as_data())) if as_json else show_error(
+                f"{d.text()}\n   = note: model: {shorten(label)}"
+            )
     if as_json:
         counts = {"models": made.models, "compiled": made.compiled, "cached": made.cached, "seconds": made.seconds}
-        click.echo(json.dumps(counts))
+        click.echo(json_line(counts))
     else:
         say(made.text())
     return next((p.exit_code for p in problems.values()), 0)

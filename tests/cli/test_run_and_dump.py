@@ -30,7 +30,6 @@ def test_run_uses_seeded_inputs(model, occ_cli):
         (["--inputs", "missing.npz"], "cannot be read"),
         (["--input", "x=m.onnx"], "is not a file of arrays"),
         (["--input", "y=x.npy"], "no input `y`"),
-        (["--threads", "0"], "threads is 0"),
     ],
 )
 def test_run_with_inputs_that_do_not_fit(args, message, model, occ_cli):
