@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "backend"))
-from simulating import built, simulated
+from building import model_of
+from simulating import built, simulated, worst
 from suite import _on
 
 PREFIXES = ("center_crop_pad", "cumprod", "cumsum", "dft", "stft")
@@ -47,3 +49,15 @@ def test_results_are_those_of_the_suite():
         except Exception as e:
             wrong.append(f"{name}: {str(e)[:200]}")
     assert wrong == []
+
+
+def test_a_signal_without_an_axis_for_its_parts():
+    """onnxruntime takes signals `[N, length]` as well."""
+    rng = np.random.default_rng(3)
+    model = model_of(
+        "g (float[2, 700] x) => (float[2, frames, 33, 2] y) { y = STFT <onesided = 1> (x, step, window) }",
+        {"step": np.array(20), "window": rng.random(64, dtype=np.float32)},
+    )
+    x = {"x": rng.standard_normal((2, 700), dtype=np.float32)}
+    want = onnxruntime.InferenceSession(model.SerializeToString()).run(None, x)
+    assert worst(simulated(built(model, cpu_fallback="off"), x), want) < 1e-5

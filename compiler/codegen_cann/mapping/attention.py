@@ -11,7 +11,7 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.reduce import reduced
 from occ.compiler.codegen_cann.mapping.rotary_kernel import embedded
-from occ.compiler.codegen_cann.mapping.shape import joined, sliced
+from occ.compiler.codegen_cann.mapping.shape import gathered, joined, sliced
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -134,6 +134,74 @@ def _rotary(e: Emitter, op: Op, x: Ref, cos: Ref, sin: Ref, positions: Ref | Non
     return e.reshape(whole, x.shape)
 
 
+def _section_angles(e: Emitter, op: Op, cache: Ref, positions: Ref) -> Ref:
+    """Each section of the angles by the positions of its own kind, then all in their order."""
+    first, second, third = op.a.sections
+    k = np.arange(first + second + third)
+    if op.a.turns:
+        kinds = np.where((k % 3 == 1) & (k < 3 * second), 1, np.where((k % 3 == 2) & (k < 3 * third), 2, 0))
+    else:
+        kinds = np.where((k >= first) & (k < first + second), 1, np.where(k >= first + second, 2, 0))
+    _, n, length = positions.shape
+    axis, parts, order = e.constant(np.array(0, np.int32)), [], []
+    for kind in np.unique(kinds):
+        columns = np.flatnonzero(kinds == kind)
+        at = e.reshape(sliced(e, positions, [int(kind)], [int(kind) + 1], [0], [1]), (n, length))
+        out = Desc(cache.dtype, (n, length, len(columns)))
+        parts.append(e.op("GatherV2", gathered(e, cache, columns, 1), at, axis, out=out))
+        order += columns.tolist()
+    return gathered(e, joined(e, parts, 2), np.argsort(order), 2)
+
+
+def _key_mask(e: Emitter, op: Op, mask: Ref, *_: Ref | None) -> Ref:
+    """What is added to scores, from a mask of ones and zeros, or from the ends of rows and where they start."""
+    out = e.type(op.result)
+    rows, queries, keys = out.shape[0], out.shape[2], out.shape[3]
+    if len(mask.shape) > 1:
+        mask = e.reshape(mask, (rows if mask.shape[0] == rows else 1, 1, queries, keys))
+        kept = mask if mask.dtype == "BOOL" else e.op("NotEqual", mask, e.scalar(0, mask), out=Desc("BOOL", mask.shape))
+    else:
+        bounds = e.cast(mask, "INT32")
+        at = e.constant(np.arange(keys, dtype=np.int32))
+        ends = e.reshape(sliced(e, bounds, [0], [rows], [0], [1]), (rows, 1, 1, 1))
+        kept = e.op("Less", at, ends, out=Desc("BOOL", out.shape))
+        if bounds.shape != (rows,):
+            starts = e.reshape(sliced(e, bounds, [rows], [2 * rows], [0], [1]), (rows, 1, 1, 1))
+            kept = _both(e, kept, e.op("GreaterEqual", at, starts, out=Desc("BOOL", out.shape)))
+    return e.op("SelectV2", kept, e.scalar(0, "FLOAT"), e.scalar(op.a.value, "FLOAT"), out=out)
+
+
+def _for_heads(e: Emitter, x: Ref, heads: int) -> Ref:
+    """`x[N, fewer, ...]` with each of its heads as often as several share it."""
+    n, fewer, *rest = x.shape
+    if fewer == heads:
+        return x
+    apart = (n, fewer, heads // fewer, *rest)
+    wide = e.op("BroadcastTo", e.reshape(x, (n, fewer, 1, *rest)), e.ints(apart), out=Desc(x.dtype, apart))
+    return e.reshape(wide, (n, heads, *rest))
+
+
+def _linear_attention_step(
+    e: Emitter, op: Op, state: Ref, q: Ref, k: Ref, v: Ref, decay: Ref | None = None, beta: Ref | None = None
+) -> tuple[Ref, Ref]:
+    """All on the vector unit: the state is carried from step to step, and its operands would be rounded on the matrix unit."""
+    n, heads, dk, dv = state.shape
+    every = max(q.shape[1], heads)
+    key = e.reshape(_for_heads(e, e.cast(k, "FLOAT"), heads), (n, heads, dk, 1))
+    written = e.reshape(e.cast(v, "FLOAT"), (n, heads, 1, dv))
+    if decay is not None:
+        state = e.op("Mul", state, e.op("Exp", e.reshape(e.cast(decay, "FLOAT"), (*decay.shape, 1))))
+    if beta is not None:
+        found = reduced(e, "ReduceSum", e.op("Mul", state, key), [2], keep=True)
+        rate = e.reshape(_for_heads(e, e.cast(beta, "FLOAT"), heads), (n, heads, 1, 1))
+        written = e.op("Mul", e.op("Sub", written, found), rate)
+    new = e.op("Add", state, e.op("Mul", key, written, out=state.desc))
+    asked = e.reshape(_for_heads(e, e.cast(q, "FLOAT"), every), (n, every, dk, 1))
+    read = reduced(e, "ReduceSum", e.op("Mul", _for_heads(e, new, every), asked), [2], keep=False)
+    return new, e.cast(e.op("Muls", read, value=float(op.a.scale)), q.dtype)
+
+
 ROWS: dict[str, Row] = {
+    "key_mask": _key_mask, "linear_attention_step": _linear_attention_step, "section_angles": _section_angles,
     "RotaryEmbedding": _rotary, "attention_mask": _attention_mask, "attention_softmax": _attention_softmax,
 }  # fmt: skip

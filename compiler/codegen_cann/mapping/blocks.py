@@ -21,7 +21,7 @@ _LARGEST = 65535  # inner extents of WeightQuantBatchMatmulV2
 _HALF_MAX = 65504.0
 
 
-def _constant(e: Emitter, op: Op, name: str) -> np.ndarray | None:
+def constant_operand(e: Emitter, op: Op, name: str) -> np.ndarray | None:
     """An operand that must be a constant; None if it is absent."""
     k = next(k for k in range(len(op.operands) + 1) if k == len(op.operands) or op.spec.operand_name(k) == name)
     if k == len(op.operands) or op.operands[k] is None:
@@ -29,19 +29,19 @@ def _constant(e: Emitter, op: Op, name: str) -> np.ndarray | None:
     return e.known(op, k)
 
 
-def _fields(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+def fields(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
     """The first `count` codes of the last axis as INT16, from bytes that hold them from the low bits on."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     found = (packed[..., None] >> shifts) & ((1 << bits) - 1)
     return found.reshape(*packed.shape[:-1], -1)[..., :count].astype(np.int16)
 
 
-def _zeros(zeros: np.ndarray | None, bits: int, shape: tuple[int, ...]) -> np.ndarray:
+def zero_points(zeros: np.ndarray | None, bits: int, shape: tuple[int, ...]) -> np.ndarray:
     """The zero point of each block, as it is stored or the centre of the codes."""
     if zeros is None:
         return np.full(shape, 1 << (bits - 1), np.int16)
     if zeros.dtype.kind == "u":
-        return _fields(zeros.reshape(*shape[:-1], -1), bits, shape[-1])
+        return fields(zeros.reshape(*shape[:-1], -1), bits, shape[-1])
     return zeros.reshape(shape)
 
 
@@ -49,27 +49,27 @@ def _matmul_nbits(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> Ref:
     """`x @ W'`: on the matrix unit with 4-bit weights where the chip has that kernel, else with W in floats."""
     a = op.a
     blocks = -(-a.K // a.block_size)
-    packed, scales = _constant(e, op, "B"), _constant(e, op, "scales")
-    groups, bias = _constant(e, op, "g_idx"), _constant(e, op, "bias")
+    packed, scales = constant_operand(e, op, "B"), constant_operand(e, op, "scales")
+    groups, bias = constant_operand(e, op, "g_idx"), constant_operand(e, op, "bias")
     assert packed is not None, "B is no optional operand"
     assert scales is not None, "scales are no optional operand"
-    codes = _fields(packed.reshape(a.N, -1), a.bits, blocks * a.block_size)[:, : a.K]
+    codes = fields(packed.reshape(a.N, -1), a.bits, blocks * a.block_size)[:, : a.K]
     scales = scales.reshape(a.N, blocks)
-    zeros = _zeros(_constant(e, op, "zero_points"), a.bits, (a.N, blocks))
+    zeros = zero_points(constant_operand(e, op, "zero_points"), a.bits, (a.N, blocks))
     if groups is None and _has_kernel(e, op, zeros):
         made = _weight_quantised(e, op, x, codes, scales, zeros)
     else:
         at = np.arange(a.K) // a.block_size if groups is None else groups[: a.K]
         wide = (codes.astype(np.float32) - zeros.astype(np.float32)[:, at]) * scales.astype(np.float32)[:, at]
-        made = matmul(e, x, _stored(e, wide.T, x.dtype))
+        made = matmul(e, x, e.cast(narrowed(e, wide.T, x.dtype), x.dtype))
     return made if bias is None else e.op("Add", made, e.constant(bias))
 
 
-def _stored(e: Emitter, w: np.ndarray, dtype: str) -> Ref:
-    """A weight; in half precision where the matrix unit rounds it to that anyway."""
+def narrowed(e: Emitter, w: np.ndarray, dtype: str) -> Ref:
+    """A weight for a product of `dtype`, in half precision where the matrix unit rounds it to that anyway."""
     halves = e.precision in HALF_MODES and float(np.abs(w).max(initial=0)) <= _HALF_MAX
     kind = np.float16 if dtype == "FLOAT16" or halves else ml_dtypes.bfloat16 if dtype == "BF16" else np.float32
-    return e.cast(e.constant(np.ascontiguousarray(w.astype(kind))), dtype)
+    return e.constant(np.ascontiguousarray(w.astype(kind)))
 
 
 def _has_kernel(e: Emitter, op: Op, zeros: np.ndarray) -> bool:
@@ -95,7 +95,7 @@ def _weight_quantised(e: Emitter, op: Op, x: Ref, codes: np.ndarray, scales: np.
 def _gather(e: Emitter, op: Op, data: Ref, indices: Ref, *_: Ref | None) -> Ref:
     """Rows of codes and of scales are gathered, and multiplied then: the table stays in integers."""
     a = op.a
-    packed, scales = _constant(e, op, "data"), _constant(e, op, "scales")
+    packed, scales = constant_operand(e, op, "data"), constant_operand(e, op, "scales")
     assert packed is not None, "data is no optional operand"
     assert scales is not None, "scales are no optional operand"
     rank, size = packed.ndim, a.block_size
@@ -104,8 +104,8 @@ def _gather(e: Emitter, op: Op, data: Ref, indices: Ref, *_: Ref | None) -> Ref:
     width = packed.shape[-1] * (8 // a.bits)
     if width % size:
         raise Unsupported(f"rows of {width} are no whole blocks of {size}")
-    zeros = _zeros(_constant(e, op, "zero_points"), a.bits, scales.shape)
-    codes = _fields(packed, a.bits, width).reshape(*scales.shape, size) - zeros[..., None]
+    zeros = zero_points(constant_operand(e, op, "zero_points"), a.bits, scales.shape)
+    codes = fields(packed, a.bits, width).reshape(*scales.shape, size) - zeros[..., None]
     at = from_end(e, indices, data.shape[0])
     rows = _rows(e, codes.astype(np.int8 if a.bits < 8 else np.int16), at)
     factors = _rows(e, scales[..., None], at)

@@ -57,6 +57,8 @@ def _stft(e: Emitter, op: Op, signal: Ref, *_: Any) -> Ref:
     step, window, length = (e.known(op, k) for k in (1, 2, 3))
     assert step is not None, "STFT has a step"
     n = int(length.reshape(-1)[0]) if length is not None else 0 if window is None else len(window)
+    if len(signal.shape) == 2:  # as onnxruntime takes it
+        signal = e.reshape(signal, (*signal.shape, 1))
     frames, parts = e.type(op.result).shape[1], signal.shape[-1]
     at = np.arange(frames)[:, None] * int(step.reshape(-1)[0]) + np.arange(n)
     cut = e.reshape(gathered(e, signal, at.reshape(-1), 1), (signal.shape[0], frames, n, parts))

@@ -15,6 +15,7 @@ from occ.compiler.codegen_cann.mapping import (
     convolution,
     einsum,
     elementwise,
+    experts,
     kv_cache,
     linear,
     pooling,
@@ -38,7 +39,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
-    sample, region, kv_cache, signal,
+    sample, region, kv_cache, experts, signal,
 )  # fmt: skip
 
 
