@@ -14,7 +14,7 @@ const element = (name, text, parent) => {
   if (parent) parent.appendChild(e);
   return e;
 };
-const number = (x, digits = 3) => (x === null || x === undefined ? "" : Number(x).toPrecision(digits));
+const number = (x, digits = 3) => (x === null || x === undefined ? "" : x >= 1000 ? String(Math.round(x)) : Number(x).toPrecision(digits));
 const most = Math.max(...data.nodes.map((n) => n.ms || 0), 1e-9);
 const color = (n) => (n.kind !== "op" ? "#cfe3ff" : n.ms ? `hsl(${60 - 60 * (n.ms / most) ** 0.5} 90% ${85 - 25 * (n.ms / most)}%)` : "#eee");
 
@@ -52,6 +52,18 @@ function fit() {
   scale = Math.min(room.width / (box.width + 40), room.height / (box.height + 40), 1.5) || 1;
   left = room.width / 2 - scale * (box.x + box.width / 2);
   top_ = Math.max(20 - scale * box.y, room.height / 2 - scale * (box.y + box.height / 2));
+  place();
+}
+// What is seen first can be read: the beginning of a graph that is too large to be read as a whole.
+function begin() {
+  const READABLE = 0.7, ROW = 60;
+  fit();
+  if (scale >= READABLE) return;
+  const room = view.getBoundingClientRect(), high = Math.min(...data.nodes.map((n) => n.y));
+  const first = data.nodes.filter((n) => n.y < high + ROW), mid = first.reduce((t, n) => t + n.x, 0) / first.length;
+  scale = READABLE;
+  left = room.width / 2 - scale * mid;
+  top_ = 40 - scale * high;
   place();
 }
 function center(n) {
@@ -131,7 +143,14 @@ function overview() {
   const timed = data.nodes.filter((n) => n.ms).sort((a, b) => b.ms - a.ms), total = timed.reduce((t, n) => t + n.ms, 0);
   if (timed.length) {
     element("h2", `kernels: ${number(total)} ms`, side);
-    table(side, ["ms", "%", "peak", "kernel"], timed.slice(0, 40).map((n) => [number(n.ms), number(100 * n.ms / total, 2), n.share === null ? "" : Math.round(100 * n.share) + "%", n.label]), timed);
+    const FEW = 12, rows = element("div", undefined, side);
+    const show = (some) => table(rows, ["ms", "%", "peak", "kernel", "first node"], some.map((n) => [number(n.ms), number(100 * n.ms / total, 2), n.share === null ? "" : Math.round(100 * n.share) + "%", n.label, n.nodes[0] || ""]), some);
+    show(timed.slice(0, FEW));
+    if (timed.length > FEW) {
+      const more = element("button", `all ${timed.length} kernels`, side);
+      more.addEventListener("click", () => { rows.replaceChildren(); show(timed); more.remove(); });
+    }
+    element("p", "The redder a node, the more time its kernel takes; what is grey has none. A click shows its code.", side);
   }
   roofline(side);
   memory(side);
@@ -152,4 +171,4 @@ search.addEventListener("input", () => {
 search.addEventListener("keydown", (e) => { if (e.key === "Enter" && search.found && search.found.length) { choose(search.found[0]); center(search.found[0]); } });
 document.getElementById("facts").textContent = data.facts;
 overview();
-fit();
+begin();
