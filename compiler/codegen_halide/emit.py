@@ -269,13 +269,14 @@ class _Generator:
 
     def _scatter(self, s: Scatter) -> None:
         printer = self._printer(s)
-        self._line(f"{self._at(s)} = {printer.data(s.init)};")
+        start = printer.data(s.init) if s.base is None else f"undef<{cpp_type(s.dtype)}>()"
+        self._line(f"{self._at(s)} = {start};")
         self._domain(f"dom_{s.name}", s.over)
         where = [printer.position(e, n, guarded=True) for e, n in zip(s.target, s.shape, strict=True)]
         at = f"{s.name}({', '.join(reversed(where))})"
         value = self._exactly(printer.data(s.value))
         match s.combine:
-            case "set":
+            case "set" | "into":
                 self._line(f"{at} = {value};")
             case "add" | "mul":
                 self._line(f"{at} {'+' if s.combine == 'add' else '*'}= {value};")

@@ -288,10 +288,11 @@ class KernelEmitter(Expressions):
                 offset = self.b.add(self.b.mul(offset, extent), self._inside(self.value(e, env), extent))
             address = self._address(s.name, offset)
             value = self.value(with_approximations(s.value), env)
-            if s.combine != "set":
+            if s.combine not in ("set", "into"):
                 old = self.o.from_memory(self.b.load(address), s.dtype)
                 value = self.o.binary(s.combine, old, value, s.dtype)
             self.b.store(self.o.to_memory(value, s.dtype), address)
 
-        nest(list(s.axes), at, start)
+        if s.base is None:
+            nest(list(s.axes), at, start)
         nest(list(s.over), at, update)

@@ -97,7 +97,7 @@ def _scatter(s: Scatter, sources: Mapping[str, Array], dims: Mapping[str, int]) 
         return out
     target = tuple(np.broadcast_to(over.value(e), over.shape).reshape(-1) for e in s.target)
     value = np.broadcast_to(over.value(s.value), over.shape).reshape(-1)
-    if s.combine == "set":
+    if s.combine in ("set", "into"):
         out[target] = value
     else:
         _SCATTER[s.combine](out, target, value)

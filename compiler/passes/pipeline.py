@@ -19,6 +19,7 @@ from occ.compiler.passes.algorithms.use_byte_products import UseByteProducts
 from occ.compiler.passes.algorithms.use_code_tables import UseCodeTables
 from occ.compiler.passes.algorithms.use_strassen import UseStrassen
 from occ.compiler.passes.algorithms.use_winograd import UseWinograd
+from occ.compiler.passes.algorithms.write_in_place import WriteInPlace
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.canonical.apply_rewrites import ApplyRewrites
 from occ.compiler.passes.canonical.canonicalize import Canonicalize
@@ -97,6 +98,7 @@ def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         Dce(),
         defer,
         *((GrowCaches(),) if options.caches == "growing" else ()),
+        WriteInPlace(),
         SplitTransposedConv(),
     )
 

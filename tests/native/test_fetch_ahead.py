@@ -77,13 +77,16 @@ def cached(heads: int, groups: int, size: int, kind: int = TensorProto.FLOAT) ->
 
 @needs_objdump
 @pytest.mark.parametrize(
-    ("kind", "groups", "lines"),
+    ("caches", "kind", "groups", "lines"),
     [
-        (TensorProto.FLOAT, 4, 2 * 64 * 4 // 64),  # each line of a key and of its value once
-        (TensorProto.FLOAT, 1, 0),  # the rows of an only head lie side by side
-        (TensorProto.FLOAT16, 8, 2 * 64 * 2 // 64),
+        ("growing", TensorProto.FLOAT, 4, 2 * 64 * 4 // 64),  # each line of a key and of its value once
+        ("growing", TensorProto.FLOAT, 1, 0),  # the rows of an only head lie side by side
+        ("growing", TensorProto.FLOAT16, 8, 2 * 64 * 2 // 64),
+        ("as-is", TensorProto.FLOAT, 4, 2 * 64 * 4 // 64),  # chunks of one head after those of another
     ],
 )
-def test_rows_of_a_cache_that_lie_far_apart_are_fetched(kind: int, groups: int, lines: int, tmp_path: Path) -> None:
-    made = Compilation(cached(8, groups, 64, kind), Settings("cpu", options={"caches": "growing"})).artifact()
+def test_rows_of_a_cache_that_lie_far_apart_are_fetched(
+    caches: str, kind: int, groups: int, lines: int, tmp_path: Path
+) -> None:
+    made = Compilation(cached(8, groups, 64, kind), Settings("cpu", options={"caches": caches})).artifact()
     assert sum("prefetcht1" in line for line in disassembled(made.code, tmp_path).splitlines()) == lines

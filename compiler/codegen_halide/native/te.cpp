@@ -379,6 +379,7 @@ Expr cast(Type t, Expr x) { return made(Halide::cast(type_from(t), whole_of(x)))
 Expr reinterpret(Type t, Expr x) { return made(Halide::reinterpret(type_from(t), whole_of(x))); }
 Expr const_true() { return made(Halide::Internal::const_true()); }
 Expr const_false() { return made(Halide::Internal::const_false()); }
+Expr undef(Type t) { return made(Halide::undef(type_from(t))); }
 Expr te_inf(Type t) { return made(whole::te_inf(type_from(t))); }
 Expr te_nan(Type t) { return made(whole::te_nan(type_from(t))); }
 Expr te_to_int(Type t, Expr x) { return made(whole::te_to_int(type_from(t), whole_of(x))); }

@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
@@ -142,6 +143,24 @@ class ReverseSequence:
         return t.map(x.shape, element, name="reversed")
 
 
+def cache_places(
+    t: Builder, past: Tensor, update: Tensor, starts: Tensor | None, axis: int, *, circular: bool, name: str
+) -> Callable[[Expr], Expr]:
+    """Where what a batch of `update` is for begins in a cache, as a function of the batch, with a check that it fits."""
+    size, length = wrap(past.shape[axis]), wrap(update.shape[axis])
+
+    def start(n: Expr) -> Expr:
+        return literal(0, I64) if starts is None else cast(I64, starts[n])
+
+    if starts is not None:
+        t.check(
+            starts.shape,
+            lambda n: (start(n) >= 0) & (start(n) < size if circular else start(n) + length <= size),
+            f"`{name}` writes outside of the cache",
+        )
+    return start
+
+
 @op("TensorScatter", rank=same)
 class TensorScatter:
     """A cache with `update` written from position `write_indices[b]` on along `axis`, around the end if circular."""
@@ -151,16 +170,7 @@ class TensorScatter:
         if axis == 0:
             raise Invalid("`axis` of `TensorScatter` is the batch axis", code="OCC0107")
         size, length = wrap(past.shape[axis]), wrap(update.shape[axis])
-
-        def start(n):
-            return literal(0, I64) if write_indices is None else cast(I64, write_indices[n])
-
-        if write_indices is not None:
-            t.check(
-                write_indices.shape,
-                lambda n: (start(n) >= 0) & (start(n) < size if a.mode == "circular" else start(n) + length <= size),
-                "`TensorScatter` writes outside of the cache",
-            )
+        start = cache_places(t, past, update, write_indices, axis, circular=a.mode == "circular", name="TensorScatter")
 
         def element(*i):
             offset = i[axis] - start(i[0])

@@ -68,7 +68,9 @@ class TeStage:
 class Scatter:
     """`name[axes] = init`, then in order of `over`: `name[target] = name[target] combine value`.
 
-    `combine` is `set`, `add`, `mul`, `max` or `min`; a target outside the box is an error of the caller (see `Check`).
+    `combine` is `set`, `add`, `mul`, `max` or `min`; or `into`, which is `set` where `init` reads each element of a
+    parameter at its place, and the caller gives that parameter the memory of the result: native code leaves it as it is.
+    A target outside the box is an error of the caller (see `Check`).
     """
 
     name: str
@@ -91,6 +93,14 @@ class Scatter:
     @property
     def exprs(self) -> tuple[Expr, ...]:
         return (self.init, *self.target, self.value)
+
+    @property
+    def base(self) -> str | None:
+        """The parameter that has the memory of the result, if there is one."""
+        if self.combine != "into":
+            return None
+        assert isinstance(self.init, Load), "what is there already is read as it is"
+        return self.init.source
 
 
 AnyStage = TeStage | Scatter

@@ -161,7 +161,7 @@ def _param(p: Param) -> Param:
 
 def _stage(s: AnyStage) -> AnyStage:
     if isinstance(s, Scatter):
-        assert s.combine == "set" or not is_stored(s.dtype), "codes are not combined"
+        assert s.combine in ("set", "into") or not is_stored(s.dtype), "codes are not combined"
         return replace(s, init=_expr(s.init), target=tuple(map(_expr, s.target)), value=_expr(s.value))
     return replace(s, expr=_expr(s.expr))
 

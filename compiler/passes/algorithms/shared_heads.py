@@ -11,6 +11,11 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 _SOFTMAX = ("Softmax", "attention_softmax")
+_READ = (
+    "repeat_heads",
+    "first_keys",
+    "cache_values",
+)  # what kernels of attention compute where they read keys and values
 _MOST_MAPS = 8  # elementwise ops between the scores and their softmax
 
 
@@ -77,7 +82,21 @@ def _replace(result: Op, rw: Rewriter) -> None:
 
 
 def served(v: Value, b: GraphBuilder) -> tuple[list[Op], Value]:
-    """Keys or values, each head of which serves several heads of queries, read where they are.
+    """Keys or values, and the ops through which a kernel of attention reads them where they are."""
+    found = x = _repeating(v, b)
+    ops: list[Op] = []
+    inside = 0
+    while (maker := x.defining_op) is not None and len(x.uses) <= 1 and maker.name in (*_READ, "Transpose"):
+        ops.append(maker)
+        inside = len(ops) if maker.name in _READ else inside
+        if (source := maker.operands[0]) is None:
+            break
+        x = source
+    return ops[:inside][::-1], found
+
+
+def _repeating(v: Value, b: GraphBuilder) -> Value:
+    """Keys or values, each head of which serves several heads of queries, by `repeat_heads`.
 
     Exporters repeat heads in memory: `[N,G,T,D]`, Unsqueeze, Expand to `[N,G,g,T,D]`, Reshape to `[N,G*g,T,D]`; before
     or after leading axes may be merged, and after it the last two exchanged.
@@ -85,8 +104,6 @@ def served(v: Value, b: GraphBuilder) -> tuple[list[Op], Value]:
     x, turned = v, False
     while (maker := x.defining_op) is not None and len(x.uses) == 1 and (source := maker.operands[0]) is not None:
         rank = source.tensor.rank
-        if maker.name == "repeat_heads":
-            return ([maker, v.defining_op] if turned else [maker]), v  # pyright: ignore[reportReturnType]
         if maker.name == "Expand":
             return _repeated(v, source, x, b, turned=turned)
         if maker.name == "Transpose" and maker.a.perm == (*range(rank - 2), rank - 1, rank - 2):
@@ -94,20 +111,18 @@ def served(v: Value, b: GraphBuilder) -> tuple[list[Op], Value]:
         elif maker.name != "Reshape" or source.tensor.dims[-2:] != x.tensor.dims[-2:]:
             break
         x = source
-    return [], v
+    return v
 
 
-def _repeated(v: Value, source: Value, wide: Value, b: GraphBuilder, *, turned: bool) -> tuple[list[Op], Value]:
+def _repeated(v: Value, source: Value, wide: Value, b: GraphBuilder, *, turned: bool) -> Value:
     """`v`, which is the Expand `wide` of `source` with leading axes merged, and perhaps the last two exchanged."""
     maker, dims = source.defining_op, wide.tensor.dims
     if maker is None or maker.name not in ("Unsqueeze", "Reshape") or len(dims) != 5 or v.tensor.rank != 4:
-        return [], v
+        return v
     x, (n, heads, group, *rest) = maker.operands[0], dims
     expected = TensorType(wide.tensor.dtype, (n, heads, *rest))
     fits = source.tensor.dims == (n, heads, 1, *rest) and x is not None and x.type == expected
     if not fits or not isinstance(heads, int) or not isinstance(group, int) or v.tensor.dims[:2] != (n, heads * group):
-        return [], v
-    made = [b.repeat_heads(x, group=group)]
-    if turned:
-        made.append(b.Transpose(made[0], perm=(0, 1, 3, 2)))
-    return [x.defining_op for x in made], made[-1]
+        return v
+    made = b.repeat_heads(x, group=group)
+    return b.Transpose(made, perm=(0, 1, 3, 2)) if turned else made

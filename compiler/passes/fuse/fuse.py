@@ -23,7 +23,7 @@ from occ.compiler.passes.fuse.outline import outline, results_of
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
 
 
-_APART = ("join", "append")  # no kernels: their operands are computed where the result lies
+_APART = ("join", "append", "write_into")  # their operands lie where the result does
 
 
 @dataclass(frozen=True)

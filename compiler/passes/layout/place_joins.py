@@ -43,6 +43,9 @@ class PlaceJoins(Pass):
                     made += _place(rw.exchange(op, _joined(op)), claims, rw, strided=self.strided, always=True)
                 elif op.name == "join":
                     made += _place(op, claims, rw, strided=self.strided)
+                elif op.name == "write_into" and (base := op.operands[0]) is not None and base.defining_op is None:
+                    rw.replace_operand(op, 0, _copied(base, "copy", base.tensor.layout, op, claims))
+                    made += 1
         ctx.hits["place-joins"] += made
         return made > 0
 
@@ -59,9 +62,7 @@ def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool, always: boo
     changes = 0
     for k, v in enumerate(join.inputs):
         if v not in chosen:
-            made = Op(_copying(v, layout), [v], {}, [v.tensor.with_layout(layout)], result_names=[v.name], loc=join.loc)
-            claims.body.insert(made, join)
-            rw.replace_operand(join, k, made.result)
+            rw.replace_operand(join, k, _copied(v, _copying(v, layout), layout, join, claims))
             changes += 1
         elif v.tensor.layout != layout:
             _retype(v, layout)
@@ -73,6 +74,11 @@ def _joined(op: Op) -> Op:
     """An `append` as a join."""
     new, past = op.operands
     return Op("join", [past, new], {"axis": 0}, [op.result.type], result_names=[op.result.name], loc=op.loc)
+
+
+def _copied(value: Value, how: str, layout: Layout, reader: Op, claims: Claims) -> Value:
+    made = Op(how, [value], {}, [value.tensor.with_layout(layout)], result_names=[value.name], loc=reader.loc)
+    return claims.body.insert(made, reader).result
 
 
 def _copying(value: Value, layout: Layout) -> str:

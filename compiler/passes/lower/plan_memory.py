@@ -12,6 +12,7 @@ from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
+from occ.compiler.ir.te.function import Scatter, TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -36,7 +37,7 @@ class PlanMemory(Pass):
         rw = Rewriter(m)
         waiting = [func for func in m.funcs.values() if not _is_planned(func)]
         for func in waiting:
-            _plan(func, rw)
+            _plan(func, m.te, rw)
         return bool(waiting)
 
 
@@ -48,10 +49,10 @@ def _is_planned(func: Func) -> bool:
     )
 
 
-def _plan(func: Func, rw: Rewriter) -> None:
+def _plan(func: Func, te: Mapping[str, TeFunc], rw: Rewriter) -> None:
     for op in func.body.body:
         if op.name not in ("view", "join") and op.results:
-            _to_destination(op, rw)
+            _to_destination(op, _bases(op, te), rw)
     place = {op: k for k, op in enumerate(func.body.body) if op.name == "alloc"}
     heads: dict[Value, Value] = {}
     for op in reversed(func.body.body):  # a join that lies in another one comes before that
@@ -67,12 +68,29 @@ def _plan(func: Func, rw: Rewriter) -> None:
     _set_lifetimes(func, storage, outputs)
 
 
-def _to_destination(op: Op, rw: Rewriter) -> None:
+def _bases(op: Op, te: Mapping[str, TeFunc]) -> dict[int, Value]:
+    """The operands of a call that have the memory of results, by the number of the result."""
+    f = te.get(op.attrs.get("te", ""))
+    if f is None:
+        return {}
+    given = dict(zip((p.name for p in f.params), op.operands, strict=True))
+    numbers = {r.name: k for k, r in enumerate(f.results)}
+    found = {numbers[s.name]: given[s.base] for s in f.stages if isinstance(s, Scatter) and s.base is not None}
+    return {k: v for k, v in found.items() if v is not None}
+
+
+def _to_destination(op: Op, bases: Mapping[int, Value], rw: Rewriter) -> None:
     """Turn an op with results into one that writes into buffers allocated before it."""
     home = op.parent
     assert home is not None
     buffers: list[Value] = []
-    for result in op.results:
+    for number, result in enumerate(op.results):
+        if (base := bases.get(number)) is not None:
+            assert base.defining_op is not None
+            assert base.defining_op.name == "alloc", "a copy has been made of what others may read"
+            buffers.append(base)
+            result.replace_uses(base)
+            continue
         alloc = home.insert(_buffer("alloc", (), result), op)
         buffers.append(alloc.result)
         result.replace_uses(alloc.result)

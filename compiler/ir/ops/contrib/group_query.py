@@ -65,20 +65,35 @@ class PastLengths:
 
 @op("cache_append", own_attributes="")
 class CacheAppend:
-    """`[N, H, T, D]`: of each row the first `lengths[n]` keys of the cache, then the new ones, then zeros."""
+    """`[N, H, T, D]`: of each row the first `lengths[n]` keys of the cache, then the new ones, then zeros; or what was there, if
+    the cache has room for all and so stays as long as it is.
+    """
 
     static = ("total",)
     operands = ("past", "new", "lengths", "total")
 
     def body(t, past, new, lengths, total, *, a):
         n, heads, added, size = new.shape
+        (keys,) = total.value
 
         def element(i, h, k, d):
             old, at = lengths[i], k - lengths[i]
-            fresh = where((at >= 0) & (at < wrap(added)), new[i, h, at, d], literal(0, new.dtype))
-            return fresh if past is None else where(k < old, past[i, h, k, d], fresh)
+            fresh = (at >= 0) & (at < wrap(added))
+            if past is not None and past.shape[2] == keys:
+                return where(fresh, new[i, h, at, d], past[i, h, k, d])
+            late = where(fresh, new[i, h, at, d], literal(0, new.dtype))
+            return late if past is None else where(k < old, past[i, h, k, d], late)
 
-        return t.map((n, heads, total.value[0], size), element, name="cache")
+        return t.map((n, heads, keys, size), element, name="cache")
+
+
+@op("first_keys", own_attributes="count=size")
+class FirstKeys:
+    """The first `count` keys or values of a cache `[N, H, T, D]` that has room for more."""
+
+    def body(t, x, *, a):
+        n, heads, _, size = x.shape
+        return t.map((n, heads, a.count, size), lambda *i: x[i], name="first")
 
 
 # What holds an element or two of a cache of codes, and how many for a head, by bits.
@@ -204,6 +219,8 @@ class GroupQueryAttention:
             shape = b.dims(values=(keys,), shape=(1,))
             k, v = b.cache_append(past_k, k, lengths, shape), b.cache_append(past_v, v, lengths, shape)
         presents = (k, v)
+        if past_k is not None and past == keys != total:
+            k, v = (b.first_keys(x, count=total) for x in (k, v))
         if k_scale is not None:
             k, v = (b.cache_values(x, s, bits=_bits(a), to=q.tensor.dtype) for x, s in ((k, k_scale), (v, v_scale)))
         end = None if lengths is None else b.Add(lengths, b.dims(values=(length,), shape=(1,)))
@@ -320,4 +337,4 @@ def total_of(total: Value | None) -> Dim:
     return found[0]
 
 
-ALL = (PastLengths, CacheAppend, CacheCodes, CacheValues, GroupQueryAttention)
+ALL = (PastLengths, CacheAppend, FirstKeys, CacheCodes, CacheValues, GroupQueryAttention)

@@ -8,6 +8,7 @@ from math import prod
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import Concat, flatten
+from occ.compiler.ir.ops.prefix import cache_places
 from occ.compiler.ir.ops.shape_of import pick
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.te.expr import cast, where, wrap
@@ -110,6 +111,26 @@ class Append:
         return t.map((length + new.shape[0], *new.shape[1:]), element, name="append")
 
 
+@op("write_into", reads="rows", writes="rows", own_attributes="axis=int circular=bool operator=text")
+class WriteInto:
+    """`base` with `new` written from place `starts[n]` on along an axis, 0 without `starts`; around the end if circular.
+
+    A caller may have put `base` where the result is: nothing else is touched there. `operator` is what it is for.
+    """
+
+    operands = ("base", "new", "starts")
+
+    def body(t, base, new, starts=None, *, a):
+        start = cache_places(t, base, new, starts, a.axis, circular=a.circular, name=a.operator)
+        size = wrap(base.shape[a.axis])
+
+        def target(*u):
+            place = start(u[0]) + u[a.axis]
+            return (*u[: a.axis], place % size if a.circular else place, *u[a.axis + 1 :])
+
+        return t.scatter(base.shape, lambda *i: base[i], new.shape, target, lambda *u: new[u], combine="into")
+
+
 # Ops of the `scheduled` and `lowered` stages: their result types are stated by the pass that makes them.
 _DECLARED = ("declared",)
 
@@ -154,6 +175,7 @@ ALL: tuple[OpSpec, ...] = (
     Copy,
     Join,
     Append,
+    WriteInto,
     Call,
     Alloc,
     Kernel,

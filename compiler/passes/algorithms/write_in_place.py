@@ -1,0 +1,59 @@
+"""Caches with room for what is to come: what is new is written into them where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.value import Value
+from occ.compiler.passes.base import Context, Pass, finish
+
+_KEYS = 2  # the axis along which the caches of GroupQueryAttention grow
+
+
+@dataclass(frozen=True)
+class WriteInPlace(Pass):
+    """Writes what is new into caches of a fixed size, inputs that an output of the same type continues.
+
+    A caller that gives the input and the output as one array has nothing copied; with arrays of their own the whole cache is
+    copied first.
+
+    `func(%past: f32[N,3,64,8]) { %present = TensorScatter(%past, %new, %at)  return %present }` -->
+    `func(%past: f32[N,3,64,8]) { %present = write_into(%past, %new, %at) {axis=2, ..}  return %present }`
+    """
+
+    name: ClassVar[str] = "write-in-place"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        rw, made = Rewriter(m), 0
+        for op in list(m.main.body):
+            if (found := _write(op)) is not None and _continues(op, m.main):
+                new, starts, axis, circular, name = found
+                b = rw.builder(op)
+                rw.replace(op, [b.write_into(op.operands[0], new, starts, axis=axis, circular=circular, operator=name)])
+                made += 1
+        rw.hits[self.name] += made
+        return finish(rw, ctx, made)
+
+
+def _write(op: Op) -> tuple[Value | None, Value | None, int, bool, str] | None:
+    """What an op writes into its first operand and from where on, along which axis and whether around its end."""
+    if op.name == "TensorScatter":
+        new, starts = (*op.operands[1:], None)[:2]
+        axis = normalize_axis(op.a.axis, op.result.tensor.rank, op.name)
+        return new, starts, axis, op.a.mode == "circular", op.name
+    if op.name == "cache_append":
+        return op.operands[1], op.operands[2], _KEYS, False, "GroupQueryAttention"
+    return None
+
+
+def _continues(op: Op, main: Func) -> bool:
+    """Whether a result is that output which stands for an input that nothing else reads."""
+    past, results = op.operands[0], main.body.terminator.operands
+    if past is None or past not in main.args or len(past.uses) != 1 or results.count(op.result) != 1:
+        return False
+    return past.type == op.result.type
