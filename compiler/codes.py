@@ -138,6 +138,11 @@ CODES: dict[str, Code] = {
         "There is no such Ascend device, its driver does not answer, or this user may not use it. `npu-smi info` lists the"
         " devices and their state.",
     ),
+    "OCC0408": Code(
+        "no workers",
+        "`--workers` takes the address of a scheduler of dask.distributed (`dask scheduler`) with workers (`dask worker ADDRESS`)"
+        " that have the same version of occ, and a C++ compiler: `pip install 'occ[workers]'`.",
+    ),
     "OCC0501": Code(
         "an input does not fit the model",
         "An input is missing or unknown, or its element type, rank or extents differ from the signature. `occ inspect`"

@@ -93,6 +93,9 @@ class CompileError(Exception):
         self.diagnostics = tuple(diagnostics)
         super().__init__("\n".join(d.text() for d in self.diagnostics))
 
+    def __reduce__(self) -> tuple[type[CompileError], tuple[tuple[Diagnostic, ...]]]:
+        return CompileError, (self.diagnostics,)
+
     @property
     def exit_code(self) -> int:
         return self.diagnostics[0].exit_code

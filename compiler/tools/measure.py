@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import math
+import os
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from occ.compiler.cache.cache import digest
+from occ.compiler.codegen_halide.build import cpu_identity
 from occ.compiler.compare import first_apart
 from occ.compiler.ir.dim import Symbol, evaluate, symbols
 from occ.compiler.ir.te.function import Param, TeFunc
@@ -25,6 +32,25 @@ _SAMPLE = 300e-6  # seconds of one sample at least
 _MOST_CALLS = 64
 # What sums in another order may differ by, as a part of the largest value.
 _TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
+
+
+def machine_identity() -> str:
+    """What decides which schedules are fast: the processor, its features, how many cores it has, and its caches."""
+    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    sizes = [f.read_text() for c in caches for f in (c / "level", c / "type", c / "size") if f.is_file()]
+    return digest([cpu_identity(), str(os.cpu_count()), *sizes])
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """Wait until no other process of this user measures on this machine; that would be measured too."""
+    place = Path(tempfile.gettempdir(), f"occ-measuring-{os.getuid()}")
+    descriptor = os.open(place, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)

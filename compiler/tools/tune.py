@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
-from occ.compiler.codegen_halide.build import cpu_identity, link, setup_for
+from occ.compiler.codegen_halide.build import link, setup_for
 from occ.compiler.codegen_halide.kernels import Setup, compile_batch
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.module import Module
@@ -29,7 +29,7 @@ from occ.compiler.target.machine import Machine
 from occ.compiler.target.native import CpuOptions
 from occ.compiler.target.registry import get_target
 from occ.compiler.tools.forked import isolated
-from occ.compiler.tools.measure import Bench, Operands
+from occ.compiler.tools.measure import Bench, Operands, alone, machine_identity
 from occ.runtime.threads import thread_count
 
 if TYPE_CHECKING:
@@ -75,6 +75,31 @@ class Tuned:
     def saved(self) -> float:
         """Seconds of a run."""
         return self.uses * (self.before - self.after)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        key: of the kernel on the machine that was measured.
+        kernel: its name.
+        hint, before, after: as of `Tuned`.
+        whole: whether the search came to its end.
+    """
+
+    key: str
+    kernel: str
+    hint: str
+    before: float
+    after: float
+    whole: bool
+
+    def keep(self, cache: Cache) -> None:
+        """Remember it; that a search which was cut short finds nothing is not the last word."""
+        if self.hint or self.whole:
+            known = {"kernel": self.kernel, "hint": self.hint, "before": self.before, "after": self.after}
+            cache.put("tuned", self.key, json.dumps(known).encode(), ".json")
 
 
 @dataclass
@@ -140,20 +165,18 @@ class Tuner:
         end = time.perf_counter() + self.seconds
         uses, nodes = _uses(m)
         functions = [f for name, f in m.te.items() if uses.get(name) and not f.halide and not f.hint and f.stages]
-        fresh = [f for f in functions if not self._recall(f, uses[f.name], nodes[f.name])]
+        fresh = [f for f in functions if not self._recall(f, uses[f.name], nodes[f.name], remembered=True)]
         if self.seconds > 0 and fresh:
             self._tune(fresh, uses, nodes, end)
         else:
             self.left = len(fresh)
         return {t.kernel: t.hint for t in self.done if t.hint}
 
-    def _recall(self, f: TeFunc, uses: int, nodes: tuple[str, ...]) -> bool:
+    def _recall(self, f: TeFunc, uses: int, nodes: tuple[str, ...], *, remembered: bool) -> bool:
         path = self.cache.path("tuned", self._key(f), ".json")
         try:
             known = json.loads(path.read_text())
-            self.done.append(
-                Tuned(f.name, nodes, uses, known["hint"], known["before"], known["after"], remembered=True)
-            )
+            self.done.append(Tuned(f.name, nodes, uses, known["hint"], known["before"], known["after"], remembered))
         except (OSError, ValueError, KeyError):
             return False
         return True
@@ -161,28 +184,30 @@ class Tuner:
     def _key(self, f: TeFunc) -> str:
         """Names stand for contents, so the name of a kernel will do; what was best was best among the schedules of the rules."""
         rules = source_digest("occ.compiler.passes.schedule", "occ.compiler.codegen_halide")
-        return digest(["tuned", f.name, self.setup.identity, rules, cpu_identity(), str(self.threads)])
+        return digest(["tuned", f.name, self.setup.identity, rules, machine_identity(), str(self.threads)])
 
     def _tune(
         self, functions: Sequence[TeFunc], uses: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], end: float
     ) -> None:
-        took = self._ranked(functions, uses)
-        total, seen = sum(took.values()), 0.0
+        took = self.ranked(functions, uses)
         by_name = {f.name: f for f in functions}
-        for k, (name, seconds) in enumerate(took.items()):
-            if time.perf_counter() >= end or seen >= _SHARE * total:
+        longest = worth_looking_at(took)
+        self.left = len(took) - len(longest)
+        for k, name in enumerate(longest):
+            if time.perf_counter() >= end:
                 self.left = len(took) - k
                 return
             self.progress(f"tuning kernel {k + 1} of {len(took)}: {name}")
-            hint, before, after = _Search(self, by_name[name], end).best()
-            self.done.append(Tuned(name, nodes[name], uses[name], hint, before, after))
-            known = {"kernel": name, "hint": hint, "before": before, "after": after}
-            # That a search which was cut short finds nothing is not the last word.
-            if hint or time.perf_counter() < end:
-                self.cache.put("tuned", self._key(by_name[name]), json.dumps(known).encode(), ".json")
-            seen += seconds
+            found = self.search(by_name[name], end)
+            self.done.append(Tuned(name, nodes[name], uses[name], found.hint, found.before, found.after))
+            found.keep(self.cache)
 
-    def _ranked(self, functions: Sequence[TeFunc], uses: Mapping[str, int]) -> dict[str, float]:
+    def search(self, f: TeFunc, end: float) -> Found:
+        """The choices for one kernel, looked for until a time of `time.perf_counter`."""
+        hint, before, after = _Search(self, f, end).best()
+        return Found(self._key(f), f.name, hint, before, after, time.perf_counter() < end)
+
+    def ranked(self, functions: Sequence[TeFunc], uses: Mapping[str, int]) -> dict[str, float]:
         """Seconds that a run spends in each kernel as the rules schedule it, most first."""
         made = [scheduled(f, self.machine) for f in functions]
         self.progress(f"measuring {len(made)} kernels")
@@ -197,7 +222,8 @@ class Tuner:
         """The shortest times of kernels that compute what the first one does. They are run in a process of their own; if one
         ends it, each is tried with the first alone, and those that do it again are left out.
         """
-        found = isolated(lambda: Bench(code, names, operands, self.threads).least(rounds))
+        with alone():
+            found = isolated(lambda: Bench(code, names, operands, self.threads).least(rounds))
         if found is not None or len(names) < 2:
             return found or {}
         pairs = (self.least(code, [names[0]], operands, rounds), *self._each(code, names, operands, rounds))
@@ -206,7 +232,8 @@ class Tuner:
     def _each(self, code: bytes, names: Sequence[str], operands: Operands, rounds: int) -> Iterable[dict[str, float]]:
         for name in names[1:]:
             pair = [names[0], name]
-            yield isolated(lambda pair=pair: Bench(code, pair, operands, self.threads).least(rounds)) or {}
+            with alone():
+                yield isolated(lambda pair=pair: Bench(code, pair, operands, self.threads).least(rounds)) or {}
 
     def compiled(self, functions: Sequence[TeFunc]) -> tuple[bytes, list[str]]:
         """A library of kernels, and the names of those that compile."""
@@ -236,6 +263,17 @@ class Tuner:
             f"{saved * 1e3:.3f} of {total * 1e3:.3f} ms less, threads: {self.threads}"
         )
         return "\n".join(lines)
+
+
+def worth_looking_at(took: Mapping[str, float]) -> list[str]:
+    """The kernels that take nearly all of a run, of all by how long they take."""
+    total, seen, found = sum(took.values()), 0.0, list[str]()
+    for name, seconds in took.items():
+        if seen >= _SHARE * total:
+            break
+        found.append(name)
+        seen += seconds
+    return found
 
 
 class _Search:
@@ -299,7 +337,10 @@ class _Search:
         """Medians of the rules' own schedule and of another one, in turn."""
         other = self.made[hint].with_name(f"{self.f.name}_best") if hint else self.base
         code, names = self.tuner.compiled([self.base, other] if hint else [self.base])
-        bench = isolated(lambda: Bench(code, names, self.operands, self.tuner.threads).pairs(self.f.name, other.name))
+        with alone():
+            bench = isolated(
+                lambda: Bench(code, names, self.operands, self.tuner.threads).pairs(self.f.name, other.name)
+            )
         first, second = zip(*(bench or [(math.inf, math.inf)]), strict=True)
         return median(first), median(second)
 

@@ -24,6 +24,7 @@ from occ.compiler.driver.source import Source
 from occ.compiler.ir.module import nodes_of
 from occ.compiler.native_entry.build import entry_code
 from occ.compiler.plan.plan import cpu_manifest
+from occ.compiler.tools.workers import Workers
 
 _KERNELS = 64  # of a translation unit: g++ needs 0.5 GB for them, and its start no longer counts
 
@@ -68,11 +69,13 @@ class _Library:
 class _Lanes:
     """Compilers under way: one translation unit each, begun when enough kernels wait."""
 
-    def __init__(self, setup: Setup, cache: Cache, size: int) -> None:
+    def __init__(self, setup: Setup, cache: Cache, size: int, workers: Workers | None) -> None:
         self.setup, self.cache, self.size = setup, cache, size
+        self.compile = compile_batch if workers is None else workers.compile_batch
+        self.lanes = UNITS if workers is None else sum(w.threads for w in workers.compilers)
         self.waiting: list[Kernel] = []
         self.running: list[Future[dict[str, CompileError]]] = []
-        self.pool = ThreadPoolExecutor(UNITS, "batch")
+        self.pool = ThreadPoolExecutor(self.lanes, "batch")
 
     def add(self, kernel: Kernel) -> None:
         self.waiting.append(kernel)
@@ -81,15 +84,15 @@ class _Lanes:
 
     def start(self) -> None:
         if self.waiting:
-            self.running.append(self.pool.submit(compile_batch, self.waiting, self.setup, self.cache))
+            self.running.append(self.pool.submit(self.compile, self.waiting, self.setup, self.cache))
             self.waiting = []
 
     def finish(self) -> dict[str, CompileError]:
         """The errors of all kernels, by name."""
-        half = -(-len(self.waiting) // UNITS)
+        share = -(-len(self.waiting) // self.lanes)
         rest, self.waiting = self.waiting, []
-        for k in range(0, len(rest), max(half, 1)):
-            self.waiting = rest[k : k + half]
+        for k in range(0, len(rest), max(share, 1)):
+            self.waiting = rest[k : k + share]
             self.start()
         return {name: problem for f in self.running for name, problem in f.result().items()}
 
@@ -106,7 +109,7 @@ class _Lanes:
 
 def warm(
     models: Iterable[tuple[str, Source]], settings: Settings | None = None, *, kernels_per_unit: int = _KERNELS,
-    progress: Callable[[str], None] = lambda _: None,
+    workers: Workers | None = None, progress: Callable[[str], None] = lambda _: None,
 ) -> Warmed:  # fmt: skip
     """Build the kernels of models for target `cpu` into the cache.
 
@@ -114,6 +117,7 @@ def warm(
         models: (label, model); read one by one.
         settings: of all of them; target `cpu`.
         kernels_per_unit: bound of the kernels that are compiled together.
+        workers: other machines that compile; what none of them does is compiled here.
         progress: told the state now and then.
 
     Returns:
@@ -130,7 +134,7 @@ def warm(
     emitter(setup.tools, cache)  # what all batches share; a toolchain that is broken is found at once
     made, users = Warmed(), dict[str, list[str]]()
     libraries: dict[tuple[Any, ...], _Library] = {}
-    lanes = _Lanes(setup, cache, kernels_per_unit)
+    lanes = _Lanes(setup, cache, kernels_per_unit, workers)
     try:
         for k, (label, source) in enumerate(models, 1):
             try:

@@ -69,6 +69,7 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
     metavar="SECONDS",
     help="Measure other schedules of the kernels for about that long, and take those that win. 0 takes what earlier builds found.",
 )
+@options.workers("Let the workers of a scheduler of dask.distributed measure, each kind of machine for itself.")
 @click.option(
     "--calibrate",
     "samples",
@@ -95,9 +96,11 @@ def command(timeout: float | None, memory_limit: float | None, **how: Any) -> No
 
 def _command(
     model: str, target: str, out: Path | None, folder: bool, save_stages: bool, emit: str, weights: str,
-    tune: float | None, samples: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, flags: options.Flags, looking: Looking,
+    tune: float | None, workers: str | None, samples: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, flags: options.Flags, looking: Looking,
 ) -> None:  # fmt: skip
     start = time.perf_counter()
+    if workers is not None and tune is None:
+        raise click.UsageError("--workers measure what --tune asks for: give both, or compile by `occ warm --workers`")
     if emit == "ort":
         if outputs:
             raise click.UsageError("--emit ort keeps the signature of the model: leave --outputs out")
@@ -114,7 +117,7 @@ def _command(
         with progress() as tell:
             more = looking.settings(validator)
             settings = flags.settings(target, outputs, several=True, progress=tell, save_stages=save_stages, **more)
-            tuner = _tuner(settings, tune) if tune is not None else None
+            tuner = _tuner(settings, tune, workers) if tune is not None else None
             settings = replace(settings, tune=tuner)
             compilation = Compilation(options.source_of(model), settings)
             stem = Path("model" if model == "-" else model).stem
@@ -191,10 +194,14 @@ def _write_program(
     return made.files[0], made.link
 
 
-def _tuner(settings: Settings, seconds: float) -> Tuner:
+def _tuner(settings: Settings, seconds: float, workers: str | None) -> Tuner:
     from occ.compiler.tools.tune import Tuner
 
-    return Tuner.of(settings, seconds)
+    if (others := options.workers_at(workers)) is None:
+        return Tuner.of(settings, seconds)
+    from occ.compiler.tools.farm import Farm
+
+    return Farm.on(others, settings, seconds)
 
 
 def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.Flags, *, as_json: bool) -> None:

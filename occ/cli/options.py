@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
     from occ.compiler.frontend.signature import Bounds
+    from occ.compiler.tools.workers import Workers
     from occ.runtime.session import Session
 
 Decorator = Callable[[Any], Any]
@@ -58,6 +59,24 @@ class Share(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         return self.fail("NaN is no number to compare with", param, ctx) if number != number else number
+
+
+def workers(help_: str) -> Decorator:
+    """`--workers`: the address of a scheduler of other machines."""
+    return click.option("--workers", metavar="ADDRESS", help=help_ + " docs/workers.md shows how they are started.")
+
+
+def workers_at(address: str | None) -> Workers | None:
+    """The workers of the scheduler at an address.
+
+    Raises:
+        CompileError: OCC0408 there are none; OCC0401, OCC0402, a part of the toolchain is missing here.
+    """
+    if address is None:
+        return None
+    from occ.compiler.tools.workers import Workers
+
+    return Workers.connect(address)
 
 
 class _Oracle(click.Choice[str]):

@@ -12,8 +12,9 @@ from occ.cli.console import json_line, progress, say, show_error
 
 @click.command("warm")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@options.workers("Let the workers of a scheduler of dask.distributed compile.")
 @options.as_json
-def command(models: tuple[str, ...], as_json: bool) -> int:
+def command(models: tuple[str, ...], workers: str | None, as_json: bool) -> int:
     """Compile the kernels of many models for target `cpu` together, so that building each of them takes no compiler.
 
     A model that cannot be compiled is reported, and does not keep the others back.
@@ -22,7 +23,8 @@ def command(models: tuple[str, ...], as_json: bool) -> int:
     from occ.compiler.tools.warm import warm
 
     with progress() as tell:
-        made = warm([(m, Path(m)) for m in models], progress=tell)
+        others = options.workers_at(workers)
+        made = warm([(m, Path(m)) for m in models], workers=others, progress=tell)
     problems = {**made.refused, **made.failed}
     for label, problem in problems.items():
         for d in problem.diagnostics:

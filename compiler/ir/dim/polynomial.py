@@ -53,6 +53,9 @@ class Sym:
         self._hash = hash(terms)
         self._weight = 0  # not counted yet
 
+    def __reduce__(self) -> tuple[type[Sym], tuple[object, ...]]:
+        return Sym, (self.terms,)  # hashes of names differ between processes
+
     @property
     def weight(self) -> int:
         """How many symbols, functions and terms it takes to write this down; a power counts as so many factors."""
