@@ -25,15 +25,13 @@ def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tup
         "Efficient Memory Management for Deep Neural Net Inference" (2020), section 5.
     """
     offsets = [0] * len(sizes)
-    placed: list[int] = []
+    placed = _Lives(live)
     arena = 0
     for k in sorted(range(len(sizes)), key=lambda i: (-sizes[i], live[i], i)):
         need = -(-max(sizes[k], 1) // ALIGNMENT) * ALIGNMENT
-        first, last = live[k]
         clash = sorted(
             (offsets[p], offsets[p] + -(-max(sizes[p], 1) // ALIGNMENT) * ALIGNMENT)
-            for p in placed
-            if live[p][0] <= last and first <= live[p][1]
+            for p in placed.meeting(k)
         )
         best, smallest, end = -1, -1, 0
         for start, stop in clash:
@@ -42,9 +40,47 @@ def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tup
                 best, smallest = end, gap
             end = max(end, stop)
         offsets[k] = best if best >= 0 else end
-        placed.append(k)
+        placed.add(k)
         arena = max(arena, offsets[k] + need)
     return offsets, arena
+
+
+class _Lives:
+    """Which of some tensors are alive together, at the cost of those that are: plans have tens of thousands.
+
+    Args:
+        live: first and last step of each tensor.
+    """
+
+    def __init__(self, live: Sequence[tuple[int, int]]) -> None:
+        rank = {step: k for k, step in enumerate(sorted({step for ends in live for step in ends}))}
+        self._live = [(rank[first], rank[last]) for first, last in live]
+        self._begin: list[list[int]] = [[] for _ in rank]  # those that begin at each step
+        self._cover: list[list[int]] = [[] for _ in range(2 * len(rank))]  # a segment tree: those that cover a node's steps
+
+    def add(self, k: int) -> None:
+        """Put a tensor among those that are asked for."""
+        first, last = self._live[k]
+        self._begin[first].append(k)
+        low, high = first + len(self._begin), last + len(self._begin) + 1
+        while low < high:
+            if low % 2:
+                self._cover[low].append(k)
+                low += 1
+            if high % 2:
+                high -= 1
+                self._cover[high].append(k)
+            low, high = low // 2, high // 2
+
+    def meeting(self, k: int) -> list[int]:
+        """Those of them that have a step in common with a tensor: they cover its first step, or begin after that."""
+        first, last = self._live[k]
+        found = [other for step in range(first + 1, last + 1) for other in self._begin[step]]
+        node = first + len(self._begin)
+        while node:
+            found += self._cover[node]
+            node //= 2
+        return found
 
 
 def raw_bytes(size: int) -> np.ndarray:

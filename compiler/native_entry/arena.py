@@ -7,6 +7,7 @@ for all sizes; for typical ones the arena is as small as that of `assign_offsets
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from occ.compiler.ir.shape import NOMINAL
@@ -26,7 +27,8 @@ def typical(dims: Sequence[DimInfo], names: Sequence[str]) -> dict[str, int]:
 
 
 def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list[int]]]:
-    """The slots from the bottom of the arena up, each with those that it has to lie above.
+    """The slots from the bottom of the arena up, each with those that it has to lie above: no others of those alive with it are on
+    top when it comes, and what lies below one of them in turn need not be named.
 
     Args:
         slots: of a routine.
@@ -35,19 +37,32 @@ def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list
     sizes = [max(_evaluate(s, env), 1) for s in slots]
     offsets, _ = assign_offsets(sizes, [(s.first, s.last) for s in slots])
     rising = sorted(range(len(slots)), key=lambda k: (offsets[k], k))
-    made: list[tuple[int, list[int]]] = []
-    for at, k in enumerate(rising):
-        below: list[int] = []
-        for p in reversed(rising[:at]):  # what lies below one of them in turn need not be named
-            if _meet(slots[p], slots[k]) and not any(_meet(slots[p], slots[q]) for q in below):
-                below.append(p)
-        made.append((k, below))
-    return made
+    tops = _Tops(min((s.first for s in slots), default=0), max((s.last for s in slots), default=0) + 1)
+    return [(k, tops.add(k, slots[k])) for k in rising]
 
 
-def _meet(a: Slot, b: Slot) -> bool:
-    """Whether both are alive at one step."""
-    return a.first <= b.last and b.first <= a.last
+class _Tops:
+    """The slot on top at each step, as those are added from the bottom up: runs of steps that have the same one."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self._starts, self._tops = [first, end], [-1, -1]  # of each run; the last one is empty
+
+    def add(self, k: int, slot: Slot) -> list[int]:
+        """Put a slot on top of those that are alive with it; returns those that it touches."""
+        if slot.first > slot.last:
+            return []
+        first, last = self._cut(slot.first), self._cut(slot.last + 1)
+        touched = set(self._tops[first:last]) - {-1}
+        self._starts[first:last], self._tops[first:last] = [slot.first], [k]
+        return sorted(touched)
+
+    def _cut(self, step: int) -> int:
+        """The run that begins at a step."""
+        at = bisect_left(self._starts, step)
+        if self._starts[at] != step:
+            self._starts.insert(at, step)
+            self._tops.insert(at, self._tops[at - 1])
+        return at
 
 
 def _evaluate(s: Slot, env: Mapping[str, int]) -> int:
