@@ -4,6 +4,8 @@
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,8 +18,8 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import Param, TeFunc
-from occ.compiler.ir.te.index import axis_of, is_axis, to_dim
-from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.te.index import axis_of, is_axis, to_dim, within
+from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
 
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
@@ -43,11 +45,15 @@ class Env:
     tail: Any = None
     guard: Any = None
     reduced: dict[int, Any] = field(default_factory=dict)
-    memo: dict[int, tuple[Expr, Any]] = field(default_factory=dict)
+    memo: MutableMapping[int, tuple[Expr, Any]] = field(default_factory=dict)
 
     def inner(self, **changes: Any) -> Env:
         """A copy for a place where other values are visible."""
         return replace(self, **{"memo": {}, **changes})
+
+    def guarded(self, guard: Any) -> Env:
+        """A copy for a side of a select, whose loads need a condition more. It sees what is there already, and not the other way."""
+        return replace(self, guard=guard, memo=ChainMap({}, self.memo))
 
 
 class Expressions:
@@ -62,6 +68,7 @@ class Expressions:
         self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
         self.o = Ops(self.b)
         self.symbols: dict[str, Dim] = {}
+        self._safe: dict[int, tuple[Expr, bool]] = {}
         self.pointers: dict[str, Any] = {}
         self.sizes: dict[str, Any] = {}
         self._read_arguments()
@@ -153,15 +160,33 @@ class Expressions:
         sides: list[Any] = []
         for side, holds in ((e.then, cond), (e.other, None)):
             guard = self.b.not_(cond) if holds is None else holds
-            needs_guard = any(isinstance(n, Load) for n in walk(side))
+            if self._is_safe(side):
+                sides.append(self.value(side, env))
+                continue
             both = guard if env.guard is None else self._and(env.guard, guard)
-            sides.append(self.value(side, env.inner(guard=both)) if needs_guard else self.value(side, env))
+            sides.append(self.value(side, env.guarded(both)))
         a, b = sides
         if lanes(cond):
             cond, a, b = self.o.match(cond, a, b)
         elif lanes(a) or lanes(b):
             a, b = self.o.match(a, b)
         return self.b.select(cond, a, b)
+
+    def _is_safe(self, e: Expr) -> bool:
+        """Whether all loads stay within their tensors wherever the expression is evaluated, so that none needs a guard."""
+        if id(e) not in self._safe:
+            for n in walk(e):
+                if id(n) not in self._safe:
+                    below = all(self._safe[id(c)][1] for c in children(n))
+                    self._safe[id(n)] = (n, below and (not isinstance(n, Load) or self._stays_within(n)))
+        return self._safe[id(e)][1]
+
+    def _stays_within(self, e: Load) -> bool:
+        """Whether a load is known to; positions that come from data are kept inside by `_computed_offset`."""
+        return all(
+            to_dim(i, self.symbols) is None or within(i, n, self.symbols)
+            for i, n in zip(e.index, self._shape(e.source), strict=True)
+        )
 
     def _and(self, a: Any, b: Any) -> Any:
         a, b = self.o.match(a, b)

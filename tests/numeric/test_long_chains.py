@@ -91,6 +91,19 @@ def test_many_results(target: str) -> None:
     check(model([node], {"x": [219, 2]}, names), target, rows(219))
 
 
+@pytest.mark.parametrize("border", [False, True])
+def test_functions_of_functions(border: bool) -> None:
+    """The argument of a function that chooses between formulas was computed for the choice and for each of them again."""
+
+    def length(count: int) -> int:
+        nodes = [helper.make_node("Pad", ["x", "pads"], ["t0"])] if border else [helper.make_node("Neg", ["x"], ["t0"])]
+        nodes += [helper.make_node("Tanh", [f"t{k}"], [f"t{k + 1}"]) for k in range(count)]
+        m = model(nodes, {"x": [3, 64]}, [f"t{count}"], pads=np.array([1, 0, 1, 0]))
+        return len(str(occ.dump(m, "llvm", target="cpu-jit")))
+
+    assert length(4) < 2.5 * length(2)
+
+
 def test_constants_that_take_many_sweeps_are_left_to_the_run() -> None:
     """A CumSum of ten million constants took 40 seconds to fold."""
     size = (1 << 22) + 1
