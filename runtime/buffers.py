@@ -30,8 +30,7 @@ def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tup
     for k in sorted(range(len(sizes)), key=lambda i: (-sizes[i], live[i], i)):
         need = -(-max(sizes[k], 1) // ALIGNMENT) * ALIGNMENT
         clash = sorted(
-            (offsets[p], offsets[p] + -(-max(sizes[p], 1) // ALIGNMENT) * ALIGNMENT)
-            for p in placed.meeting(k)
+            (offsets[p], offsets[p] + -(-max(sizes[p], 1) // ALIGNMENT) * ALIGNMENT) for p in placed.meeting(k)
         )
         best, smallest, end = -1, -1, 0
         for start, stop in clash:
@@ -56,7 +55,9 @@ class _Lives:
         rank = {step: k for k, step in enumerate(sorted({step for ends in live for step in ends}))}
         self._live = [(rank[first], rank[last]) for first, last in live]
         self._begin: list[list[int]] = [[] for _ in rank]  # those that begin at each step
-        self._cover: list[list[int]] = [[] for _ in range(2 * len(rank))]  # a segment tree: those that cover a node's steps
+        self._cover: list[list[int]] = [
+            [] for _ in range(2 * len(rank))
+        ]  # a segment tree: those that cover a node's steps
 
     def add(self, k: int) -> None:
         """Put a tensor among those that are asked for."""

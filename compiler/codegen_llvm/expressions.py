@@ -19,7 +19,7 @@ from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.index import axis_of, is_axis, to_dim, within
-from occ.compiler.ir.te.walks import children, walk
+from occ.compiler.ir.te.walks import children
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
 
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
@@ -175,10 +175,8 @@ class Expressions:
     def _is_safe(self, e: Expr) -> bool:
         """Whether all loads stay within their tensors wherever the expression is evaluated, so that none needs a guard."""
         if id(e) not in self._safe:
-            for n in walk(e):
-                if id(n) not in self._safe:
-                    below = all(self._safe[id(c)][1] for c in children(n))
-                    self._safe[id(n)] = (n, below and (not isinstance(n, Load) or self._stays_within(n)))
+            safe = all(map(self._is_safe, children(e))) and (not isinstance(e, Load) or self._stays_within(e))
+            self._safe[id(e)] = (e, safe)
         return self._safe[id(e)][1]
 
     def _stays_within(self, e: Load) -> bool:

@@ -112,6 +112,7 @@ class _Planner:
         self.start_of: dict[Value, Dim] = {}  # elements of the storage before a value, where there are any
         self._buffer_of: dict[str, int] = {}
         self._bound: set[str] = set()
+        self._costs: dict[str, tuple[Dim | None, Dim]] = {}  # of a te function: tasks and operations
 
     def plan(self, func: Func) -> Plan:
         for k, arg in enumerate(func.args):
@@ -188,11 +189,12 @@ class _Planner:
         given = dict(zip(f.dims, op.attrs.get("dims", ()), strict=True))
         shown = [self._buffer(v, _at_call(p.type, given)) for v, p in zip(values, (*f.params, *f.results), strict=True)]
         checks = list(op.attrs.get("checks", ()))
-        tasks = None if self.tasks is None else dim_expr(substitute(self.tasks(f), given))
+        if f.name not in self._costs:
+            self._costs[f.name] = None if self.tasks is None else self.tasks(f), operations(f)
+        tasks, work = (None if d is None else dim_expr(substitute(d, given)) for d in self._costs[f.name])
         return Step(
             "kernel", self.entry.format(f.name), shown[:cut], shown[cut:], [dim_expr(d) for d in given.values()], tasks,
-            nodes=list(op.loc.nodes), flag=shown[-1] if checks else -1, checks=checks,
-            operations=dim_expr(substitute(operations(f), given)),
+            nodes=list(op.loc.nodes), flag=shown[-1] if checks else -1, checks=checks, operations=work,
         )  # fmt: skip
 
     def _foreign(self, op: Op) -> Step:

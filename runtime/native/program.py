@@ -175,7 +175,7 @@ class Program:
             if storage.kind in ("weight", "input") and isinstance(value, np.ndarray):
                 value = value.copy()
             if isinstance(value, np.ndarray) and not buffer.opaque:
-                value = value.reshape([evaluate(e, run.env) for e in buffer.shape])
+                value = _shaped(value, buffer.dtype, [evaluate(e, run.env) for e in buffer.shape])
             target = given[k]
             if target is not None and target is not value:
                 if target.shape != value.shape:
@@ -225,6 +225,19 @@ def _fitting(value: Any, dtype: str, shape: Sequence[int], step: Step) -> np.nda
     if array.shape != tuple(shape):
         raise _misfit(step, f"a result of shape {list(array.shape)} where the build expected {list(shape)}")
     return np.require(array, numpy_dtype(dtype), "C")
+
+
+def _shaped(value: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
+    """A result as the signature has it; weights of an artifact are bytes.
+
+    Raises:
+        RunError: OCC0502 the manifest says something else of its size.
+    """
+    try:
+        return value.view(numpy_dtype(dtype)).reshape(shape)
+    except ValueError:
+        text = f"an output of {value.nbytes} bytes is not {dtype}{list(shape)}"
+        raise RunError("OCC0502", text, "build the artifact again") from None
 
 
 def _misfit(step: Step, what: str) -> RunError:

@@ -37,7 +37,7 @@ def conv(width: int) -> onnx.ModelProto:
 # servers and data loaders
 
 
-@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize("target", TARGETS)
 def test_workers_of_gunicorn_run_the_session_of_the_preloaded_application(target: str, built: Any, tmp_path: Path):
     pytest.importorskip("gunicorn", reason="gunicorn is not installed")
     np.save(tmp_path / "x.npy", RNG.standard_normal((1, 8, 16, 64), np.float32))

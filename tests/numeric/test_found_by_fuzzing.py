@@ -211,3 +211,15 @@ def test_strings_out_of_a_pickle() -> None:
     session = occ.compile(model_of("g (string[n] x, string[1] y) => (bool[n] z) { z = Equal(x, y) }"), "interp")
     x, y = pickle.loads(pickle.dumps((np.array(["a", "b"], object), np.array(["b"], object))))
     np.testing.assert_array_equal(session.run({"x": x, "y": y})["z"], [False, True])
+
+
+def test_constant_that_is_a_result_of_an_artifact_by_the_python_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of an artifact are bytes, and were given a shape before a type."""
+    wanted = np.arange(16).reshape(2, 8)
+    occ.build(
+        model_of("g () => (int64[2, 8] y) { y = Identity (w) }", {"w": wanted}), "cpu-jit", out=tmp_path / "a.occ"
+    )
+    monkeypatch.setenv("OCC_ENTRY", "python")
+    np.testing.assert_array_equal(occ.load(tmp_path / "a.occ").run({})["y"], wanted)
