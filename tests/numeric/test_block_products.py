@@ -58,6 +58,18 @@ def test_any_number_of_rows_runs_in_tiles(level: int, zeros: bool) -> None:
             assert error(got, x.astype(np.float64) @ w) < (2e-7 if level == 0 else 1e-2)
 
 
+@pytest.mark.parametrize("rows", [3, 6])
+def test_rows_that_come_in_groups_leave_out_tiles_that_they_never_fill(rows: int) -> None:
+    """As those of an encoder of a constant length: 3*batch rows are never 1 or 2."""
+    held, w = weights("", zeros=False)
+    session = occ.compile(model([product("p", held, "y", 0)], ["batch", rows], held), "cpu")
+    for batch in (0, 1, 2, 3):
+        x = RNG.normal(size=(batch, rows, K)).astype(np.float32)
+        got = session.run({"x": x})["y"]
+        assert got.shape == (batch, rows, N)
+        assert not batch or error(got, x.astype(np.float64) @ w) < 2e-7
+
+
 def test_products_of_the_same_activations_share_their_codes() -> None:
     """Gate and up of a gated unit, with what is done with their results in the same kernels."""
     (held, w), (more, v) = weights("g", zeros=False), weights("u", zeros=True)

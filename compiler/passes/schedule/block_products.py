@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
-from occ.compiler.ir.dim import Dim, ceildiv, is_multiple
+from occ.compiler.ir.dim import Dim, ceildiv, floordiv, is_multiple, split_constant, terms_of
 from occ.compiler.ir.dtype import I8, I32, U8
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce, binary, minimum, where, wrap
@@ -107,17 +108,19 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | None:
         return f
     rows: Dim = parts.rows[-1].extent if parts.rows else 1
     tiles = _tiles(rows, machine)
-    variants = [_Variant(f, parts, machine, tile, case) for case, tile in enumerate(tiles)]
+    tests = _tests(rows, tiles[:-1])
+    variants = [_Variant(f, parts, machine, tile, case) for case, tile in enumerate([*tests, tiles[-1]])]
     stages: list[TeStage] = [s for v in variants for s in v.stages]
-    *cases, (expr, _) = [(v.expr, tile) for v, tile in zip(variants, tiles, strict=True)]
-    for value, tile in reversed(cases):
-        expr = where(binary("le", wrap(rows), wrap(tile)), value, expr)
+    *cases, last = variants
+    expr = last.expr
+    for case, test in reversed(list(zip(cases, tests.values(), strict=True))):
+        expr = where(binary("le", wrap(test.left), wrap(test.right)), case.expr, expr)
     root = replace(parts.root, expr=expr)
     made: list[Directive] = []
     for k, v in enumerate(variants):
-        case = 0 if k == len(cases) else k + 1
+        case = 0 if v is last else k + 1
         if case:
-            made.append(Directive(root.name, "specialize", (AtMost(rows, tiles[k]),)))
+            made.append(Directive(root.name, "specialize", (tests[v.tile],)))
         made += [replace(d, variant=case) if d.stage == root.name else d for d in v.directives()]
     return replace(f, stages=(*stages, root), schedule=tuple(made))
 
@@ -129,6 +132,21 @@ def _tiles(rows: Dim, machine: Machine) -> list[int]:
         count = -(-rows // most)
         return [-(-rows // count)] if rows else [1]
     return [t for t in _TILES if t <= most]
+
+
+def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
+    """When a run takes a tile, for those that one can take: 3*D rows fill no tile of 1 or 2.
+
+    Factors of the sizes are divided out. Halide does it too, and would not see in what it has left which of two tests holds.
+    """
+    rest, fixed_rows = split_constant(rows)
+    factor = gcd(*(n for _, n in terms_of(rest)))
+    found: dict[AtMost, int] = {}
+    for tile in tiles:
+        most = (tile - fixed_rows) // factor
+        if most * factor + fixed_rows > 0:
+            found.setdefault(AtMost(floordiv(rest, factor), most), tile)
+    return {tile: test for test, tile in found.items()}
 
 
 class _Variant:
