@@ -174,6 +174,46 @@ def test_processors_without_byte_products_compute_the_same(features: str) -> Non
     assert error(session.run({"x": x})["y"], x.astype(np.float64) @ w) < 2e-7
 
 
+@pytest.mark.parametrize(("bits", "zeros", "size"), [(4, False, 32), (4, True, 16), (8, True, 32), (2, False, 32)])
+def test_an_embedding_that_has_the_bytes_of_the_head_reads_its_panels(bits: int, zeros: bool, size: int) -> None:
+    """Rows at both ends, from the end, and none; the matrix is there once."""
+    codes, points = RNG.integers(0, 1 << bits, (N, K // size, size)), RNG.integers(0, 1 << bits, (N, K // size))
+    scales = RNG.uniform(0.01, 0.02, points.shape).astype(np.float32)
+    held = [
+        tensor("b", packed(codes, bits)),
+        tensor("s", scales),
+        *([tensor("z", packed(points, bits))] if zeros else []),
+    ]
+    w = ((codes - (points[..., None] if zeros else 1 << (bits - 1))) * scales[..., None]).reshape(N, K)
+    flat = tensor("flat", np.array([N, K * bits // 8]))
+    how = {"domain": "com.microsoft", "bits": bits, "block_size": size}
+    nodes = [
+        helper.make_node("Reshape", ["b", "flat"], ["rows"]),
+        helper.make_node(
+            "GatherBlockQuantized",
+            ["rows", "i", *(t.name for t in held[1:])],
+            ["x"],
+            gather_axis=0,
+            quantize_axis=1,
+            **how,
+        ),
+        helper.make_node("MatMulNBits", ["x", *(t.name for t in held)], ["y"], K=K, N=N, accuracy_level=0, **how),
+    ]
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, ["n"])
+    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", K), ("y", N))]
+    graph = helper.make_graph(nodes, "tied", [i], outs, [*held, flat])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = occ.compile(made, "cpu")
+    rows = np.array([0, 17, N - 1, -1, -N, 5])
+    got = session.run({"i": rows})
+    np.testing.assert_allclose(got["x"], w[rows], rtol=1e-6)
+    np.testing.assert_array_equal(got["x"], onnxruntime_gives(made, {"i": rows}))
+    assert error(got["y"], w[rows] @ w.T) < 1e-6
+    assert not session.run({"i": np.array([N, -N - 1, 10**12])})["x"].any()
+    assert len(session.artifact.manifest.weights) == len(held)
+
+
 def test_option_allows_codes_of_8_bits_everywhere() -> None:
     held, w = weights("", zeros=False)
     made = model([product("p", held, "y", 0)], ["rows"], held)

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
@@ -17,10 +18,13 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.mapped import release
 
 _NAME = "com.microsoft.MatMulNBits"
+_ROWS = "com.microsoft.GatherBlockQuantized"
 _CHUNK = 32  # elements of a block that are multiplied before they are scaled: as many as registers hold the codes of
+_ROLES = ("codes", "scales", "zeros")
 _PANELS = 64  # that are packed at a time
 # Digits of activations by accuracy level: f32 has 24 bits, f16 and bf16 have less than 16, and int8 has 8.
 _DIGITS = {0: 3, 1: 3, 2: 2, 3: 2, 4: 1}
+_PIECE = 1 << 20  # elements that are compared at a time
 _Packed = dict[tuple[object, ...], Weight]  # (role, N, K, bits, block, weight) -> the same in panels
 
 
@@ -29,7 +33,8 @@ class UseBlockProducts(Pass):
     """Makes products of codes of `MatMulNBits` with constant weights; products that read the same activations share theirs.
 
     `accuracy_level` says how many digits of 8 bits activations get: 1 where int8 is allowed (4), 2 where f16 or bf16 are, else 3,
-    which is as exact as f32. `-C precision=int8` allows one digit everywhere.
+    which is as exact as f32. `-C precision=int8` allows one digit everywhere. An embedding that has the bytes of the head, as
+    where the two are tied, takes its rows out of the panels.
 
     `%y = com.microsoft.MatMulNBits(%x, @w, @s)` --> `%t = block_steps(%x)  %c = block_codes(%x, %t)  %y = block_matmul(%c, %t, @w.panels, @s)`
     """
@@ -43,10 +48,18 @@ class UseBlockProducts(Pass):
         lanes = self.lanes or ctx.machine.lanes(32)
         rw, changes = Rewriter(m), 0
         packed: _Packed = {}
+        heads: list[_Product] = []
         for func in m.funcs.values():
             known: dict[tuple[Value, int, int], tuple[Value, Value]] = {}
             for op in [op for op in func.body if op.name == _NAME and takes(op)]:
-                _Product(op, rw, lanes, 1 if self.rounded else _DIGITS[op.a.accuracy_level]).replace(known, packed)
+                made = _Product(op, rw, lanes, 1 if self.rounded else _DIGITS[op.a.accuracy_level])
+                made.replace(known, packed)
+                heads.append(made)
+                changes += 1
+        for op in [op for func in m.funcs.values() for op in func.body if op.name == _ROWS]:
+            head = next((h for h in heads if h.has_rows_of(op)), None)
+            if head is not None:
+                head.give_rows(op, packed)
                 changes += 1
         erase_dead(m)
         m.drop_unused_weights()
@@ -65,6 +78,7 @@ class _Product:
 
     def __init__(self, op: Op, rw: Rewriter, lanes: int, digits: int) -> None:
         self.op, self.rw, self.lanes, self.digits = op, rw, lanes, digits
+        self.given = [(role, w) for role, w in zip(_ROLES, op.operands[1:4], strict=False) if isinstance(w, Weight)]
         self.chunk = min(op.a.block_size, _CHUNK)
         self.blocks = max(-(-op.a.K // self.chunk), 2)
         self.panels = max(-(-op.a.N // lanes), 2)
@@ -92,19 +106,36 @@ class _Product:
         made = b.block_matmul(*known[x, self.chunk, self.digits], *self._weights(packed), n=op.a.N, bits=op.a.bits)
         if bias is not None:
             made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
-        self.rw.replace(op, [made if x.tensor.dtype == F32 else b.Cast(made, to=x.tensor.dtype)])
+        self.rw.replace(op, [_as(b, made, x.tensor.dtype)])
+
+    def has_rows_of(self, op: Op) -> bool:
+        """Whether a gather takes rows of the matrix: that its codes, scales and zero points are the same bytes."""
+        a, (data, indices, *rest) = self.op.a, op.operands
+        if not isinstance(data, Weight) or data.data.dtype != np.uint8 or data.data.ndim != 2 or indices is None:
+            return False
+        axes = (op.a.gather_axis % 2, op.a.quantize_axis % 2, op.a.bits, op.a.block_size)
+        theirs = [data, *(v for v in rest if v is not None)]
+        shape = (a.N, a.K * a.bits // 8)
+        return axes == (0, 1, a.bits, a.block_size) and data.data.shape == shape and len(theirs) == len(self.given) and all(
+            isinstance(v, Weight) and _same(v.data, w.data) for v, (_, w) in zip(theirs, self.given, strict=True)
+        )  # fmt: skip
+
+    def give_rows(self, op: Op, packed: _Packed) -> None:
+        """Let a gather of the same bytes read the panels."""
+        a, b, indices = self.op.a, self.rw.builder(op), op.operands[1]
+        assert indices is not None
+        made = b.block_rows(indices, *self._weights(packed), n=a.N, k=a.K, bits=a.bits)
+        self.rw.replace(op, [_as(b, made, op.result.tensor.dtype)])
 
     def _weights(self, packed: _Packed) -> list[Weight]:
         """The packed codes, scales, and zero points where there are any."""
-        roles = {"codes": self._codes, "scales": lambda v: self._columns(_shortest(v)), "zeros": self._points}
+        pack = {"codes": self._codes, "scales": lambda v: self._columns(_shortest(v)), "zeros": self._points}
         shape = (self.op.a.N, self.op.a.K, self.op.a.bits, self.op.a.block_size)
-        given = zip(roles.items(), self.op.operands[1:4], strict=False)
-        found = [(role, pack, w) for (role, pack), w in given if isinstance(w, Weight)]
-        for role, pack, w in found:
+        for role, w in self.given:
             if (role, *shape, w) not in packed:
-                packed[role, *shape, w] = self.rw.module.add_weight(f"{w.name}.panels", pack(w.data))
+                packed[role, *shape, w] = self.rw.module.add_weight(f"{w.name}.panels", pack[role](w.data))
                 release([w.data])  # at once: the weights of a model may be most of its memory
-        return [packed[role, *shape, w] for role, _, w in found]
+        return [packed[role, *shape, w] for role, w in self.given]
 
     def _codes(self, data: np.ndarray) -> np.ndarray:
         """u8 `[N, blocks, bytes]` --> `[panels, chunks, words, columns, 4]`, some panels at a time."""
@@ -135,6 +166,19 @@ class _Product:
             return self._columns(_shortest(data))
         a = self.op.a
         return self._columns(_unpacked(data.reshape(a.N, -1), a.bits)[:, : -(-a.K // a.block_size)])
+
+
+def _as(b: GraphBuilder, x: Value, dtype: DType) -> Value:
+    return x if x.tensor.dtype == dtype else b.Cast(x, to=dtype)
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two constants are the same bytes, in whatever shape; most often they lie at the same place of the file."""
+    x, y = a.reshape(-1), b.reshape(-1)
+    if x.dtype != y.dtype or x.size != y.size:
+        return False
+    starts = range(0, 0 if x.ctypes.data == y.ctypes.data else x.size, _PIECE)
+    return all(np.array_equal(x[k : k + _PIECE], y[k : k + _PIECE]) for k in starts)
 
 
 def _pieces(data: np.ndarray, lanes: int) -> Iterator[tuple[int, np.ndarray]]:

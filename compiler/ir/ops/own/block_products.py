@@ -9,7 +9,8 @@ exists nowhere: a block is unpacked in registers, multiplied in i32, and scaled.
 from __future__ import annotations
 
 from occ.compiler.ir.dim import ceildiv
-from occ.compiler.ir.dtype import F32, I8, I32, U8
+from occ.compiler.ir.dtype import F32, I8, I32, I64, U8
+from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, literal, maximum, where
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -143,4 +144,32 @@ class BlockMatmul:
         return t.map((*rows, a.n), lambda *i: acc[(*i[:nd], i[-1] // width, i[-1] % width)], name="columns")
 
 
-ALL = (BlockSteps, BlockCodes, BlockMatmul)
+@op("block_rows", own_attributes="n=int k=int bits=int")
+class BlockRows:
+    """Rows of the `n` by `k` matrix that a packed weight of `block_matmul` stands for, in f32: `[..]` --> `[.., k]`.
+
+    Negative indices count from the end; those out of range give zeros.
+    """
+
+    operands = ("indices", "w", "scales", "zeros")
+
+    def body(t, indices, w, scales, zeros=None, *, a):
+        _, blocks, words, width, four = w.shape
+        part, ns = words * four, -(-blocks // scales.shape[1])
+
+        def element(*i):
+            *at, k = i
+            asked = cast(I64, indices[tuple(at)])
+            row = where(asked < 0, asked + a.n, asked)
+            panel, column, block = row // width, row % width, k // (part * (8 // a.bits))
+            byte = w[panel, block, k % part // four, column, k % four]
+            shift = cast(U8, k // part % (8 // a.bits) * a.bits)
+            code = byte if a.bits == 8 else binary("shr", byte, shift) & ((1 << a.bits) - 1)
+            zero = literal(1 << (a.bits - 1), U8) if zeros is None else zeros[panel, block // ns, column]
+            value = dequantized(code, scales[panel, block // ns, column], zero, F32)
+            return where((row >= 0) & (row < a.n), value, literal(0, F32))
+
+        return t.map((*indices.shape, a.k), element, name="rows")
+
+
+ALL = (BlockSteps, BlockCodes, BlockMatmul, BlockRows)
