@@ -37,12 +37,66 @@ def string_split(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, np.n
     return _strings(padded, (*x.shape, width)), counts
 
 
-def regex_full_match(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+def _pattern(text: str) -> re.Pattern[str]:
+    r"""An expression of RE2, whose `\w`, `\d`, `\s` and `\b` know ASCII alone.
+
+    Raises:
+        ValueError: it is none, or Python's `re` would read it otherwise.
+    """
+    if "[:" in text:
+        raise ValueError(f"the pattern {text!r} has a class such as `[:alpha:]`: write its ranges, `a-zA-Z`")
+    if not text.isascii() and re.search(r"\(\?[a-zA-Z]*i", text):
+        raise ValueError(f"the pattern {text!r} ignores the case of letters beyond ASCII: write both")
     try:
-        pattern = re.compile(a.pattern)
+        return re.compile(text, re.ASCII)
     except re.error as e:
-        raise ValueError(f"the pattern {a.pattern!r} is not a regular expression: {e}") from None
+        raise ValueError(f"the pattern {text!r} is not a regular expression: {e}") from None
+
+
+def regex_full_match(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    pattern = _pattern(a.pattern)
     return np.array([pattern.fullmatch(_text(s)) is not None for s in x.reshape(-1)], np.bool_).reshape(x.shape)
+
+
+def tokenizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    """Tokens of at least `mincharnum` characters, [*shape of x, most tokens]; `mark` puts the characters 2 and 3 around."""
+    cut = _cutter(a)
+    rows = [cut(_text(s)) for s in x.reshape(-1)]
+    width = max(map(len, rows), default=0)
+    if a.mark and width:
+        rows, width = [["\x02", *row, "\x03"] for row in rows], width + 2
+    padded = [t for row in rows for t in [*row, *[a.pad_value] * (width - len(row))]]
+    return _strings(padded, (*x.shape, width))
+
+
+def _cutter(a: SimpleNamespace) -> Callable[[str], list[str]]:
+    """What makes tokens of a string."""
+
+    def long_enough(tokens: Iterable[str]) -> list[str]:
+        return [t for t in tokens if len(t) >= a.mincharnum]
+
+    if a.tokenexp is not None:
+        token = _pattern(a.tokenexp)
+        return lambda s: long_enough(m.group() for m in token.finditer(s))
+    if list(a.separators) == [""]:
+        return list
+    between = [_pattern(p) for p in a.separators]
+
+    def cut(s: str) -> list[str]:
+        pieces = [s]
+        for p in between:
+            pieces = long_enough(t for piece in pieces for t in _between(p, piece))
+        return pieces
+
+    return cut
+
+
+def _between(separator: re.Pattern[str], s: str) -> Iterable[str]:
+    start = 0
+    while start <= len(s) and (m := separator.search(s, start)):
+        yield s[start : m.start()]
+        start = max(m.end(), m.start() + 1)  # one that is empty takes a character with it, as in onnxruntime
+    yield s[start:]
 
 
 def string_normalizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
@@ -103,5 +157,5 @@ def _weighted(counts: np.ndarray, a: SimpleNamespace) -> np.ndarray:
 
 ROUTINES: dict[str, Callable[..., Any]] = {
     "StringConcat": string_concat, "StringSplit": string_split, "RegexFullMatch": regex_full_match,
-    "StringNormalizer": string_normalizer, "TfIdfVectorizer": tf_idf,
+    "StringNormalizer": string_normalizer, "TfIdfVectorizer": tf_idf, "Tokenizer": tokenizer,
 }  # fmt: skip

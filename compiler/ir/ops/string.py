@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import BOOL, F32, I64, STR
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes, data_dim
 from occ.compiler.ir.types import TensorType
 
@@ -62,4 +62,26 @@ class TfIdfVectorizer:
         return TensorType(F32, (*x.shape[:-1], max(a.ngram_indexes, default=-1) + 1))
 
 
-ALL: tuple[OpSpec, ...] = (StringConcat, StringSplit, RegexFullMatch, StringNormalizer, TfIdfVectorizer)
+@op(
+    "com.microsoft.Tokenizer",
+    host="Tokenizer",
+    signature=FormalSignature.of("X", mark=0, mincharnum=1, pad_value="#", separators=None, tokenexp=None),
+)
+class Tokenizer:
+    """Cuts strings into tokens: characters, what lies between separators, or what an expression matches. The tokens of each
+    string, padded along a new axis (RE2 syntax, as far as Python's `re` shares it).
+    """
+
+    def infer(x, *, a):
+        if (a.separators is None) == (a.tokenexp is None):
+            raise Invalid("`Tokenizer` needs one of `separators` and `tokenexp`", code="OCC0107")
+        if a.mincharnum < 1 or (a.mincharnum > 1 and "".join(a.separators or ()) == "" and a.tokenexp in (None, ".")):
+            raise Invalid(f"no token of `Tokenizer` has `mincharnum={a.mincharnum}` characters", code="OCC0107")
+        if x.type.shape is None:
+            return x.type
+        if x.rank not in (1, 2):
+            raise Invalid(f"`Tokenizer` takes a vector or a matrix, not {x.type}")
+        return TensorType(STR, (*x.shape, data_dim(0)))
+
+
+ALL: tuple[OpSpec, ...] = (StringConcat, StringSplit, RegexFullMatch, StringNormalizer, TfIdfVectorizer, Tokenizer)
