@@ -280,6 +280,8 @@ class _Inference:
                 continue
             if op is None and not isinstance(value.owner, Region):
                 continue  # a constant
+            if len(found) > _MOST_SIZES and any(isinstance(x, Sym) for x in found):
+                continue
             value.replace_uses(self._known_value(rw, value, found))
             made += 1
         return made
@@ -300,6 +302,11 @@ class _Inference:
         notes = [e.note, *notes] if e.note else notes
         source = shorten(op_text(op), 400)
         self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
+
+
+_MOST_SIZES = (
+    64  # of a `dims` op, which chooses an element by comparing its position with each; more than any shape has
+)
 
 
 def _is_bound(c: Constraint) -> bool:
