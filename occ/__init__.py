@@ -7,6 +7,7 @@ artifact without it is `occ.runtime`. Nothing of either is imported before it is
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from occ.runtime.acl.tensor import DeviceTensor
     from occ.runtime.artifact import Artifact
     from occ.runtime.errors import RunError
+
+# Python that is started in a checkout imports this file, wherever occ is installed; the compiler and the runtime lie next to its folder.
+if not Path(__file__).with_name("runtime").is_dir():
+    __path__.append(str(Path(__file__).parents[1]))
 
 _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.loading", "targets": "occ.api", "capability": "occ.api",

@@ -108,3 +108,4 @@ def test_the_commands_of_the_readme_work_word_for_word(sources: Path, tmp_path: 
     )
     (code,) = re.findall(r"^```python\n(.*?)^```$", use, re.M | re.S)
     ran(programs / "python", "-I", "-c", code, where=tmp_path)
+    ran(programs / "python", "-c", code, where=sources)  # where whoever follows the README is
