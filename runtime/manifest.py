@@ -347,7 +347,9 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
     yield from (s.size for s in plan.storages)
     for s in plan.steps:
         yield from (*s.dims, s.operations, 0 if s.tasks is None else s.tasks)
-        for name, count in (("when", 2), ("most", 1)):  # sizes that an If compares; iterations of a Loop
+        found = len(s.attrs["finds"]) if isinstance(s.attrs.get("finds"), list) else 0
+        # Sizes that an If compares; iterations of a Loop; what `sizes` finds.
+        for name, count in (("when", 2), ("most", found or 1), ("finds", found)):
             given = s.attrs.get(name, [0] * count)
             yield from given if isinstance(given, list) and len(given) == count else ([given],)
 
@@ -369,8 +371,18 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
     for step in plan.steps:
         if step.kind not in STEP_KINDS:
             yield f"there are no steps of kind {step.kind!a}"
+        elif step.name == "sizes" and not _finds_sizes(step):
+            yield "a step finds sizes that it does not name"
         elif stray := _stray(step):
             yield f"a step of kind {step.kind!a} has no {stray[0]}"
+
+
+def _finds_sizes(step: Step) -> bool:
+    """Whether what a step `sizes` binds are elements that it finds, and each has a bound."""
+    finds, most = step.attrs.get("finds"), step.attrs.get("most")
+    if not isinstance(finds, list) or not isinstance(most, list) or (len(step.reads), len(step.writes)) != (1, 1):
+        return False
+    return all(row[0] == 0 and 0 <= row[1] < len(finds) and finds[row[1]] == row[2] for row in step.binds)
 
 
 def _stray(step: Step) -> list[str]:

@@ -16,6 +16,7 @@ from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops.own.decided import is_found
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -66,6 +67,7 @@ class Interpreter:
         for op in region.body:
             waiting = _check(waiting, dims)
             found = self.op(op, env, dims)
+            _take_sizes(op, found, dims)
             for value, x in zip(op.results, found, strict=True):
                 env[value] = x
                 _bind(value, x, dims)
@@ -170,6 +172,19 @@ def _bind(value: Value, x: Any, dims: Dims) -> None:
         for d, n in zip(value.type.physical, np.shape(x), strict=False):
             if isinstance(d, Sym) and d.is_symbol:
                 dims[str(d)] = n
+
+
+def _take_sizes(op: Op, results: Sequence[Any], dims: Dims) -> None:
+    """Take the sizes that an op finds in the elements of its result.
+
+    Raises:
+        RunError: OCC0503 one is not what it has to be.
+    """
+    for d, n in zip(op.attrs.get("finds", ()), results[0], strict=True) if "finds" in op.attrs else ():
+        if is_found(d):
+            dims.setdefault(str(d), int(n))
+        if evaluate(d, dims) != n:
+            raise RunError("OCC0503", f"node `{op.loc}` gave a size of {n} where {evaluate(d, dims)} was expected")
 
 
 def _empty(value: Value, dims: Mapping[str, int]) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from occ.compiler.ir.dim import Dim, Sym, symbols
+from occ.compiler.ir.module import Func
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType, Type
@@ -14,8 +15,20 @@ def is_live(op: Op, sizes: Container[str]) -> bool:
     """Whether something reads a result of an op, or a size among `sizes` that it alone tells."""
     if not op.results or any(r.uses for r in op.results) or "checks" in op.attrs:
         return True
-    told = {s for r in op.results for s in _data_symbols_of(r.type)}
-    return any(s in sizes for s in told - {s for v in op.inputs for s in _data_symbols_of(v.type)})
+    return any(s in sizes for s in _told(op))
+
+
+def told_sizes(func: Func) -> set[str]:
+    """Sizes that steps of a function tell, and nothing that it is given."""
+    given = {s for v in func.args for s in _data_symbols_of(v.type)}
+    return {s for op in func.body.body for s in _told(op)} - given
+
+
+def _told(op: Op) -> set[str]:
+    """Sizes that an op tells: those in the types of its results that its operands do not show, and those that it finds."""
+    shown = {s for v in op.inputs for s in _data_symbols_of(v.type)}
+    found = {str(d) for d in op.attrs.get("finds", ()) if isinstance(d, Sym) and d.is_symbol}
+    return found | {s for r in op.results for s in _data_symbols_of(r.type)} - shown
 
 
 def data_symbols(op: Op) -> set[str]:

@@ -134,13 +134,19 @@ class Rewriter:
 
 def _told_anew(old: Value, new: Value) -> dict[str, Dim]:
     """By symbol, the extents of a value that are those of another one under another name."""
-    shapes = [v.type.shape if isinstance(v.type, TensorType) and v.type.shape else () for v in (old, new)]
+    shapes = [
+        _finds(v) or (v.type.shape if isinstance(v.type, TensorType) and v.type.shape else ()) for v in (old, new)
+    ]
     differing = [
         (a, b)
         for a, b in zip(*shapes, strict=False)
         if a != b and isinstance(a, Sym) and a.is_symbol and depends_on_data(a)
     ]
     return {str(a): b for a, b in differing if str(a) not in symbols(b)}
+
+
+def _finds(value: Value) -> tuple[Dim, ...]:
+    return value.defining_op.attrs.get("finds", ()) if value.defining_op is not None else ()
 
 
 def _has_ranks(op: Op) -> bool:

@@ -63,5 +63,13 @@ def _compress(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
     return [["min", ["*", *x.shape, 1] if axis is None else x.shape[axis], condition.shape[0]]]
 
 
+def _sizes(step: Step, _: Sequence[Buffer]) -> list[DimExpr]:
+    return [step.attrs["most"][k] for _, k, _ in step.binds]
+
+
 # Host steps that a native entry has, with the most that the size that each of them finds can be.
-HOST: dict[str, Callable[[Step, Sequence[Buffer]], list[DimExpr]]] = {"NonZero": _non_zero, "Compress": _compress}
+HOST: dict[str, Callable[[Step, Sequence[Buffer]], list[DimExpr]]] = {
+    "NonZero": _non_zero,
+    "Compress": _compress,
+    "sizes": _sizes,
+}

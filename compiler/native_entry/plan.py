@@ -18,6 +18,7 @@ from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Step, TensorI
 from occ.runtime.native.entry import MOST_AXES
 from occ.runtime.signature import numpy_dtype
 
+_UNBOUNDED = 2**31 - 1  # the most that a size can be of which nothing is known
 _NAMED = 5  # problems that an error lists
 _SPECIAL = "@"  # what names of routines begin with that are no functions
 _KINDS = ("kernel", "copy", "if", "scan", "loop")
@@ -190,11 +191,7 @@ class _Reader:
         absent = -1 in (step.reads[2:] if step.kind == "loop" else step.reads) or -1 in step.writes
         used = [b for b in used if b >= 0]
         cased = self._cased(r, step)
-        if (
-            absent
-            or (step.binds and not r.is_main)
-            or any((buffers[b].opaque and b not in cased) or buffers[b].dtype == "str" for b in used)
-        ):
+        if absent or any((buffers[b].opaque and b not in cased) or buffers[b].dtype == "str" for b in used):
             raise Unsuitable("has operands or results that are not plain tensors")
         match step.kind:
             case "kernel":
@@ -211,6 +208,8 @@ class _Reader:
                 if any(buffers[b].strides for b in used):
                     raise Unsuitable("has operands or results that do not lie dense")
                 for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=True):
+                    if most == _UNBOUNDED:
+                        raise Unsuitable("finds a size that nothing bounds")
                     r.bounds[name] = upper(most, r.bounds)
             case _:
                 self._scan(r, k, step)
@@ -315,7 +314,10 @@ class _Reader:
         if not fits:
             raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
         inner = Inner(name, _bound(f.inputs, shapes))
-        if any(symbols(e) & r.bounds.keys() for e in inner.env.values()):
+        if any(symbols(e) & self.done[name].bounds.keys() for b in made for e in b.shape):
+            raise Unsuitable("gives results of sizes that the data decide")
+        told = [inner.env.get(s, s) for s in self.done[name].symbols]
+        if any(symbols(e) & r.bounds.keys() for e in (*told, *inner.env.values())):
             raise Unsuitable("runs a function on sizes that the data decide")
         return inner
 

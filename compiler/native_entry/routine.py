@@ -148,7 +148,7 @@ class RoutineEmitter:
             if self.r.output_of.get(self.r.plan.buffers[index].storage) != k:
                 given = self.support.load(self.head, self.outputs, self.support.layout.pointer * k)
                 self.copy(given, self.buffer(index), self.bytes_of(index))
-        if self.r.bounds:
+        if self.r.bounds and self.r.is_main:
             self._tell_results()
         self.b.ret(I32(DONE))
         self.head.branch(self._steps)

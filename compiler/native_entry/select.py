@@ -90,6 +90,22 @@ def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     return {name: count for _, _, name in step.binds}
 
 
+def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
+    """`(x)`: the elements of i64[n] are sizes; those that are known have to be what they are, the others no more than `most`."""
+    x, out, a = e.buffer(step.reads[0]), e.buffer(step.writes[0]), step.attrs
+    elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["finds"]))]
+    found = {name: elements[at] for _, at, name in step.binds}
+    for at, (n, known, most) in enumerate(zip(elements, a["finds"], a["most"], strict=True)):
+        e.support.store(e.b, n, out, 8 * at)
+        if isinstance(known, str) and known in found:
+            e.require_that(e.b.icmp_signed(">=", n, I64(0)), k)
+            e.require_that(e.b.icmp_signed("<=", n, i64(e.sizes.of(most))), k)
+            e.require(n, found[known], k)
+        else:
+            e.require(n, e.sizes.of(known), k)
+    return found
+
+
 def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:
     """Whether an element is not zero, an i1."""
     size = numpy_dtype(dtype).itemsize
@@ -103,4 +119,4 @@ def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:
     return e.b.icmp_signed("!=", bits, _INTEGERS[size](0))
 
 
-HOST_STEPS: dict[str, StepEmitter] = {"NonZero": emit_non_zero, "Compress": emit_compress}
+HOST_STEPS: dict[str, StepEmitter] = {"NonZero": emit_non_zero, "Compress": emit_compress, "sizes": emit_sizes}

@@ -54,8 +54,9 @@ from occ.compiler.target.target import Target
 Pipeline = Mapping[str, tuple[Pass, ...]]  # stage -> the passes that lead into it
 
 
-def _inferred() -> tuple[Pass, ...]:
-    return (Infer(), Dce(), ApplyRewrites("inferred"))
+def _inferred(*, sizes: bool) -> tuple[Pass, ...]:
+    """To the stage `inferred`; `sizes`: values that decide shapes become sizes, for which the target has steps."""
+    return (Infer(sizes=sizes), Dce(), ApplyRewrites("inferred"))
 
 
 def _canonical(*more: Pass) -> tuple[Pass, ...]:
@@ -80,7 +81,7 @@ def _canonical(*more: Pass) -> tuple[Pass, ...]:
 def _on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
     """What all targets that compute with integers begin with; `more` come before that."""
     integers = (UseIntegers(),) if options.qdq == "integer" else ()
-    return {"inferred": (*_inferred(), DivideWide()), "canonical": _canonical(*more, *integers)}
+    return {"inferred": (*_inferred(sizes=True), DivideWide()), "canonical": _canonical(*more, *integers)}
 
 
 def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
@@ -148,7 +149,7 @@ def ascend(options: Options) -> Pipeline:
     """The pipeline of Ascend targets, whose operators take codes and scales as the model has them."""
     integers = (UseIntegers(),) if getattr(options, "qdq", "") == "integer" else ()
     return {
-        "inferred": _inferred(),
+        "inferred": _inferred(sizes=False),
         "canonical": _canonical(*integers),
         "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce()),
     }

@@ -12,6 +12,7 @@ from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
 from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops.own.decided import is_found
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te.cost import operations
 from occ.compiler.ir.te.function import TeFunc
@@ -44,7 +45,7 @@ class _Expr:
     __rmul__ = __mul__
 
 
-_SIZES = ("when", "most")  # attributes that are tuples of dims
+_SIZES = ("when", "most", "finds")  # attributes that are tuples of dims
 _OPS = {"floordiv": "//", "min": "min", "max": "max"}
 
 
@@ -214,12 +215,18 @@ class _Planner:
         kind = routine if routine in ("deferred", "if", "loop", "scan", "map") else "host"
         return Step(
             kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs) | sizes, nodes=list(op.loc.nodes),
-            binds=self._binds(op.operands[cut:]),
+            binds=self._binds(op.operands[cut:], op.attrs.get("finds", ())),
         )  # fmt: skip
 
-    def _binds(self, results: Sequence[Value | None]) -> list[list[Any]]:
-        """Sizes that are known once the results are there."""
+    def _binds(self, results: Sequence[Value | None], finds: Sequence[Dim]) -> list[list[Any]]:
+        """Sizes that are known once the results are there: which result, which axis of it (or, of what `sizes` finds, which
+        element), and the name.
+        """
         binds: list[list[Any]] = []
+        for k, d in enumerate(finds):
+            if is_found(d) and str(d) not in self._bound:
+                self._bound.add(str(d))
+                binds.append([0, k, str(d)])
         for k, value in enumerate(results):
             if value is None or not isinstance(value.type, TensorType) or value.type.shape is None:
                 continue

@@ -158,13 +158,22 @@ class Program:
             run.moving[buffer.storage] = value
 
     def _bind(self, step: Step, results: Sequence[Any], run: _Run) -> None:
-        """Take the sizes that a step found."""
+        """Take the sizes that a step found: elements of the result of `sizes`, extents of those of others."""
+        if step.name == "sizes":
+            self._take_elements(step, results[0], run.env)
+            return
         for write, axis, name in step.binds:
             if axis >= np.ndim(results[write]):
                 raise _misfit(step, f"a result of rank {np.ndim(results[write])}")
             size = results[write].shape[axis]
             if run.env.setdefault(name, size) != size:
                 raise _misfit(step, f"an extent of {size} where {run.env[name]} was expected")
+
+    def _take_elements(self, step: Step, found: np.ndarray, env: dict[str, int]) -> None:
+        env.update((name, int(found[k])) for _, k, name in step.binds)
+        for n, e in zip(found, step.attrs["finds"], strict=True):
+            if evaluate(e, env) != n:
+                raise _misfit(step, f"a size of {n} where {evaluate(e, env)} was expected")
 
     def _results(self, run: _Run, given: Sequence[np.ndarray | None]) -> list[Any]:
         results: list[Any] = []

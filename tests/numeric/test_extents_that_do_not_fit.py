@@ -43,3 +43,18 @@ def test_gathered_elements_of_more_rows_than_there_are(target):
     np.testing.assert_array_equal(made.run({"x": x, "i": i})["y"], np.take_along_axis(x[:1], i, 1))
     with pytest.raises(RunError, match=r"OCC0504.*more indices than data on axis 0"):
         made.run({"x": x, "i": np.zeros((3, 2), np.int64)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["ScatterElements", "ScatterND"])
+def test_fewer_updates_than_indices(name, target):
+    node = helper.make_node(name, ["x", "i", "u"], ["y"])
+    columns = 3 if name == "ScatterElements" else 1
+    inputs = {
+        "x": (TensorProto.FLOAT, [4, 3]), "i": (TensorProto.INT64, ["M", columns]), "u": (TensorProto.FLOAT, ["K", 3]),
+    }  # fmt: skip
+    made = session(target, node, inputs)
+    x, i = np.zeros((4, 3), np.float32), np.zeros((2, columns), np.int64)
+    assert made.run({"x": x, "i": i, "u": np.ones((2, 3), np.float32)})["y"].sum() == 3
+    with pytest.raises(RunError, match="OCC0501"):
+        made.run({"x": x, "i": i, "u": np.ones((1, 3), np.float32)})

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, is_positive, lower
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import static_dims
@@ -137,6 +138,11 @@ class ScatterElements:
         axis = normalize_axis(a.axis, data.rank, "ScatterElements")
         if not data.rank == indices.rank == updates.rank:
             raise Invalid(f"`ScatterElements`: ranks {data.rank}, {indices.rank} and {updates.rank} differ")
+        what = f"`ScatterElements`: indices {show_shape(indices.shape)} and updates {show_shape(updates.shape)} differ"
+        for k, (n, m) in enumerate(zip(indices.shape, updates.shape, strict=True)):
+            equal_dims(n, m, what)
+            if k != axis:
+                equal_dims(n, dim.minimum(n, data.shape[k]), f"`ScatterElements`: indices past axis {k} of the data")
         at = positions(t, indices, data.shape[axis], "ScatterElements")
         return t.scatter(
             data.shape,
@@ -155,6 +161,11 @@ class ScatterND:
         at = positions(t, indices, _tuple_limit(data.shape, depth), "ScatterND")
         n = indices.rank - 1
         over = (*indices.shape[:-1], *data.shape[depth:])
+        what = f"`ScatterND`: updates {show_shape(updates.shape)} where indices and data ask for {show_shape(over)}"
+        if updates.rank != len(over):
+            raise Invalid(what)
+        for asked, given in zip(over, updates.shape, strict=True):
+            equal_dims(asked, given, what)
         return t.scatter(
             data.shape,
             lambda *i: data[i],

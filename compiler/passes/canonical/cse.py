@@ -12,6 +12,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
+_NAMES = ("finds", "most")  # attributes that name what the operands are
 _SMALL = 1024  # bytes of a constant that is worth comparing
 
 
@@ -55,7 +56,8 @@ def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
             merged += _merge(inner, seen, rw)
         if op.regions or not op.results or not op.spec.pure:
             continue
-        key = (op.name, op.operands, tuple(sorted((k, frozen(v)) for k, v in op.attrs.items())), len(op.results))
+        attrs = {k: v for k, v in op.attrs.items() if k not in _NAMES}
+        key = (op.name, op.operands, tuple(sorted((k, frozen(v)) for k, v in attrs.items())), len(op.results))
         kept = seen.setdefault(key, op)
         if kept is not op:
             names = [r.name for r in kept.results]

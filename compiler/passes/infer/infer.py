@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,9 +15,11 @@ from occ.compiler.ir.builder import STUMBLES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.liveness import told_sizes
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.ops.own.decided import DECIDED
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import DATA_SYMBOL, collecting, is_placeholder
@@ -32,6 +34,7 @@ from occ.compiler.passes.infer.checks import (
     check_types,
     no_result,
 )
+from occ.compiler.passes.infer.decide import decide, tell_bounds
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 from occ.compiler.passes.infer.solve import solve
 
@@ -46,6 +49,8 @@ class Infer(Pass):
     `%s = Shape(%x)  %g = Gather(%s, 0)  %y = Reshape(%x, Concat(%g, -1))` --> `%y = Reshape(%x, dims(N, 3*H*W))`
     """
 
+    sizes: bool = False  # make sizes of values that decide shapes
+
     name: ClassVar[str] = "infer"
 
     def run(self, m: Module, ctx: Context) -> bool:
@@ -55,10 +60,15 @@ class Infer(Pass):
         for _ in range(_CASES):
             needed = split_cases(inference, m, cases)
             if needed is None:
-                break
+                ctx.sink.raise_errors()
+                if not self.sizes or not decide(m, inference):
+                    break
+                needed = _anew(m)
             inference = _settled(m, ctx, needed)
         ctx.sink.raise_errors()
+        _drop_untold(m)
         tell_conditions(inference, m)
+        tell_bounds(m)
         return inference.materialise() > 0 or untyped
 
 
@@ -73,6 +83,22 @@ def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inferenc
         inference = _Inference(m, ctx)
         inference.region(m.main.body)
     return inference
+
+
+def _anew(m: Module) -> list[Constraint]:
+    """Forget the types of functions: what loops carry may have been taken for something less known than it is."""
+    for func in m.funcs.values():
+        for value in [*(() if func is m.main else func.args), *(r for op in func.body.walk() for r in op.results)]:
+            value.type = None
+    return []
+
+
+def _drop_untold(m: Module) -> None:
+    """Drop what was assumed of sizes that the data decide before other ops took the place of those that did."""
+    told = {name for func in m.funcs.values() for name in told_sizes(func)}
+    names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
+    held = [c for c in m.constraints if c.lhs != c.rhs]
+    m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= told]
 
 
 def _check_ranks(m: Module, ctx: Context) -> None:
@@ -129,7 +155,7 @@ class _Inference:
             self.region(inner)
         if any(v.type is None for v in op.inputs):
             return  # what it depends on has been reported
-        pairs: list[tuple[Dim, Dim]] = []
+        pairs = self._found(op)
         try:
             check_form(op)
             check_sizes(op, [v.type for v in op.inputs])
@@ -154,6 +180,12 @@ class _Inference:
                 self._propagate(op)
         except STUMBLES as e:
             self._report(op, no_result(op, e))
+
+    def _found(self, op: Op) -> list[tuple[Dim, Dim]]:
+        """Sizes that a step would find, and that are known by now."""
+        known = self.elements(op.operands[0]) if op.name == DECIDED and op.operands[0] is not None else None
+        pairs = zip(op.attrs["finds"], known, strict=True) if known else ()
+        return [(a, b) for a, b in pairs if isinstance(b, (int, Sym)) and a != b]
 
     def _result_types(self, op: Op) -> Sequence[Type | None]:
         if "control" in op.spec.tags:
@@ -251,12 +283,14 @@ class _Inference:
         """Replace symbols by what they are assumed equal to; whether anything changed."""
         values: dict[str, Dim] = {}
         rest: list[Constraint] = []
+        told = {name for f in self.m.funcs.values() if f is not self.m.main for name in told_sizes(f)}
         for c in self.assumed:
             a, b = dim.substitute(c.lhs, values), dim.substitute(c.rhs, values)
             if a == b:
                 continue
-            # what holds in a function need not hold where it is not run
-            found = solve(a, b) if c.func == "main" else None
+            found = solve(a, b)
+            if c.func != "main" and not _is_own(found, told):
+                found = None  # what holds in a function need not hold where it is not run
             if found is None:
                 rest.append(replace(c, lhs=a, rhs=b))
             else:
@@ -307,6 +341,14 @@ class _Inference:
 _MOST_SIZES = (
     64  # of a `dims` op, which chooses an element by comparing its position with each; more than any shape has
 )
+
+
+def _is_own(found: Mapping[str, Dim] | None, told: Container[str]) -> bool:
+    """Whether only sizes that steps of functions tell are put in terms of others, which are such too, or constants."""
+    return found is not None and all(
+        name in told and (isinstance(d, int) or (d.is_symbol and str(d) in told and str(d) != name))
+        for name, d in found.items()
+    )
 
 
 def _is_bound(c: Constraint) -> bool:

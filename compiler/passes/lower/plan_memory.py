@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, symbols
 from occ.compiler.ir.location import UNKNOWN
 from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
+from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.te.function import Scatter, TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -165,7 +166,8 @@ def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set
         maker = root.defining_op
         if (maker is not None and "host" in maker.attrs) or not _has_buffer(value):
             continue  # given out as it is
-        if maker is None or maker.name != "alloc" or root in claimed or isinstance(root, Weight):
+        taken = root in claimed or isinstance(root, Weight) or _is_told_later(value, root)
+        if maker is None or maker.name != "alloc" or taken:
             alloc = Op("alloc", (), {}, [value.type], result_names=[value.name])
             func.body.insert(alloc, end)
             func.body.insert(Op("host", [value, alloc.result], {"routine": "copy", "writes": 1}, ()), end)
@@ -174,6 +176,12 @@ def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set
         maker.attrs["output"] = k
         claimed.add(root)
     return claimed
+
+
+def _is_told_later(value: Value, root: Value) -> bool:
+    """Whether the extents of a view may be known only after its bytes are there, as of a Reshape to what is computed."""
+    shown = symbols(*root.tensor.dims)
+    return any(depends_on_data(d) and not symbols(d).keys() <= shown.keys() for d in value.tensor.dims)
 
 
 def _has_buffer(value: Value) -> bool:

@@ -1,0 +1,21 @@
+"""Values of a run that decide shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+_LARGEST = 2**31 - 1  # of a size: kernels take 32 bits
+
+
+def sizes(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    """The elements of i64[n], which have to be sizes."""
+    if wrong := [int(n) for n in x if not 0 <= n <= _LARGEST]:
+        raise ValueError(f"its operands ask for an extent of {wrong[0]}")
+    return x
+
+
+ROUTINES: dict[str, Callable[..., Any]] = {"sizes": sizes}

@@ -1,0 +1,176 @@
+"""Shapes that values of a run decide: steps make sizes of them, and all that follows is kernels over those."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnx
+import pytest
+from building import TARGETS, entry_and_runner, model_of, reference
+
+import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.runtime.errors import RunError
+
+RNG = np.random.default_rng(0)
+ENDS = (-9, -3, -1, 0, 1, 2, 4, 7, 2**62, -(2**62))
+SLICE = """g (float[2, n, 5] x, int64[1] b, int64[1] e) => (float[2, k, 5] y, float[2, 5] z) {{
+    s = Slice(x, b, e, axis, step)
+    y = Exp(s)
+    z = ReduceSum <keepdims = 0> (s, axis)
+}}"""
+SLICES = """g (float[4, 5] x, int32[2] b, int32[2] e) => (float[k, l] y) {
+    s = Slice(x, b, e)
+    y = Neg(s)
+}"""
+# As exporters of PaddlePaddle write rows of a table that an iteration computes.
+ROWS = """g (int64 n, float[b, 6, 3] x, float[b, 3] r) => (float[b, 6, 3] y, float[b] sums) {
+    on = Constant <value = bool {1}> ()
+    start = ReduceMax <keepdims = 0> (r, one)
+    y, sums = Loop <body = step (int64 i, bool going, float[b, 6, 3] s, float[b] before)
+            => (bool still, float[b, 6, 3] q, float[b] sum) {
+        still = Identity(going)
+        first = Reshape(i, one)
+        next = Add(first, one)
+        last = Min(next, most)
+        old = Slice(s, first, last, one, one)
+        shape = Shape(old)
+        row = Unsqueeze(r, one)
+        wide = Expand(row, shape)
+        end = Squeeze(last)
+        at = Range(i, end, unit)
+        at3 = Reshape(at, three)
+        batch = Gather(shape, zero)
+        width = Gather(shape, two)
+        times = Concat <axis = 0> (batch, one, width)
+        index = Tile(at3, times)
+        q = ScatterElements <axis = 1> (s, index, wide)
+        more = ReduceSum <keepdims = 0> (old, axes)
+        sum = Add(before, more)
+    }> (n, on, x, start)
+}"""
+NUMBERS = {
+    "one": np.int64([1]), "two": np.int64([2]), "zero": np.int64([0]), "unit": np.int64(1), "most": np.int64([5]),
+    "three": np.int64([1, -1, 1]), "axes": np.int64([1, 2]),
+}  # fmt: skip
+
+
+def lowered(model: onnx.ModelProto, target: str = "cpu-jit") -> str:
+    m = Compilation(model, Settings(target, verify=True)).advance("lowered")
+    return " ".join(op.attrs.get("routine", op.name) for op in m.walk())
+
+
+@pytest.mark.parametrize("step", [1, -1, 2, -3])
+@pytest.mark.parametrize("target", TARGETS)
+def test_slice(target: str, step: int) -> None:
+    model = model_of(SLICE.format(), {"axis": np.int64([1]), "step": np.int64([step])})
+    session, x = occ.compile(model, target), RNG.standard_normal((2, 4, 5), dtype=np.float32)
+    for begin, end in product(ENDS, ENDS):
+        got = session(x, np.int64([begin]), np.int64([end]))
+        wanted = x[:, slice(begin, end, step)]
+        np.testing.assert_allclose(got[0], np.exp(wanted), rtol=1e-5, err_msg=f"{begin}:{end}")
+        np.testing.assert_allclose(got[1], wanted.sum(1), rtol=1e-4, atol=1e-5)
+    assert "deferred" not in lowered(model)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_slice_of_all_axes(target: str) -> None:
+    session, x = occ.compile(model_of(SLICES), target), RNG.standard_normal((4, 5), dtype=np.float32)
+    for b, c, e, f in product((-2, 0, 3), (1, -9), (-1, 4), (2, 5, 0)):
+        assert np.array_equal(session(x, np.int32([b, c]), np.int32([e, f]))[0], -x[b:e, c:f])
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.float32, np.float64])
+@pytest.mark.parametrize("target", TARGETS)
+def test_range(target: str, kind: type) -> None:
+    name = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))).lower()
+    text = f"g ({name} s, {name} e, {name} d) => ({name}[n] y) {{ r = Range(s, e, d)  y = Mul(r, r) }}"
+    model = model_of(text)
+    session = occ.compile(model, target)
+    for s, e, d in product((-3, 0, 5), (-2, 0, 4, 7), (-2, 1, 3)):
+        given = [np.array(x, kind) for x in (s, e, d)]
+        (wanted,) = reference(model, dict(zip("sed", given, strict=True)))
+        assert np.array_equal(session(*given)[0], wanted), (s, e, d)
+    assert "deferred" not in lowered(model)
+    with pytest.raises(RunError, match="OCC0504"):
+        session(*(np.array(x, kind) for x in (0, 3, 0)))
+
+
+SHAPED = {
+    "expand": ("float[1, 3, 1] x, int64[k] i", "Expand(x, i)", (1, 3, 1), [[2, 3, 4], [2, 1, 1], [1, 1, 1], [5, 0, 3, 2], [4, 3, 0]]),
+    "expand symbolic": ("float[n, m] x, int64[3] i", "Expand(x, i)", (2, 1), [[3, 1, 1], [1, 2, 4], [0, 1, 0]]),
+    "reshape": ("float[n, m] x, int64[3] i", "Reshape(x, i)", (4, 6), [[2, 3, 4], [0, -1, 2], [-1, 1, 24], [0, 0, -1], [24, 1, 1]]),
+    "reshape of nothing": ("float[n, m] x, int64[2] i", "Reshape<allowzero = 1>(x, i)", (0, 6), [[0, 9], [3, 0], [0, 0]]),
+    "tile": ("float[n, m] x, int64[2] i", "Tile(x, i)", (2, 3), [[1, 1], [2, 3], [0, 2], [1, 4]]),
+    "constant": ("float[n, m] x, int64[2] i", "ConstantOfShape<value = float[1] {2.5}>(i)", (2, 3), [[2, 3], [0, 5], [1, 1]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SHAPED)
+@pytest.mark.parametrize("target", TARGETS)
+def test_shapes_that_are_inputs(target: str, case: str) -> None:
+    inputs, made, shape, asked = SHAPED[case]
+    lengths = {len(i) for i in asked}
+    x = RNG.standard_normal(shape, dtype=np.float32)
+    for n in lengths:
+        ranks = ", ".join("abcdef"[: max(n, len(shape)) if "expand" in case else n])
+        used = "s = ReduceSum<keepdims = 0>(x)" if case == "constant" else "s = Identity(x)"
+        text = f"g ({inputs.replace('[k]', f'[{n}]')}) => (float[{ranks}] y, float z) {{ r = {made}  y = Exp(r)  {used}  z = ReduceMax<keepdims = 0>(s) }}"
+        if not x.size:
+            text = text.replace(", float z", "").replace(f"{used}  z = ReduceMax<keepdims = 0>(s)", "")
+        model = model_of(text)
+        session = occ.compile(model, target)
+        for i in (i for i in asked if len(i) == n):
+            wanted = reference(model, {"x": x, "i": np.int64(i)})[0]
+            got = session(x, np.int64(i))[0]
+            assert got.shape == wanted.shape
+            np.testing.assert_allclose(got, wanted, rtol=1e-5)
+        assert "deferred" not in lowered(model)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_of_a_loop(target: str) -> None:
+    model = model_of(ROWS, NUMBERS)
+    session = occ.compile(model, target)
+    for n, b in ((3, 2), (0, 2), (1, 1), (5, 3)):
+        feed = {
+            "n": np.array(n), "x": RNG.standard_normal((b, 6, 3), dtype=np.float32),
+            "r": RNG.standard_normal((b, 3), dtype=np.float32),
+        }  # fmt: skip
+        y, sums = session.run(feed).values()
+        wanted = feed["x"].copy()
+        wanted[:, :n] = feed["r"][:, None]
+        np.testing.assert_array_equal(y, wanted)
+        exact = feed["r"].max(1) + feed["x"][:, :n].sum((1, 2))
+        np.testing.assert_allclose(sums, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_in_native_code(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, r = RNG.standard_normal((2, 6, 3), dtype=np.float32), RNG.standard_normal((2, 3), dtype=np.float32)
+    artifact = occ.build(model_of(ROWS, NUMBERS), target)
+    for n in (0, 1, 5):
+        _same([s(np.array(n), x, r) for s in entry_and_runner(artifact, monkeypatch)])
+    artifact = occ.build(model_of(SLICE.format(), {"axis": np.int64([1]), "step": np.int64([-2])}), target)
+    for b, e in ((-1, -9), (1, 0), (3, 3), (0, 5)):
+        sessions = entry_and_runner(artifact, monkeypatch)
+        _same([s(np.ones((2, 4, 5), np.float32), np.int64([b]), np.int64([e])) for s in sessions])
+
+
+def _same(found: list[tuple[np.ndarray, ...]]) -> None:
+    entry, runner = found
+    for a, b in zip(entry, runner, strict=True):
+        assert a.shape == b.shape
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_shape_that_is_known_after_the_data(target: str) -> None:
+    """The bytes of the output are there before its extents are: a Reshape is a view."""
+    text = """g (float[n] x, int64[2] i) => (float[a, b] y) {
+        e = Exp(x)  j = Abs(i)  k = Sub(j, one)  y = Reshape(e, k)
+    }"""
+    x = RNG.standard_normal(6, dtype=np.float32)
+    (y,) = occ.compile(model_of(text, {"one": np.int64([1])}), target)(x, np.int64([-4, 3]))
+    np.testing.assert_allclose(y, np.exp(x).reshape(3, 2), rtol=1e-5)
