@@ -145,6 +145,10 @@ def _check_gear(part: DevicePart, env: Mapping[str, int]) -> None:
         if n < least or n > most >= 0 or (n - least) % step:
             taken = f"{least} to {'any' if most < 0 else most}" + (f" in steps of {step}" if step > 1 else "")
             raise RunError("OCC0501", f"the model was built for other extents than {name}={n}", f"it takes {taken}")
+    for name, (of, plus) in part.sums.items():
+        if env.get(name, 0) != env.get(of, 0) + plus:
+            found = f"{name}={env.get(name)} and {of}={env.get(of)}"
+            raise RunError("OCC0501", f"the model was built for other extents than {found}", f"{name} is {of} + {plus}")
     if part.gears and not any(all(env.get(s) == n for s, n in gear.items()) for gear in part.gears):
         have = ", ".join(f"{s}={env.get(s)}" for s in part.gears[0])
         known = "; ".join(", ".join(f"{s}={n}" for s, n in gear.items()) for gear in part.gears)

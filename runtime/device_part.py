@@ -38,6 +38,7 @@ class DevicePart:
         inputs, outputs: in the order of the graph.
         gears: sets of extents that the compiled graph takes, by symbol; empty where all extents are constant.
         ranges: least, most (-1 without an end) and step of the sizes that it takes, by symbol; empty without ranges.
+        sums: what some of these sizes always are, another size and a number: `{"total": ["past", 1]}`.
         weights: bytes of constants.
         workspace: bytes of intermediate values that are alive at once, at the most.
         program: member with the operators one by one, where they are not compiled as one graph; see
@@ -56,6 +57,7 @@ class DevicePart:
     command: list[str] = field(default_factory=list)
     gears: list[dict[str, int]] = field(default_factory=list)
     ranges: dict[str, list[int]] = field(default_factory=dict)
+    sums: dict[str, tuple[str, int]] = field(default_factory=dict)
     weights: int = 0
     workspace: int = 0
     toolkit: str = ""

@@ -369,6 +369,7 @@ def _record(d: DeviceGraph, options: AscendOptions, members: list[str], m: Modul
         ],
         files=members, command=atc.command(graph.name, options, [*arguments(m, options), *range_arguments(m, options)]), gears=with_gears,
         ranges={name: [r.least, -1 if r.most is None else r.most, r.step] for name, r in within.items()},
+        sums={name: (r.of, r.plus) for name, r in within.items() if r.of},
         weights=graph.weights, workspace=d.workspace, program=f"device/{graph.name}.program.json" if one_by_one else "",
     )  # fmt: skip
 

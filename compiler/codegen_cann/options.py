@@ -65,7 +65,8 @@ class AscendOptions(Options):
         "values of all symbolic dims, in order, such as 1,128;8,128, or by name, such as past=16,total=17;past=32,total=33",
     )
     dynamic_ranges: str = option(
-        "", "bounds of the symbolic dims, such as height=32..1280:32,width=?: one graph for all sizes between them"
+        "",
+        "bounds of the symbolic dims, such as height=32..1280:32,width=?, or what one always is, total=past+1: one graph for all such sizes",
     )
     aipp: str = option(
         "",

@@ -19,17 +19,24 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
 
 _FORM = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?|(\?)")
+_FOLLOWS = re.compile(r"(.*\S)\s*\+\s*(\d+)")
 _PARTS = (0.29, 0.53, 0.83)  # of the way from the lower bound to the upper one
 _OPEN = 97  # steps from the lower bound, where there is no upper one
 
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes `least, least + step, ...` up to `most`; without an end where that is None."""
+    """Sizes `least, least + step, ...` up to `most`; without an end where that is None.
+
+    Attributes:
+        of: the symbol that the size is always by `plus` more than; empty where it is free.
+    """
 
     least: int
     most: int | None
     step: int = 1
+    of: str = ""
+    plus: int = 0
 
     def at(self, part: float) -> int:
         """A size that far from the lower bound to the upper one; not 1, at which transpositions are no moves and axes go.
@@ -57,6 +64,7 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
     }
     labels = {m.symbols[name].label: name for name in known if name in m.symbols}
     found: dict[str, Range] = {}
+    sums: dict[str, tuple[str, int]] = {}
     for item in given.split(","):
         label, _, text = (part.strip() for part in item.rpartition("="))
         match = _FORM.fullmatch(text)
@@ -68,11 +76,15 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
                 f"`dynamic_ranges` names `{shorten(label)}`, which is no symbolic dim",
                 help=f"there are: {have}",
             )
+        sum_of = _FOLLOWS.fullmatch(text)
+        if sum_of is not None and labels.get(sum_of[1], sum_of[1]) in known:
+            sums[name] = labels.get(sum_of[1], sum_of[1]), int(sum_of[2])
+            continue
         if match is None:
             raise error(
                 "OCC0603",
                 f"`dynamic_ranges` has `{shorten(item)}`",
-                help="it takes NAME=1..64, NAME=32..640:32 and NAME=?",
+                help="it takes NAME=1..64, NAME=32..640:32, NAME=? and NAME=OTHER+1",
             )
         least, most, step, is_open = match.groups()
         found[name] = Range(max(known[name].lo, 1), None) if is_open else Range(int(least), int(most), int(step or 1))
@@ -81,6 +93,11 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
             raise error(
                 "OCC0603", f"`{shorten(item)}` of `dynamic_ranges` has no two sizes", help="`--dim` fixes a size"
             )
+    for name, (of, plus) in sums.items():
+        if of not in found:
+            raise error("OCC0603", f"`dynamic_ranges` has a sum of `{shorten(of)}`, which has no range of its own")
+        r = found[of]
+        found[name] = Range(r.least + plus, None if r.most is None else r.most + plus, r.step, of, plus)
     if missing := [m.symbols[s].label if s in m.symbols else s for s in known if s not in found]:
         raise error(
             "OCC0603",
@@ -92,17 +109,19 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
 
 def samples(found: dict[str, Range]) -> list[dict[str, int]]:
     """The sets of sizes at which the graph is made."""
+    free = {name: r for name, r in found.items() if not r.of}
 
     def each() -> Iterator[dict[str, int]]:
-        yield {name: r.at(0) for name, r in found.items()}
-        for name, r in found.items():
+        yield {name: r.at(0) for name, r in free.items()}
+        for name, r in free.items():
             for part in _PARTS[:2]:
-                yield {**{n: o.at(0) for n, o in found.items()}, name: r.at(part)}
+                yield {**{n: o.at(0) for n, o in free.items()}, name: r.at(part)}
         for turn in range(3):
-            yield {name: r.at(_PARTS[(k + turn) % 3]) for k, (name, r) in enumerate(found.items())}
-        yield {name: r.at(1) for name, r in found.items()}
+            yield {name: r.at(_PARTS[(k + turn) % 3]) for k, (name, r) in enumerate(free.items())}
+        yield {name: r.at(1) for name, r in free.items()}
 
-    return list({tuple(sizes.values()): sizes for sizes in each()}.values())
+    made = list({tuple(sizes.values()): sizes for sizes in each()}.values())
+    return [{name: sizes[name] if not r.of else sizes[r.of] + r.plus for name, r in found.items()} for sizes in made]
 
 
 def arguments(m: Module, options: AscendOptions) -> list[str]:

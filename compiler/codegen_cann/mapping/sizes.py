@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations_with_replacement
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.ir.dtype import from_numpy
 
+_MOST_ELEMENTS = 64  # that are computed one by one
+_MOST_LOOKED_AT = 1 << 16  # to see which numbers a mask has
 _DEGREE = 3  # of the products of extents that are tried
 
 
@@ -37,6 +39,24 @@ def _differing_extents(parts: Sequence[Graph]) -> list[_Extent]:
             if len(set(values)) > 1:
                 found.setdefault(values, _Extent(port, axis, values))
     return list(found.values())
+
+
+def _end(flags: np.ndarray) -> int | None:
+    """The `c` for which row `q` of flags may be true up to the key `q + c`; None where no row ends between two keys."""
+    counts = flags.sum(1)
+    ending = np.flatnonzero((counts > 0) & (counts < flags.shape[1]))
+    return int(counts[ending[0]] - 1 - ending[0]) if len(ending) else None
+
+
+def _factors(rows: np.ndarray, values: Sequence[int | None]) -> np.ndarray:
+    """The integers nearest to those by which the columns add up to the values."""
+    return np.rint(np.linalg.lstsq(rows.astype(np.float64), np.array(values, np.float64), rcond=None)[0]).astype(
+        np.int64
+    )
+
+
+def _stairs(shape: tuple[int, ...], end: int) -> np.ndarray:
+    return np.arange(shape[1]) <= np.arange(shape[0])[:, None] + end
 
 
 class _Line(NamedTuple):
@@ -64,7 +84,7 @@ class Sizes:
         self._own = Graph(f"{self.graph.name}/sizes")
         self._e = Emitter(self._own, lambda *_: None, names=names)
         self._bounded = bounded
-        self._extents = _differing_extents(parts)
+        self._extents, self._count = _differing_extents(parts), len(parts)
         self._shapes: dict[int, Ref] = {}
         self._products: dict[tuple[_Extent, ...], Ref] = {}
         self._lines: dict[_Line, Ref] = {}
@@ -80,16 +100,18 @@ class Sizes:
     def value(self, values: Sequence[np.ndarray]) -> Ref | None:
         """What has a given value in each gear; None if nothing is found.
 
-        Integers of one shape are computed one by one. Ranges, and beginnings of the largest of the values, have the
-        length that is computed.
+        Integers of one shape are computed one by one, or all moved by one number. Progressions along an axis, masks that end
+        or begin one key later in each row, and beginnings of the largest of the values, have the extents that are computed.
         """
         kind = ge_type(from_numpy(values[0].dtype))
         if kind is None or len({v.ndim for v in values}) != 1:
             return None
         if all(v.shape == values[0].shape for v in values):
-            is_small = values[0].dtype.kind in "iu" and values[0].size <= 64
-            return self._elements(values, kind) if is_small else None
-        return self._range(values, kind) or (self._beginning(values, kind) if self._bounded else None)
+            is_integer = values[0].dtype.kind in "iu"
+            made = self._elements(values, kind) if is_integer and values[0].size <= _MOST_ELEMENTS else None
+            return made or (self._moved(values, kind) if is_integer else self._staircase(values, kind))
+        made = self._range(values, kind) or self._progression(values, kind) or self._staircase(values, kind)
+        return made or (self._beginning(values, kind) if self._bounded else None)
 
     def _elements(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
         columns = np.stack([v.reshape(-1) for v in values], 1).tolist()
@@ -116,6 +138,96 @@ class Sizes:
         end = e.reshape(e.cast(limit, kind), ())
         return e.op("Range", e.scalar(start, kind), end, e.scalar(step, kind), out=Desc(kind, (-1,)))
 
+    def _moved(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
+        """Integers of one shape of which all are moved by the same number."""
+        base = values[0] - values[0].reshape(-1)[0]
+        firsts = tuple(int(v.reshape(-1)[0]) for v in values)
+        if any(not np.array_equal(v, base + f) for v, f in zip(values, firsts, strict=True)):
+            return None
+        by = self._number(firsts)
+        return None if by is None else self._e.op("Add", self._e.constant(base), self._e.cast(by, kind))
+
+    def _progression(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
+        """`first + step * k` at place `k` of the one axis whose extent differs; elements of a step of 0 are repeated."""
+        largest = max(values, key=lambda v: v.size)
+        axes = [k for k in range(largest.ndim) if any(v.shape[k] != largest.shape[k] for v in values)]
+        if len(axes) != 1 or any(0 in v.shape for v in values):
+            return None
+        (axis,), is_integer = axes, largest.dtype.kind in "iu"
+        first, second = (np.take(largest, [k], axis) for k in (0, 1))
+        step = second - first if is_integer else np.zeros_like(first)
+        places = np.arange(largest.shape[axis]).reshape([-1 if k == axis else 1 for k in range(largest.ndim)])
+        line = first + step * places if is_integer else np.broadcast_to(first, largest.shape)
+        if any(not np.array_equal(v, np.take(line, range(v.shape[axis]), axis)) for v in values):
+            return None
+        e, shape = self._e, tuple(-1 if k == axis else d for k, d in enumerate(largest.shape))
+        if not np.any(step):
+            counts = [np.array([v.shape[k] if k == axis else 1 for k in range(v.ndim)], np.int64) for v in values]
+            times = self._elements(counts, "INT64")
+            return None if times is None else e.op("Tile", e.constant(first), times, out=Desc(kind, shape))
+        at = self._range([np.arange(v.shape[axis], dtype=largest.dtype) for v in values], kind)
+        if at is None:
+            return None
+        along = tuple(-1 if k == axis else 1 for k in range(largest.ndim))
+        wide = e.op("Reshape", at, e.ints(along), out=Desc(kind, along))
+        moved = e.op("Mul", wide, e.constant(step), out=Desc(kind, shape))
+        return e.op("Add", moved, e.constant(first), out=Desc(kind, shape))
+
+    def _staircase(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
+        """Two numbers, parted in row `q` between the keys `q + c` and `q + c + 1`: what a causal mask, or a window, has."""
+        numbers = np.unique(np.concatenate([v.reshape(-1)[:_MOST_LOOKED_AT] for v in values]))
+        if values[0].ndim < 2 or len(numbers) != 2 or any(0 in v.shape or set(v.shape[:-2]) > {1} for v in values):
+            return None
+        for left, right in (numbers, numbers[::-1]):
+            flags = [(v == left).reshape(v.shape[-2:]) for v in values]
+            ends = self._fitted([_end(f) for f in flags])
+            if ends is None or not all(
+                np.array_equal(f, _stairs(f.shape, c)) and np.all(f | (v.reshape(f.shape) == right))
+                for f, c, v in zip(flags, ends, values, strict=True)
+            ):
+                continue
+            return self._parted([f.shape for f in flags], ends, (left, right), kind, values[0].ndim - 2)
+        return None
+
+    def _parted(
+        self, shapes: Sequence[tuple[int, ...]], ends: tuple[int, ...], numbers: tuple[Any, Any], kind: str, lead: int
+    ) -> Ref | None:
+        """The nodes of `_staircase`, with some axes of extent 1 before rows and keys."""
+        rows, keys = (self._counted([s[k] for s in shapes]) for k in (0, 1))
+        end = self._number(ends)
+        if keys is None or rows is None or end is None:
+            return None
+        e, grid = self._e, (*rows.shape, *keys.shape)
+        column = e.op("Unsqueeze", rows, out=Desc("INT64", (*rows.shape, 1)), axes=[1])
+        last = e.op("Add", column, end, out=column.desc)
+        made = e.op("LessEqual", keys, last, out=Desc("BOOL", grid))
+        if kind == "BOOL":
+            made = made if numbers[0] else e.op("LogicalNot", made, out=made.desc)
+        else:
+            made = e.op("SelectV2", made, *(e.scalar(v, kind) for v in numbers), out=Desc(kind, grid))
+        return (
+            made if not lead else e.op("Unsqueeze", made, out=Desc(kind, (*(1,) * lead, *grid)), axes=list(range(lead)))
+        )
+
+    def _fitted(self, values: Sequence[int | None]) -> tuple[int, ...] | None:
+        """A sum of multiples of extents that has the values that are known, at each gear; None where there is none."""
+        known = [k for k, v in enumerate(values) if v is not None]
+        if not known:
+            return None
+        rows = self._rows()
+        made = tuple((rows @ _factors(rows[known], [values[k] for k in known])).tolist())
+        return made if all(made[k] == values[k] for k in known) else None
+
+    def _rows(self) -> np.ndarray:
+        """1 and the extents that differ, of each gear."""
+        return np.array([[1] * self._count, *(x.values for x in self._extents)], np.int64).T
+
+    def _counted(self, counts: Sequence[int]) -> Ref | None:
+        """`0, 1, ...` as many as there are."""
+        if len(set(counts)) == 1:
+            return self._e.ints(np.arange(counts[0]))
+        return self._range([np.arange(n, dtype=np.int64) for n in counts], "INT64")
+
     def _beginning(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
         """The first elements along each axis of the largest value."""
         largest = max(values, key=lambda v: v.size)
@@ -136,10 +248,22 @@ class Sizes:
             return self._e.ints(values[:1])
         line = min(self._candidates(values), default=None)
         if line is None:
-            return None
+            return self._combination(values)
         if line not in self._lines:
             self._lines[line] = self._computed(line)
         return self._lines[line]
+
+    def _combination(self, values: tuple[int, ...]) -> Ref | None:
+        """A sum of multiples of extents, such as keys of the past and new ones."""
+        factors = _factors(self._rows(), values)
+        if tuple((self._rows() @ factors).tolist()) != values:
+            return None
+        e, made = self._e, self._e.ints(factors[:1])
+        for factor, extent in zip(factors[1:].tolist(), self._extents, strict=True):
+            if factor:
+                own = self._extent(extent)
+                made = e.op("Add", made, own if factor == 1 else e.op("Mul", own, e.ints([factor])))
+        return made
 
     def _candidates(self, values: tuple[int, ...]) -> Iterator[_Line]:
         """Lines through the values, over each product of extents."""
