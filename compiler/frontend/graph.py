@@ -360,7 +360,9 @@ def _needs(node: NodeProto) -> list[str]:
     names = list(node.input)
     for attr in node.attribute:
         for graph in [attr.g] if attr.type == AttributeProto.GRAPH else attr.graphs:
-            names += [n for inner in graph.node for n in _needs(inner)] + [o.name for o in graph.output]
+            own = {x.name for x in (*graph.input, *graph.initializer)}.union(*(inner.output for inner in graph.node))
+            read = [n for inner in graph.node for n in _needs(inner)] + [o.name for o in graph.output]
+            names += [n for n in read if n not in own]  # a result of a branch may have the name of the If's own
     return names
 
 
