@@ -90,6 +90,7 @@ class Printer:
         layouts: parameters whose layout is not row-major.
         tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
         names: C++ names of hoisted reductions, by id of the node.
+        border: the axis along which a border is tested in vectors; Halide computes what lies inside in a loop of its own.
         relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
     """
 
@@ -103,6 +104,7 @@ class Printer:
         self.sources, self.axes, self.layouts, self.tiled = sources, axes, layouts, tiled
         self.names: dict[int, str] = {}
         self.relaxed = False
+        self.border = ""
 
     def data(self, e: Expr, *, guarded: bool = False) -> str:
         """An expression of its own element type."""
@@ -117,6 +119,8 @@ class Printer:
                 return self._binary(e, guarded=guarded)
             case Call():
                 return self._call(e, guarded=guarded)
+            case Select() if self.border:
+                return self._bordered(e)
             case Select():
                 cond = self.data(e.cond, guarded=guarded)
                 if (
@@ -134,6 +138,16 @@ class Printer:
                 return self.names[id(e)]
             case _:
                 raise AssertionError(type(e))
+
+    def _bordered(self, e: Select) -> str:
+        """Tests of other axes apart from those of the axis of vectors, for Halide to cut its loop where those become false."""
+        tests = _conjunction(e.cond)
+        along = [c for c in tests if self._is_along_border(c)]
+        inside, outside = self.data(e.then, guarded=True), self.data(e.other, guarded=True)
+        for group in (along, [c for c in tests if c not in along]):
+            if group:
+                inside = f"select({' && '.join(map(self.data, group))}, likely({inside}), {outside})"
+        return inside
 
     def index(self, e: Expr) -> str:
         """Index arithmetic as C++ ints."""
@@ -164,9 +178,13 @@ class Printer:
         if is_index(e):
             text = self.index(e)
             if guarded and not within(e, extent, self.axes):
-                return f"clamp({text}, 0, {dim_text(extent - 1)})"
+                inner = f"likely({text})" if self._is_along_border(e) else text
+                return f"clamp({inner}, 0, {dim_text(extent - 1)})"
             return text
         return f"clamp(cast<int>({self.data(e, guarded=guarded)}), 0, {dim_text(extent - 1)})"
+
+    def _is_along_border(self, e: Expr) -> bool:
+        return bool(self.border) and any(isinstance(n, Index) and n.name == self.border for n in walk(e))
 
     def _load(self, e: Load, *, guarded: bool) -> str:
         shape = self.sources[e.source]
@@ -270,6 +288,13 @@ def _is_product(e: Expr, other: Expr) -> bool:
     if not isinstance(e, Binary) or e.op != "mul":
         return False
     return not any(x == other or (isinstance(x, Const) and x.value == 0) for x in (e.lhs, e.rhs))
+
+
+def _conjunction(e: Expr) -> list[Expr]:
+    """The terms of a chain of `and`."""
+    if isinstance(e, Binary) and e.op == "and":
+        return [*_conjunction(e.lhs), *_conjunction(e.rhs)]
+    return [e]
 
 
 def _on_sizes(e: Expr) -> bool:

@@ -19,7 +19,7 @@ from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
 
-ANY, CHANNELS, LAST, ROWS = "any", "channels", "last", "rows"
+ANY, CHANNELS, FIRST, LAST, ROWS = "any", "channels", "first", "last", "rows"
 
 
 def access(op: Op) -> Access:
@@ -93,7 +93,7 @@ def reads(op: Op) -> str:
 
 
 def writes(op: Op) -> str:
-    """The order of axes in which an operator writes: `any`, `channels`, `last` or `rows`, see `OpSpec`."""
+    """The order of axes in which an operator writes: `any`, `channels`, `first`, `last` or `rows`, see `OpSpec`."""
     follows = access(op).elementwise and "view" not in op.spec.tags
     return _stated(op, op.spec.writes) or (ANY if follows else ROWS)
 

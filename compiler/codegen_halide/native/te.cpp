@@ -348,7 +348,7 @@ OPERATOR(+) OPERATOR(-) OPERATOR(*) OPERATOR(/) OPERATOR(%) OPERATOR(<) OPERATOR
 OPERATOR(!=) OPERATOR(&) OPERATOR(|) OPERATOR(^)
 BINARY(operator&&, Halide::operator&&) BINARY(operator||, Halide::operator||)
 UNARY(operator-, Halide::operator-) UNARY(operator!, Halide::operator!) UNARY(operator~, Halide::operator~)
-UNARY(strict_float, Halide::strict_float) UNARY(abs, Halide::abs) UNARY(sqrt, Halide::sqrt) UNARY(te_exp, whole::te_exp)
+UNARY(strict_float, Halide::strict_float) UNARY(likely, Halide::likely) UNARY(abs, Halide::abs) UNARY(sqrt, Halide::sqrt) UNARY(te_exp, whole::te_exp)
 UNARY(te_log, whole::te_log) UNARY(sin, Halide::sin) UNARY(cos, Halide::cos) UNARY(tan, Halide::tan) UNARY(asin, Halide::asin)
 UNARY(acos, Halide::acos) UNARY(atan, Halide::atan) UNARY(sinh, Halide::sinh) UNARY(cosh, Halide::cosh)
 UNARY(asinh, Halide::asinh) UNARY(acosh, Halide::acosh) UNARY(atanh, Halide::atanh) UNARY(floor, Halide::floor)

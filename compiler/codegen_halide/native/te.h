@@ -57,7 +57,7 @@ Expr operator+(Expr, Expr), operator-(Expr, Expr), operator*(Expr, Expr), operat
 Expr operator<(Expr, Expr), operator<=(Expr, Expr), operator>(Expr, Expr), operator>=(Expr, Expr), operator==(Expr, Expr);
 Expr operator!=(Expr, Expr), operator&&(Expr, Expr), operator||(Expr, Expr), operator&(Expr, Expr), operator|(Expr, Expr);
 Expr operator^(Expr, Expr), operator-(Expr), operator!(Expr), operator~(Expr);
-Expr select(Expr, Expr, Expr), clamp(Expr, Expr, Expr), min(Expr, Expr), max(Expr, Expr), strict_float(Expr);
+Expr select(Expr, Expr, Expr), clamp(Expr, Expr, Expr), min(Expr, Expr), max(Expr, Expr), strict_float(Expr), likely(Expr);
 Expr abs(Expr), sqrt(Expr), te_exp(Expr), te_log(Expr), sin(Expr), cos(Expr), tan(Expr), asin(Expr), acos(Expr), atan(Expr);
 Expr sinh(Expr), cosh(Expr), asinh(Expr), acosh(Expr), atanh(Expr), floor(Expr), ceil(Expr), trunc(Expr), round(Expr);
 Expr te_isinf(Expr), atan2(Expr, Expr), popcount(Expr);

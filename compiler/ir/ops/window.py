@@ -257,7 +257,7 @@ def _reachable_end(x: Tensor, win: Window) -> tuple[Dim, ...]:
     return tuple(ends)
 
 
-@op("MaxPool", moves=True, sample=picture, writes="channels")
+@op("MaxPool", moves=True, sample=picture, writes="first")
 class MaxPool:
     """ONNX MaxPool; `Indices` are flat positions in the input, row-major (or column-major) over all axes."""
 
@@ -313,7 +313,7 @@ def _max_positions(
     return t.map(shape, flat, name="indices")
 
 
-@op("AveragePool", sample=picture, writes="channels")
+@op("AveragePool", sample=picture, writes="first")
 class AveragePool:
     """ONNX AveragePool; without `count_include_pad` the divisor is the number of taps inside the input."""
 
@@ -351,7 +351,7 @@ def _taps_inside(x: Tensor, win: Window, pos: Sequence[Expr], *, include_pad: in
     return count
 
 
-@op("LpPool", sample=picture, writes="channels")
+@op("LpPool", sample=picture, writes="first")
 class LpPool:
     def body(t, x, *, a):
         win = _pool_kernel(x, a, "LpPool")

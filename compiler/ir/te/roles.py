@@ -18,5 +18,8 @@ HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for sever
 PAD = "pad"  # a border around a tensor
 PANELS = "panels"  # bytes in panels of columns, fours of rows innermost: [.., panel, four, column, byte]
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
+WINDOW_ROWS = "window_rows"  # what a window in a plane takes of its columns: one row for each row of the result
 
-ROLES = frozenset({PAD, PANELS, CONV, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()})
+ROLES = frozenset(
+    {PAD, PANELS, CONV, WINDOW_ROWS, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()}
+)

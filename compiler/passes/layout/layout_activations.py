@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from occ.compiler.ir.access import ANY, CHANNELS, LAST, ROWS, access, reads, writes
+from occ.compiler.ir.access import ANY, CHANNELS, FIRST, LAST, ROWS, access, reads, writes
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.layout import ROW, Layout, channels_last
 from occ.compiler.ir.module import Module
@@ -170,7 +170,7 @@ class _Chooser:
         rank = result.tensor.rank
         if CHANNELS in written:
             return channels_last(rank)
-        if written != {ANY}:
+        if not written <= {ANY, FIRST}:
             return ROW
         sizes = [v for v in op.operands if v is not None and _ranked(v) and v.tensor.rank == rank]
         moved = [v for v in sizes if v.tensor.layout.is_permuted]

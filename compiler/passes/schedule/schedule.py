@@ -25,9 +25,10 @@ from occ.compiler.passes.schedule.few_queries import few_queries
 from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
-from occ.compiler.passes.schedule.wide import wide_rows
+from occ.compiler.passes.schedule.wide import wide_planes, wide_rows
 from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
+from occ.compiler.passes.te.columns import columns_first
 from occ.compiler.passes.te.lanes import in_lanes, separate
 from occ.compiler.target.machine import Machine
 
@@ -78,7 +79,7 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
         return made
     if has_few(f):
         return f
-    f = clamped_rows(widened(_lanes(separate(f), machine)))
+    f = clamped_rows(widened(_lanes(columns_first(separate(f)), machine)))
     facts = ScheduleFacts(f, machine)
     last = facts.roots[-1]
     for whole in _WHOLE:
@@ -90,13 +91,15 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
         return replace(f, schedule=tuple(by_rows))
     tiled = few_rows(by_rules := _by_rules(facts, RULES, fired), machine)
     fired[few_rows.__name__] += tiled is not by_rules
-    both = wide_rows(tiled, machine)
-    fired[wide_rows.__name__] += both is not tiled
+    long = wide_planes(tiled, machine)
+    fired[wide_planes.__name__] += long is not tiled
+    both = wide_rows(long, machine)
+    fired[wide_rows.__name__] += both is not long
     return _clamp_rows(both)
 
 
 _WHOLE = (winograd, strassen, attention)  # of a whole function
-NAMES = ("block_product", *(r.__name__ for r in (*_WHOLE, rows, few_rows, wide_rows, *RULES)))
+NAMES = ("block_product", *(r.__name__ for r in (*_WHOLE, rows, few_rows, wide_planes, wide_rows, *RULES)))
 
 
 def plain(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) -> TeFunc:

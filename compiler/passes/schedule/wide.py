@@ -1,4 +1,6 @@
-"""A second schedule for small windows along rows of symbolic length, besides the one for any length: neighbours share taps."""
+"""A second schedule for small windows along rows of symbolic length, besides the one for any length: rows of a few elements more
+are computed in whole tiles.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.passes.schedule.facts import ScheduleFacts
 from occ.compiler.passes.schedule.few import has_few, with_variant
+from occ.compiler.passes.schedule.planes import lanes_along, planes
 from occ.compiler.passes.schedule.rules import packed_contraction, window
 from occ.compiler.target.machine import Machine
 
@@ -25,6 +28,27 @@ def wide_rows(f: TeFunc, machine: Machine) -> TeFunc:
             if tile > 1:
                 test = AtMost(tile, s.axes[-2].extent)
                 return with_variant(f, s, _mine(s, facts), test, lambda x, alone: _schedule(x, alone, machine))
+    return f
+
+
+def wide_planes(f: TeFunc, machine: Machine) -> TeFunc:
+    """Where the length of the rows is symbolic, those that have a vector's worth take a schedule whose last vector lies
+    inwards, so that none is partial.
+    """
+    if has_few(f):
+        return f
+    facts = ScheduleFacts(f, machine)
+    for s in facts.roots:
+        if (
+            isinstance(s, TeStage)
+            and s.axes
+            and not isinstance(s.axes[-1].extent, int)
+            and planes(s, facts) is not None
+        ):
+            (acc,) = facts.reductions(s)
+            lanes = lanes_along(s, acc, machine)
+            wide = lambda x, alone: planes(x, ScheduleFacts(alone, machine, wide=True))
+            return with_variant(f, s, _inside(s, facts), AtMost(lanes, s.axes[-1].extent), wide)
     return f
 
 
@@ -55,3 +79,14 @@ def _mine(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
         if p.name not in results and readers and all(x.name in names for x in readers):
             inside.append(p)
     return [x for x in facts.f.stages if isinstance(x, TeStage) and any(x is y for y in inside)]
+
+
+def _inside(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
+    """What is computed in the loops of `s`."""
+    names: set[str] = {s.name}
+    for x in reversed(facts.f.stages):
+        readers = {r.name for r in facts.f.stages if any(n.source == x.name for e in r.exprs for n in loads(e))}
+        if readers and readers <= names:
+            names.add(x.name)
+    results = {r.name for r in facts.f.results}
+    return [x for x in facts.f.stages if isinstance(x, TeStage) and x.name in names - {s.name} - results]
