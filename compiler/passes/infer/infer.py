@@ -36,6 +36,7 @@ from occ.compiler.passes.infer.checks import (
 )
 from occ.compiler.passes.infer.decide import decide, tell_bounds
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
+from occ.compiler.passes.infer.settle_ranks import settle_ranks
 from occ.compiler.passes.infer.solve import solve
 
 _CASES = 32  # steps on cases of sizes that decide ranks
@@ -61,7 +62,7 @@ class Infer(Pass):
             needed = split_cases(inference, m, cases)
             if needed is None:
                 ctx.sink.raise_errors()
-                if not self.sizes or not decide(m, inference):
+                if not self.sizes or not (settle_ranks(m, inference) or decide(m, inference)):
                     break
                 needed = _anew(m)
             inference = _settled(m, ctx, needed)
