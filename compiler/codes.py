@@ -103,6 +103,11 @@ CODES: dict[str, Code] = {
         "With the sample inputs of `--calibrate`, the node exceeds half precision, or loses more than 1 % of its largest value,"
         " and the chip has no kernel that would help. `-C precision_mode_v2` names the modes; `ascend910b` has fp32 everywhere.",
     ),
+    "OCC0308": Code(
+        "a kernel would run for days",
+        "The extents of the node say so: it reduces what an Expand or a Range makes of a size that is a mistake, or the `.occ`"
+        " text was edited. Native code cannot be interrupted, so the build ends here.",
+    ),
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
 from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
@@ -92,6 +93,8 @@ def signature(m: Module) -> tuple[list[TensorInfo], list[TensorInfo], list[DimIn
     inputs = [value_info(a.name, a.type) for a in m.main.args]
     outputs = [value_info(n, r.type) for n, r in zip(m.main.result_names, m.main.results, strict=True)]
     return inputs, outputs, dim_infos(m), constraints_of(m, "main")
+
+MOST_OPERATIONS = 1 << 50  # of one kernel; the largest of real models have 10**13, and a core does 10**11 a second
 
 
 def constraints_of(m: Module, func: str) -> list[Constraint]:
@@ -193,6 +196,13 @@ class _Planner:
         if f.name not in self._costs:
             self._costs[f.name] = None if self.tasks is None else self.tasks(f), operations(f)
         tasks, work = (None if d is None else dim_expr(substitute(d, given)) for d in self._costs[f.name])
+        if isinstance(work, int) and work > MOST_OPERATIONS:
+            raise error(
+                "OCC0308",
+                f"the kernel would compute {work:.0e} operations",
+                where=f"{shorten(self.m.name)}: {shorten(str(op.loc))}",
+                help="look at the extents that the node reduces: `occ dump --stage lowered`",
+            )
         return Step(
             "kernel", self.entry.format(f.name), shown[:cut], shown[cut:], [dim_expr(d) for d in given.values()], tasks,
             nodes=list(op.loc.nodes), flag=shown[-1] if checks else -1, checks=checks, operations=work,

@@ -11,6 +11,15 @@ from scenes import RELU, Scene, case
 import occ
 
 
+@case("OCC0308")
+def _(s: Scene):
+    return ["build", "-t", "cpu-jit", s.text(
+        'module @m {stage="lowered", target="cpu-jit"} {\n func @main(%x: f32[3]) -> f32[] as "y" {\n'
+        '  %y = alloc() {output=0} : f32[]\n  kernel(%x, %y) {te="sum", writes=1} loc("total")\n  return %y\n }\n'
+        " te @sum[](%p: f32[3]) -> (s: f32[]) { s[] = sum[r<9007199254740992](%p[r % 3]) } }"
+    )]  # fmt: skip
+
+
 @case("OCC0401")
 def _(s: Scene):
     from occ.compiler.codegen_halide.toolchain import toolchain
