@@ -10,6 +10,7 @@ import numpy as np
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.runtime.errors import RunError
 
 Specialise = Callable[[str, Sequence[Any]], list[Any]]
 
@@ -24,7 +25,11 @@ class InterpEngine:
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
         """One run; see `occ.runtime.native.engine.NativeEngine.run`."""
-        made = self.interpreter.run(inputs, env)
+        try:
+            made = self.interpreter.run(inputs, env)
+        except MemoryError as e:
+            text = f"the interpreter has every value in memory at once, which cannot be allocated: {e}"
+            raise RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it") from None
         results: list[Any] = []
         for given, result in zip(outputs, made, strict=True):
             if given is not None:

@@ -135,3 +135,11 @@ def test_least_integer_divided_by_minus_one_wraps(dtype: str, target: str) -> No
     got = occ.compile(model, target).run({"x": least, "d": np.full(17, -1, dtype)})
     assert np.array_equal(got["q"], least)
     assert not got["r"].any()
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+def test_value_that_no_memory_holds(target: str) -> None:
+    model = model_of("g (float[1] x) => (float[n] y) { y = Expand (x, s) }", {"s": np.array([1 << 44])})
+    with pytest.raises(occ.RunError, match="cannot be allocated") as e:
+        occ.compile(model, target).run({"x": np.zeros(1, np.float32)})
+    assert e.value.code == "OCC0505"
