@@ -28,12 +28,19 @@ _STALE = 24 * 3600  # seconds after which a temporary folder belongs to a build 
 
 
 def cache_dir() -> Path:
-    """OCC_CACHE_DIR, or `occ` in the user's cache folder (XDG base directory specification)."""
+    """OCC_CACHE_DIR, or `occ` in the user's cache folder (XDG base directory specification). Users without a home, as the numbers that
+    containers run with, get a folder that lives as long as the process.
+    """
     given = os.environ.get("OCC_CACHE_DIR")
     if given:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "occ"
+    if os.path.isabs(base):
+        return Path(base) / "occ"
+    try:
+        return Path.home() / ".cache" / "occ"
+    except RuntimeError:
+        return _spare()
 
 
 def can_write(folder: Path) -> bool:

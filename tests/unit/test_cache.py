@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -171,3 +172,16 @@ def test_a_dropped_entry_leaves_nothing(tmp_path):
     path = cache.put("kernel", "key", b"x", ".o")
     cache.drop("kernel", "key", ".o")
     assert list(path.parent.iterdir()) == []
+
+
+def test_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch):
+    """A container that runs as a number has no entry in passwd; builds ended in a RuntimeError."""
+    for name in ("OCC_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(_: int) -> None:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    Cache().put("kernel", "00", b"x")
+    assert Cache().get("kernel", "00") == b"x"
