@@ -94,6 +94,7 @@ def signature(m: Module) -> tuple[list[TensorInfo], list[TensorInfo], list[DimIn
     outputs = [value_info(n, r.type) for n, r in zip(m.main.result_names, m.main.results, strict=True)]
     return inputs, outputs, dim_infos(m), constraints_of(m, "main")
 
+
 MOST_OPERATIONS = 1 << 50  # of one kernel; the largest of real models have 10**13, and a core does 10**11 a second
 
 
