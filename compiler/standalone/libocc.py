@@ -72,7 +72,7 @@ def _install(work: Path, texts: dict[str, str], cxx: Compiler, system: System) -
         (work / name).write_text(text)
     units = [n for n in texts if n.endswith(".cpp")]
     renamed = [f"-D{name}=occ_{name}" for name in HALIDE]
-    command = [*cxx.command, *FLAGS, *system.flags, *renamed, "-c"]
+    command = [*cxx.command, *FLAGS, *system.flags, *renamed, "-DOCC_LIBOCC", "-c"]
     for k in range(0, len(units), 2):  # one source in a command: Zig takes no more
         run_all([[*command, n, "-o", f"{Path(n).stem}.o"] for n in units[k : k + 2]], work)
     include, lib = work / "installed/include", work / "installed/lib"

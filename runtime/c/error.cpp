@@ -1,9 +1,8 @@
-// The last error of each thread, and memory.
+// The last error of each thread.
 #include "model.h"
 
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 
 namespace occ::runtime {
 
@@ -21,11 +20,6 @@ int fail(const occ_model *model, int status, const char *format, ...) {
     return status;
 }
 
-void *aligned_memory(size_t size) {
-    void *made = nullptr;
-    return posix_memalign(&made, kAlignment, size ? size : 1) ? nullptr : made;
-}
-
 const char *last_error(const occ_model *model) { return !model || model == last_model ? last_text : ""; }
 
 }  // namespace occ::runtime
@@ -34,6 +28,6 @@ extern "C" const char *occ_error_text(const occ_model *model) { return occ::runt
 
 extern "C" void occ_free(occ_tensor *tensor) {
     if (!tensor || !tensor->owned) return;
-    free(tensor->data);
+    occ::runtime::free_memory(tensor->data);
     *tensor = occ_tensor{};
 }

@@ -2,13 +2,12 @@
 #include "machine.h"
 #include "model.h"
 
-#include <cstdlib>
 #include <cstring>
 
 namespace occ::runtime {
 
 occ_model *empty_model() {
-    return static_cast<occ_model *>(calloc(1, sizeof(occ_model)));
+    return static_cast<occ_model *>(zeroed_memory(sizeof(occ_model)));
 }
 
 // The ports of some rows, their extents and symbols in one piece of memory behind them.
@@ -54,8 +53,8 @@ int prepare_model(occ_model *m) {
     }
     const size_t count = f->inputs.count + f->outputs.count, all = m->input_extents + m->output_extents;
     const size_t ports = (count * sizeof(occ_port) + 7) / 8 * 8;  // extents are aligned behind them
-    m->ports = static_cast<occ_port *>(malloc(ports + all * (sizeof(int64_t) + sizeof(char *)) + 1));
-    m->weights = static_cast<const void **>(malloc((f->weights.count + 1) * sizeof(void *)));
+    m->ports = static_cast<occ_port *>(aligned_memory(ports + all * (sizeof(int64_t) + sizeof(char *)) + 1));
+    m->weights = static_cast<const void **>(aligned_memory((f->weights.count + 1) * sizeof(void *)));
     if (!m->ports || !m->weights) return fail(nullptr, OCC_ERROR_MEMORY, "there is no memory for a model");
     int64_t *extents = reinterpret_cast<int64_t *>(reinterpret_cast<char *>(m->ports) + ports);
     const char **symbols = reinterpret_cast<const char **>(extents + all);
@@ -67,7 +66,7 @@ int prepare_model(occ_model *m) {
                         m->ports[k].rank, OCC_MAX_RANK);
         }
     }
-    m->threads = default_threads();
+    m->threads = has_reserve() ? 1 : default_threads();  // which reads files
     return OCC_OK;
 }
 
@@ -101,16 +100,16 @@ void occ_close(occ_model *m) {
     if (!m) return;
     while (Block *b = m->idle) {
         m->idle = b->next;
-        free(b->scratch);
-        free(b);
+        free_memory(b->scratch);
+        free_memory(b);
     }
     m->weights_file.release();
     m->file.release();
-    free(m->weights_copy);
-    free(m->weights);
-    free(m->ports);
+    free_memory(m->weights_copy);
+    free_memory(m->weights);
+    free_memory(m->ports);
     if (m->unload) m->unload(m);
-    free(m);
+    free_memory(m);
 }
 
 const char *occ_name(const occ_model *m) { return m ? m->facts->text(m->facts->name) : ""; }

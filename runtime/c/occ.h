@@ -111,6 +111,13 @@ OCC_API int occ_set_threads(occ_model *model, int threads);
 typedef int (*occ_parallel_for)(void *context, int (*task)(void *closure, int k), void *closure, int count);
 OCC_API int occ_set_parallel(occ_model *model, occ_parallel_for loop, void *context);
 
+/* Memory of the caller for all that the library and the models that are linked into the program allocate from now on, in place
+   of the heap; what does not fit fails with OCC_ERROR_MEMORY. All runs then are on the thread that calls.
+   Call it before a model is opened; it fails while something lies in memory that was given before. NULL takes the heap again. Artifacts (occ_open) have kernels with memory of their own from the heap. */
+OCC_API int occ_use_memory(void *memory, size_t bytes);
+/* Bytes of it that were in use at most since then: what to set aside for the same models and sizes. */
+OCC_API size_t occ_memory_peak(void);
+
 /* Text of the last error of this thread, in UTF-8; empty if there was none. With a model, only if the error was of that
    model. Valid until the next error of this thread. */
 OCC_API const char *occ_error_text(const occ_model *model);

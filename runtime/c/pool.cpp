@@ -29,6 +29,15 @@ struct occ_lent {
 };
 }
 
+#if defined(OCC_LIBOCC)  // programs may have set memory aside for libocc
+namespace occ::runtime {
+void *aligned_memory(size_t size);
+void *scratch_memory(size_t size);
+void free_memory(void *memory);
+bool has_reserve();
+}  // namespace occ::runtime
+#endif
+
 namespace {
 
 constexpr int kSlots = 32;        // parallel loops under way at once; more run on their caller alone
@@ -385,8 +394,30 @@ double occ_fma_rate() {
 #endif
 }
 
+#if defined(OCC_LIBOCC)
+using occ::runtime::aligned_memory;
+using occ::runtime::free_memory;
+using occ::runtime::has_reserve;
+using occ::runtime::scratch_memory;
+#else
+static void *aligned_memory(size_t size) {
+    void *made;
+    return posix_memalign(&made, 64, size) ? nullptr : made;
+}
+static void free_memory(void *memory) { free(memory); }
+static void *scratch_memory(size_t) { return nullptr; }
+static bool has_reserve() { return false; }
+#endif
+
 // Halide 21 runtime entry points that no_runtime kernels call.
 int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *closure) {
+    if (has_reserve()) {  // on one thread, and a task that lacks memory leaves from here
+        int error = 0;
+        for (int k = min; k < min + size; k++) {
+            if (int code = task(nullptr, k, closure)) error = code;
+        }
+        return error;
+    }
     return shared_par_for(task, min, size, closure, tls_threads);
 }
 
@@ -405,6 +436,7 @@ void *halide_malloc(void *, size_t size) {
 void halide_free(void *, void *pointer) { free(pointer); }
 #else
 void *halide_malloc(void *, size_t size) {
+    if (has_reserve()) return scratch_memory(size + 2 * kHeader);  // nothing is kept from one kernel to the next
     for (std::atomic<void *> &kept : shelf().blocks) {
         void *memory = kept.load(std::memory_order_relaxed) ? kept.exchange(nullptr) : nullptr;
         if (!memory) continue;
@@ -413,14 +445,15 @@ void *halide_malloc(void *, size_t size) {
         if (capacity >= size && capacity / 4 <= size) return static_cast<char *>(memory) + kHeader;
         free(memory);
     }
-    void *memory;
-    if (posix_memalign(&memory, 64, size + 2 * kHeader)) return nullptr;
+    void *memory = aligned_memory(size + 2 * kHeader);
+    if (!memory) return nullptr;
     memcpy(memory, &size, sizeof size);
     return static_cast<char *>(memory) + kHeader;
 }
 
 void halide_free(void *, void *pointer) {
     if (!pointer) return;
+    if (has_reserve()) return free_memory(pointer);
     void *memory = static_cast<char *>(pointer) - kHeader;
     for (std::atomic<void *> &kept : shelf().blocks) {
         void *empty = nullptr;

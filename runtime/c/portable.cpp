@@ -37,7 +37,7 @@ int Mapping::open(const char *path) {
 }
 
 void Mapping::release() {
-    free(base);
+    free_memory(base);
     *this = Mapping();
 }
 
@@ -97,8 +97,10 @@ int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *cl
     return error;
 }
 
-void *halide_malloc(void *, size_t size) { return aligned_memory(size + kAlignment); }
-void halide_free(void *, void *memory) { free(memory); }
+void *halide_malloc(void *, size_t size) {
+    return has_reserve() ? scratch_memory(size + kAlignment) : aligned_memory(size + kAlignment);
+}
+void halide_free(void *, void *memory) { free_memory(memory); }
 void halide_error(void *, const char *message) { snprintf(run.message, sizeof run.message, "%s", message); }
 
 int halide_error_out_of_memory(void *) {

@@ -12,7 +12,7 @@ namespace {
 Block *new_block(const occ_model *m) {
     const size_t n = m->facts->inputs.count, o = m->facts->outputs.count;
     const size_t numbers = m->input_extents + m->output_results;
-    Block *b = static_cast<Block *>(calloc(1, sizeof(Block) + 8 * numbers + sizeof(void *) * (n + o)));
+    Block *b = static_cast<Block *>(zeroed_memory(sizeof(Block) + 8 * numbers + sizeof(void *) * (n + o)));
     if (!b) return nullptr;
     b->extents = reinterpret_cast<int64_t *>(b + 1);
     b->results = b->extents + m->input_extents;
@@ -195,7 +195,7 @@ int room_for(const occ_model *m, const occ_port &p, size_t size, occ_tensor &t) 
     if (t.data && !t.owned) {
         return fail(m, OCC_ERROR_CAPACITY, "the output `%s` needs %zu bytes, there are %zu", p.name, size, t.bytes);
     }
-    if (t.owned) free(t.data);
+    if (t.owned) free_memory(t.data);
     t.bytes = rounded(size ? size : 1);
     t.data = aligned_memory(t.bytes + kAlignment);
     t.owned = t.data != nullptr;
@@ -216,7 +216,7 @@ int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
         if (!is_aligned(outputs[k].data)) needed += rounded(size_t(size)) + kAlignment;
     }
     if (b->capacity < needed) {
-        free(b->scratch);
+        free_memory(b->scratch);
         b->capacity = 0;
         b->scratch = aligned_memory(needed);
         if (!b->scratch) return fail(m, OCC_ERROR_MEMORY, "there is no memory for the %zu bytes of a run", needed);
@@ -239,13 +239,16 @@ int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
 int32_t run_tasks(occ_call *call) { return 1 + occ_pool_tasks(call->kernel, call->arguments, call->tasks); }
 
 int call_entry(occ_model *m, Block *b) {
-    b->call.threads = m->threads;
+    const int threads = has_reserve() ? 1 : m->threads;  // stacks of threads are no part of what was set aside
+    bool lacked = false;
+    b->call.threads = threads;
     b->call.parallel = m->facts->ranged ? run_tasks : nullptr;
     const occ_lent lent = occ_lend({m->parallel, m->context, 0});
-    const int before = occ_enter(m->threads);
-    const int32_t code = m->entry(&b->call);
+    const int before = occ_enter(threads);
+    const int32_t code = has_reserve() ? run_in_reserve(m, b, lacked) : m->entry(&b->call);
     occ_leave(before);
     const int failed = occ_lend(lent).failed;
+    if (lacked) return fail(m, OCC_ERROR_MEMORY, "there is no memory for what a kernel computes with");
     if (failed == -1) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller ended before all its tasks had run");
     if (failed) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller returned %d", failed);
     return code ? explain(m, code, b) : OCC_OK;

@@ -1,0 +1,145 @@
+// Where memory comes from: the heap, or what the program has set aside for it.
+#include "model.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#if !defined(__wasm__)
+#include <csetjmp>
+#endif
+
+namespace occ::runtime {
+
+namespace {
+
+// Blocks lie one after the other, each with its header in front, and fill what was set aside.
+struct Piece {
+    size_t size;  // with the header, a multiple of kAlignment
+    bool taken;
+    const void *run;  // whose kernels have it as scratch memory, or null
+};
+
+struct Reserve {
+    char *base = nullptr;
+    size_t size = 0, peak = 0, pieces = 0;  // pieces that are taken
+    std::atomic_flag busy = ATOMIC_FLAG_INIT;
+};
+Reserve reserve;
+#if !defined(__wasm__)
+thread_local jmp_buf *way_out = nullptr;  // of the run that this thread is in
+#endif
+
+class Hold {
+public:
+    Hold() {
+        while (reserve.busy.test_and_set(std::memory_order_acquire)) {
+        }
+    }
+    ~Hold() { reserve.busy.clear(std::memory_order_release); }
+};
+
+Piece *at(size_t offset) { return reinterpret_cast<Piece *>(reserve.base + offset); }
+
+// The first free piece that is large enough; free neighbours become one on the way.
+void *first_fit(size_t size, const void *run) {
+    for (size_t k = 0; k < reserve.size; k += at(k)->size) {
+        Piece *p = at(k);
+        if (p->taken) continue;
+        while (k + p->size < reserve.size && !at(k + p->size)->taken) p->size += at(k + p->size)->size;
+        if (p->size < size) continue;
+        if (p->size > size) *at(k + size) = {p->size - size, false, nullptr};
+        *p = {size, true, run};
+        reserve.pieces++;
+        if (k + size > reserve.peak) reserve.peak = k + size;
+        return reserve.base + k + kAlignment;
+    }
+    return nullptr;
+}
+
+bool is_reserved(const void *memory) {
+    const char *p = static_cast<const char *>(memory);
+    return reserve.base && p > reserve.base && p < reserve.base + reserve.size;
+}
+
+void *reserved(size_t size, const void *run) {
+    const Hold hold;
+    return first_fit((size + kAlignment - 1) / kAlignment * kAlignment + kAlignment, run);
+}
+
+}  // namespace
+
+bool has_reserve() { return reserve.base != nullptr; }
+
+void *aligned_memory(size_t size) {
+    if (size > SIZE_MAX - 2 * kAlignment) return nullptr;
+    if (has_reserve()) return reserved(size, nullptr);
+    void *made = nullptr;
+    return posix_memalign(&made, kAlignment, size ? size : 1) ? nullptr : made;
+}
+
+void *zeroed_memory(size_t size) {
+    void *made = aligned_memory(size);
+    return made ? memset(made, 0, size) : nullptr;
+}
+
+void free_memory(void *memory) {
+    if (!memory) return;
+    if (!is_reserved(memory)) return free(memory);
+    const Hold hold;
+    reinterpret_cast<Piece *>(static_cast<char *>(memory) - kAlignment)->taken = false;
+    reserve.pieces--;
+}
+
+#if defined(__wasm__)
+void *scratch_memory(size_t size) { return aligned_memory(size); }
+int32_t run_in_reserve(occ_model *m, Block *b, bool &lacked) { return lacked = false, m->entry(&b->call); }
+#else
+static void free_scratch(const void *run) {
+    const Hold hold;
+    for (size_t k = 0; k < reserve.size; k += at(k)->size) {
+        if (!at(k)->taken || at(k)->run != run) continue;
+        at(k)->taken = false;
+        reserve.pieces--;
+    }
+}
+
+// Generated code does not look whether it has got the memory: what cannot be had ends the run. It is on this thread alone.
+void *scratch_memory(size_t size) {
+    void *made = size > SIZE_MAX - 2 * kAlignment ? nullptr : reserved(size, way_out);
+    if (!made && way_out) longjmp(*way_out, 1);
+    return made;
+}
+
+int32_t run_in_reserve(occ_model *m, Block *b, bool &lacked) {
+    jmp_buf out;
+    lacked = setjmp(out);
+    if (lacked) {
+        free_scratch(&out);
+        way_out = nullptr;
+        return 0;
+    }
+    way_out = &out;
+    const int32_t code = m->entry(&b->call);
+    way_out = nullptr;
+    return code;
+}
+#endif
+
+}  // namespace occ::runtime
+
+using namespace occ::runtime;
+
+extern "C" int occ_use_memory(void *memory, size_t bytes) {
+    const Hold hold;
+    if (reserve.pieces) return fail(nullptr, OCC_ERROR_ARGUMENT, "the memory that was given before is in use");
+    const size_t skipped = (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;
+    const size_t usable = memory && bytes > skipped ? (bytes - skipped) / kAlignment * kAlignment : 0;
+    if (memory && usable < 2 * kAlignment) return fail(nullptr, OCC_ERROR_ARGUMENT, "%zu bytes are too few", bytes);
+    reserve.base = memory ? static_cast<char *>(memory) + skipped : nullptr;
+    reserve.size = usable;
+    reserve.peak = 0;
+    if (memory) *at(0) = {usable, false, nullptr};
+    return OCC_OK;
+}
+
+extern "C" size_t occ_memory_peak(void) { return reserve.peak ? reserve.peak + kAlignment : 0; }
