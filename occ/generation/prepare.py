@@ -18,6 +18,7 @@ from occ.compiler.ir.value import Value, Weight
 from occ.runtime.errors import RunError
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+_WITH_PAST = "use_cache_branch"  # of optimum's merged decoders: whether the branch that reads the caches is taken
 _PAST = ("past_key_values.", "past_", "past.")
 _AFTER_HEAD = ("Cast", "Mul", "Div", "Tanh", "Identity")  # what may stand between the head and the logits
 _HEADS = ("MatMul", "com.microsoft.MatMulNBits")
@@ -78,7 +79,7 @@ def _one_past(m: Module, head: int) -> Dim:
 
 
 def _decide(m: Module, args: dict[str, Value], past: Dim, length: Dim) -> None:
-    """Compute the mask and the positions in the place of taking them."""
+    """Compute the mask and the positions in the place of taking them, and read caches that hold nothing yet, too."""
     first = m.main.body.first
     assert first is not None
     b = Rewriter(m).builder(first)
@@ -86,6 +87,9 @@ def _decide(m: Module, args: dict[str, Value], past: Dim, length: Dim) -> None:
         shape = b.dims(values=(1, past + length), shape=(2,))
         ones = np.ones(1, args[MASK].tensor.dtype.numpy)
         _replace(m, args[MASK], b.ConstantOfShape(shape, value=ones))
+    if _WITH_PAST in args:
+        shape = tuple(1 for _ in args[_WITH_PAST].tensor.dims)
+        _replace(m, args[_WITH_PAST], b.constant(np.ones(shape, np.bool_)))
     if POSITIONS in args:
         start, sizes = b.dims(values=(past,), shape=(1,)), b.dims(values=(1, length), shape=(2,))
         made = b.positions(start, sizes)

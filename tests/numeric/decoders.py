@@ -89,6 +89,27 @@ def _ports(taps: int) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoPro
     return inputs, outputs
 
 
+def merged(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The decoder as optimum merges two: a branch that reads the caches, and one that does not, whose logits are wrong here."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph, outputs = made.graph, [o.name for o in model.graph.output]
+    branches = [helper.make_graph([*graph.node], "past", [], [*graph.output])]
+    nodes = [helper.make_node("Neg" if o == "logits" else "Identity", [f"of_{o}"], [o]) for o in outputs]
+    for node in graph.node:
+        again = onnx.NodeProto()
+        again.CopyFrom(node)
+        again.output[:] = [f"of_{o}" if o in outputs else o for o in node.output]
+        nodes.insert(len(nodes) - len(outputs), again)
+    branches.append(helper.make_graph(nodes, "no_past", [], [*graph.output]))
+    del graph.node[:]
+    graph.node.append(
+        helper.make_node("If", ["use_cache_branch"], outputs, then_branch=branches[0], else_branch=branches[1])
+    )
+    graph.input.append(helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1]))
+    return made
+
+
 def in_blocks(model: onnx.ModelProto, level: int) -> onnx.ModelProto:
     """The same decoder with codes of 4 bits, in blocks of 32, in the place of the matrices of its products."""
     made = onnx.ModelProto()

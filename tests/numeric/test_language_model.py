@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from decoders import WORDS, Reference, decoder, in_blocks
+from decoders import WORDS, Reference, decoder, in_blocks, merged
 
 import occ
 from occ.generation.sampling import Sampling
@@ -45,6 +45,13 @@ def test_greedy_tokens_are_those_of_onnxruntime(target: str, attributes: dict[st
         got = lm.generate(ids, max_new_tokens=24)
         want = reference.logits([*ids, *got])[len(ids) - 1 : -1]
         assert [int(x) for x in got] == want.argmax(-1).tolist()
+
+
+def test_merged_decoders_take_the_branch_with_caches(model: onnx.ModelProto, tmp_path: Path) -> None:
+    onnx.save(merged(model), tmp_path / "decoder_model_merged.onnx")
+    lm = occ.LanguageModel(tmp_path, threads=1, capacity=64, target="cpu-jit")
+    assert lm.generate(PROMPT, max_new_tokens=6) == Reference(model).greedy(PROMPT, 6)
+    assert not [s for s in lm.session.artifact.manifest.plan.steps if s.kind == "if"]
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
