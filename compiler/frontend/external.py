@@ -42,11 +42,20 @@ class ModelFolder:
 
     Attributes:
         path: of the folder.
+        real: the folder of the file that the model file is a link to, as in caches that keep files by their content.
         read: the files in it that tensors were found to lie in.
+        refused: locations that were found not to be files of the model: the first tensor of each is reported.
     """
 
     path: Path
+    real: Path
     read: set[Path] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, model: Path) -> ModelFolder:
+        """The folder of a model file."""
+        return cls(model.parent, model.resolve().parent)
 
 
 class WireError(ValueError):
@@ -199,12 +208,17 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
 
     if folder is None:
         raise refuse("cannot be found, because the model was given without a path", "pass the path of the model file")
+    if location in folder.refused:
+        raise CompileError(())
     path = folder.path / location
     try:
-        inside = not Path(location).is_absolute() and "\0" not in location and _is_inside(path, folder.path)
+        named = not Path(location).is_absolute() and "\0" not in location
+        inside = named and any(_is_inside(path, home) for home in (folder.path, folder.real))
         found = path.is_file()
     except (OSError, RuntimeError) as e:  # links that lead in a circle, names that are too long
         raise refuse(f"cannot be found: {e.strerror if isinstance(e, OSError) else e}") from None
+    if not location or not inside or not found:
+        folder.refused.add(location)
     if not location or not inside:
         raise refuse("lies outside of the model's folder", "external data must stay next to the model")
     if not found:

@@ -75,7 +75,7 @@ def import_model(
     match source:
         case Path():
             proto, mapped = read_file(source)
-            folder, name = ModelFolder(source.parent), name or source.stem
+            folder, name = ModelFolder.of(source), name or source.stem
         case bytes():
             proto = _decode(source, "<bytes>")
         case _:
