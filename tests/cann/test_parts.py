@@ -15,6 +15,7 @@ from simulating import airs, built, simulated, worst
 
 import occ
 from occ.compiler.diagnostics import CompileError
+from occ.runtime.artifact import Artifact
 from occ.runtime.device_part import DevicePart
 
 Occ = Callable[..., Any]  # the fixture `occ_cli`
@@ -208,6 +209,23 @@ def test_an_artifact_survives_the_disk(tmp_path: Path, occ_cli: Occ):
     done = occ_cli("run", path, "--simulate", "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "out")
     assert done.code == 0
     assert worst([np.load(tmp_path / "out" / "y.npy")], reference(model, {"x": x})) < 1e-5
+
+
+def test_a_sequence_between_cpu_parts_survives_the_disk(tmp_path: Path):
+    text = """g (float[2, 3] x) => (float[3, 3] y) {
+        all = SplitToSequence <axis = 0> (x)
+        first = SequenceAt (all, zero)
+        new = MatMul (first, w)
+        more = SequenceInsert (all, new)
+        y = ConcatFromSequence <axis = 0> (more)
+    }"""
+    model = model_of(text, {"w": np.eye(3, dtype=np.float32) * 2, "zero": np.array(0)}, opset=18)
+    made = built(model)
+    assert made.manifest.islands == ["island0", "island1"]
+    made.save(tmp_path / "m.occ")
+    x = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    (got,) = simulated(Artifact.load(tmp_path / "m.occ"), x)
+    np.testing.assert_array_equal(got, np.concatenate([x["x"], x["x"][:1] * 2]))
 
 
 def test_equal_builds_give_equal_bytes(tmp_path: Path):

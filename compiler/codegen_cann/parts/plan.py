@@ -53,7 +53,7 @@ class _PartPlanner:
         if isinstance(t, TensorType) and t.shape is not None:
             self.buffers.append(Buffer(t.dtype.name, [dim_expr(d) for d in t.dims], len(self.storages) - 1))
         else:
-            self.buffers.append(Buffer("", [], len(self.storages) - 1))
+            self.buffers.append(Buffer("", [], len(self.storages) - 1, opaque=True))
         return len(self.buffers) - 1
 
     def _host(self, value: Value) -> int:
