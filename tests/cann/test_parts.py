@@ -228,6 +228,14 @@ def test_a_sequence_between_cpu_parts_survives_the_disk(tmp_path: Path):
     np.testing.assert_array_equal(got, np.concatenate([x["x"], x["x"][:1] * 2]))
 
 
+def test_a_constant_among_the_outputs_is_the_one_of_the_model():
+    text = "g (float[1, 3] x) => (float[1, 3] y, float[2] c) { h = MatMul (x, w) y = Add (h, b) c = Identity (k) }"
+    weights = {"w": np.eye(3, dtype=np.float32), "b": np.ones(3, np.float32), "k": np.array([7, 8], np.float32)}
+    model, x = model_of(text, weights), {"x": np.arange(3, dtype=np.float32).reshape(1, 3)}
+    for got, want in zip(simulated(built(model), x), reference(model, x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_equal_builds_give_equal_bytes(tmp_path: Path):
     model = sandwich()
     a, b = (built(model).save(tmp_path / n).read_bytes() for n in ("a.occ", "b.occ"))

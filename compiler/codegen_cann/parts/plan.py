@@ -31,7 +31,7 @@ class _PartPlanner:
         self.home = {v: k for k, v in reversed(list(enumerate(m.main.results)))}
 
     def plan(self) -> Plan:
-        weights = list(self.m.weights.values())
+        weights = constant_results(self.m)
         for k, arg in enumerate(self.m.main.args):
             self.on_host[arg] = self._buffer(arg, Storage("input", k))
         for part in self.parts:
@@ -146,6 +146,11 @@ class _PartPlanner:
             s = self.storages[k]
             self.storages[k] = Storage(kind, s.index, s.size, live[k][0], live[k][1], offset)
         return total
+
+
+def constant_results(m: Module) -> list[Weight]:
+    """The constants that a module gives, which an artifact stores outside of its parts."""
+    return [v for v in dict.fromkeys(m.main.results) if isinstance(v, Weight)]
 
 
 def plan_parts(m: Module, parts: Sequence[Part]) -> Plan:
