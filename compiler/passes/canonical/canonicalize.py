@@ -20,6 +20,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.canonical_rules import ALL
+from occ.compiler.passes.canonical.scan_axes import scan_first_axes
 from occ.compiler.passes.rules.replace import PatternRule
 
 
@@ -124,6 +125,7 @@ FUNCTIONS: dict[str, tuple[OpRule, ...]] = {
     **dict.fromkeys(("Expand", "Tile", "Slice", "Concat", "Pad"), (unchanged_shape,)),
     "Transpose": (unchanged_shape, transpose_of_ones),
     "CastLike": (expand_legacy,),
+    "Scan": (scan_first_axes,),
 }
 
 

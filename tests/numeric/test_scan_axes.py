@@ -1,0 +1,47 @@
+"""Scans along other axes than the first, against onnxruntime: they are moved to the front, and have a native entry."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from building import TARGETS, entry_and_runner, model_of
+
+import occ
+
+TEXT = """g (float[b, 3] s, float[b, 3, t] x, float[t, b] w, float[3] k) => (float[b, 3] last, float[b, t, 3] all, float[b, t] first) {{
+    last, all, first = Scan <num_scan_inputs = 2, scan_input_axes = [{0}, 0], scan_input_directions = [1, 0],
+        scan_output_axes = [{1}, {2}], scan_output_directions = [1, 0],
+        body = step (float[b, 3] before, float[b, 3] now, float[b] v) => (float[b, 3] after, float[b, 3] out, float[b] mean) {{
+            weighed = Mul(before, k)
+            after = Add(weighed, now)
+            out = Tanh(after)
+            m = ReduceMean <axes = [1], keepdims = 0> (now)
+            mean = Add(m, v)
+        }}> (s, x, w)
+}}"""
+RNG = np.random.default_rng(0)
+
+
+def feed(b: int, t: int) -> dict[str, np.ndarray]:
+    shapes = {"s": (b, 3), "x": (b, 3, t), "w": (t, b), "k": (3,)}
+    return {name: RNG.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("axes", [(2, 1, 1), (-1, -2, -1)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_axes(target: str, axes: tuple[int, int, int]) -> None:
+    model = model_of(TEXT.format(*axes), opset=17)
+    session, theirs = occ.compile(model, target), onnxruntime.InferenceSession(model.SerializeToString())
+    for b, t in ((2, 4), (3, 1)):
+        given = feed(b, t)
+        for x, y in zip(session.run(given).values(), theirs.run(None, given), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = occ.build(model_of(TEXT.format(2, 1, 1), opset=17), "cpu-jit")
+    given = feed(2, 5)
+    entry, runner = (s.run(given).values() for s in entry_and_runner(artifact, monkeypatch))
+    for a, b in zip(entry, runner, strict=True):
+        assert np.array_equal(a, b)
