@@ -174,3 +174,20 @@ def test_a_shape_that_is_known_after_the_data(target: str) -> None:
     x = RNG.standard_normal(6, dtype=np.float32)
     (y,) = occ.compile(model_of(text, {"one": np.int64([1])}), target)(x, np.int64([-4, 3]))
     np.testing.assert_allclose(y, np.exp(x).reshape(3, 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_range_of_floats_up_to_a_size(target: str) -> None:
+    """As detectors make the centres of their cells; nothing is left to the run."""
+    text = """g (float[n, m] x) => (float[k] y, float[l] z) {
+        s = Shape(x)  f = Cast <to = 1> (s)  a = Gather(f, first)  b = Gather(f, second)
+        r = Range(zero, a, one)  y = Add(r, half)  w = Range(b, zero, back)  z = Mul(w, half)
+    }"""
+    numbers = {"zero": np.float32(0), "one": np.float32(1), "half": np.float32(0.5), "back": np.float32(-2)}
+    model = model_of(text, numbers | {"first": np.int64(0), "second": np.int64(1)})
+    session = occ.compile(model, target)
+    for shape in ((3, 4), (1, 7), (0, 0)):
+        y, z = session(np.zeros(shape, np.float32))
+        assert np.array_equal(y, np.arange(shape[0], dtype=np.float32) + 0.5)
+        assert np.array_equal(z, np.arange(shape[1], 0, -2, dtype=np.float32) / 2)
+    assert "deferred" not in lowered(model)

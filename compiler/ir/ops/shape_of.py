@@ -49,16 +49,18 @@ class ConstantOfShape:
 
 
 def range_size(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Dim:
-    """Number of elements of a Range.
+    """Number of elements of a Range. Of floats that are sizes and whole numbers it is exact, as they are below 2**24.
 
     Raises:
-        Invalid: the step is 0.
+        Invalid: the step is 0; Unresolved: it hangs on sizes in a way that is no size.
     """
     if delta == 0:
         raise Invalid("`Range`: delta is 0")
-    if any(isinstance(v, float) for v in (start, limit, delta)):
-        if any(isinstance(v, Sym) for v in (start, limit, delta)):
+    if any(isinstance(v, Sym) for v in (start, limit, delta)):
+        if any(isinstance(v, float) and not v.is_integer() for v in (start, limit, delta)):
             raise Unresolved("Range", "limit")
+        start, limit, delta = (int(v) if isinstance(v, float) else v for v in (start, limit, delta))
+    elif any(isinstance(v, float) for v in (start, limit, delta)):
         return max(math.ceil((float(limit) - float(start)) / float(delta)), 0)  # pyright: ignore[reportArgumentType]
     if not isinstance(delta, int):
         raise Unresolved("Range", "delta")
