@@ -13,6 +13,7 @@ import pytest
 from building import mlp
 
 import occ
+from occ.compiler.cache.sources import files_of
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -84,3 +85,11 @@ def test_an_artifact_that_is_interpreted_says_what_it_lacks(tmp_path: Path):
     assert "OCC0502" in said
     assert "needs the compiler" in said
     assert "is not installed" in said
+
+
+def test_keys_of_the_cache_look_at_the_compiler_alone():
+    """`occ.__path__` leads to all of a checkout, whose tests and builds change while a program runs."""
+    found = {f.parent for p in ("occ", "occ.compiler", "occ.runtime") for f in files_of(p)}
+    roots = {ROOT / "occ", ROOT / "compiler", ROOT / "runtime"}
+    assert {f for f in found if not roots & {f, *f.parents}} == set()
+    assert found >= roots
