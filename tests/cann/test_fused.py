@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from building import model_of, reference
 from simulating import built, simulated, worst
@@ -137,6 +138,23 @@ def test_a_growing_past_is_one_graph():
     for t in (4, 8):
         x = {"q": f(1, 6, 1, 16), "k": f(1, 2, t, 16), "v": f(1, 2, t, 16), "m": np.arange(t).reshape(1, 1, 1, t) != 1}
         assert worst(list(session.run(x).values()), reference(m, x)) < 4e-3
+
+
+def test_weights_that_are_stored_in_halves_are_gated_by_one_kernel():
+    text = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    g (float[2, 64] x) => (float[2, 24] y) {
+        u = com.microsoft.MatMulNBits <K = 64, N = 24, bits = 4, block_size = 32> (x, wa, sa)
+        t = com.microsoft.MatMulNBits <K = 64, N = 24, bits = 4, block_size = 32> (x, wb, sb)
+        e = Sigmoid (u) h = Mul (u, e) y = Mul (h, t)
+    }"""
+    codes = {k: RNG.integers(0, 256, (24, 2, 16)).astype(np.uint8) for k in ("wa", "wb")}
+    steps = {k: RNG.uniform(0.02, 0.04, (24, 2)).astype(np.float32) for k in ("sa", "sb")}
+    m, x = model_of(text, codes | steps), {"x": f(2, 64)}
+    want = onnxruntime.InferenceSession(m.SerializeToString()).run(None, x)
+    for target in NEW:
+        made = built(m, target, cpu_fallback="off")
+        assert operators(made)["SwiGlu"] == 1
+        assert worst(simulated(made, x), want) < (2e-6 if target == "ascend910b" else 3e-3)
 
 
 def flash(e, x, kind: str = "IncreFlashAttention", **attrs):

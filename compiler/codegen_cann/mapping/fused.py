@@ -94,7 +94,7 @@ def swiglu(e: Emitter, root: Node, users: Users) -> Ref | None:
         if left is None or left.node.type not in ("BatchMatMulV2", "MatMulV2") or left.node.type != right.node.type:
             continue
         (x, a, *more), (y, b, *others) = left.node.inputs, right.node.inputs
-        weights = constant(a), constant(b)
+        weights = _weights(a), _weights(b)
         plain = not any((*more, *others)) and not any(left.node.attrs.values()) and not any(right.node.attrs.values())
         if (
             x != y
@@ -110,15 +110,21 @@ def swiglu(e: Emitter, root: Node, users: Users) -> Ref | None:
         if (
             len(a.shape) != 2
             or a.dtype != b.dtype
+            or weights[0].dtype != weights[1].dtype
             or not alone
             or len(users[left.node]) > 1 + (gate.node.type == "Mul")
         ):
             continue
-        both = e.constant(np.concatenate([w for w in weights if w is not None], 1))
+        both = e.cast(e.constant(np.concatenate([w for w in weights if w is not None], 1)), a.dtype)
         wide = Desc(left.dtype, (*left.shape[:-1], both.shape[1]))
         made = e.op(left.node.type, x, both, out=wide, **left.node.attrs)
         return e.op("SwiGlu", made, out=left.desc, dim=-1)
     return None
+
+
+def _weights(v: Ref | None) -> np.ndarray | None:
+    """A constant matrix, as it is stored: in half precision it may be read as FLOAT."""
+    return constant(v.node.inputs[0] if v is not None and v.node.type == "Cast" else v)
 
 
 def _gated(v: Ref) -> Ref | None:
