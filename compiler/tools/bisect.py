@@ -81,7 +81,7 @@ class Bisection:
         """
         _, whole = self.after(10**6)
         passes = whole.manager.ran
-        typed = next(r.number for r in passes if r.text == "infer")
+        typed = next(r.number for r in passes if r.text.partition("{")[0] == "infer")
         last = max(r.number for r in passes if r.stage != "lowered")
         if not self.wrong(last):
             return None
