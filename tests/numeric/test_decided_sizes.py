@@ -180,7 +180,7 @@ def test_a_shape_that_is_known_after_the_data(target: str) -> None:
 def test_a_range_of_floats_up_to_a_size(target: str) -> None:
     """As detectors make the centres of their cells; nothing is left to the run."""
     text = """g (float[n, m] x) => (float[k] y, float[l] z) {
-        s = Shape(x)  f = Cast <to = 1> (s)  a = Gather(f, first)  b = Gather(f, second)
+        s = Shape(x)  p = Gather(s, first)  q = Gather(s, second)  a = Cast <to = 1> (p)  b = Cast <to = 1> (q)
         r = Range(zero, a, one)  y = Add(r, half)  w = Range(b, zero, back)  z = Mul(w, half)
     }"""
     numbers = {"zero": np.float32(0), "one": np.float32(1), "half": np.float32(0.5), "back": np.float32(-2)}
@@ -191,3 +191,17 @@ def test_a_range_of_floats_up_to_a_size(target: str) -> None:
         assert np.array_equal(y, np.arange(shape[0], dtype=np.float32) + 0.5)
         assert np.array_equal(z, np.arange(shape[1], 0, -2, dtype=np.float32) / 2)
     assert "deferred" not in lowered(model)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_branch_that_does_not_fit(target: str) -> None:
+    """A Slice along an axis that is not there is an error only where it is taken."""
+    text = """g (bool c, float[n, 5] x, int64[1] e) => (float[p, q] y) {
+        y = If (c) <then_branch = t () => (float[a, b] u) { u = Slice(x, zero, e, one) },
+                    else_branch = f () => (float[a, b] v) { v = Slice(x, zero, e, seven) }>
+    }"""
+    session = occ.compile(model_of(text, {"zero": np.int64([0]), "one": np.int64([1]), "seven": np.int64([7])}), target)
+    x = RNG.standard_normal((2, 5), dtype=np.float32)
+    assert np.array_equal(session(np.array(True), x, np.int64([3]))[0], x[:, :3])
+    with pytest.raises(occ.CompileError, match=r"OCC0107.*axis 7"):
+        session(np.array(False), x, np.int64([3]))

@@ -8,8 +8,10 @@ follows, is then an ordinary kernel over symbolic extents. `ir/ops/own/decided.p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, minimum, product
 from occ.compiler.ir.dtype import I64
@@ -40,7 +42,9 @@ def decide(m: Module, known: Known) -> bool:
             rule = _RULES.get(op.name)
             if rule is None or not _waits(op, known):
                 continue
-            result = rule(_Decision(m, known, op, rw.builder(op)))
+            result = None
+            with suppress(Invalid):  # in a branch that does not fit, which is an error only where it is taken
+                result = rule(_Decision(m, known, op, rw.builder(op)))
             if result is not None:
                 rw.replace(op, [result])
                 made = True
