@@ -22,6 +22,7 @@ from occ.compiler.ir.dim import (
     symbol,
     symbols,
     terms_of,
+    upper,
 )
 
 _assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("assumed", default=None)
@@ -83,13 +84,19 @@ def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
 
 
 def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
-    """The extent of two broadcast axes. Two unlike symbols are assumed equal, a symbol next to a constant likewise."""
+    """The extent of two broadcast axes. Two unlike symbols are assumed equal, a symbol next to a constant likewise; an extent
+    of at most 1, as that of the last of `N` elements, is assumed to be 1.
+    """
     if a == 1:
         return b
     if b == 1:
         return a
     if a != b and (depends_on_data(a) or depends_on_data(b)):
         raise Unresolved("broadcast", "shape")  # either may be 1
+    for few, other in ((a, b), (b, a)):
+        if lower(few) >= 0 and upper(few) == 1 and upper(other) > 1:
+            assume_equal(few, 1)
+            return other
     return equal_dims(a, b, what)
 
 

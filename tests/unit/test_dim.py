@@ -173,3 +173,14 @@ def test_arithmetic_with_expressions_is_theirs() -> None:
     n, load = SYMBOLS["M"], Load("x", (), I64)
     for made in (n - load, n + load, n * load, n // load, n % load, load - n):
         assert isinstance(made, Expr)
+
+
+def test_bounds_of_a_size_less_one_of_its_extremes():
+    n = symbol("N")
+    half = (n + 1) // 2
+    last = half - dim.maximum(half - 1, 0)
+    assert (dim.lower(last), dim.upper(last)) == (0, 1)
+    assert dim.minimum(dim.maximum(n - 1, 0), n) == dim.maximum(n - 1, 0)
+    assert dim.substitute(last, {"N": symbol("N", 1)}) == 1
+    assert dim.upper(n - dim.minimum(n, 3)) == inf
+    assert dim.lower(2 * dim.minimum(n, 3) - n) == -inf

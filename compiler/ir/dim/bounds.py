@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 from math import gcd, inf, prod
 
 from occ.compiler.ir.dim.polynomial import Atom, Dim, Func, Monomial, Sym, Symbol, monomial, product, symbols, terms_of
+
+_LONGEST_CASE = 60  # weight: each `min` or `max` of a dim doubles the cases that are looked at
 
 
 def _atom_bounds(atom: Atom) -> tuple[float, float]:
@@ -35,11 +38,28 @@ def _product_of(x: float, y: float) -> float:
 @cache
 def _bounds(d: Sym) -> tuple[float, float]:
     lo, hi = _interval(d)
+    if inf in (hi, -lo) and (cases := _cases(d)) is not None:
+        pick, found = cases
+        lo, hi = max(lo, pick(map(lower, found))), min(hi, pick(map(upper, found)))
     if lo == -inf and (relaxed := _relax(d, 1)) is not None:
         lo = lower(relaxed[0]) / relaxed[1]
     if hi == inf and (relaxed := _relax(d, -1)) is not None:
         hi = upper(relaxed[0]) / relaxed[1]
     return lo, hi
+
+
+def _cases(d: Sym) -> tuple[Callable[[Iterable[float]], float], list[Dim]] | None:
+    """What `d` is the least or the greatest of, where it is one term more than a `min` or `max`: `N - max(N - 1, 0)` is
+    `min(1, N)`.
+    """
+    for mono, coeff in d.terms:
+        if len(mono) != 1 or mono[0][1] != 1:
+            continue
+        atom = mono[0][0]
+        if isinstance(atom, Func) and atom.name != "floordiv" and d.weight <= _LONGEST_CASE:
+            rest = d - coeff * monomial((atom, 1))
+            return (max if (atom.name == "max") == (coeff > 0) else min), [rest + coeff * a for a in atom.args]
+    return None
 
 
 def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, upper
 from occ.compiler.ir.dtype import BOOL, I64, DType
 from occ.compiler.ir.te.expr import (
     CALLS,
@@ -226,7 +226,7 @@ class Tensor:
     def at(self, index: Sequence[Expr]) -> Expr:
         """The element that numpy-style broadcasting pairs with `index` (aligned at the last axis)."""
         mine = index[len(index) - self.rank :]
-        return self[tuple(literal(0, I64) if n == 1 else i for i, n in zip(mine, self.shape, strict=True))]
+        return self[tuple(literal(0, I64) if upper(n) == 1 else i for i, n in zip(mine, self.shape, strict=True))]
 
 
 RESERVED = frozenset(

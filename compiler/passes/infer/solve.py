@@ -12,7 +12,7 @@ from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
 def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     """A substitution of one symbol that makes `a == b` hold, or None.
 
-    `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`, and `S == min(512, S)` bounds `S`.
+    `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`; `S == min(512, S)` and `1 == min(1, S)` bound `S`.
     What an input shows is not put in terms of what only the data of a run decide: that is checked when it is known.
     """
     for x, y in ((a, b), (b, a)):
@@ -38,6 +38,8 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
                             old.divisible_by,
                         )
                     }
+        if y == 1 and (found := _not_empty(x)) is not None:
+            return found
     gap = dim.terms_of(a - b)
     plain = [
         m[0][0] for m, c in gap if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], dim.Symbol) and abs(c) == 1
@@ -45,6 +47,17 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     plain.sort(key=lambda s: not s.name.startswith(DATA_SYMBOL))
     if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
         return _in_place_of(plain[0], dim.monomial((plain[1], 1)))
+    return None
+
+
+def _not_empty(x: Dim) -> dict[str, Dim] | None:
+    """A bound of one symbol that makes an extent of at most 1 be 1: `min(1, N)` is that for `N` from 1."""
+    if dim.upper(x) > 1:
+        return None
+    for s in dim.symbols(x).values():
+        bounded: dict[str, Dim] = {s.name: dim.symbol(s.name, s.divisible_by, s.hi, s.divisible_by)}
+        if s.lo == 0 and dim.substitute(x, bounded) == 1:
+            return bounded
     return None
 
 
