@@ -135,3 +135,38 @@ def test_rows_of_a_batch_append_where_their_caches_are(target: str, kind: int, b
 def test_codes_are_read_where_they_are() -> None:
     session = occ.compile(batches(TensorProto.FLOAT, 8), "cpu", dims={"T": f"1..{ROOM}"})
     assert not [b for b in session.artifact.manifest.plan.buffers if ROOM in b.shape and b.dtype != "i8"]
+
+
+def stepping() -> ModelProto:
+    """Attention-24 over caches that TensorScatter writes into, each row with a number of keys of its own."""
+    value, node, f32 = helper.make_tensor_value_info, helper.make_node, TensorProto.FLOAT
+    nodes = [node("TensorScatter", [f"p{x}", x, "at"], [f"n{x}"]) for x in "kv"]
+    nodes += [node("Attention", ["q", "nk", "nv", "", "", "", "count"], ["y"])]
+    inputs = [value("q", f32, ["N", HEADS, "S", SIZE]), *(value(x, f32, ["N", GROUPS, "S", SIZE]) for x in "kv")]
+    inputs += [value(f"p{x}", f32, ["N", GROUPS, ROOM, SIZE]) for x in "kv"]
+    inputs += [value(x, TensorProto.INT64, ["N"]) for x in ("at", "count")]
+    outputs = [
+        value("y", f32, ["N", HEADS, "S", SIZE]),
+        *(value(f"n{x}", f32, ["N", GROUPS, ROOM, SIZE]) for x in "kv"),
+    ]
+    opsets = [helper.make_opsetid("", 24)]
+    return helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), opset_imports=opsets, ir_version=11)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_attention_over_caches_that_are_written_into(target: str) -> None:
+    model = stepping()
+    session, reference = occ.compile(model, target), ReferenceEvaluator(model)
+    cache = {x: aligned((3, GROUPS, ROOM, SIZE), np.dtype(np.float32)) for x in ("pk", "pv")}
+    for array in cache.values():
+        array[:] = normal(*array.shape)
+    at = np.array([0, 3, 70])
+    for rows in (70, 1, 1, 3):
+        feed = {"q": normal(3, HEADS, rows, SIZE), **{x: normal(3, GROUPS, rows, SIZE) for x in "kv"}}
+        feed |= {"at": at, "count": at + rows}
+        want = reference.run(None, feed | {k: v.copy() for k, v in cache.items()})
+        got = session.run(feed | cache, {"nk": cache["pk"], "nv": cache["pv"]})
+        np.testing.assert_allclose(got["y"], want[0], atol=3e-6)
+        for k, theirs in zip(("pk", "pv"), want[1:], strict=True):
+            np.testing.assert_array_equal(cache[k], theirs)
+        at = at + rows

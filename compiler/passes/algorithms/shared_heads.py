@@ -60,7 +60,7 @@ def _grouped(result: Op) -> tuple[Value, Value] | None:
     if not isinstance(heads, int) or not isinstance(groups, int) or heads % groups:
         return None
     fits = left.tensor.dims == (n, groups, rows * (heads // groups), depth)
-    return (x, y) if fits and rows != 1 and result.result.tensor.dims == (n, heads, rows, width) else None
+    return (x, y) if fits and result.result.tensor.dims == (n, heads, rows, width) else None
 
 
 def _replace(result: Op, rw: Rewriter) -> None:

@@ -19,6 +19,7 @@ from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
 from occ.compiler.passes.fuse.outline import outline
 
 KIND = "attention"
+_KEYS_OF_ONE = 64  # keys from which on attention of a single query is worth a kernel
 _MOVES = ("Transpose", "repeat_heads", "Unsqueeze", "Expand", "Reshape")  # the same elements elsewhere
 _MOST_MAPS = 8  # elementwise ops between the scores and their softmax
 
@@ -29,7 +30,7 @@ class UseAttention(Pass):
 
     A kernel then takes some rows of one head at a time, and their scores stay in cache. Constant factors of the queries
     and keys become the `scale` of the scores, and heads of keys and values that serve several of queries are read where
-    they are. Single rows of queries stay as they are: they are bound by memory. Values in f16 are widened where they are
+    they are. A single query of few keys stays as it is: it is bound by memory. Values in f16 are widened where they are
     read: the scores are rounded to f16, as the MatMul rounds them, and their softmax is not.
 
     `%s = MatMul(%q, %k)  %p = Softmax(%s)  %y = MatMul(%p, %v)` -->
@@ -91,7 +92,8 @@ def _match(product: Op) -> _Match | None:
     q, k = scores.operands
     if q is None or k is None or not _matrices(q, k) or not isinstance(q.tensor.dims[-1], int) or q.tensor.dims[-1] < 2:
         return None
-    if any(n in (0, 1) for n in scores.result.tensor.dims[-2:]):
+    queries, keys = scores.result.tensor.dims[-2:]
+    if 0 in (queries, keys) or keys == 1 or (queries == 1 and isinstance(keys, int) and keys < _KEYS_OF_ONE):
         return None
     return _Match(scores, tuple(maps), tuple(softmax), product, rows)
 
@@ -161,6 +163,7 @@ def _unscaled(v: Value, rw: Rewriter) -> tuple[Value, float]:
             assert isinstance(c, Weight)
             if moved is not None:
                 rw.replace_operand(moved, 0, y)
+                rw.erase(maker)
             return (y if moved is None else v), float(c.data.reshape(()))
     return v, 1.0
 

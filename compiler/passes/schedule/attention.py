@@ -55,9 +55,13 @@ def _clamped(s: TeStage, source: str | None, axis: str, extent: Dim):
 
 
 def attention(facts: ScheduleFacts) -> list[Directive] | None:
-    """The schedule of a function with the stages of `attend_scores` and `attend`; None for any other."""
+    """The schedule of a function with the stages of `attend_scores` and `attend`; None for any other, and for a single query,
+    which has no tiles of rows.
+    """
     parts = parts_of(facts.f, ATTENTION)
-    return None if parts is None else _Attention(facts, parts).directives()
+    if parts is None or parts["exp"].axes[-2].extent == 1:
+        return None
+    return _Attention(facts, parts).directives()
 
 
 def _tiles(extent: Dim, rows: int, most: int) -> int:

@@ -123,26 +123,30 @@ def _chunk(s: TeStage, chunked: set[str], lanes: int) -> list[TeStage]:
 
 
 def _in_quads(s: TeStage, lanes: int) -> list[TeStage]:
-    """Scores as sums in the lanes of a vector, then in four, of which vectors along the keys are made.
+    """Scores as sums in the lanes of a vector, then in half as many, and in four, of which vectors along the keys are made.
 
     `scores[i, k] = sum[r<64](f(r))` --> `dot[i, k, l<16] = sum[q<4](f(16*q + l))`,
-    `quad[i, k, l<4] = dot[i, k, l] + dot[i, k, l + 4] + ..`, `scores[i, k] = quad[i, k, 0] + quad[i, k, 1] + ..`
+    `half[i, k, l<8] = dot[i, k, l] + dot[i, k, l + 8]`, `quad[i, k, l<4] = half[i, k, l] + half[i, k, l + 4]`,
+    `scores[i, k] = quad[i, k, 0] + quad[i, k, 1] + ..`
     """
     r, at = s.expr, position(s.axes)
     assert isinstance(r, Reduce)
     (depth,) = r.axes
     if not isinstance(depth.extent, int) or depth.extent % lanes or lanes % 4:
         return [s]
-    each, lane, four = (Axis(f"{depth.name}{x}", n) for x, n in (("q", depth.extent // lanes), ("l", lanes), ("u", 4)))
+    sizes = {"q": depth.extent // lanes, "l": lanes, "h": lanes // 2, "u": 4}
+    each, lane, eight, four = (Axis(f"{depth.name}{x}", n) for x, n in sizes.items())
     body = replace_indices(r.body, {depth.name: Index(each.name) * lanes + Index(lane.name)})
     dot = replace(s, name=f"{s.name}dot", axes=(*s.axes, lane), expr=Reduce("sum", (each,), body, s.dtype), role="")
 
     def total(source: TeStage, places: list[Expr]) -> Expr:
         return reduce(lambda a, b: binary("add", a, b), [Load(source.name, (*at, k), s.dtype) for k in places])
 
-    halves = total(dot, [Index(four.name) + k for k in range(0, lanes, 4)])
-    quad = replace(s, name=f"{s.name}quad", axes=(*s.axes, four), expr=halves, role="")
-    return [dot, quad, replace(s, expr=total(quad, [wrap(k) for k in range(4)]))]
+    both = total(dot, [Index(eight.name), Index(eight.name) + lanes // 2])
+    half = replace(s, name=f"{s.name}half", axes=(*s.axes, eight), expr=both, role="")
+    fours = total(half, [Index(four.name) + k for k in range(0, lanes // 2, 4)])
+    quad = replace(s, name=f"{s.name}quad", axes=(*s.axes, four), expr=fours, role="")
+    return [dot, half, quad, replace(s, expr=total(quad, [wrap(k) for k in range(4)]))]
 
 
 def _lanes(s: TeStage, role: dict[str, TeStage], lanes: int) -> list[TeStage]:

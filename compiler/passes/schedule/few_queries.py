@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from occ.compiler.ir.dim import lower
+from occ.compiler.ir.dim import Dim, lower
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Const, Index, Load, Reduce, binary, where, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
@@ -37,32 +37,71 @@ def few_queries(f: TeFunc, machine: Machine) -> TeFunc:
 
     for functions with the schedule of attention whose number of queries is symbolic; others stay as they are.
     """
-    parts = parts_of(f, ATTENTION)
-    if parts is None or not f.schedule:
+    found = _copies(f, machine) if f.schedule else None
+    if found is None or isinstance(found.queries, int):
         return f
-    queries, out = parts["exp"].axes[-2].extent, parts["out"]
-    if isinstance(queries, int) or lower(queries) > _FEW or not isinstance(parts["sum"].axes[-1].extent, int):
-        return f
-    mine = _needed(f, out)
-    names = {s.name for s in mine}
-    lanes = machine.lanes(32)
-    try:
-        copies = in_chunks([copied(s, names) for s in mine], lanes)
-    except NotInChunks:
-        return f
-    again = replace(out, expr=reading(out.expr, names))
-    alone = replace(f, stages=(*(s for s in f.stages if isinstance(s, TeStage) and s.role == HEADS), *copies, again))
-    found = _Few(alone, machine, _caches(f, parts)).directives()
-    made = [replace(d, variant=1) if d.stage == out.name else d for d in found]
-    both = replace(out, expr=where(binary("le", wrap(queries), wrap(_FEW)), again.expr, out.expr))
+    out, again = found.out, found.again
+    made = [replace(d, variant=1) if d.stage == out.name else d for d in found.schedule]
+    both = replace(out, expr=where(binary("le", wrap(found.queries), wrap(_FEW)), again.expr, out.expr))
     stages: list[AnyStage] = []
     for s in f.stages:
-        stages += [*copies, both] if s is out else [s]
+        stages += [*found.stages, both] if s is out else [s]
     return replace(
         f,
         stages=tuple(stages),
-        schedule=(Directive(out.name, "specialize", (AtMost(queries, _FEW),)), *made, *f.schedule),
+        schedule=(Directive(out.name, "specialize", (AtMost(found.queries, _FEW),)), *made, *f.schedule),
     )
+
+
+def fixed_queries(f: TeFunc, machine: Machine) -> TeFunc | None:
+    """The same for attention that never has more queries, in the place of what it is else; None for any other function, and
+    where there are fewer keys than a chunk has.
+    """
+    found = _copies(f, machine)
+    if found is None or not isinstance(found.queries, int) or (isinstance(found.keys, int) and found.keys < CHUNK):
+        return None
+    kept = [s for s in f.stages if s.name not in found.names and s is not found.out]
+    return replace(f, stages=(*kept, *found.stages, found.again), schedule=tuple(found.schedule))
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """The stages of attention for a few queries.
+
+    Attributes:
+        queries, keys: how many there are.
+        names: of the stages that have copies.
+        stages: the copies.
+        out, again: the last stage, and as it reads the copies.
+        schedule: of the copies and of `again`.
+    """
+
+    queries: Dim
+    keys: Dim
+    names: set[str]
+    stages: list[TeStage]
+    out: TeStage
+    again: TeStage
+    schedule: list[Directive]
+
+
+def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
+    """Copies of the stages for a few queries; None if it is no attention, always has more, or they have no chunks."""
+    parts = parts_of(f, ATTENTION)
+    if parts is None:
+        return None
+    (queries, keys), out = (a.extent for a in parts["exp"].axes[-2:]), parts["out"]
+    if len(parts["exp"].axes) < 3 or lower(queries) > _FEW or not isinstance(parts["sum"].axes[-1].extent, int):
+        return None
+    mine = _needed(f, out)
+    names = {s.name for s in mine}
+    try:
+        made = in_chunks([copied(s, names) for s in mine], machine.lanes(32))
+    except NotInChunks:
+        return None
+    again = replace(out, expr=reading(out.expr, names))
+    alone = replace(f, stages=(*(s for s in f.stages if isinstance(s, TeStage) and s.role == HEADS), *made, again))
+    return _Copies(queries, keys, names, made, out, again, _Few(alone, machine, _caches(f, parts)).directives())
 
 
 def _needed(f: TeFunc, out: TeStage) -> list[TeStage]:
@@ -194,8 +233,8 @@ class _Few:
         outer.insert(0, chunk)
         made = Scheduler(s.name).compute_at(logits, self.head).bound_extent(key, self.lanes).vectorize(key)
         named = {x.name: x for x in self.f.stages}
-        dot, quad = (named.get(f"{s.name}{x}") for x in ("dot", "quad"))
-        if not isinstance(dot, TeStage) or not isinstance(quad, TeStage):
+        dot, half, quad = (named.get(f"{s.name}{x}") for x in ("dot", "half", "quad"))
+        if not isinstance(dot, TeStage) or not isinstance(half, TeStage) or not isinstance(quad, TeStage):
             (r,) = (a.name for a in reduce_axes(s.expr))
             update = Scheduler(s.name, update=True).reorder(r, key, head, row, *reversed(outer)).atomic().vectorize(r)
             return [*made.directives, *update.directives]
@@ -209,6 +248,7 @@ class _Few:
         else:
             fours.bound_extent(head, self.group)
         fours.reorder(four, inner, *loops, row, *reversed(outer)).unroll(inner).vectorize(four)
+        halves = Scheduler(half.name).compute_at(quad.name, inner).vectorize(half.axes[-1].name)
         start = Scheduler(dot.name).compute_at(quad.name, inner).vectorize(lane)
         update = (
             Scheduler(dot.name, update=True)
@@ -217,7 +257,7 @@ class _Few:
             .unroll(q)
         )
         ahead = self._ahead("keys", dot)
-        return [*made.directives, *fours.directives, *start.directives, *update.directives, *ahead]
+        return [*made.directives, *fours.directives, *halves.directives, *start.directives, *update.directives, *ahead]
 
     def _softmax(self) -> list[Directive]:
         e = self.parts["exp"]

@@ -21,7 +21,7 @@ from occ.compiler.passes.schedule.attention import attention, clamped_rows
 from occ.compiler.passes.schedule.block_products import block_product
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
-from occ.compiler.passes.schedule.few_queries import few_queries
+from occ.compiler.passes.schedule.few_queries import few_queries, fixed_queries
 from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
@@ -80,6 +80,9 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
     if has_few(f):
         return f
     f = clamped_rows(widened(_lanes(columns_first(separate(f)), machine)))
+    if (made := fixed_queries(f, machine)) is not None:
+        fired["fixed_queries"] += 1
+        return made
     facts = ScheduleFacts(f, machine)
     last = facts.roots[-1]
     for whole in _WHOLE:
@@ -99,7 +102,11 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
 
 
 _WHOLE = (winograd, strassen, attention)  # of a whole function
-NAMES = ("block_product", *(r.__name__ for r in (*_WHOLE, rows, few_rows, wide_planes, wide_rows, *RULES)))
+NAMES = (
+    "block_product",
+    "fixed_queries",
+    *(r.__name__ for r in (*_WHOLE, rows, few_rows, wide_planes, wide_rows, *RULES)),
+)
 
 
 def plain(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) -> TeFunc:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage
+from occ.compiler.ir.te.roles import ATTENTION
 from occ.compiler.ir.te.walks import children, transform, walk
 from occ.compiler.ir.types import TensorType
 
@@ -25,11 +26,15 @@ def collapse(f: TeFunc) -> TeFunc:
 
 
 def _fixed(f: TeFunc) -> set[str]:
-    """Sources whose shape must stay: tiled layouts and what scatters touch."""
+    """Sources whose shape must stay: tiled layouts, what scatters touch, and stages of attention of a single query, whose axes
+    schedules tell apart by their places.
+    """
     names = {p.name for p in (*f.params, *f.results) if not p.type.layout.is_row_major}
     for s in f.stages:
         if isinstance(s, Scatter):
             names |= {s.name, *(n.source for e in s.exprs for n in walk(e) if isinstance(n, Load))}
+        elif s.role == ATTENTION["exp"] and s.axes[-2].extent == 1:
+            names |= {x.name for x in f.stages}
     return names
 
 
