@@ -65,6 +65,10 @@ class MaxUnpool:
         inner = tuple((x.shape[2 + k] - 1) * strides[k] - pads[k] - pads[n + k] + kernel[k] for k in range(n))
         shape = (*x.shape[:2], *inner)
         size = product(shape)
+        if indices.rank != x.rank:
+            raise Invalid(f"`MaxUnpool`: indices of {show_shape(indices.shape)} for data of {show_shape(x.shape)}")
+        for given, extent in zip(indices.shape, x.shape, strict=True):
+            equal_dims(given, extent, "`MaxUnpool`: the shapes of data and indices")
         t.check(
             x.shape,
             lambda *i: (indices[i] >= 0) & (indices[i] < wrap(size)),

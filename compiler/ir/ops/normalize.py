@@ -25,6 +25,7 @@ class BatchNormalization:
     """
 
     def body(t, x, scale, bias, mean, var, *, a):
+        _per_channel("BatchNormalization", x, scale, bias, mean, var)
         running = ()
         if a.training_mode:
             axes = tuple(k for k in range(x.rank) if k != 1)
@@ -61,6 +62,19 @@ def moments(
     square = over_axes(t, "sum", centred, axes, lambda e: e * e)
     var = t.map(square.shape, lambda *i: square[i] / n, name="var")
     return centred, mean, var
+
+
+def _per_channel(name: str, x: Tensor, *operands: Tensor) -> None:
+    """Have operands one element of each channel, and the runtime check what is not proven.
+
+    Raises:
+        Invalid: one has not.
+    """
+    channels = x.shape[1] if x.rank > 1 else 1
+    for y in operands:
+        equal_dims(
+            y.shape[0] if y.rank else 1, channels, f"`{name}`: an operand does not have one element of each channel"
+        )
 
 
 def _kept(axes: Sequence[int]) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
@@ -124,6 +138,7 @@ class RMSNormalization:
 @op("InstanceNormalization", sample=per_channel, reads="rows")
 class InstanceNormalization:
     def body(t, x, scale, bias, *, a):
+        _per_channel("InstanceNormalization", x, scale, bias)
         axes = tuple(range(2, x.rank))
         kept = _kept(axes)
         centred, _, var = moments(t, x, axes, kept)
@@ -181,8 +196,10 @@ class GroupNormalization:
     """`(x - mean) / sqrt(var + epsilon)` per group of channels, then scale and bias per channel."""
 
     def body(t, x, scale, bias, *, a):
+        _per_channel("GroupNormalization", x, scale, bias)
         n, c, *rest = x.shape
         each = floordiv(c, a.num_groups)
+        equal_dims(each * a.num_groups, c, "`GroupNormalization`: channels in groups of one size")
         dtype = f.compute_type(x.dtype)
         grouped = t.map(
             (n, a.num_groups, each, *rest),

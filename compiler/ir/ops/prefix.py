@@ -12,7 +12,7 @@ from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import static_dims, static_ints
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, binary, call, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -128,6 +128,7 @@ class ReverseSequence:
             raise Invalid(
                 f"`ReverseSequence`: time axis {time} and batch axis {batch} of rank {x.rank}", code="OCC0107"
             )
+        equal_dims(lens.shape[0], x.shape[batch], "`ReverseSequence`: lengths and batches")
         limit = wrap(x.shape[time])
         t.check(
             lens.shape,
@@ -169,6 +170,13 @@ class TensorScatter:
         axis = normalize_axis(a.axis, past.rank, "TensorScatter")
         if axis == 0:
             raise Invalid("`axis` of `TensorScatter` is the batch axis", code="OCC0107")
+        if update.rank != past.rank:
+            raise Invalid(f"`TensorScatter`: an update of {show_shape(update.shape)} for {show_shape(past.shape)}")
+        for k, (n, m) in enumerate(zip(past.shape, update.shape, strict=True)):
+            if k != axis:
+                equal_dims(n, m, "`TensorScatter`: the shapes of cache and update")
+        if write_indices is not None:
+            equal_dims(write_indices.shape[0], past.shape[0], "`TensorScatter`: write indices and batches")
         size, length = wrap(past.shape[axis]), wrap(update.shape[axis])
         start = cache_places(t, past, update, write_indices, axis, circular=a.mode == "circular", name="TensorScatter")
 

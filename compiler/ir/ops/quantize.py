@@ -9,12 +9,13 @@ from functools import reduce
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import dim
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I32, U8, DType
 from occ.compiler.ir.ops.contraction import matmul
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import convolution
-from occ.compiler.ir.shape import normalize_axis, show_shape
+from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te.conversion import FLOAT8, quantize
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -32,10 +33,14 @@ def scale_at(name: str, x: Tensor, scale: Tensor, axis: int, block: int) -> Read
     if scale.rank == 0 or scale.type.size == 1:
         return lambda _: scale[(0,) * scale.rank]
     k = normalize_axis(axis, x.rank, name)
+    what = f"`{name}`: a scale of shape {show_shape(scale.shape)} for data of {show_shape(x.shape)}"
     if scale.rank == 1 and not block:
+        equal_dims(scale.shape[0], x.shape[k], what)
         return lambda i: scale[i[k]]
     if scale.rank != x.rank or block <= 0:
-        raise Invalid(f"`{name}`: a scale of shape {show_shape(scale.shape)} for data of {show_shape(x.shape)}")
+        raise Invalid(what)
+    for j, (n, extent) in enumerate(zip(scale.shape, x.shape, strict=True)):
+        equal_dims(n, dim.ceildiv(extent, block) if j == k else extent, what)
     return lambda i: scale[tuple(p // block if j == k else p for j, p in enumerate(i))]
 
 
@@ -141,6 +146,9 @@ def _of_columns(value: Tensor | None) -> Reader | None:
 @op("MatMulInteger", tags=("contraction",))
 class MatMulInteger:
     def body(t, a_, b_, a_zero_point=None, b_zero_point=None, *, a):
+        for zero, operand, axis in ((a_zero_point, a_, -2), (b_zero_point, b_, -1)):
+            if zero is not None and zero.rank == 1 and zero.type.size != 1 and operand.rank >= -axis:
+                equal_dims(zero.shape[0], operand.shape[axis], "`MatMulInteger`: zero points, and rows or columns")
         left = centred(t, a_, a_zero_point, _of_rows(a_zero_point))
         right = centred(t, b_, b_zero_point, _of_columns(b_zero_point))
         return matmul(t, "MatMulInteger", left, right)
@@ -193,6 +201,8 @@ class ConvInteger:
     """Convolution of `x - x_zero_point` and `w - w_zero_point` in i32; padding is the zero point."""
 
     def body(t, x, w, x_zero_point=None, w_zero_point=None, *, a):
+        if w_zero_point is not None and w_zero_point.rank == 1 and w_zero_point.type.size != 1:
+            equal_dims(w_zero_point.shape[0], w.shape[0], "`ConvInteger`: zero points and filters")
         return convolution(
             t, "ConvInteger", centred(t, x, x_zero_point), centred(t, w, w_zero_point, _of_filters(w_zero_point)), a
         )

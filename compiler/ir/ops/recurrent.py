@@ -137,13 +137,30 @@ _CELLS = {
 }
 
 
-def _infer(cell: _Cell, x, w, r, a):
+def _fit(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
+    """Have an operand a shape, and the runtime check what is not proven."""
+    if x is None:
+        return
+    if x.rank != len(wanted):
+        raise Invalid(f"{name} has rank {x.rank}, not {len(wanted)}")
+    for n, m in zip(x.shape, wanted, strict=True):
+        equal_dims(n, m, f"the shape of {name}")
+
+
+def _infer(cell: _Cell, x, w, r, bias, lens, initial, peephole, a):
     if (x.rank, w.rank, r.rank) != (3, 3, 3):
         raise Invalid(f"X, W and R have rank 3, not {x.rank}, {w.rank} and {r.rank}")
-    equal_dims(x.shape[2], w.shape[2], "the sizes of an input in X and in W differ")
     directions = 2 if a.direction == "bidirectional" else 1
     hidden = r.shape[2]
     steps, batch = (x.shape[1], x.shape[0]) if a.layout else (x.shape[0], x.shape[1])
+    gates, state = cell.gates * hidden, (batch, directions, hidden) if a.layout else (directions, batch, hidden)
+    _fit("W", w, (directions, gates, x.shape[2]))
+    _fit("R", r, (directions, gates, hidden))
+    _fit("B", bias, (directions, 2 * gates))
+    _fit("sequence_lens", lens, (batch,))
+    _fit("P", peephole, (directions, 3 * hidden))
+    for v in initial:
+        _fit("an initial state", v, state)
     if a.layout:
         y, last = (batch, steps, directions, hidden), (batch, directions, hidden)
     else:
@@ -280,7 +297,7 @@ class RNN:
     """`h' = f(x W + h R + b)`."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, *, a):
-        return _infer(_CELLS["RNN"], x, w, r, a)
+        return _infer(_CELLS["RNN"], x, w, r, bias, lens, [h], None, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
         return _composite(_CELLS["RNN"], b, x, w, r, bias, lens, [h], None, a)
@@ -291,7 +308,7 @@ class GRU:
     """Gates z, r, h."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, *, a):
-        return _infer(_CELLS["GRU"], x, w, r, a)
+        return _infer(_CELLS["GRU"], x, w, r, bias, lens, [h], None, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
         return _composite(_CELLS["GRU"], b, x, w, r, bias, lens, [h], None, a)
@@ -302,7 +319,7 @@ class LSTM:
     """Gates i, o, f, c; peepholes i, o, f."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
-        return _infer(_CELLS["LSTM"], x, w, r, a)
+        return _infer(_CELLS["LSTM"], x, w, r, bias, lens, [h, c], peephole, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
         return _composite(_CELLS["LSTM"], b, x, w, r, bias, lens, [h, c], peephole, a)

@@ -236,6 +236,8 @@ class RoiAlign:
 
     def body(t, x, rois, batch_indices, *, a):
         count, channels = rois.shape[0], x.shape[1]
+        equal_dims(rois.shape[1], 4, "`RoiAlign`: a region has four corners")
+        equal_dims(batch_indices.shape[0], count, "`RoiAlign`: regions and their batch indices")
         sizes, bins = x.shape[2:], (a.output_height, a.output_width)
         dtype = x.dtype.acc
         half = a.coordinate_transformation_mode == "half_pixel"

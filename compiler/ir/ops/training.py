@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.ops.spec import OpSpec
+from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal, where
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -26,6 +27,8 @@ def _optimizer(name: str, groups: int, rule: UpdateRule) -> OpSpec:
         results: list[list[Tensor]] = [[] for _ in range(groups - 1)]
         for k in range(n):
             parts = xs[k::n]
+            for other in parts[1:]:
+                _same_shape(name, parts[0], other)
 
             def element(*i: Expr, which: int, parts: Sequence[Tensor] = parts) -> Expr:
                 r, t_ = rate[(0,) * rate.rank], step[(0,) * step.rank]
@@ -37,6 +40,13 @@ def _optimizer(name: str, groups: int, rule: UpdateRule) -> OpSpec:
         return tuple(x for group in results for x in group)
 
     return OpSpec(f"{DOMAIN}.{name}", {"body": body})
+
+
+def _same_shape(name: str, x: Tensor, y: Tensor) -> None:
+    if x.rank != y.rank:
+        raise Invalid(f"`{name}`: {show_shape(x.shape)} and {show_shape(y.shape)} of one group")
+    for n, m in zip(x.shape, y.shape, strict=True):
+        equal_dims(n, m, f"`{name}`: the shapes of one group")
 
 
 def _adagrad(r: Expr, t: Expr, x: Expr, g: Expr, h: Expr, *, a: SimpleNamespace) -> Sequence[Expr]:
