@@ -38,16 +38,14 @@ class Built:
     Attributes:
         code: the shared library; nothing where there is no compiler for machines of that kind, or they load none.
         sources: the generated sources, by file name; with their Makefile they rebuild the library.
-        compiled: kernels that were compiled in this build.
-        cached: kernels that came from the cache.
+        took: seconds for each kernel that was compiled in this build; the others came from the cache.
         objects: the kernels and the native runtime before linking, by file name.
         cache: where the objects lie; kept, because a disabled one goes away with its owner.
     """
 
     code: bytes
     sources: dict[str, bytes]
-    compiled: int
-    cached: int
+    took: dict[str, float]
     objects: dict[str, Path]
     cache: Cache
 
@@ -87,8 +85,7 @@ def build(
     linker = linker_for(setup)
     kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in functions]
     missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
-    if missing:
-        compile_kernels(missing, setup, cache, jobs, tell)
+    took = compile_kernels(missing, setup, cache, jobs, tell) if missing else {}
     objects = {f"{k.name}.o": cache.path("kernel", k.key, ".o") for k in kernels}
     code = b""
     if linker is not None and entry is not None:
@@ -99,7 +96,7 @@ def build(
     files = sources(kernels, setup)
     if entry is not None:
         files["entry.ll"] = entry.text.read_bytes()
-    return Built(code, files, len(missing), len(kernels) - len(missing), objects, cache)
+    return Built(code, files, took, objects, cache)
 
 
 def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, bool]:

@@ -90,15 +90,19 @@ def _without_comments(text: str) -> str:
 
 def compile_kernels(
     kernels: Sequence[Kernel], setup: Setup, cache: Cache, jobs: int, tell: Tell = lambda _: None
-) -> None:
+) -> dict[str, float]:
     """Compile the kernels of one model into the cache: in two translation units at once, then `jobs` kernels at once.
+
+    Returns:
+        Seconds that Halide took for each, by name.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
-    failed = _run(kernels, UNITS, setup, cache, jobs, lines=12, tell=tell)
-    for problem in failed.values():
+    made = _run(kernels, UNITS, setup, cache, jobs, lines=12, tell=tell)
+    for problem in made.failed.values():
         raise problem
+    return made.took
 
 
 def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict[str, CompileError]:
@@ -113,7 +117,7 @@ def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict
         The errors, by the name of the kernel.
     """
     try:  # errors repeat all that the tools say, because kernels are told apart by it
-        return _run(kernels, 1, setup, cache, 1, lines=2000 if len(kernels) > 1 else 12)
+        return _run(kernels, 1, setup, cache, 1, lines=2000 if len(kernels) > 1 else 12).failed
     except CompileError as problem:
         if len(kernels) == 1:
             return {kernels[0].name: problem}
@@ -140,6 +144,14 @@ def _named_by(problem: CompileError, kernels: Sequence[Kernel]) -> list[Kernel]:
     return bad if len(bad) < len(kernels) else []
 
 
+@dataclass(frozen=True)
+class _Made:
+    """What became of kernels, by name: the errors of those that Halide does not compile, and the seconds that it took."""
+
+    failed: dict[str, CompileError]
+    took: dict[str, float]
+
+
 def _run(
     kernels: Sequence[Kernel],
     count: int,
@@ -149,8 +161,8 @@ def _run(
     *,
     lines: int,
     tell: Tell = lambda _: None,
-) -> dict[str, CompileError]:
-    """Compile generators and run them; returns the errors of those that Halide does not compile.
+) -> _Made:
+    """Compile generators and run them.
 
     Args:
         kernels: the kernels.
@@ -192,7 +204,8 @@ def _run(
                 run_all([command], work, lines=lines)
         except CompileError as e:
             problem = e
-        return _adopt(kernels, work / "out", cache, problem)
+        took = (line.split() for line in (work / "out" / "seconds.txt").read_text().splitlines())
+        return _Made(_adopt(kernels, work / "out", cache, problem), {name: float(seconds) for name, seconds in took})
 
 
 def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileError | None) -> dict[str, CompileError]:

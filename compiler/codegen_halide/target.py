@@ -29,7 +29,7 @@ def _generate(c: Build, m: Module) -> Generated:
     objects = {name: path.read_bytes() for name, path in built.objects.items()}
     sources = {f"src/{name}": data for name, data in built.sources.items()}
     artifact = Artifact(p.manifest, p.weights, built.code, sources, _variants(c, machine))
-    return Generated(artifact, NativeCode(objects, header(p.functions, ranged=False)), built.compiled)
+    return Generated(artifact, NativeCode(objects, header(p.functions, ranged=False)), built.took)
 
 
 def _variants(c: Build, machine: str) -> list[Artifact]:

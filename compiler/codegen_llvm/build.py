@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -117,12 +118,12 @@ class Built:
     Attributes:
         code: the shared library.
         objects: the kernels and the native entry before linking, by file name.
-        compiled: kernels that were compiled, where others came from the cache.
+        took: seconds for each kernel that was compiled; the others came from the cache.
     """
 
     code: bytes
     objects: dict[str, bytes]
-    compiled: int
+    took: dict[str, float]
 
 
 class _Recent:
@@ -166,15 +167,16 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, *, always: boo
             help="build with `-t cpu`",
         )
     objects: dict[str, bytes] = {}
-    compiled = 0
+    took: dict[str, float] = {}
     repeated = {step.name for f in m.functions.values() for step in f.plan.steps if step.kind == "kernel"}
     for f in functions:
         whole = always or f.name in repeated or not is_small(f)
         key = kernel_key(f, whole=whole)
         known = store.get("kernel", key, ".o") if store.enabled else _recent.get(key)
         if known is None:
+            start = time.perf_counter()
             known = _compile(f, whole=whole)
-            compiled += 1
+            took[f.name] = time.perf_counter() - start
             if store.enabled:
                 with suppress(OSError):
                     store.put("kernel", key, known, ".o")
@@ -182,4 +184,4 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, *, always: boo
             _recent.keep(key, known)
         objects[f"{f.name}.o"] = known
     objects["entry.o"] = compile_entry(m, here, ranged=True)[1]
-    return Built(link(*objects.values()), objects, compiled)
+    return Built(link(*objects.values()), objects, took)

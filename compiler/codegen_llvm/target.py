@@ -22,7 +22,7 @@ def _generate(c: Build, m: Module) -> Generated:
     )
     built = llvm.build(p.functions, p.manifest, c.cache, always=c.options.optimize == "always")
     native = NativeCode(built.objects, header(p.functions, ranged=True))
-    return Generated(Artifact(p.manifest, p.weights, built.code), native, built.compiled)
+    return Generated(Artifact(p.manifest, p.weights, built.code), native, built.took)
 
 
 def _module_text(_: Build, m: Module, _format: str) -> str:

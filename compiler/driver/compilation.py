@@ -15,7 +15,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source, is_text, load_module, name_of, recipe
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import evaluate, symbols
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.stages import ORDER, STAGES
 from occ.compiler.ir.types import TensorType
@@ -44,7 +44,7 @@ class Compilation:
         source: how messages name the model.
         cache: the build cache, or one that goes away with this object.
         native: object files, once native code has been made.
-        compiled: kernels that were compiled then, where others may have come from the cache.
+        took: seconds for each kernel that was compiled then, by name; others came from the cache.
         seconds: wall time of each phase.
     """
 
@@ -60,7 +60,7 @@ class Compilation:
         self._special_libraries: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
         self.native: NativeCode | None = None
-        self.compiled: int | None = None
+        self.took: Mapping[str, float] | None = None
         self.extensions = extensions(settings.rules)
         self.pipeline = pipeline_for(self.target, self.options, self.extensions.passes)
         self.manager = Manager(
@@ -97,6 +97,13 @@ class Compilation:
     def phases(self) -> dict[str, float]:
         """Wall times of what is not passes."""
         return {name: self.seconds[name] for name in ("import", "codegen") if name in self.seconds}
+
+    @property
+    def slowest(self) -> list[tuple[float, str, list[str]]]:
+        """Seconds, name and ONNX nodes of the kernels that took longest to compile, no more than eight."""
+        nodes = nodes_of(self.module)
+        took = sorted((self.took or {}).items(), key=lambda item: -item[1])[:8]
+        return [(seconds, name, nodes.get(name, [])) for name, seconds in took]
 
     @property
     def last_stage(self) -> str:
@@ -184,7 +191,7 @@ class Compilation:
         start = time.perf_counter()
         self.settings.progress("generating code")
         generated = self._generate(m)
-        made, self.native, self.compiled = generated.artifact, generated.native, generated.compiled
+        made, self.native, self.took = generated.artifact, generated.native, generated.took
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise unlinked(made.manifest.machine)

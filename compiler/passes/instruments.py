@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text
 from occ.compiler.passes.base import Pass
@@ -50,12 +51,27 @@ class Print:
         file.write_text(head + module_text(m, inline=sum(w.data.nbytes for w in m.weights.values()) < 1 << 20))
 
 
-def time_tree(ran: Sequence[Ran], phases: dict[str, float] | None = None) -> str:
-    """Times of stages and of the passes in them, as an indented tree."""
+def time_tree(
+    ran: Sequence[Ran],
+    phases: Mapping[str, float] | None = None,
+    kernels: Sequence[tuple[float, str, Sequence[str]]] = (),
+) -> str:
+    """Times of stages and of the passes in them, as an indented tree.
+
+    Args:
+        ran: the passes.
+        phases: seconds of what is not passes, by name.
+        kernels: seconds, names and ONNX nodes of those that took longest to compile, several of them at once.
+    """
     stages = list(dict.fromkeys(r.stage for r in ran))
     total = sum(r.seconds for r in ran) + sum((phases or {}).values())
     lines = [f"{total * 1e3:10.1f} ms  total"]
-    lines += [f"{seconds * 1e3:10.1f} ms    {name}" for name, seconds in (phases or {}).items()]
+    for name, seconds in (phases or {}).items():
+        lines.append(f"{seconds * 1e3:10.1f} ms    {name}")
+        if name == "codegen":
+            lines += [
+                f"{s * 1e3:10.1f} ms      {kernel}: {shorten(', '.join(nodes), 60)}" for s, kernel, nodes in kernels
+            ]
     for stage in stages:
         inside = [r for r in ran if r.stage == stage]
         lines.append(f"{sum(r.seconds for r in inside) * 1e3:10.1f} ms    {stage or 'passes'}")

@@ -83,12 +83,12 @@ class Generated:
     Attributes:
         artifact: what runs.
         native: its code before linking, for those who link it themselves.
-        compiled: kernels that were compiled in this build, where others may come from a cache.
+        took: seconds for each kernel that was compiled in this build, by name; None for targets that compile none.
     """
 
     artifact: Artifact
     native: NativeCode | None = None
-    compiled: int | None = None
+    took: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def _command(
             calibration = _calibrated(compilation, samples) if samples else None
             facts = _build(compilation, place, stem, emit, weights, folder, calibration)
             facts |= {"tuned": [asdict(t) for t in tuner.done]} if tuner is not None else {}
-        looking.report(compilation.manager.ran, compilation.phases)
+        looking.report(compilation.manager.ran, compilation.phases, compilation.slowest)
         if validator is not None and not as_json:
             say(validator.summary)
         if tuner is not None and not as_json:
@@ -309,7 +309,7 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
     )
     return {
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
-        "compiled": len(kernels) if compilation.compiled is None else compilation.compiled, "weights": sum(w.nbytes for w in m.weights),
+        "compiled": len(kernels) if compilation.took is None else len(compilation.took), "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
         "unchanged": False, **({"entry_lacks": obstacles(m)} if m.engine == "native" else {}), **special, **m.summary,
     }  # fmt: skip

@@ -25,7 +25,11 @@ _OPTIONS = (
         type=click.Path(path_type=Path),
         help="Folder for what is printed, in numbered files; else stderr.",
     ),
-    click.option("--time-passes", is_flag=True, help="Print the time of each pass, as a tree on stderr."),
+    click.option(
+        "--time-passes",
+        is_flag=True,
+        help="Print the time of each pass, and of the kernels that take longest to compile, as a tree on stderr.",
+    ),
     click.option("--trace", type=click.Path(path_type=Path), help="Write the times as a Chrome trace (Perfetto)."),
     click.option("--statistics", is_flag=True, help="Print how often each rule fired, on stderr."),
     click.option("--stop-after", default="", metavar="PASS", help="Stop after a pass."),
@@ -88,12 +92,17 @@ class Looking:
             "listeners": self.listeners(validator), "stop_after": self.stop_after, "limit": self.bisect_limit,
         }  # fmt: skip
 
-    def report(self, ran: Sequence[Ran], phases: dict[str, float] | None = None) -> None:
+    def report(
+        self,
+        ran: Sequence[Ran],
+        phases: Mapping[str, float] | None = None,
+        kernels: Sequence[tuple[float, str, Sequence[str]]] = (),
+    ) -> None:
         """Print what was asked for about the passes that ran."""
         from occ.compiler.passes.instruments import statistics, time_tree, trace
 
         if self.time_passes:
-            say(time_tree(ran, phases))
+            say(time_tree(ran, phases or {}, kernels))
         if self.statistics:
             say(statistics(ran))
         if self.trace is not None:

@@ -1,9 +1,11 @@
 // Compiles generators to object files: `emit OUT_DIR TARGET JOBS SECONDS UNIT.so... NAME...`. Units are loaded and bring the
 // generators. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide is loaded once and
 // so that what a kernel becomes does not depend on which kernels came before it. One that takes longer than SECONDS (0: any
-// time) is given up. A kernel that fails has a line on stderr and no object file; the others are compiled all the same.
+// time) is given up. A kernel that fails has a line on stderr and no object file; the others are compiled all the same. What each
+// took is in OUT_DIR/seconds.txt.
 
 #include "te.h"
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
@@ -18,15 +20,21 @@ int main(int argc, char **argv) {
         return 2;
     }
     const int jobs = atoi(argv[3]) > 0 ? atoi(argv[3]) : 1;
-    std::map<pid_t, std::string> running;
+    using Clock = std::chrono::steady_clock;
+    std::map<pid_t, std::pair<std::string, Clock::time_point>> running;
+    FILE *seconds = fopen((std::string(argv[1]) + "/seconds.txt").c_str(), "w");
     int failed = 0;
     auto wait_one = [&] {
         int status;
         pid_t pid = wait(&status);
         if (pid <= 0) return;
-        const std::string name = running[pid];
+        const auto [name, start] = running[pid];
         running.erase(pid);
-        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+            const std::chrono::duration<double> took = Clock::now() - start;
+            if (seconds) fprintf(seconds, "%s %.6f\n", name.c_str(), took.count());
+            return;
+        }
         failed = 1;
         if (WIFSIGNALED(status)) fprintf(stderr, "%s: ended by signal %d\n", name.c_str(), WTERMSIG(status));
         unlink((std::string(argv[1]) + "/" + name + ".o").c_str());
@@ -48,8 +56,9 @@ int main(int argc, char **argv) {
             _exit(0);
         }
         if (pid < 0) return 1;
-        running[pid] = argv[i];
+        running[pid] = {argv[i], Clock::now()};
     }
     while (!running.empty()) wait_one();
+    if (seconds) fclose(seconds);
     return failed;
 }
