@@ -12,7 +12,7 @@ from occ.compiler.ir.ops.spec import OpSpec
 
 FAMILIES = (
     "elementwise", "reduce", "contraction", "window", "own.winograd", "own.strassen", "movement", "index", "shape_of",
-    "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "recurrent",
+    "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "ranking", "recurrent",
     "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image",
     "ml", "contrib.operators", "contrib.quantized", "contrib.blocks", "contrib.experts", "contrib.states",
     "contrib.attention", "contrib.rotary", "contrib.group_query", "contrib.recurrent", "own.legacy", "own.internal",

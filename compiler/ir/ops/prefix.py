@@ -7,115 +7,40 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Sym, lower, upper
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.ops.movement import static_dims, static_ints
+from occ.compiler.ir.ops.movement import static_ints
 from occ.compiler.ir.ops.ranks import same
+from occ.compiler.ir.ops.running import running
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
-from occ.compiler.ir.te.expr import Expr, binary, call, cast, equal, literal, where, wrap
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def _cumulative(name: str, combine: str, neutral: int) -> OpSpec:
-    """CumSum and CumProd by doubling: after step k an element holds the last 2**k, so log2(n) steps do.
-
-    Along an axis of symbolic extent, where the number of steps is not known, every element reduces what is before it.
-    """
+    """CumSum and CumProd; those from the end on run over the elements in reverse."""
 
     def body(t: Builder, x: Tensor, axis: Tensor, *, a: SimpleNamespace) -> Tensor:
         k = normalize_axis(static_ints(name, "axis", axis)[0], x.rank, name)
         n, dtype = x.shape[k], x.dtype.acc
         one = literal(neutral, dtype)
 
-        def at(source: Tensor, i: tuple[Expr, ...], position: Expr) -> Expr:
-            return cast(dtype, source[(*i[:k], position, *i[k + 1 :])])
+        def turned(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            return (*i[:k], wrap(n - 1) - i[k], *i[k + 1 :]) if a.reverse else i
 
         def start(*i: Expr) -> Expr:
             if not a.exclusive:
-                return cast(dtype, x[i])
-            before = i[k] + 1 if a.reverse else i[k] - 1
-            inside = before < wrap(n) if a.reverse else before >= 0
-            return where(inside, at(x, i, before), one)
+                return cast(dtype, x[turned(i)])
+            before = turned((*i[:k], i[k] - 1, *i[k + 1 :]))
+            return where(i[k] >= 1, cast(dtype, x[before]), one)
 
-        value = t.map(x.shape, start, name="start")
-        if isinstance(n, Sym):
-            value = _by_reduction(t, value, k, combine, one, reverse=bool(a.reverse))
-        else:
-            step = 1
-            while step < n:
-                value = _doubled(t, value, k, step, combine, reverse=bool(a.reverse))
-                step *= 2
-        return value if dtype == x.dtype else t.map(x.shape, lambda *i: cast(x.dtype, value[i]), name="narrow")
+        value = running(t, t.map(x.shape, start, name="start"), k, combine, one)
+        if not a.reverse and dtype == x.dtype:
+            return value
+        return t.map(x.shape, lambda *i: cast(x.dtype, value[turned(i)]), name="in_place")
 
     return OpSpec(name, {"body": body, "static": ("axis",), "rank": same})
-
-
-def _doubled(t: Builder, x: Tensor, k: int, step: int, combine: str, *, reverse: bool) -> Tensor:
-    n = x.shape[k]
-
-    def element(*i: Expr) -> Expr:
-        other = i[k] + step if reverse else i[k] - step
-        inside = other < wrap(n) if reverse else other >= 0
-        both = binary(combine, x[(*i[:k], other, *i[k + 1 :])], x[i])
-        return where(inside, both, x[i])
-
-    return t.map(x.shape, element, name="running")
-
-
-def _by_reduction(t: Builder, x: Tensor, k: int, combine: str, neutral: Expr, *, reverse: bool) -> Tensor:
-    def element(*i: Expr) -> Expr:
-        outer, r = i[:-1], i[-1]
-        taken = r >= outer[k] if reverse else r <= outer[k]
-        return where(taken, x[(*outer[:k], r, *outer[k + 1 :])], neutral)
-
-    return t.reduce("sum" if combine == "add" else "prod", x.shape, [x.shape[k]], element, name="running")
-
-
-@op("TopK", static=("K",), rank=same)
-class TopK:
-    """The k extreme elements: each element's rank is how many come before it, ties in order of position; NaN is greatest."""
-
-    def body(t, x, k_of, *, a):
-        count = static_dims("TopK", "K", k_of)
-        if len(count) != 1:
-            raise Invalid(f"`K` of `TopK` has {len(count)} elements")
-        k = count[0]
-        axis = normalize_axis(a.axis, x.rank, "TopK")
-        n = x.shape[axis]
-        if upper(k) < 0 or upper(n - k) < 0:
-            raise Invalid(f"`TopK` of {k} elements along an axis of {n}")
-
-        if lower(n - k) < 0 or lower(k) < 0:
-            t.check([], lambda: (wrap(k) >= 0) & (wrap(k) <= wrap(n)), "`TopK` takes more elements than there are")
-
-        def beats(p: Expr, q: Expr) -> Expr:
-            low, high = (q, p) if a.largest else (p, q)
-            less = low < high
-            if not x.dtype.is_float:
-                return less
-            nan_first, other = call("isnan", high), call("isnan", low)
-            return where(other, literal(False, less.dtype), nan_first | less)
-
-        def before(*i: Expr) -> Expr:
-            outer, r = i[:-1], i[-1]
-            mine, other = x[outer], x[(*outer[:axis], r, *outer[axis + 1 :])]
-            tie = (r < outer[axis]) & call("not", beats(mine, other))
-            return cast(I64, beats(other, mine) | tie)
-
-        rank = t.sum(x.shape, [n], before, name="rank")
-        shape = tuple(k if j == axis else d for j, d in enumerate(x.shape))
-        # Rows past k are written to a row of their own, which is cut off.
-        spare = tuple(k + 1 if j == axis else d for j, d in enumerate(x.shape))
-
-        def target(*u: Expr) -> tuple[Expr, ...]:
-            return (*u[:axis], where(rank[u] < wrap(k), rank[u], wrap(k)), *u[axis + 1 :])
-
-        places = t.scatter(spare, lambda *i: literal(0, I64), x.shape, target, lambda *u: u[axis])
-        indices = t.map(shape, lambda *i: places[i], name="indices")
-        values = t.map(shape, lambda *i: x[(*i[:axis], places[i], *i[axis + 1 :])], name="values")
-        return values, indices
 
 
 @op("ReverseSequence")
@@ -238,4 +163,4 @@ def _eliminated(t: Builder, m: Tensor, det: Tensor, c: int) -> tuple[Tensor, Ten
     return t.map(m.shape, cleared, name="cleared"), t.map(batch, grown, name="det")
 
 
-ALL = (_cumulative("CumSum", "add", 0), _cumulative("CumProd", "mul", 1), TopK, ReverseSequence, TensorScatter, Det)
+ALL = (_cumulative("CumSum", "add", 0), _cumulative("CumProd", "mul", 1), ReverseSequence, TensorScatter, Det)

@@ -1,0 +1,166 @@
+"""TopK: the greatest or least elements along an axis, in order."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import Dim, lower, upper
+from occ.compiler.ir.dtype import F32, F64, I32, I64, U32, U64, DType
+from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.ops.ranks import same
+from occ.compiler.ir.ops.running import running
+from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, equal, literal, minimum, where, wrap
+from occ.compiler.ir.te.function import Builder, Tensor
+
+_FEW = 256  # elements that are ranked as they are: each is compared with each
+_DIGIT = 4  # bits of a key that are decided at once
+
+
+@op("TopK", static=("K",), rank=same)
+class TopK:
+    """The k extreme elements, ties in order of position; NaN is greatest.
+
+    Elements have unsigned keys in the same order. The key of the k-th element is found four bits at a time, by counting the
+    elements from each of 16 keys on. Those above it, and as many of its equals as are wanted, are ranked among each other.
+    """
+
+    def body(t, x, k_of, *, a):
+        count = static_dims("TopK", "K", k_of)
+        if len(count) != 1:
+            raise Invalid(f"`K` of `TopK` has {len(count)} elements")
+        k = count[0]
+        axis = normalize_axis(a.axis, x.rank, "TopK")
+        n = x.shape[axis]
+        if upper(k) < 0 or upper(n - k) < 0:
+            raise Invalid(f"`TopK` of {k} elements along an axis of {n}")
+        if lower(n - k) < 0 or lower(k) < 0:
+            t.check([], lambda: (wrap(k) >= 0) & (wrap(k) <= wrap(n)), "`TopK` takes more elements than there are")
+        keys = _keys(t, x, largest=bool(a.largest))
+        if isinstance(n, int) and n <= _FEW:
+            chosen = keys
+            positions = t.map(x.shape, lambda *i: i[axis], name="positions")
+        else:
+            positions = _chosen(t, keys, axis, k)
+            chosen = t.map(positions.shape, lambda *i: keys[_put(i, axis, positions[i])], name="chosen")
+        ranks = _ranks(t, chosen, axis)
+        order = _scattered(t, x.shape, axis, k, chosen.shape, lambda *u: cast(I64, ranks[u]), lambda *u: positions[u])
+        indices = t.map(order.shape, lambda *i: order[i], name="indices")
+        return t.map(order.shape, lambda *i: x[_put(i, axis, order[i])], name="values"), indices
+
+
+def _put(i: tuple[Expr, ...], axis: int, position: Expr) -> tuple[Expr, ...]:
+    return (*i[:axis], position, *i[axis + 1 :])
+
+
+def _keys(t: Builder, x: Tensor, *, largest: bool) -> Tensor:
+    """Unsigned integers in the order of the elements; equal elements, and all NaN, have equal ones."""
+    unsigned = U64 if x.dtype.bits == 64 else U32
+
+    def key(*i: Expr) -> Expr:
+        made = _of_float(x[i], unsigned) if x.dtype.is_float else _of_integer(x[i], unsigned)
+        return made if largest else call("not", made)
+
+    return t.map(x.shape, key, name="keys")
+
+
+def _of_integer(x: Expr, unsigned: DType) -> Expr:
+    if x.dtype.kind == "u":
+        return cast(unsigned, x)
+    signed = cast(I64 if unsigned == U64 else I32, x)
+    return binary("xor", Bitcast(signed, unsigned), literal(1 << (unsigned.bits - 1), unsigned))
+
+
+def _of_float(x: Expr, unsigned: DType) -> Expr:
+    """The bits of a number, with the sign bit of positive ones set, and those of negative ones turned around."""
+    wide = cast(F64 if unsigned == U64 else F32, x)
+    bits = Bitcast(where(equal(wide, 0), literal(0, wide.dtype), wide), unsigned)  # -0 is 0
+    sign = literal(1 << (unsigned.bits - 1), unsigned)
+    ordered = where(bits >= sign, call("not", bits), binary("or", bits, sign))
+    return where(call("isnan", wide), literal((1 << unsigned.bits) - 1, unsigned), ordered)
+
+
+def _chosen(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
+    """Positions of the `k` greatest keys in the order in which they lie, the first of equal ones."""
+    n = keys.shape[axis]
+    least = _kth(t, keys, axis, k)
+    outer = lambda i: (*i[:axis], *i[axis + 1 :])
+    above = t.sum(least.shape, [n], lambda *i: cast(I64, keys[_at(i, axis)] > least[i[:-1]]), name="above")
+
+    # How many lie above and, in the upper half, how many are equal to the least.
+    def kind(*i: Expr) -> Expr:
+        key, end = keys[i], least[outer(i)]
+        return where(key > end, literal(1, I64), where(equal(key, end), literal(1 << 32, I64), literal(0, I64)))
+
+    kinds = t.map(keys.shape, kind, name="kinds")
+    before = running(t, kinds, axis, "add", literal(0, I64))
+
+    def place(*u: Expr) -> Expr:
+        mine, end = kinds[u], wrap(k) - above[outer(u)]
+        passed = before[u] - mine
+        equals = binary("shr", passed, literal(32, I64))
+        at = binary("and", passed, literal((1 << 32) - 1, I64)) + minimum(equals, end)
+        taken = equal(mine, 1) | ((mine > 1) & (equals < end))
+        return where(taken, at, wrap(k))
+
+    return _scattered(t, keys.shape, axis, k, keys.shape, place, lambda *u: u[axis])
+
+
+def _at(i: tuple[Expr, ...], axis: int) -> tuple[Expr, ...]:
+    """A position without the axis, and one on it, as a position."""
+    *outer, r = i
+    return (*outer[:axis], r, *outer[axis:])
+
+
+def _kth(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
+    """The `k`-th greatest key: the greatest that as many keys reach."""
+    n, unsigned = keys.shape[axis], keys.dtype
+    shape = (*keys.shape[:axis], *keys.shape[axis + 1 :])
+    found = t.map(shape, lambda *_: literal(0, unsigned), name="least")
+    digits = 1 << _DIGIT
+    for shift in reversed(range(0, unsigned.bits, _DIGIT)):
+        unit = literal(1 << shift, unsigned)
+
+        def reaches(*i: Expr, found: Tensor = found, unit: Expr = unit) -> Expr:
+            *outer, digit, r = i
+            least = found[tuple(outer)] + cast(unsigned, digit) * unit
+            return cast(I32, keys[_at((*outer, r), axis)] >= least)
+
+        counts = t.sum((*shape, digits), [n], reaches, name="counts")
+
+        def most(*i: Expr, counts: Tensor = counts) -> Expr:
+            *outer, digit = i
+            return cast(unsigned, cast(I64, counts[(*outer, digit + 1)]) >= wrap(k))
+
+        digit = t.sum(shape, [digits - 1], most, name="digit")
+        found = t.map(shape, lambda *i, found=found, digit=digit, unit=unit: found[i] + digit[i] * unit, name="least")
+    return found
+
+
+def _ranks(t: Builder, keys: Tensor, axis: int) -> Tensor:
+    """How many keys come before each: the greater ones, and equal ones that lie before it."""
+
+    def before(*i: Expr) -> Expr:
+        *here, r = i
+        mine, other = keys[tuple(here)], keys[_put(tuple(here), axis, r)]
+        return cast(I32, (other > mine) | (equal(other, mine) & (r < here[axis])))
+
+    return t.sum(keys.shape, [keys.shape[axis]], before, name="rank")
+
+
+def _scattered(
+    t: Builder, shape: tuple[Dim, ...], axis: int, k: Dim, over: tuple[Dim, ...],
+    place: Callable[..., Expr], value: Callable[..., Expr],
+) -> Tensor:  # fmt: skip
+    """`k` values where `place` says; what it puts at `k` or after goes to a row of its own, which is cut off."""
+    spare = tuple(k + 1 if j == axis else d for j, d in enumerate(shape))
+    target = lambda *u: _put(u, axis, minimum(place(*u), wrap(k)))
+    made = t.scatter(spare, lambda *i: literal(0, I64), over, target, value)
+    cut = tuple(k if j == axis else d for j, d in enumerate(shape))
+    return t.map(cut, lambda *i: made[i], name="taken")
+
+
+ALL = (TopK,)

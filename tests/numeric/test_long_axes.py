@@ -1,0 +1,114 @@
+"""TopK and running sums along axes that are longer than a block, of known and of symbolic extent, against onnx.reference."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import occ
+
+TYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "uint64")
+TARGETS = ("interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain))
+
+
+def model(op: str, dtype: str, shape: tuple[object, ...], constant: object, **attributes: int) -> onnx.ModelProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    outputs = ["y", "i"] if op == "TopK" else ["y"]
+    node = helper.make_node(op, ["x", "c"], outputs, **attributes)
+    kinds = (kind, onnx.TensorProto.INT64)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", kind, shape)],
+        [helper.make_tensor_value_info(o, t, None) for o, t in zip(outputs, kinds, strict=False)],
+        [numpy_helper.from_array(np.array(constant, np.int64), "c")],
+    )  # fmt: skip
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def values(dtype: str, *shape: int) -> np.ndarray:
+    """With many equal elements, and what is special about a type."""
+    rng = np.random.default_rng(sum(shape))
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        x = rng.integers(-40, 40, shape).astype(kind) / kind.type(8)
+        special = np.array([-0.0, np.inf, -np.inf, np.finfo(kind).tiny], kind)
+        x.reshape(-1)[rng.choice(x.size, 8, replace=False)] = np.tile(special, 2)
+        return x
+    limits = np.iinfo(kind)
+    x = rng.integers(max(limits.min, -30), 30, shape).astype(kind)
+    x.reshape(-1)[rng.choice(x.size, 4, replace=False)] = [limits.max, limits.min] * 2
+    return x
+
+
+def expected_top(x: np.ndarray, k: int, axis: int, *, largest: int) -> np.ndarray:
+    """Positions by a stable sort of numpy, which has NaN last."""
+    order = np.argsort(x, axis=axis, kind="stable")
+    if largest:
+        turned = np.flip(x, axis)
+        order = x.shape[axis] - 1 - np.flip(np.argsort(turned, axis=axis, kind="stable"), axis)
+    return np.take(order, range(k), axis=axis)
+
+
+def check_top(session: object, x: np.ndarray, k: int, axis: int, *, largest: int) -> None:
+    got = session.run({"x": x})
+    want = expected_top(x, k, axis, largest=largest)
+    np.testing.assert_array_equal(got["i"], want)
+    np.testing.assert_array_equal(got["y"], np.take_along_axis(x, want, axis))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_top_of_an_axis_of_any_length(target: str, dtype: str) -> None:
+    largest = int(dtype not in ("int32", "float64"))
+    session = occ.compile(model("TopK", dtype, ("a", "n"), [7], largest=largest), target, threads=2)
+    for shape in ((2, 7), (1, 40), (3, 300)):
+        check_top(session, values(dtype, *shape), 7, 1, largest=largest)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_top_of_a_long_axis_in_the_middle(target: str) -> None:
+    session = occ.compile(model("TopK", "float32", (2, 700, 3), [300], axis=1, largest=0), target)
+    x = values("float32", 2, 700, 3)
+    check_top(session, x, 300, 1, largest=0)
+    x[0, 5:400, 1] = np.nan
+    check_top(session, x, 300, 1, largest=0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [0, 1, 300])
+def test_top_of_nan_none_and_all(target: str, k: int) -> None:
+    session = occ.compile(model("TopK", "float32", ("n",), [k], axis=0), target)
+    x = values("float32", 300)
+    x[[3, 200]] = np.nan
+    check_top(session, x, k, 0, largest=1)
+    check_top(session, np.full(300, np.nan, np.float32), k, 0, largest=1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_running(target: str, op: str, exclusive: int, reverse: int) -> None:
+    if op == "CumProd" and exclusive != reverse:
+        pytest.skip("the same code as for sums")
+    opset = 21 if op == "CumSum" else 26
+    m = model(op, "float32", ("a", "n", 3), 1, exclusive=exclusive, reverse=reverse)
+    m.opset_import[0].version = opset
+    session = occ.compile(m, target, threads=2)
+    for n in (1, 127, 128, 129, 600):
+        x = np.random.default_rng(n).choice(np.array([-1, 1, 1.001], np.float32), (2, n, 3))
+        combined = np.cumsum if op == "CumSum" else np.cumprod
+        y = np.flip(x, 1) if reverse else x
+        want = combined(y.astype(np.float64), axis=1)
+        if exclusive:
+            first = np.full_like(want[:, :1], op == "CumProd")
+            want = np.concatenate([first, want[:, :-1]], axis=1)
+        want = np.flip(want, 1) if reverse else want
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_running_sum_of_a_known_long_axis(target: str) -> None:
+    m = model("CumSum", "int64", (3, 1000), 1)
+    x = values("int32", 3, 1000).astype(np.int64)
+    (want,) = ReferenceEvaluator(m).run(None, {"x": x})
+    np.testing.assert_array_equal(occ.compile(m, target).run({"x": x})["y"], want)
