@@ -69,6 +69,10 @@ def _cache_append(e: Emitter, op: Op, past: Ref | None, new: Ref, lengths: Ref, 
     return _written(e, base, new, e.cast(lengths, "INT32"))
 
 
+def _first_keys(e: Emitter, op: Op, cache: Ref, *_: Ref | None) -> Ref:
+    return sliced(e, cache, [0], [e.type(op.result).shape[2]], [2], [1])
+
+
 def _zeros(e: Emitter, desc: Desc) -> Ref:
     """Zeros; the graph has one of them."""
     return e.op("BroadcastTo", e.scalar(0, desc.dtype), e.ints(desc.shape), out=desc)
@@ -120,5 +124,5 @@ def _cache_values(e: Emitter, op: Op, codes: Ref, scale: Ref) -> Ref:
 
 ROWS: dict[str, Row] = {
     "TensorScatter": _tensor_scatter, "cache_append": _cache_append, "cache_codes": _cache_codes,
-    "cache_values": _cache_values, "past_lengths": _past_lengths, "positions": _positions,
+    "cache_values": _cache_values, "first_keys": _first_keys, "past_lengths": _past_lengths, "positions": _positions,
 }  # fmt: skip
