@@ -17,8 +17,8 @@ from occ.compiler.passes.base import Context, Pass, finish
 def batch_norm(op: Op, rw: Rewriter) -> bool:
     """`BatchNormalization(x, ...)` with constant statistics --> the convolution before it absorbs it, else `x * s + t`."""
     params = op.operands[1:5]
-    if not all(isinstance(p, Weight) for p in params) or any(r.uses for r in op.results[1:]):
-        return False
+    if op.a.training_mode or len(op.results) > 1 or not all(isinstance(p, Weight) for p in params):
+        return False  # in training the statistics are those of the data
     scale, bias, mean, var = (p.data.astype(np.float64) for p in params if isinstance(p, Weight))
     factor = scale / np.sqrt(var + op.a.epsilon)
     return _absorb(op, op.operands[0], factor, bias - mean * factor, rw) or _as_affine(
