@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -118,26 +119,34 @@ class Session:
             )
         return tuple(self.run(dict(zip(names, inputs, strict=True))).values())
 
-    def _given(self, outputs: Mapping[str, Any], env: Mapping[str, int]) -> list[Any]:
-        names = [o.name for o in self._signature.outputs]
-        if unknown := [n for n in outputs if n not in names]:
-            raise RunError("OCC0501", f"the model has no output `{unknown[0]}`", f"outputs: {', '.join(names)}")
-        for info in self._signature.outputs:
-            array = outputs.get(info.name)
-            known = info.kind == "tensor" and all(symbols(e) <= set(env) for e in info.shape)
-            if array is not None and known:  # extents that the data decide are checked when they are known
-                self._check_output(info, array, env)
-        return [outputs.get(n) for n in names]
+    @cached_property
+    def _gives(self) -> dict[str, tuple[TensorInfo, np.dtype[Any] | None, set[str]]]:
+        """The outputs by name, with the element types of tensors and the symbols of their extents."""
+        found = self._signature.outputs
+        tensors = {o.name: numpy_dtype(o.dtype) for o in found if o.kind == "tensor"}
+        return {o.name: (o, tensors.get(o.name), set().union(*map(symbols, o.shape))) for o in found}
 
-    def _check_output(self, info: TensorInfo, array: Any, env: Mapping[str, int]) -> None:
-        shape, dtype = tuple(evaluate(e, env) for e in info.shape), numpy_dtype(info.dtype)
+    def _given(self, outputs: Mapping[str, Any], env: Mapping[str, int]) -> list[Any]:
+        if unknown := [n for n in outputs if n not in self._gives]:
+            raise RunError("OCC0501", f"the model has no output `{unknown[0]}`", f"outputs: {', '.join(self._gives)}")
+        for name, array in outputs.items():
+            info, dtype, needed = self._gives[name]
+            if (
+                array is not None and dtype is not None and needed <= env.keys()
+            ):  # extents that the data decide are checked when they are known
+                self._check_output(info, dtype, array, env)
+        return [outputs.get(n) for n in self._gives]
+
+    def _check_output(self, info: TensorInfo, dtype: np.dtype[Any], array: Any, env: Mapping[str, int]) -> None:
+        shape = tuple([evaluate(e, env) for e in info.shape])
         fits = array.shape == shape and array.dtype == dtype
-        if isinstance(array, Resident):
-            fits, want = fits and self.engine.resident, f"a {dtype}{list(shape)} that the session can write to"
+        # Arrays first: a decoder gives one for each of its caches, and to ask for a protocol takes microseconds.
+        if type(array) is not np.ndarray and isinstance(array, Resident):
+            writable, how = self.engine.resident, ("", " that the session can write to")
         else:
-            fits = fits and array.flags.c_contiguous and array.flags.writeable
-            want = f"a contiguous, writable {dtype}{list(shape)}"
-        if not fits:
+            writable, how = array.flags.c_contiguous and array.flags.writeable, ("contiguous, writable ", "")
+        if not (fits and writable):
+            want = f"a {how[0]}{dtype}{list(shape)}{how[1]}"
             raise RunError("OCC0501", f"the output array `{info.name}` is {array.dtype}{list(array.shape)}, not {want}")
 
     def close(self) -> None:

@@ -108,7 +108,7 @@ class Signature:
         Raises:
             RunError: OCC0501 a missing or unknown input, or an element type that differs.
         """
-        names = [i.name for i in self.inputs]
+        names = {i.name: None for i in self.inputs}
         if unknown := [n for n in inputs if n not in names]:
             raise RunError("OCC0501", f"the model has no input `{unknown[0]}`", f"inputs: {', '.join(names) or 'none'}")
         if missing := [n for n in names if n not in inputs]:

@@ -256,10 +256,11 @@ class Entry:
         block.call.extents = made.address
         if self._run(block.address) != MEMORY:
             return None
-        sizes = iter(block.results)
+        sizes, at = block.results[:], 0
         for rank, dtype in zip(self._out_ranks, self.dtypes, strict=True):
-            row = [next(sizes) for _ in range(1 + MOST_AXES if rank < 0 else rank)]
-            shape = tuple(row if rank >= 0 else row[1 : 1 + row[0]])
+            first, count = (at, rank) if rank >= 0 else (at + 1, sizes[at])
+            shape = tuple(sizes[first : first + count])
+            at += rank if rank >= 0 else 1 + MOST_AXES
             made.outputs.append((shape, dtype, prod(shape) * dtype.itemsize + 2 * ALIGNMENT))
         made.needed = block.call.needed
         if len(self._known) >= _KEPT_SHAPES:
