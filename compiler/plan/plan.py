@@ -29,21 +29,27 @@ from occ.runtime.version import occ_version
 
 
 class _Expr:
-    """A size expression under construction; arithmetic nests lists."""
+    """A size expression under construction. Sums and products are lists as long as they have terms, however many those are: what
+    reads them calls itself for what is nested.
+    """
 
     def __init__(self, data: DimExpr) -> None:
         self.data = data
 
     def __mul__(self, other: _Expr | int) -> _Expr:
         value = other.data if isinstance(other, _Expr) else other
-        return self if value == 1 else _Expr(["*", value, self.data])
+        return self if value == 1 else _Expr(["*", *_terms("*", value), *_terms("*", self.data)])
 
     def __add__(self, other: _Expr | int) -> _Expr:
         value = other.data if isinstance(other, _Expr) else other
-        return self if value == 0 else _Expr(["+", self.data, value])
+        return self if value == 0 else _Expr(["+", *_terms("+", self.data), *_terms("+", value)])
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+
+def _terms(op: str, e: DimExpr) -> list[DimExpr]:
+    return e[1:] if isinstance(e, list) and e[0] == op else [e]
 
 
 _SIZES = ("when", "most", "finds")  # attributes that are tuples of dims
