@@ -24,6 +24,13 @@ from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
+# Attributes of Constant besides `value` and `sparse_value`: their type, and that of the elements.
+_CONSTANTS = {
+    "value_float": (AttributeProto.FLOAT, np.float32), "value_floats": (AttributeProto.FLOATS, np.float32),
+    "value_int": (AttributeProto.INT, np.int64), "value_ints": (AttributeProto.INTS, np.int64),
+    "value_string": (AttributeProto.STRING, object), "value_strings": (AttributeProto.STRINGS, object),
+}  # fmt: skip
+
 
 class GraphImporter:
     """One import. Values of the graph live in scopes, innermost last."""
@@ -341,16 +348,16 @@ class GraphImporter:
                 data = tensor_array(attr.t, self.folder)
             case "sparse_value":
                 data = self._dense(attr.sparse_tensor)
+            case name if name not in _CONSTANTS:
+                raise error("OCC0107", f"`Constant` has no attribute `{shorten(name)}`", where=shorten(proto.name))
             case name:
-                dtype = {"value_f": np.float32, "value_i": np.int64}.get(name[:7], object)
+                kind, dtype = _CONSTANTS[name]
                 try:
+                    if attr.type != kind:
+                        raise TypeError
                     data = np.asarray(attr_value(attr), dtype)
-                except (
-                    TypeError,
-                    ValueError,
-                    OverflowError,
-                ):  # a tensor of no type, a reference to what a function is given
-                    what = f"attribute `{shorten(name)}` of `Constant` has no such value"
+                except (TypeError, ValueError, OverflowError):  # of another type, or given to a function
+                    what = f"attribute `{name}` of `Constant` has no such value"
                     raise error("OCC0107", what, where=shorten(proto.name)) from None
         self._add_weight(proto.output[0], data, scopes[-1])
 

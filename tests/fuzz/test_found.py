@@ -64,14 +64,27 @@ def reference(m: ModelProto) -> None:
 
 
 def untyped(m: ModelProto) -> None:
-    m.graph.node[0].attribute.add(name="value_other", type=4).t.CopyFrom(TensorProto(dims=[2]))
+    """A tensor of a type that there is not."""
+    m.graph.node[0].attribute.add(name="value_ints", type=4).t.CopyFrom(TensorProto(dims=[2], data_type=2**31 - 1))
 
 
-@pytest.mark.parametrize("change", [reference, untyped])
-def test_constant_without_a_value(change) -> None:
+def misspelt(m: ModelProto) -> None:
+    """It was taken for a tensor of strings, and ended in a KeyError where the type of its elements was unknown."""
+    m.graph.node[0].attribute.append(helper.make_attribute("vale", numpy_helper.from_array(np.ones(2, np.float32))))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (reference, "has no such value"),
+        (untyped, "has no such value"),
+        (misspelt, "`Constant` has no attribute `vale`"),
+    ],
+)
+def test_constant_without_a_value(change, why: str) -> None:
     made = model([helper.make_node("Constant", [], ["c"]), helper.make_node("Neg", ["c"], ["y"])], {})
     change(made)
-    with pytest.raises(CompileError, match="of `Constant` has no such value"):
+    with pytest.raises(CompileError, match=why):
         Compilation(made, Settings("interp", cache=False))
 
 
