@@ -88,6 +88,40 @@ FIXED = """g (float[130, 301] x, float[301, 37] v, float[1, 24, 23, 23] p, float
     d = Exp(e)
 }"""
 FOUND = "g (float[n] x) => (int64[1, k] y) { y = NonZero(x) }"
+# Windows in planes, whose last vector of a row and whose borders no tile fits.
+PLANES = """g (float[n, 3, h, w] x) => (float[n, 3, p, q] y, float[n, 3, h, w] z) {
+    y = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x)
+    e = Exp(x)
+    z = AveragePool<kernel_shape = [5, 3], pads = [2, 1, 2, 1]>(e)
+}"""
+# The k-th element by its bits, and running sums in blocks of 128.
+RANKED = """g (float[a, n, c] x, int64[1] k) => (float[a, k, c] y, int64[a, k, c] i, float[a, n, c] z) {
+    y, i = TopK<axis = 1>(x, k)
+    one = Constant<value = int64 {1}>()
+    z = CumSum<exclusive = 1, reverse = 1>(x, one)
+}"""
+# Boxes above a score, and the best of them: values of the run decide all sizes.
+DECIDED = """g (float[n, 4] b, float[n] s) => (float[k, 4] y, float[m, m] z) {
+    zero = Constant<value = float {0}>()
+    high = Greater(s, zero)
+    found = NonZero(high)
+    at = Transpose<perm = [1, 0]>(found)
+    boxes = GatherND(b, at)
+    scores = GatherND(s, at)
+    all = Shape(scores)
+    most = Constant<value = int64[1] {7}>()
+    few = Min(all, most)
+    best, i = TopK(scores, few)
+    y = Gather(boxes, i)
+    t = Transpose<perm = [1, 0]>(boxes)
+    z = MatMul(boxes, t)
+}"""
+# A cache with room, whose rows have lengths of their own.
+ROOM = """<ir_version: 11, opset_import: ["" : 24]>
+g (float[n, 2, 70, 8] past, float[n, 2, s, 8] x, int64[n] at, int64[n] used) => (float[n, 2, 70, 8] now, float[n, 2, s, 8] y) {
+    now = TensorScatter(past, x, at)
+    y = Attention(x, now, now, , , , used)
+}"""
 BIG = "g (float[n, 301] x) => (float[n, 200] y) { m = MatMul(x, w)  y = Tanh(m) }"
 
 
@@ -131,6 +165,22 @@ def _models() -> dict[str, tuple[onnx.ModelProto, list[Arrays]]]:
         "fixed": (
             model_of(FIXED, {"w": f32(301, 37), "k": f32(24, 1, 3, 3)}),
             [{"x": f32(130, 301), "v": f32(301, 37), "p": f32(1, 24, 23, 23), "e": f32(300_001)}],
+        ),
+        "planes": (model_of(PLANES), [{"x": f32(1, 3, *hw)} for hw in ((1, 1), (8, 17), (13, 70))]),
+        "ranked": (
+            model_of(RANKED),
+            [
+                {"x": f32(2, n, c), "k": np.int64([k])}
+                for n, c, k in ((3, 3, 3), (129, 1, 0), (300, 2, 9), (700, 1, 700))
+            ],
+        ),
+        "decided": (model_of(DECIDED), [{"b": f32(n, 4), "s": f32(n) - d} for n, d in ((1, 9), (40, 0), (500, 0))]),
+        "room": (
+            model_of(ROOM),
+            [
+                {"past": f32(3, 2, 70, 8), "x": f32(3, 2, n, 8), "at": at, "used": at + n}
+                for n, at in ((1, np.array([0, 69, 31])), (70, np.zeros(3, np.int64)))
+            ],
         ),
         "found": (model_of(FOUND), [{"x": np.arange(n, dtype=np.float32) % 3} for n in (1, 20)]),
     }
