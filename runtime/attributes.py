@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +22,16 @@ def encode(value: Any) -> Any:
                 return {"strings": [_text(v) for v in value.reshape(-1)], "shape": list(value.shape)}
             return {"array": value.tobytes().hex(), "dtype": value.dtype.name, "shape": list(value.shape)}
         case tuple() | list():
-            return {"list": [encode(v) for v in value]}
+            return _encoded_items(value)
         case _:
             return getattr(value, "name", None)  # an element type by its name; a type is for the compiler alone
+
+
+def _encoded_items(values: Sequence[Any]) -> Any:
+    """Items that are JSON data as they are, all at once: trees have millions of numbers."""
+    kinds = set(map(type, values))
+    plain = kinds <= {int, str, bool} or (kinds == {float} and all(map(isfinite, values)))
+    return {"list": list(values) if plain else [encode(v) for v in values]}
 
 
 def decode(value: Any) -> Any:
@@ -40,7 +48,7 @@ def decode(value: Any) -> Any:
         case {"array": data, "dtype": name, "shape": shape}:
             return np.frombuffer(bytes.fromhex(data), _dtype(name)).reshape(shape)
         case {"list": items}:
-            return tuple(decode(v) for v in items)
+            return tuple(decode(v) for v in items) if dict in set(map(type, items)) else tuple(items)
         case _:
             raise ValueError(f"the attribute {value!r} cannot be read")
 

@@ -154,6 +154,16 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def list(self, *items: Any) -> tuple[Any, ...]:
         return () if items == (None,) else items
 
+    def numbers(self, text: str) -> tuple[int | float, ...]:
+        items = text[1:-1].split(",")
+        try:
+            return tuple(map(int, items))
+        except ValueError:
+            return tuple(float(i) if set(i) & {*".eE"} else int(i) for i in items)
+
+    def words(self, text: str) -> tuple[str, ...]:
+        return tuple(json.loads(text))
+
     def dtype(self, name: str) -> DType:
         return dt.BY_NAME[name]
 

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 
 from occ.compiler.ir.dim import Dim, Sym, symbols
 from occ.compiler.ir.module import Func
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, is_plain
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 
@@ -45,6 +45,6 @@ def _data_symbols_of(t: Type | None) -> set[str]:
 def _dims_in(value: object) -> Iterator[Dim]:
     if isinstance(value, Sym):
         yield value
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple) and not is_plain(value):
         for x in value:
             yield from _dims_in(x)

@@ -79,6 +79,8 @@ def attr_text(value: Any) -> str:
         case TensorType() | SequenceType() | OptionalType() | MapType():
             return f"type<{value}>"
         case tuple() | list():
+            if set(map(type, value)) <= {int, float}:
+                return repr(list(value))
             return f"[{', '.join(map(attr_text, value))}]"
         case np.ndarray():
             kind = f"{from_numpy(value.dtype)}[{','.join(map(str, value.shape))}]"
@@ -240,11 +242,20 @@ def _attr_of(op: Op, name: str) -> str:
 def short_floats(value: Any) -> Any:
     """Numbers, or tuples of them, as those of fewest digits that 32-bit floats round to the same."""
     if isinstance(value, tuple):
-        return tuple(map(short_floats, value))
+        plain = bool(value) and set(map(type, value)) == {float}
+        return _short_singles(value) if plain else tuple(map(short_floats, value))
     if not isinstance(value, float):
         return value
     with np.errstate(over="ignore"):
         return _shortest(np.float32(value))
+
+
+def _short_singles(values: tuple[float, ...]) -> tuple[float, ...]:
+    """`short_floats` of many numbers at once."""
+    with np.errstate(over="ignore"):
+        singles = np.asarray(values, np.float32)
+        short = singles.astype(np.str_).astype(np.float64)
+        return tuple(np.where(short.astype(np.float32) == singles, short, singles.astype(np.float64)).tolist())
 
 
 def _loose(value: Value | None) -> str:

@@ -237,7 +237,8 @@ def op(name: str, **fields: Any) -> Callable[[type], OpSpec]:
 
 def _single(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_single, value))
+        numbers = bool(value) and set(map(type, value)) == {float}
+        return tuple(np.asarray(value, np.float32).tolist()) if numbers else tuple(map(_single, value))
     return float(np.float32(value)) if isinstance(value, float) else value
 
 
@@ -283,7 +284,8 @@ def attr_value(proto: onnx.AttributeProto) -> Any:
         case onnx.GraphProto() | onnx.SparseTensorProto():
             return value
         case _:
-            return tuple(v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in value)
+            texts = bool(value) and isinstance(value[0], bytes)
+            return tuple(v.decode("utf-8", "surrogateescape") for v in value) if texts else tuple(value)
 
 
 def value_type(proto: onnx.TypeProto) -> Type | None:
