@@ -17,6 +17,7 @@ WINDOWS = [
     {"kernel_shape": [3, 5], "strides": [1, 3], "auto_pad": "SAME_UPPER"},
     {"kernel_shape": [1, 7], "strides": [1, 2], "pads": [0, 3, 0, 3]},
     {"kernel_shape": [7, 1]},
+    {"kernel_shape": [7, 7]},
 ]
 DILATED = {"kernel_shape": [3, 3], "dilations": [2, 2], "pads": [2, 2, 2, 2]}
 SIZES = ((7, 7), (9, 16), (8, 17), (13, 31), (20, 50), (11, 130))

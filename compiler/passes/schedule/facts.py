@@ -32,12 +32,14 @@ class ScheduleFacts:
         machine: what it will run on.
         few: whether the schedule is for few rows (`FEW`) of a number that is symbolic.
         wide: whether it is for rows that have as many positions as are computed together.
+        narrow: whether it is for rows that have less.
     """
 
     f: TeFunc
     machine: Machine
     few: bool = False
     wide: bool = False
+    narrow: bool = False
 
     @cached_property
     def hint(self) -> Hint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, lower
 from occ.compiler.ir.te.expr import Call, Index, Select
 from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINDOW_ROWS
@@ -29,7 +29,7 @@ def planes(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     rows = _rows(acc, facts)
     *outer, y, x = (a.name for a in s.axes)
     width = s.axes[-1].extent
-    lanes = lanes_along(s, acc, facts.machine)
+    lanes = 1 if facts.narrow else lanes_along(s, acc, facts.machine)
     out = Scheduler(s.name)
     out.split(x, f"{x}o", f"{x}i", lanes, _tail(width, lanes, facts)).vectorize(f"{x}i")
     out.reorder(f"{x}i", f"{x}o", y, *reversed(outer))
@@ -69,6 +69,8 @@ def _line(rows: TeStage, down: TeStage, root: str, level: str, facts: ScheduleFa
     """Rows of what the columns come to, a vector of columns at a time."""
     p, columns = rows.axes[-1].name, rows.axes[-1].extent
     lanes = lanes_along(rows, down, facts.machine)
+    if facts.narrow:  # there are as many columns as a window has even so: none reads past the end of a row
+        lanes = min(lanes, 1 << max(int(lower(columns)), 1).bit_length() - 1)
     out = Scheduler(rows.name).compute_at(root, level)
     out.split(p, f"{p}o", f"{p}i", lanes, _tail(columns, lanes, facts)).vectorize(f"{p}i")
     return [*out.directives, *_reduced(down, rows.name, f"{p}o", lanes)]
@@ -80,7 +82,7 @@ def _rows(acc: TeStage, facts: ScheduleFacts) -> TeStage | None:
 
 
 def _tail(extent: Dim, lanes: int, facts: ScheduleFacts) -> str:
-    return "ShiftInwards" if facts.wide else row_tail(extent, lanes)
+    return "ShiftInwards" if facts.wide or facts.narrow else row_tail(extent, lanes)
 
 
 def _reduced(r: TeStage, root: str, level: str, lanes: int) -> Directives:

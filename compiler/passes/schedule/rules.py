@@ -14,6 +14,7 @@ from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.reductions import COMBINE
+from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.blocks import row_blocks
@@ -306,7 +307,7 @@ def rows(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     ]
     if all(isinstance(r, TeStage) and _same_axes(s, r) for r in others) and len(others) < 2:
         return None  # one reduction and what is done with it: the rules for those do better
-    if _is_product(others, facts):
+    if _is_product(others, facts) or any(isinstance(r, TeStage) and r.role == WINDOW_ROWS for r in others):
         return None
     depth = _shared_rows(s, others, facts)
     if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
