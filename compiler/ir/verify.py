@@ -84,6 +84,9 @@ def _undeclared(op: Op, m: Module) -> Iterator[str]:
 
 def _shown_inside(op: Op) -> Iterator[str]:
     """How what a region is given differs from what it says that it is given."""
+    if len(op.regions) != 1:
+        yield f"{op_text(op)} has {len(op.regions)} regions, not one"
+        return
     given, shown = op.operands, op.regions[0].args
     if len(given) != len(shown):
         yield f"{op_text(op)} gives {len(given)} operands to a region of {len(shown)}"

@@ -115,6 +115,8 @@ TEXTS = {
     '  func @main() -> f32[n] as "y" {\n    return @w\n  }\n}\n',
     "has no result for these operands": f'module {HEAD}  func @main(%x: f32[1,4,2]) -> f32[1,1,4] as "y" {{\n'
     "    %y = DepthToSpace(%x) {blocksize=2} : f32[1,1,4]\n    return %y\n  }\n}\n",
+    "has 0 regions, not one": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
+    '    %y = fuse(%x) {kind="pointwise"} : f32[4]\n    return %y\n  }\n}\n',
 }
 
 
