@@ -7,7 +7,9 @@ from occ.compiler.ir.te.function import AnyStage, TeStage
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contiguous, element_bits
-from occ.compiler.passes.schedule.loops import Directives
+from occ.compiler.passes.schedule.loops import Directives, tasks
+
+_REGISTERS = 16  # vectors that are computed together
 
 
 def in_vectors(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
@@ -27,7 +29,12 @@ def in_vectors(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     loops = [a.name for a in (*s.axes[:-1], *s.expr.axes) if a.name not in several]
     start = Scheduler(s.name).vectorize(last.name, lanes)
     update = Scheduler(s.name, update=True).split(last.name, vectors, vector, lanes)
-    update.reorder(vector, vectors, *several, *reversed(loops)).vectorize(vector).unroll(vectors)
+    if tasks(last.extent, lanes) > _REGISTERS:  # one vector after the other, each in a register
+        reduced = [a.name for a in s.expr.axes if a.name not in several]
+        others = [a.name for a in s.axes[:-1] if a.name not in several]
+        update.reorder(vector, *several, *reversed(reduced), vectors, *reversed(others)).vectorize(vector)
+    else:
+        update.reorder(vector, vectors, *several, *reversed(loops)).vectorize(vector).unroll(vectors)
     for name in several:
         update.unroll(name)
     return [*start.directives, *update.directives]

@@ -305,8 +305,9 @@ def rows(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
         for r in facts.f.stages
         if r is not s and (r.name in facts.root_names or isinstance(getattr(r, "expr", None), Reduce))
     ]
-    if all(isinstance(r, TeStage) and _same_axes(s, r) for r in others) and len(others) < 2:
-        return None  # one reduction and what is done with it: the rules for those do better
+    same = all(isinstance(r, TeStage) and _same_axes(s, r) for r in others)
+    if same and (len(others) < 2 or window(s, facts) is not None):
+        return None  # reductions and what is done with them: the rules for those do better
     if _is_product(others, facts) or any(isinstance(r, TeStage) and r.role == WINDOW_ROWS for r in others):
         return None
     depth = _shared_rows(s, others, facts)

@@ -29,7 +29,7 @@ from occ.compiler.passes.schedule.wide import wide_planes, wide_rows
 from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
 from occ.compiler.passes.te.columns import columns_first
-from occ.compiler.passes.te.lanes import in_lanes, separate
+from occ.compiler.passes.te.lanes import in_lanes, separate, two_passes
 from occ.compiler.target.machine import Machine
 
 _LONG = 4096  # elements of a tensor that is reduced as a whole
@@ -79,7 +79,7 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
         return made
     if has_few(f):
         return f
-    f = clamped_rows(widened(_lanes(columns_first(separate(f)), machine)))
+    f = clamped_rows(widened(_lanes(columns_first(two_passes(separate(f))), machine)))
     if (made := fixed_queries(f, machine)) is not None:
         fired["fixed_queries"] += 1
         return made

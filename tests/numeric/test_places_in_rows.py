@@ -1,0 +1,59 @@
+"""ArgMax and ArgMin on axes of any length: the first of equal elements, or the last where that is asked for, and a NaN before all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import occ
+
+OPERATORS = {"ArgMax": np.argmax, "ArgMin": np.argmin}
+TYPES = ["float32", "float64", "float16", "uint8", "int64"]
+
+
+def engine(dtype: str, axis: int, shape: list):
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    names = [(op, last) for op in OPERATORS for last in (0, 1)]
+    nodes = [
+        helper.make_node(op, ["x"], [f"{op}{last}"], axis=axis, keepdims=0, select_last_index=last)
+        for op, last in names
+    ]
+    x = helper.make_tensor_value_info("x", element, shape)
+    kept = [n for k, n in enumerate(shape) if k != axis]
+    results = [helper.make_tensor_value_info(n.output[0], 7, kept) for n in nodes]
+    graph = helper.make_graph(nodes, "g", [x], results)
+    return occ.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), target="cpu"
+    )
+
+
+def check(run, x: np.ndarray, axis: int) -> None:
+    n = x.shape[axis]
+    for name, got in run.run({"x": x}).items():
+        fn = OPERATORS[name[:-1]]
+        want = fn(x, axis) if name.endswith("0") else n - 1 - fn(np.flip(x, axis), axis)
+        np.testing.assert_array_equal(got, want, err_msg=f"{name} {x.shape}")
+
+
+def values(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng(sum(shape))
+    x = rng.integers(0, 5, shape).astype(dtype)  # many are equal
+    if np.dtype(dtype).kind == "f":
+        x[rng.random(shape) < 0.02] = np.nan
+        x[0] = -np.inf
+        x[-1] = np.inf
+    return x
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_any_length(dtype: str, axis: int) -> None:
+    run = engine(dtype, axis, ["rows", "columns"])
+    for shape in [(3, 1), (5, 7), (40, 33), (9, 64), (4, 197), (70, 2)]:
+        check(run, values(dtype, shape), axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_known_length(axis: int) -> None:
+    check(engine("float32", axis, [21, 640]), values("float32", (21, 640)), axis)
