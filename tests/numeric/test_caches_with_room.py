@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnxruntime
 import pytest
+from building import model_of
 from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import occ
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
+from occ.compiler.interp.graph import Interpreter
 from occ.runtime.buffers import aligned
 from occ.runtime.errors import RunError
 
@@ -170,3 +172,21 @@ def test_attention_over_caches_that_are_written_into(target: str) -> None:
         for k, theirs in zip(("pk", "pv"), want[1:], strict=True):
             np.testing.assert_array_equal(cache[k], theirs)
         at = at + rows
+
+
+@pytest.mark.parametrize("features", ["sse41", "avx2", "avx512"])
+def test_few_queries_in_vectors_of_any_length(features: str) -> None:
+    """Of four lanes the half is two: sums of four read past them."""
+    model = model_of("""<ir_version: 11, opset_import: ["" : 24]>
+    g (float[n, 2, s, 32] q, float[n, 2, 70, 32] k, float[n, 2, 70, 32] v, int64[n] used) => (float[n, 2, s, 32] y) {
+        y = Attention(q, k, v, , , , used)
+    }""")
+    m = Compilation(model, Settings("cpu", options={"halide.target": f"x86-64-linux-{features}"})).advance("scheduled")
+    feeds = {
+        "q": normal(3, 2, 1, 32),
+        "k": normal(3, 2, 70, 32),
+        "v": normal(3, 2, 70, 32),
+        "used": np.array([1, 70, 32]),
+    }
+    (got,) = Interpreter(m).run([feeds[a.name] for a in m.main.args], {})
+    np.testing.assert_allclose(got, ReferenceEvaluator(model).run(None, feeds)[0], rtol=1e-4, atol=1e-5)

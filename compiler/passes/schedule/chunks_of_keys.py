@@ -132,7 +132,7 @@ def _in_quads(s: TeStage, lanes: int) -> list[TeStage]:
     r, at = s.expr, position(s.axes)
     assert isinstance(r, Reduce)
     (depth,) = r.axes
-    if not isinstance(depth.extent, int) or depth.extent % lanes or lanes % 4:
+    if not isinstance(depth.extent, int) or depth.extent % lanes or lanes % 8:  # half of the lanes are fours
         return [s]
     sizes = {"q": depth.extent // lanes, "l": lanes, "h": lanes // 2, "u": 4}
     each, lane, eight, four = (Axis(f"{depth.name}{x}", n) for x, n in sizes.items())
