@@ -15,7 +15,7 @@ from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr,
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import neutral
-from occ.compiler.ir.te.roles import PAD, STRASSEN, WINOGRAD
+from occ.compiler.ir.te.roles import COLUMNS, PAD, STRASSEN, WINOGRAD
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import walk
 
@@ -202,7 +202,7 @@ class _Generator:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         printer = Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
         printer.relaxed = isinstance(s, TeStage) and s.role in _SUMS
-        printer.border = s.axes[-1].name if isinstance(s, TeStage) and s.role == PAD and s.axes else ""
+        printer.border = s.axes[-1].name if isinstance(s, TeStage) and s.role in (COLUMNS, PAD) and s.axes else ""
         return printer
 
     def _domain(self, name: str, axes: Sequence[Axis]) -> None:

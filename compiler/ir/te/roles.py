@@ -17,9 +17,10 @@ PEAK = "attend_peak"  # by `attend` where rows may be empty: the top, or 0
 HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for several of queries
 PAD = "pad"  # a border around a tensor
 PANELS = "panels"  # bytes in panels of columns, fours of rows innermost: [.., panel, four, column, byte]
+COLUMNS = "columns"  # the right operand of a product in panels of columns: [.., panel, row, column]
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
 WINDOW_ROWS = "window_rows"  # what a window in a plane takes of its columns: one row for each row of the result
 
 ROLES = frozenset(
-    {PAD, PANELS, CONV, WINDOW_ROWS, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()}
+    {PAD, PANELS, COLUMNS, CONV, WINDOW_ROWS, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()}
 )

@@ -12,7 +12,7 @@ from occ.compiler.ir.te.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.ir.te.roles import PANELS
+from occ.compiler.ir.te.roles import COLUMNS, PANELS
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.passes.schedule.loops import SERIAL
@@ -203,6 +203,9 @@ def _roles(s: TeStage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
     elif (made := f.by_role.get(PANELS)) is not None and made.name == b.source:
         *_, panel, _ = made.shape
         lanes, dot = only_b[0], next(n.name for n in walk(b.index[-1]) if isinstance(n, Index))
+    elif (made := f.by_role.get(COLUMNS)) is not None and made.name == b.source:
+        panel = made.shape[-1]
+        lanes = next(n.name for n in walk(b.index[-1]) if isinstance(n, Index))
     else:
         symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
         lanes = next((n for n in only_b if step(b, n, symbols, f.shapes) == 1), "")

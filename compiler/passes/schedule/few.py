@@ -12,7 +12,9 @@ from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.schedule.facts import FEW, ScheduleFacts, contraction, extent_of
-from occ.compiler.passes.schedule.rules import packed_contraction
+from occ.compiler.passes.schedule.loops import Directives
+from occ.compiler.passes.schedule.panels import unpacked
+from occ.compiler.passes.schedule.rules import packed_contraction, window
 from occ.compiler.target.machine import Machine
 
 
@@ -54,8 +56,13 @@ def _with_few(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
     found = contraction(acc, f)
     assert found is not None, "it has a tile"
     test = AtMost(extent_of(acc, found.tile), FEW)
-    few = lambda again, alone: packed_contraction(again, ScheduleFacts(alone, machine, few=True))
-    return with_variant(f, s, _between(f, s, acc), test, few)
+    direct = unpacked(acc, f)
+
+    def few(again: TeStage, alone: TeFunc) -> Directives | None:
+        facts = ScheduleFacts(alone, machine, few=True)
+        return packed_contraction(again, facts) or (window(again, facts) if direct is not acc else None)
+
+    return with_variant(f, s, [direct if x is acc else x for x in _between(f, s, acc)], test, few)
 
 
 def with_variant(

@@ -23,6 +23,7 @@ from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, eleme
 from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.few_queries import few_queries, fixed_queries
 from occ.compiler.passes.schedule.overlap import without_overlaps
+from occ.compiler.passes.schedule.panels import in_columns
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
 from occ.compiler.passes.schedule.wide import wide_planes, wide_rows
@@ -79,7 +80,8 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
         return made
     if has_few(f):
         return f
-    f = clamped_rows(widened(_lanes(columns_first(two_passes(separate(f))), machine)))
+    f = in_columns(two_passes(separate(f)), machine)
+    f = clamped_rows(widened(_lanes(columns_first(f), machine)))
     if (made := fixed_queries(f, machine)) is not None:
         fired["fixed_queries"] += 1
         return made
