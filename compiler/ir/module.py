@@ -187,6 +187,8 @@ class Module:
             info = self.symbols.pop(name, None)
             if info is not None and name in symbols(value):  # the same symbol with tighter bounds
                 self.symbols[name] = SymbolInfo(symbols(value)[name], info.label)
+            for back in symbols(value).values():  # one that was replaced before may come back, and keeps its name
+                self.symbols.setdefault(back.name, SymbolInfo(back, info.label if info else back.name))
         self.constraints = [
             replace(c, lhs=substitute(c.lhs, values), rhs=substitute(c.rhs, values)) for c in self.constraints
         ]
