@@ -4,6 +4,7 @@ that end.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -119,10 +120,12 @@ def test_a_session_says_how_another_process_gets_it(target: str):
 @pytest.fixture
 def interrupt() -> Any:
     """`interrupt(seconds)` raises KeyboardInterrupt in this thread, as Ctrl-C does."""
+    callbacks, gc.callbacks[:] = gc.callbacks[:], []  # hypothesis has one, and Python drops what is raised in them
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    gc.callbacks[:] = callbacks
 
 
 @pytest.mark.parametrize("target", TARGETS[:2])

@@ -68,3 +68,23 @@ def test_half_weights_of_few_rows() -> None:
         exact = x.astype(np.float64) @ w.astype(np.float64)
         assert y.dtype == wide.dtype
         assert np.all(np.abs(y.astype(np.float64) - exact) <= 1.01 * 2.0**-11 * np.abs(exact) + 1e-4)
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 40])
+def test_the_last_rows(last: int) -> None:
+    """There are no more than so many, which Halide finds out too: tests of variants are stated as it states them."""
+    w = weights(11, 40, 24)
+    text = f"""g (float[n, s, 40] x) => (float[n, k, 24] y) {{
+        first = Constant <value_ints = [-{last}]> ()
+        end = Constant <value_ints = [9223372036854775807]> ()
+        axis = Constant <value_ints = [1]> ()
+        h = Slice(x, first, end, axis)
+        y = MatMul(h, w)
+    }}"""
+    session = occ.compile(model_of(text, {"w": w}), "cpu", shapes={"x": (1, "s", 40)})
+    for steps in (1, 2, 3, 7, 50):
+        x = weights(12, 1, steps, 40)
+        (y,) = session(x)
+        exact = x[:, -last:].astype(np.float64) @ w
+        assert y.shape == exact.shape
+        assert np.abs(y - exact).max() <= 1e-5 * np.abs(exact).max()

@@ -9,7 +9,7 @@ Each file needs those before it only: polynomial, bounds, division, walks.
 
 from __future__ import annotations
 
-from occ.compiler.ir.dim.bounds import factor_of, is_multiple, is_positive, lower, upper
+from occ.compiler.ir.dim.bounds import cases, factor_of, is_multiple, is_positive, lower, upper
 from occ.compiler.ir.dim.division import ceildiv, exact_quotient, floordiv, maximum, minimum
 from occ.compiler.ir.dim.polynomial import (
     FUNCTIONS,
@@ -20,6 +20,7 @@ from occ.compiler.ir.dim.polynomial import (
     Monomial,
     Sym,
     Symbol,
+    build,
     monomial,
     product,
     split_constant,
@@ -39,6 +40,8 @@ __all__ = [
     "Monomial",
     "Sym",
     "Symbol",
+    "build",
+    "cases",
     "ceildiv",
     "evaluate",
     "exact_quotient",

@@ -38,9 +38,9 @@ def _product_of(x: float, y: float) -> float:
 @cache
 def _bounds(d: Sym) -> tuple[float, float]:
     lo, hi = _interval(d)
-    if inf in (hi, -lo) and (cases := _cases(d)) is not None:
-        pick, found = cases
-        lo, hi = max(lo, pick(map(lower, found))), min(hi, pick(map(upper, found)))
+    if inf in (hi, -lo) and (found := cases(d)) is not None:
+        pick, parts = found
+        lo, hi = max(lo, pick(map(lower, parts))), min(hi, pick(map(upper, parts)))
     if lo == -inf and (relaxed := _relax(d, 1)) is not None:
         lo = lower(relaxed[0]) / relaxed[1]
     if hi == inf and (relaxed := _relax(d, -1)) is not None:
@@ -48,7 +48,7 @@ def _bounds(d: Sym) -> tuple[float, float]:
     return lo, hi
 
 
-def _cases(d: Sym) -> tuple[Callable[[Iterable[float]], float], list[Dim]] | None:
+def cases(d: Sym) -> tuple[Callable[[Iterable[float]], float], list[Dim]] | None:
     """What `d` is the least or the greatest of, where it is one term more than a `min` or `max`: `N - max(N - 1, 0)` is
     `min(1, N)`.
     """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, Sym, build, cases, lower, split_constant, terms_of, upper
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,35 @@ class AtMost:
 
     def __str__(self) -> str:
         return f"{self.left} <= {self.right}"
+
+    @property
+    def always(self) -> bool:
+        """Whether it holds for all sizes. Halide finds that out as well, and then has no loops of the other schedule."""
+        return upper(self.left - self.right) <= 0
+
+    @property
+    def never(self) -> bool:
+        """Whether it holds for no sizes."""
+        return lower(self.left - self.right) > 0
+
+    @property
+    def simplest(self) -> AtMost:
+        """The same test as Halide states it to itself, which it then finds again in the choice between the stages of two
+        variants: `2*N - max(0, 2*N - 3) <= 2`, the last 3 rows, is `N <= 1`.
+        """
+        d = self.left - self.right
+        while isinstance(d, Sym) and (found := cases(d)) is not None:
+            pick, parts = found
+            left = [p for p in parts if (upper(p) > 0 if pick is max else lower(p) <= 0)]
+            if len(left) != 1:
+                break
+            (d,) = left
+        variable, const = split_constant(d)
+        factor = gcd(*(n for _, n in terms_of(variable))) or 1
+        more = {mono: n // factor for mono, n in terms_of(variable) if n > 0}
+        less = {mono: -n // factor for mono, n in terms_of(variable) if n < 0}
+        most = -const // factor
+        return AtMost(build(more), build(less) + most) if more else AtMost(-most, build(less))
 
     @classmethod
     def parsed(cls, left: Dim, comparison: str, right: Dim) -> AtMost:

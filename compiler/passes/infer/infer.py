@@ -50,7 +50,7 @@ class Infer(Pass):
     `%s = Shape(%x)  %g = Gather(%s, 0)  %y = Reshape(%x, Concat(%g, -1))` --> `%y = Reshape(%x, dims(N, 3*H*W))`
     """
 
-    sizes: bool = False  # make sizes of values that decide shapes
+    sizes: bool = True  # make sizes of values that decide shapes
 
     name: ClassVar[str] = "infer"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 
-from occ.compiler.ir.dim import Dim, ceildiv, floordiv, is_multiple, split_constant, terms_of
+from occ.compiler.ir.dim import Dim, ceildiv, is_multiple, lower, upper
 from occ.compiler.ir.dtype import I8, I32, U8
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce, binary, minimum, where, wrap
@@ -131,21 +131,17 @@ def _tiles(rows: Dim, machine: Machine) -> list[int]:
     if isinstance(rows, int):
         count = -(-rows // most)
         return [-(-rows // count)] if rows else [1]
-    return [t for t in _TILES if t <= most]
+    fitting = [t for t in _TILES if t <= most]
+    return fitting[: sum(t < upper(rows) for t in fitting) + 1]
 
 
 def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
-    """When a run takes a tile, for those that one can take: 3*D rows fill no tile of 1 or 2.
-
-    Factors of the sizes are divided out. Halide does it too, and would not see in what it has left which of two tests holds.
-    """
-    rest, fixed_rows = split_constant(rows)
-    factor = gcd(*(n for _, n in terms_of(rest)))
+    """When a run takes a tile, for those that one can take: 3*D rows fill no tile of 1 or 2."""
     found: dict[AtMost, int] = {}
     for tile in tiles:
-        most = (tile - fixed_rows) // factor
-        if most * factor + fixed_rows > 0:
-            found.setdefault(AtMost(floordiv(rest, factor), most), tile)
+        test = AtMost(rows, tile).simplest
+        if lower(test.right) > 0:
+            found.setdefault(test, tile)
     return {tile: test for test, tile in found.items()}
 
 

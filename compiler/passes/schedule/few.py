@@ -69,8 +69,8 @@ def with_variant(
     f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost,
     rule: Callable[[TeStage, TeFunc], Sequence[Directive] | None],
 ) -> TeFunc:  # fmt: skip
-    """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test; as it is if
-    the rule does not apply.
+    """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test; in the place of
+    its own if all do, and as it is if none does or the rule does not apply.
 
     Args:
         f: a scheduled function.
@@ -79,6 +79,14 @@ def with_variant(
         test: of sizes.
         rule: schedules the stage and those; it takes the stage and the function that has that one alone.
     """
+    test = test.simplest
+    if test.never:
+        return f
+    if test.always:
+        made = rule(s, replace(f, schedule=()))
+        own = {s.name, *(x.name for x in between)}
+        rest = [d for d in f.schedule if d.stage not in own]
+        return f if made is None else replace(f, schedule=(*made, *rest))
     copies = {x.name: copied(x, {y.name for y in between}) for x in between}
     again = replace(s, expr=reading(s.expr, set(copies)))
     stages = [again if x is s else copies.get(x.name, x) for x in f.stages]

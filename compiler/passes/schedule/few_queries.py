@@ -38,18 +38,18 @@ def few_queries(f: TeFunc, machine: Machine) -> TeFunc:
     for functions with the schedule of attention whose number of queries is symbolic; others stay as they are.
     """
     found = _copies(f, machine) if f.schedule else None
-    if found is None or isinstance(found.queries, int):
+    if found is None or isinstance(found.queries, int) or (test := AtMost(found.queries, _FEW).simplest).always:
         return f
     out, again = found.out, found.again
     made = [replace(d, variant=1) if d.stage == out.name else d for d in found.schedule]
-    both = replace(out, expr=where(binary("le", wrap(found.queries), wrap(_FEW)), again.expr, out.expr))
+    both = replace(out, expr=where(binary("le", wrap(test.left), wrap(test.right)), again.expr, out.expr))
     stages: list[AnyStage] = []
     for s in f.stages:
         stages += [*found.stages, both] if s is out else [s]
     return replace(
         f,
         stages=tuple(stages),
-        schedule=(Directive(out.name, "specialize", (AtMost(found.queries, _FEW),)), *made, *f.schedule),
+        schedule=(Directive(out.name, "specialize", (test,)), *made, *f.schedule),
     )
 
 

@@ -72,7 +72,7 @@ class _Winograd:
         made = [(AtMost(self.across * self.down, _PLANE), _PLANE, True)]
         if not isinstance(self.across, int):
             made.append((AtMost(self.across, self.block_x // 2), 2, False))
-        return made
+        return [] if any(test.always for test, *_ in made) else [v for v in made if not v[0].never]
 
     def _loops(self, block_y: int, *, one: bool) -> list[Directive]:
         *batch, y, x, o = (a.name for a in self.root.axes)
