@@ -4,7 +4,6 @@ that end.
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import signal
@@ -114,20 +113,20 @@ def test_a_session_says_how_another_process_gets_it(target: str):
         pickle.dumps(session)
 
 
-# interrupts
+# interrupts: one that falls into a finalizer or a callback of the collector is dropped by Python, which is no fault of a build
+DROPPED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture
 def interrupt() -> Any:
     """`interrupt(seconds)` raises KeyboardInterrupt in this thread, as Ctrl-C does."""
-    callbacks, gc.callbacks[:] = gc.callbacks[:], []  # hypothesis has one, and Python drops what is raised in them
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-    gc.callbacks[:] = callbacks
 
 
+@DROPPED
 @pytest.mark.parametrize("target", TARGETS[:2])
 def test_an_interrupted_build_leaves_nothing_in_the_way_of_the_next(
     target: str, interrupt: Callable[[float], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,6 +152,7 @@ def test_an_interrupted_build_leaves_nothing_in_the_way_of_the_next(
     assert threading.active_count() <= before + 2
 
 
+@DROPPED
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_interrupted_run_leaves_a_session_that_runs(target: str, interrupt: Callable[[float], None]):
     session = occ.compile(conv(400), target, threads=2)
