@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import Dim, Sym, symbols
+from occ.compiler.ir.dim import Dim, Sym, substitute, symbols
 from occ.compiler.ir.liveness import data_symbols, is_live
 from occ.compiler.ir.location import fuse
 from occ.compiler.ir.module import Module
@@ -25,11 +25,13 @@ class Rewriter:
     Attributes:
         module: the module.
         hits: how often each rule changed something, by rule name.
+        renamed: what sizes are now that were replaced since the start, by the names that they had then.
     """
 
     def __init__(self, module: Module) -> None:
         self.module = module
         self.hits: Counter[str] = Counter()
+        self.renamed: dict[str, Dim] = {}
         self._touched: list[Op] = []
 
     def builder(self, before: Op) -> GraphBuilder:
@@ -51,6 +53,7 @@ class Rewriter:
         assert old is not new
         if told := _told_anew(old, new):
             self.module.substitute(told)
+            self.renamed = {**told, **{name: substitute(d, told) for name, d in self.renamed.items()}}
         maker, op = new.defining_op, old.defining_op
         if maker is not None and op is not None:
             if maker.loc != op.loc:

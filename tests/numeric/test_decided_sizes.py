@@ -205,3 +205,30 @@ def test_a_branch_that_does_not_fit(target: str) -> None:
     assert np.array_equal(session(np.array(True), x, np.int64([3]))[0], x[:, :3])
     with pytest.raises(occ.CompileError, match=r"OCC0107.*axis 7"):
         session(np.array(False), x, np.int64([3]))
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        """c = Slice(x, zero, a, zero)
+           r = Shape <start = 0, end = 1> (c)
+           s = Concat <axis = 0> (r, b)""",
+        """k = NonZero(x)
+           count = Shape <start = 1, end = 2> (k)
+           most = Min(count, sixty)
+           c = Slice(x, zero, most, zero)
+           r = Shape <start = 0, end = 1> (c)
+           s = Concat <axis = 0> (b, r, a)""",
+    ],
+    ids=["of a slice", "of a count"],
+)
+def test_sizes_that_follow_from_others(shapes: str, target: str) -> None:
+    """What is decided first has another name for its size than the inference that found what comes after it."""
+    text = f"g (float[n, 4] x, int64[1] a, int64[1] b) => (float y) {{ {shapes} y = ConstantOfShape(s) }}"
+    model = model_of(text, {"zero": np.int64([0]), "sixty": np.int64([60])})
+    session = occ.compile(model, target)
+    for a, b in ((2, 3), (3, 1), (5, 0), (5, 5)):
+        feed = {"x": np.ones((5, 4), np.float32), "a": np.int64([a]), "b": np.int64([b])}
+        (y,) = session.run(feed).values()
+        np.testing.assert_array_equal(y, reference(model, feed)[0])

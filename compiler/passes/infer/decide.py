@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import Dim, Sym, ceildiv, minimum, product
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, minimum, product, substitute
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import DATA_LABEL, Module
@@ -44,7 +43,7 @@ def decide(m: Module, known: Known) -> bool:
                 continue
             result = None
             with suppress(Invalid):  # in a branch that does not fit, which is an error only where it is taken
-                result = rule(_Decision(m, known, op, rw.builder(op)))
+                result = rule(_Decision(m, known, op, rw))
             if result is not None:
                 rw.replace(op, [result])
                 made = True
@@ -66,8 +65,9 @@ class _Decision:
         b: puts ops before it.
     """
 
-    def __init__(self, m: Module, known: Known, op: Op, b: GraphBuilder) -> None:
-        self.m, self.known, self.op, self.b = m, known, op, b
+    def __init__(self, m: Module, known: Known, op: Op, rw: Rewriter) -> None:
+        self.m, self.known, self.op, self.b = m, known, op, rw.builder(op)
+        self._renamed = rw.renamed  # sizes of ops that are decided by now have other names than the inference knows
 
     def operand(self, k: int) -> Value | None:
         return self.op.operands[k] if k < len(self.op.operands) else None
@@ -81,7 +81,8 @@ class _Decision:
         """What is known of the elements of a vector, None for each that is not; None if not even their number is."""
         value = self.given(k)
         n = value.tensor.shape[0] if value.tensor.shape and value.tensor.rank == 1 else None
-        return (self.known.elements(value) or (None,) * n) if isinstance(n, int) else None
+        found = (self.known.elements(value) or (None,) * n) if isinstance(n, int) else None
+        return found and [substitute(x, self._renamed) if isinstance(x, Sym) else x for x in found]
 
     def ints(self, k: int, otherwise: Sequence[int]) -> Sequence[int] | None:
         """The elements of an operand that is all constant; `otherwise` if it is left out."""

@@ -87,9 +87,12 @@ def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inferenc
 
 
 def _anew(m: Module) -> list[Constraint]:
-    """Forget the types of functions: what loops carry may have been taken for something less known than it is."""
+    """Forget the types of what functions take and return: loops may have been taken to carry something less known than it is. Other
+    ops find theirs again, with the sizes that their data decide under the names that `sizes` may have by now.
+    """
     for func in m.funcs.values():
-        for value in [*(() if func is m.main else func.args), *(r for op in func.body.walk() for r in op.results)]:
+        results = (r for op in func.body.walk() if "control" in op.spec.tags for r in op.results)
+        for value in [*(() if func is m.main else func.args), *results]:
             value.type = None
     return []
 
