@@ -51,6 +51,7 @@ class _Plan:
             if "checks" in op.attrs and op.inputs:
                 self.used[self.root.get(op.inputs[-1], op.inputs[-1])].append(len(self.steps))
         yield from self._lifetimes()
+        yield from self._outputs()
 
     def _alloc(self, op: Op) -> Iterator[str]:
         type_ = op.result.type
@@ -161,6 +162,26 @@ class _Plan:
         for a, b in combinations(fixed, 2):
             if _overlap(a, b):
                 yield f"{op_text(a)} and {op_text(b)} have the same bytes at the same time"
+
+    def _outputs(self) -> Iterator[str]:
+        """Memory of callers has the bytes of the result that it is for: it begins with that result, and has no more."""
+        claimed = [
+            op
+            for op in self.func.body.body
+            if op.name == "alloc" and {"output"} == {"host", "output"} & op.attrs.keys()
+        ]
+        for op in claimed:
+            k, memory = op.attrs["output"], op.result.type
+            if not isinstance(k, int) or not 0 <= k < len(self.func.results) or not isinstance(memory, TensorType):
+                continue  # said of the alloc
+            result = self.func.results[k]
+            shown = result.type
+            if self.root.get(result, result) is not op.result or self.start.get(result, 0) != 0:
+                yield f"{op_text(op)} does not begin with output {k}, %{result.name}"
+            elif not isinstance(shown, TensorType) or None in (memory.shape, shown.shape):
+                yield f"{op_text(op)} and output {k}, %{result.name} : {shown}, are of unknown sizes"
+            elif not self._holds(_reach(shown), _reach(memory)):
+                yield f"{op_text(op)} reaches past the end of output {k}, %{result.name} : {shown}"
 
     def _fits(self, value: Value, shown: TensorType) -> bool:
         """Whether the memory of a value has all the bytes that a type shows of it."""

@@ -43,6 +43,20 @@ FIXED = """module @m {stage="lowered", target="cpu-jit"} {
   }
 }
 """
+OUTPUTS = """module @m {stage="lowered", target="cpu-jit"} {
+  func @main(%x: f32[4]) -> (f32[4], f32[2,2]) as "y", "z" {
+    %y = alloc() {output=0} : f32[4]
+    kernel(%x, %y) {te="k", writes=1}
+    %a = alloc() {output=1} : f32[4]
+    kernel(%y, %a) {te="k", writes=1}
+    %z = view(%a) : f32[2,2]
+    return %y, %z
+  }
+  te @k[](%p: f32[4]) -> (r: f32[4]) {
+    r[i<4] = %p[i] + 1.0
+  }
+}
+"""
 COPIES = """module @m {stage="lowered", target="cpu-jit"} {
   func @main(%x: f32[4]) -> f32[4] as "y" {
     %y = alloc() {output=0} : f32[4]
@@ -69,6 +83,11 @@ BROKEN = [
     (PLAN, "kernel(%b, @w, %y)", "kernel(%b, @w, %x)", "%x, which is not its own"),
     (PLAN, "writes=1}\n    return", "writes=9}\n    return", "does not fit te @k"),
     (PLAN, "output=0", "output=3", "is output 3 of 1"),
+    (OUTPUTS, "output=1", "output=0", "does not begin with output 0, %y"),
+    (OUTPUTS, "return %y, %z", "return %y, %x", "does not begin with output 1, %x"),
+    (OUTPUTS, "view(%a) : f32[2,2]", "view(%a) {start=2} : f32[1,2]", "does not begin with output 1, %z"),
+    (OUTPUTS, "view(%a) : f32[2,2]", "view(%a) : f32[1,2]", "reaches past the end of output 1, %z : f32[1,2]"),
+    (PLAN, "return %y", "%z = view(%y) : f32[N]\n    return %z", "reaches past the end of output 0, %z : f32[N]"),
     (PLAN, "last=1", "last=0", "is used from step 0 to step 1"),
     (PLAN, "first=0, last=1", "first=0", "does not say from which step to which"),
     (FIXED, "offset=64", "offset=-64", "lies at -64"),
@@ -91,8 +110,8 @@ BROKEN = [
 
 @pytest.mark.parametrize(
     "text",
-    [PLAN, FIXED, COPIES, GUARDED, SCALAR, CODES],
-    ids=["sizes", "offsets", "copies", "guarded", "scalar", "codes"],
+    [PLAN, FIXED, OUTPUTS, COPIES, GUARDED, SCALAR, CODES],
+    ids=["sizes", "offsets", "outputs", "copies", "guarded", "scalar", "codes"],
 )
 def test_a_plan_is_read(text):
     assert load_module(text).stage == "lowered"
