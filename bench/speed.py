@@ -2,7 +2,8 @@
 
 The models are files of one folder, `--models DIR`: `real/<package>/<name>.onnx` from public packages, `suite/<name>/` and
 `reseeded/<name>/` with `model.onnx` and `inputs.npz`. What is not there is left out, and named. Every model is measured
-in a process of its own, so that the peak memory is its own.
+in a process of its own, so that the peak memory is its own. `--fixed` gives all runtimes the sizes of the inputs in place
+of symbolic dims; with `--open` besides, each model is measured both ways and the two are compared.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -64,6 +65,8 @@ def main() -> int:
     parser.add_argument(
         "--inputs", type=Path, default=None, help="folder with inputs of real models, PACKAGE__NAME.npz"
     )
+    parser.add_argument("--open", action="store_true", help="the files as they come: the default without --fixed")
+    parser.add_argument("--fixed", action="store_true", help="files whose symbolic dims have the sizes of the inputs")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
@@ -74,44 +77,62 @@ def main() -> int:
         "-C", dest="options", action="append", default=[], metavar="KEY=VALUE", help="option of the target"
     )
     parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--one", type=Path, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
+    if args.one is not None:
         print(json.dumps(measure_one(args)))
         return 0
+    forms = [form for form in ("open", "fixed") if getattr(args, form)] or ["open"]
     wanted = [m for m in MODELS if not args.names or m.name in args.names]
     results: list[dict[str, Any]] = []
     for model in wanted:
         if not (args.models / model.path).is_file():
             print(f"{model.name}: {args.models / model.path} is not there", file=sys.stderr)
             continue
-        results.append(_in_process(model))
-        print("\n".join(rows(results[-1])), flush=True)
-    print("\n".join(summary(results)))
+        for result in measure(model, args, forms):
+            results.append(result)
+            print("\n".join(rows(result)), flush=True)
+    for form in forms:
+        print("\n".join([f"{form} shapes:", *summary([r for r in results if r["form"] == form])]))
+    print(*open_over_fixed(results), sep="", end="")
     if args.json is not None:
         args.json.write_text(json.dumps({"load": os.getloadavg(), "results": results}, indent=1))
     return int(any("error" in r or any(c["reasons"] for c in r["comparisons"]) for r in results))
 
 
-def _in_process(model: Model) -> dict[str, Any]:
+def measure(model: Model, args: argparse.Namespace, forms: list[str]) -> Iterator[dict[str, Any]]:
+    """Measure a model in each form; one without symbolic dims has the same figures in both."""
+    path = args.models / model.path
+    with tempfile.TemporaryDirectory(prefix="occ-bench-") as folder:
+        files = {"open": path, "fixed": Path(folder) / "fixed.onnx"}
+        dims = fix_dims(path, _inputs(model, path, args.inputs), files["fixed"]) if "fixed" in forms else 0
+        found: dict[str, Any] = {}
+        for form in forms:
+            if form == "open" or dims or not found:
+                found = _in_process(model, files[form] if dims else path)
+            yield found | {"model": model.name, "form": form, "fixed_dims": dims}
+
+
+def _in_process(model: Model, file: Path) -> dict[str, Any]:
     flags = [a for a in sys.argv[1:] if a not in {m.name for m in MODELS}]
-    command = [sys.executable, __file__, *flags, "--one", model.name]
+    command = [sys.executable, __file__, "--one", str(file), *flags, model.name]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        return {"model": model.name, "error": f"exit code {done.returncode}", "comparisons": []}
+        return {"error": f"exit code {done.returncode}", "comparisons": []}
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure_one(args: argparse.Namespace) -> dict[str, Any]:
-    """Build one model cold and warm, and compare it on each number of threads."""
+    """Build the file of one model cold and warm, and compare it on each number of threads."""
     from occ.api import build
     from occ.benchmark import compare
     from occ.loading import load
 
     (model,) = (m for m in MODELS if m.name == args.names[0])
-    path = args.models / model.path
+    path = args.one
     with tempfile.TemporaryDirectory(prefix="occ-bench-") as folder:
         made = Path(folder) / "model.occ"
+        inputs = _inputs(model, args.models / model.path, args.inputs)
         os.environ.setdefault("OCC_CACHE_DIR", f"{folder}/cache")
         start = time.perf_counter()
         options = dict(o.split("=", 1) for o in args.options)
@@ -125,14 +146,38 @@ def measure_one(args: argparse.Namespace) -> dict[str, Any]:
         peers = [p for p in args.against.split(",") if p]
         for threads in args.threads:
             session = load(made, threads)
-            inputs = _inputs(model, path, args.inputs, session)
             found.append(compare(session, str(path), inputs, peers, rounds=args.rounds).as_data())
-        inputs = _inputs(model, path, args.inputs, load(made, 1))
         np.savez(Path(folder) / "inputs.npz", **inputs)
         starts = first_results({"occ": made} | dict.fromkeys(peers, path), Path(folder) / "inputs.npz", args.starts)
         size = made.stat().st_size
-    facts = {"model": model.name, "build_s": first, "warm_build_s": warm, "build_peak_mb": built_peak, "starts": starts}
+    facts = {"build_s": first, "warm_build_s": warm, "build_peak_mb": built_peak, "starts": starts}
     return facts | {"peak_mb": _peak(), "artifact_mb": size / 1e6, "load": os.getloadavg(), "comparisons": found}
+
+
+def fix_dims(model: Path, inputs: Mapping[str, np.ndarray], made: Path) -> int:
+    """Write a model whose inputs have the shapes of arrays; what was inferred from their symbolic dims is dropped.
+
+    Returns:
+        How many dims of inputs were symbolic; without any, nothing is written.
+    """
+    import onnx
+
+    proto = onnx.load(model)
+    dims = [
+        (dim, size)
+        for value in proto.graph.input
+        if value.name in inputs
+        for dim, size in zip(value.type.tensor_type.shape.dim, inputs[value.name].shape, strict=True)
+        if not dim.HasField("dim_value")
+    ]
+    for dim, size in dims:
+        dim.dim_value = size
+    if dims:
+        del proto.graph.value_info[:]
+        for value in proto.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        onnx.save(proto, made)
+    return len(dims)
 
 
 def first_results(models: Mapping[str, Path], inputs: Path, starts: int) -> dict[str, dict[str, float]]:
@@ -158,8 +203,9 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _inputs(model: Model, path: Path, folder: Path | None, session: Any) -> dict[str, np.ndarray]:
+def _inputs(model: Model, path: Path, folder: Path | None) -> dict[str, np.ndarray]:
     """Inputs next to the model or in the folder of inputs; else seeded random ones."""
+    import occ
     from occ.inputs import random_inputs
 
     beside = path.parent / "inputs.npz"
@@ -168,12 +214,12 @@ def _inputs(model: Model, path: Path, folder: Path | None, session: Any) -> dict
         if file.is_file():
             with np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
-    return random_inputs(session, {}, np.random.default_rng(0))
+    return random_inputs(occ.compile(path, "interp", shapes=dict(model.shapes)), {}, np.random.default_rng(0))
 
 
 def rows(result: dict[str, Any]) -> list[str]:
     """Lines of the table for one model."""
-    name = result["model"]
+    name = result["model"] + (" fixed" if result["form"] == "fixed" else "")
     if "error" in result:
         return [f"{name:26} failed: {result['error']}"]
     made = [_start(name, result["starts"])] if result["starts"] else []
@@ -218,11 +264,29 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     return made
 
 
+def open_over_fixed(results: list[dict[str, Any]]) -> list[str]:
+    """What symbolic dims cost: the time of each model as it comes over that with its dims fixed, where it has any."""
+    found: dict[int, dict[str, float]] = {}
+    times = {(r["model"], r["form"], c["threads"]): c["times"]["occ"]["ms"] for r in results for c in r["comparisons"]}
+    for r in results:
+        for threads in [c["threads"] for c in r["comparisons"] if r["fixed_dims"]]:
+            if before := times.get((r["model"], "open", threads)):
+                found.setdefault(threads, {})[r["model"]] = before / times[r["model"], "fixed", threads]
+    return [
+        f"T={threads} time with open over fixed shapes {_geometric(list(ratios.values())):5.2f}x over {len(ratios)} models, "
+        f"most {max(ratios.values()):.2f}x ({max(ratios, key=lambda n: ratios[n])})\n"
+        for threads, ratios in sorted(found.items())
+    ]
+
+
 def _mean(title: str, ratios: list[float]) -> str:
     if not ratios:
         return f"{title}: nothing to compare"
-    mean = exp(sum(map(log, ratios)) / len(ratios))
-    return f"{title:28} {mean:5.2f}x over {len(ratios)} models, least {min(ratios):.2f}x"
+    return f"{title:28} {_geometric(ratios):5.2f}x over {len(ratios)} models, least {min(ratios):.2f}x"
+
+
+def _geometric(ratios: list[float]) -> float:
+    return exp(sum(map(log, ratios)) / len(ratios))
 
 
 if __name__ == "__main__":
