@@ -159,8 +159,9 @@ def _binary(op: str, a: Element, b: Element) -> Element:
             exact = dim.exact_quotient(x, y)
             if exact is not None or y == 0:
                 return exact
-            is_float = isinstance(a, float) or isinstance(b, float)
-            return None if is_float or dim.lower(x) < 0 or dim.lower(y) < 0 else dim.floordiv(x, y)
+            if isinstance(a, float) or isinstance(b, float) or dim.lower(y) < 0:
+                return None
+            return dim.floordiv(x, y) if op == "floordiv" else _truncated(x, y)
         case "mod":
             return None if y == 0 else x - y * dim.floordiv(x, y)
         case "min":
@@ -171,6 +172,15 @@ def _binary(op: str, a: Element, b: Element) -> Element:
             return _compare(op, x, y)
         case _:
             return None
+
+
+def _truncated(x: Dim, y: Dim) -> Dim | None:
+    """The quotient rounded towards zero, as ONNX Div has it: that of `H - 3`, which no bound of H keeps from being
+    negative, is `max((H - 3)//4, min(H//4, 0))`, and that `max((H - 3)//4, 0)`.
+    """
+    if dim.lower(x) >= 0:
+        return dim.floordiv(x, y)
+    return dim.maximum(x // y, dim.minimum(dim.ceildiv(x, y), 0)) if dim.is_positive(y) else None
 
 
 def _compare(op: str, a: Dim, b: Dim) -> bool | None:

@@ -194,6 +194,25 @@ def test_a_range_of_floats_up_to_a_size(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_quotients_of_sizes_that_may_be_negative(target: str) -> None:
+    """Lengths after strided convolutions, as torch.export writes them; Div rounds towards zero. They are sizes of the
+    build: nothing is computed to find them.
+    """
+    text = """g (float[n, 4] x, float[m] w) => (int64[2] q, float[k] y) {
+        s = Shape <end = 1> (x)  less = Sub(s, three)  four = Div(less, by)
+        l = Shape(w)  divisor = Add(l, one)  other = Div(less, divisor)
+        q = Concat <axis = 0> (four, other)  more = Add(four, one)  y = ConstantOfShape(more)
+    }"""
+    model = model_of(text, {"three": np.int64([3]), "by": np.int64([4]), "one": np.int64([1])})
+    session = occ.compile(model, target)
+    for n, m in product((0, 1, 2, 3, 4, 6, 7, 11), (0, 1, 2)):
+        feed = {"x": np.zeros((n, 4), np.float32), "w": np.zeros(m, np.float32)}
+        for got, wanted in zip(session.run(feed).values(), reference(model, feed), strict=True):
+            assert np.array_equal(got, wanted), (n, m)
+    assert "sizes" not in lowered(model)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_branch_that_does_not_fit(target: str) -> None:
     """A Slice along an axis that is not there is an error only where it is taken."""
     text = """g (bool c, float[n, 5] x, int64[1] e) => (float[p, q] y) {
