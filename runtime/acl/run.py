@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from occ.runtime.acl.arena import OutOfMemory
+from occ.runtime.acl.arena import Arena, OutOfMemory
+from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.launch import Launch
 from occ.runtime.acl.model import Shape
 from occ.runtime.acl.owner import Owner
-from occ.runtime.acl.parts import Loaded, Part
+from occ.runtime.acl.parts import Loaded, Part, PartStore
 from occ.runtime.acl.singleop import OperatorLaunch, OperatorModel
 from occ.runtime.errors import RunError
 from occ.runtime.resident import Resident
 from occ.runtime.signature import numpy_dtype
 
-if TYPE_CHECKING:
-    from occ.runtime.acl.ascend import AscendDevice
+
+class Host(Protocol):
+    """What a run has of the device of its session; `AscendDevice` says what each is."""
+
+    device: AclDevice
+    arena: Arena
+    store: PartStore
+    blocking: bool
+
+    def room(self, dtype: str, shape: Sequence[int], size: int) -> int: ...
+
+    def ended(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ class AscendRun:
     a lock while holding one: what this run has queued is finished first.
     """
 
-    def __init__(self, host: AscendDevice) -> None:
+    def __init__(self, host: Host) -> None:
         self._host, self._device = host, host.device
         self._streams: dict[int, _Stream] = {}
         self._memory = Owner()

@@ -64,7 +64,8 @@ class Infer(Pass):
                 ctx.sink.raise_errors()
                 if not self.sizes or not (settle_ranks(m, inference) or decide(m, inference)):
                     break
-                needed = _anew(m)
+                _forget_types(m)
+                needed = []
             inference = _settled(m, ctx, needed)
         ctx.sink.raise_errors()
         _drop_untold(m)
@@ -86,7 +87,7 @@ def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inferenc
     return inference
 
 
-def _anew(m: Module) -> list[Constraint]:
+def _forget_types(m: Module) -> None:
     """Forget the types of what functions take and return: loops may have been taken to carry something less known than it is. Other
     ops find theirs again, with the sizes that their data decide under the names that `sizes` may have by now.
     """
@@ -94,7 +95,6 @@ def _anew(m: Module) -> list[Constraint]:
         results = (r for op in func.body.walk() if "control" in op.spec.tags for r in op.results)
         for value in [*(() if func is m.main else func.args), *results]:
             value.type = None
-    return []
 
 
 def _drop_untold(m: Module) -> None:
