@@ -30,11 +30,31 @@ if TYPE_CHECKING:
 
 ORACLES = ("onnxruntime", "reference", "interp")
 TOLERANCE = 1e-4
+ABSOLUTE = (
+    1e-7  # what ONNX's own tests allow besides a share (`atol` of onnx.backend.test): rounding of sums that cancel
+)
 Arrays = Mapping[str, np.ndarray]
 
 
 class CannotCompare(ValueError):
     """There is nothing to compare with: the other runtime is missing, or does not take the model."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """By how much numbers of both sides may differ.
+
+    Attributes:
+        share: of the largest value of an output.
+        absolute: whatever that value is.
+    """
+
+    share: float = TOLERANCE
+    absolute: float = ABSOLUTE
+
+    def small(self, ours: np.ndarray, theirs: np.ndarray) -> bool:
+        """Whether no difference of two arrays of numbers counts, whatever share of the largest value it is."""
+        return bool(gaps(ours, theirs).max(initial=0.0) <= self.absolute)
 
 
 @dataclass(frozen=True)
@@ -47,6 +67,7 @@ class Row:
         ok: whether the sides agree.
         node: that computes it, where each node was asked for.
         difference: the largest one, as a share of the largest value; None where type or shape differ.
+        small: whether the sides agree only because no difference is above the absolute one that passes.
         worst: the places that differ most, with `at`, `ours`, `theirs`.
         reason: why the values cannot be compared.
     """
@@ -56,6 +77,7 @@ class Row:
     ok: bool
     node: str = ""
     difference: float | None = None
+    small: bool = False
     worst: tuple[dict[str, Any], ...] = ()
     reason: str = ""
 
@@ -97,6 +119,7 @@ def diff(
     onnx: str | os.PathLike[str] | bytes | None = None,
     inputs: Arrays | None = None,
     tolerance: float = TOLERANCE,
+    absolute: float = ABSOLUTE,
     every_node: bool = False,
     node: str = "",
     shapes: Shapes | None = None,
@@ -113,6 +136,7 @@ def diff(
         onnx: the model that an artifact was built from.
         inputs: by name; seeded random ones by default, symbolic dims as `dims` says.
         tolerance: the largest difference that passes, as a share of the largest value.
+        absolute: a difference that passes whatever the values are; 0 for outputs that mean something however small they are.
         every_node: compare what each node of the main graph gives, too.
         node: a regular expression: compare what nodes give whose names, or results, it is found in.
 
@@ -122,12 +146,12 @@ def diff(
     """
     settings = settings_of(target, shapes, None, options, rules=rules)
     chosen = node or ("" if every_node else None)
-    return compared(model, settings, against, onnx, inputs, dict(dims or {}), tolerance, chosen)
+    return compared(model, settings, against, onnx, inputs, dict(dims or {}), Allowed(tolerance, absolute), chosen)
 
 
 def compared(
     model: Source, settings: Settings, against: str, onnx: Any, inputs: Arrays | None, sizes: dict[str, int],
-    tolerance: float, node: str | None, opened: Callable[[Session], object] = bool,
+    allowed: Allowed, node: str | None, opened: Callable[[Session], object] = bool,
 ) -> Differences:  # fmt: skip
     """The same with settings; `node` is None where outputs alone are compared, `opened` is called with the session."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
@@ -145,15 +169,15 @@ def compared(
     given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
     Signature.of(session.artifact.manifest).arrays(given)  # before others refuse them, in words of their own
     theirs = oracle(onnx if artifact else model, against, [p.name for p in session.outputs], given, settings)
-    found = Differences(against, _rows(session, theirs, given, tolerance))
+    found = Differences(against, _rows(session, theirs, given, allowed))
     found.outputs = len(found.rows)
     if node is not None:
-        found.rows += _node_rows(model, settings, against, given, tolerance, node)
+        found.rows += _node_rows(model, settings, against, given, allowed, node)
     return found
 
 
 def _node_rows(
-    model: Source, settings: Settings, against: str, given: Arrays, tolerance: float, node: str
+    model: Source, settings: Settings, against: str, given: Arrays, allowed: Allowed, node: str
 ) -> list[Row]:
     """Rows of the values that nodes give; the model is compiled again with all of them as outputs."""
     if is_text(model):
@@ -171,7 +195,7 @@ def _node_rows(
     opened = with_data(exposed(whole, list(wanted)), folder)
     session = compile_model(opened, settings)
     theirs = oracle(opened, against, [p.name for p in session.outputs], given, settings)
-    rows = _rows(session, theirs, given, tolerance)
+    rows = _rows(session, theirs, given, allowed)
     return [replace(r, node=wanted[r.output]) for r in rows if r.output in wanted]
 
 
@@ -257,27 +281,29 @@ def _onnxruntime(model: ModelProto | str | bytes, names: list[str], given: dict[
     return session.run(names, given)
 
 
-def _rows(session: Session, theirs: Mapping[str, Any], given: Arrays, tolerance: float) -> list[Row]:
-    return [_row(name, value, theirs[name], tolerance) for name, value in session.run(given).items()]
+def _rows(session: Session, theirs: Mapping[str, Any], given: Arrays, allowed: Allowed) -> list[Row]:
+    return [_row(name, value, theirs[name], allowed) for name, value in session.run(given).items()]
 
 
-def _row(name: str, ours: Any, theirs: Any, tolerance: float) -> Row:
+def _row(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:
     if not isinstance(ours, np.ndarray) or not isinstance(theirs, np.ndarray):
-        return _row_of_others(name, ours, theirs, tolerance)
+        return _row_of_others(name, ours, theirs, allowed)
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return Row(name, ours.shape, False, reason=f"{theirs.dtype}{list(theirs.shape)} expected")
     share = difference(ours, theirs)
     if ours.dtype.kind == "O":
         return Row(name, ours.shape, not share, difference=0.0)
-    return Row(name, ours.shape, bool(share <= tolerance), "", share, _worst(ours, theirs) if share > tolerance else ())
+    near = share <= allowed.share
+    small = not near and allowed.small(ours, theirs)
+    return Row(name, ours.shape, near or small, "", share, small, () if near or small else _worst(ours, theirs))
 
 
-def _row_of_others(name: str, ours: Any, theirs: Any, tolerance: float) -> Row:
+def _row_of_others(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:
     """The row of sequences, of maps, and of optionals that have nothing."""
     if not isinstance(ours, list) or not isinstance(theirs, list) or len(ours) != len(theirs):
         same = type(ours) is type(theirs) and not isinstance(ours, list) and bool(ours == theirs)
         return Row(name, (), same, reason="" if same else "they are no arrays, and not equal")
-    parts = [_row(f"{name}[{k}]", a, b, tolerance) for k, (a, b) in enumerate(zip(ours, theirs, strict=True))]
+    parts = [_row(f"{name}[{k}]", a, b, allowed) for k, (a, b) in enumerate(zip(ours, theirs, strict=True))]
     wrong = next((f"element {p.output} differs: {p.reason or p.difference}" for p in parts if not p.ok), "")
     return Row(name, (len(parts),), not wrong, "", max((p.difference or 0.0 for p in parts), default=0.0), reason=wrong)
 

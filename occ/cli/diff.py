@@ -40,17 +40,24 @@ if TYPE_CHECKING:
     show_default=True,
     help="Largest difference, as a share of the largest value of an output.",
 )
+@click.option(
+    "--absolute",
+    type=options.Share(),
+    default=1e-7,
+    show_default=True,
+    help="A difference that never counts, as in ONNX's own tests; 0 where tiny values mean something.",
+)
 @options.compile_options
 @options.as_json
 def command(
     model: str, target: str, against: str, onnx: str | None, npz: str | None, every_node: bool, node: str | None,
-    dump: str | None, tolerance: float, as_json: bool, flags: options.Flags,
+    dump: str | None, tolerance: float, absolute: float, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs.
 
     MODEL may be .occ text of any stage, or an artifact with the model that it was built from as --onnx, or with another artifact as --against.
     """
-    from occ.analysis.diff import CannotCompare, compared
+    from occ.analysis.diff import Allowed, CannotCompare, compared
     from occ.compiler.diagnostics import error, shorten
     from occ.inputs import named_arrays
 
@@ -68,8 +75,9 @@ def command(
         given = named_arrays(npz) if npz else None
         try:
             found = compared(
-                options.source_of(model), settings, against, onnx, given, flags.sizes, tolerance, chosen, opened.append
-            )
+                options.source_of(model), settings, against, onnx, given, flags.sizes, Allowed(tolerance, absolute), chosen,
+                opened.append,
+            )  # fmt: skip
         except CannotCompare as e:
             raise click.UsageError(f"{e}{' (--onnx FILE)' if str(e).endswith(': onnx') else ''}") from None
     if given is None:
@@ -141,6 +149,7 @@ def _line(row: Row) -> str:
     if row.reason:
         return f"DIFFERS  {name}: {list(row.shape)}, {row.reason}"
     head = f"{'same   ' if row.ok else 'DIFFERS'}  {name}: {list(row.shape)}"
-    lines = [f"{head}, largest difference {row.difference or 0.0:.2e} of the largest value"]
+    small = ", too small to count (--absolute)" if row.small else ""
+    lines = [f"{head}, largest difference {row.difference or 0.0:.2e} of the largest value{small}"]
     lines += [f"         at {w['at']}: {w['ours']!r}, expected {w['theirs']!r}" for w in row.worst]
     return "\n".join(lines)

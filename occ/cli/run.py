@@ -73,6 +73,11 @@ def command(
         with progress() as tell:
             settings = flags.settings(target, several=True, running=True, progress=tell)
             session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
+    manifest = session.artifact.manifest
+    if simulate and manifest.engine != "ascend":
+        raise click.UsageError(
+            f"--simulate runs the device parts of an Ascend artifact; `{model}` is for `{manifest.target}`"
+        )
     inputs = given_inputs(session, options.pairs(single, "--input", once=True), npz, flags.sizes, seed)
     if not single and npz is None:
         tell_sizes(session, flags.sizes)

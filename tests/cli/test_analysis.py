@@ -73,6 +73,20 @@ def test_diff_with_an_artifact_of_other_options(model, occ_cli):
     assert "has no output `y`" in ran.err
 
 
+@pytest.mark.parametrize(("scale", "code"), [(1e-8, 0), (1e-3, 5)])
+def test_differences_that_are_small_in_themselves(scale, code, tmp_path, monkeypatch, occ_cli):
+    """What is left where sums cancel differs between runtimes by far more than a share; small outputs may mean something."""
+    monkeypatch.chdir(tmp_path)
+    text = "g (float[4] x) => (float[4] y) { y = Mul(x, c) }"
+    for name, c in (("a", scale), ("b", 1.01 * scale)):
+        occ.build(model_of(text, {"c": np.float32(c)}), "interp").save(f"{name}.occ")
+    ran = occ_cli("diff", "a.occ", "--against", "b.occ")
+    assert ran.code == code, ran.err
+    assert ("too small to count" in ran.out) == (code == 0)
+    assert occ_cli("diff", "a.occ", "--against", "b.occ", "--absolute", 0).code == 5
+    assert occ_cli("diff", "a.occ", "--against", "b.occ", "--absolute", 0, "--tolerance", 0.02).code == 0
+
+
 def test_diff_of_every_node_names_the_first(model, occ_cli):
     ran = occ_cli("diff", model, "-t", "cpu-jit", "--every-node")
     assert ran.code == 0, ran.err
