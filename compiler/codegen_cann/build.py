@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from occ.compiler.codegen_cann.device_graphs import (
+    At,
+    DeviceGraph,
+    check_extents,
+    device_graphs,
+    graph_of,
+    one_graph,
+    refusals,
+    sets_of_sizes,
+    verdicts,
+)
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.gears import arguments, gears
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph
-from occ.compiler.codegen_cann.graph.memory import total, workspace
+from occ.compiler.codegen_cann.graph.memory import total
 from occ.compiler.codegen_cann.graph.ranges import arguments as range_arguments
-from occ.compiler.codegen_cann.graph.ranges import ranges, samples
-from occ.compiler.codegen_cann.graph.validate import graph_problems
-from occ.compiler.codegen_cann.mapping.chip import CHIPS, Chip
-from occ.compiler.codegen_cann.mapping.merge import merged
-from occ.compiler.codegen_cann.mapping.table import build_graph, takes, verdict
+from occ.compiler.codegen_cann.graph.ranges import ranges
+from occ.compiler.codegen_cann.mapping.table import takes
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.codegen_cann.output import atc
 from occ.compiler.codegen_cann.output.air import air
@@ -31,11 +39,9 @@ from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.pictures import configuration, take_pictures
 from occ.compiler.codegen_cann.parts.plan import constant_results, plan_parts
-from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
+from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.printer import op_text
-from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.plan.plan import dim_expr, signature
 from occ.runtime.artifact import Artifact, weight_infos
@@ -44,53 +50,17 @@ from occ.runtime.manifest import Manifest
 from occ.runtime.version import occ_version
 
 Compile = Callable[[Module], Artifact]
-AtGear = Callable[[Mapping[str, int]], Module]
 _PLUMBING = ("Data", "Const", "NetOutput")  # nodes that are no operators of the model
 
 
-@dataclass(eq=False)
-class DeviceGraph:
-    """A part of the device as a GE graph, and the bytes of its intermediate values."""
-
-    part: Part
-    graph: Graph
-    workspace: int
-
-
-def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
-    """Why the device cannot take each op of the main function; empty for those that it can."""
-    precision, chip = options.precision, _chip(options)
-    return {op: verdict(op, precision, m, chip) for op in m.main.body.body if not is_free(op)}
-
-
-def _chip(options: AscendOptions) -> Chip:
-    """What the graphs of a build may ask of the chip; kernels whose fitness sizes decide do not go with several sizes."""
-    chip = CHIPS[options.target]
-    sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
-    return replace(chip, steps=chip.steps and options.qdq == "integer", attention="" if sized else chip.attention)
-
-
-def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
-    """A diagnostic for every op that the device cannot take."""
-    made: list[Diagnostic] = []
-    for op, reason in found.items():
-        if reason:
-            where = f"{source}: {op.loc}"
-            text = f"`{target}` cannot take `{op.name}`: {reason}"
-            made.append(
-                Diagnostic("OCC0301", text, where, op_text(op), (), ("it runs on the CPU unless cpu_fallback=off",))
-            )
-    return made
-
-
-def check(m: Module, options: AscendOptions, source: str, at: AtGear) -> list[Diagnostic]:
+def check(m: Module, options: AscendOptions, source: str, at: At) -> list[Diagnostic]:
     """What the CPU would run of a module, as warnings; arguments as `build`.
 
     Raises:
         CompileError: what `build` would raise; with symbolic extents also every op that GE has no operator for.
     """
-    if sizes := _sets_of_sizes(m, options):
-        geared_graph(m, [at(each) for each in sizes], options, source)
+    if sizes := sets_of_sizes(m, options):
+        one_graph(m, sizes, options, source, at)
         return []
     try:
         found = _verdicts_within(m, options, source)
@@ -110,7 +80,7 @@ def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op,
     Raises:
         CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
     """
-    _check_extents(m, options.target)
+    check_extents(m, options.target)
     found = verdicts(m, options)
     limit = options.npu_mem_limit
     if limit:
@@ -171,97 +141,12 @@ def estimate_of(graph: Graph, options: AscendOptions) -> Estimate:
     return estimate(graph, options.target, half=options.precision != "origin")
 
 
-def _check_extents(m: Module, target: str) -> None:
-    for arg in m.main.args:
-        if isinstance(arg.type, TensorType) and not arg.type.is_static:
-            raise CompileError(
-                [
-                    Diagnostic(
-                        "OCC0305",
-                        f"`{target}` needs constant extents, the input `{arg.name}` is {arg.type}",
-                        helps=(f"fix them: `--shape {arg.name}=...`, or `--dim NAME=...` for each symbolic dim",),
-                    )
-                ]
-            )
-
-
 def _need(m: Module, ops: Sequence[Op], options: AscendOptions) -> int:
     (part,) = make_parts(m, [(True, list(ops))])
     return total(graph_of(m, part, options))
 
 
-def output_names(m: Module, part: Part) -> list[str]:
-    """Names of what a part gives: that of the model where it is an output of the model."""
-    names = dict(zip(m.main.results, m.main.result_names, strict=True))
-    return [names.get(v, v.name) for v in part.outputs]
-
-
-def graph_of(m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None) -> Graph:
-    """The GE graph of a device part; `names` are those of its outputs, where values alone do not tell."""
-    given, chip = output_names(m, part) if names is None else names, _chip(options)
-    return build_graph(part.name, part.ops, part.inputs, part.outputs, given, options.precision, m, chip)
-
-
-def geared_graph(m: Module, modules: Sequence[Module], options: AscendOptions, source: str) -> DeviceGraph:
-    """The graph of a model with gears: all of it is one part.
-
-    Args:
-        m: with symbolic extents.
-        modules: the model at the extents of each gear.
-        options: of the target.
-        source: how messages name the model.
-
-    Raises:
-        CompileError: OCC0301 the device cannot take all of it; OCC0305 the gears differ in more than extents.
-    """
-    graphs: list[Graph] = []
-    for value, name in zip(m.main.results, m.main.result_names, strict=True):
-        if not isinstance(value.type, TensorType) or value.type.shape is None:
-            message = f"the rank of the output `{shorten(name)}` depends on the symbolic extents"
-            raise error("OCC0305", message, where=source, help="build for fixed extents with --dim or --shape")
-    where = [k for k, v in enumerate(m.main.results) if v.defining_op is not None and v not in m.main.results[:k]]
-    for each in modules:
-        _check_extents(each, options.target)
-        if found := refusals(each, verdicts(each, options), options.target, source):
-            raise CompileError(
-                replace(d, helps=("a model with gears is one device part; fix the extents",)) for d in found
-            )
-        graphs.append(graph_of(each, _whole(each, where), options, [m.main.result_names[k] for k in where]))
-    need = max(map(workspace, graphs))
-    graph = merged(graphs, bounded="?" not in options.dynamic_ranges)
-    keep.mark(graph, options)
-    problems = list(graph_problems(graph))
-    assert not problems, problems[:3]
-    return DeviceGraph(_whole(m, where), graph, need)
-
-
-def _whole(m: Module, where: Sequence[int]) -> Part:
-    """All of a module as one part: its inputs and, of its outputs, some positions, in the order in which it declares them.
-
-    Each gear has values of its own; what they have in common is this order, so that it is what binds.
-    """
-    ops = [op for op in m.main.body.body if not is_free(op)]
-    return Part("part0", True, ops, list(m.main.args), [m.main.results[k] for k in where])
-
-
-def device_graphs(m: Module, parts: Sequence[Part], options: AscendOptions) -> list[DeviceGraph]:
-    """The GE graphs of the device parts, checked.
-
-    Raises:
-        AssertionError: a graph does not fit the prototypes; the verdicts should have seen to that.
-    """
-    made: list[DeviceGraph] = []
-    for part in parts:
-        if part.on_device:
-            graph = graph_of(m, part, options)
-            keep.mark(graph, options)
-            problems = list(graph_problems(graph))
-            assert not problems, problems[:3]
-            made.append(DeviceGraph(part, graph, workspace(graph)))
-    return made
-
-
-def build(m: Module, options: AscendOptions, compile_island: Compile, source: str, at: AtGear) -> Artifact:
+def build(m: Module, options: AscendOptions, compile_island: Compile, source: str, at: At) -> Artifact:
     """The artifact of a module for an Ascend target.
 
     Args:
@@ -269,7 +154,7 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
         options: of the target.
         compile_island: compiles what the CPU runs.
         source: how messages name the model.
-        at: the module at given values of its symbols.
+        at: the module at given values of its symbols, as `target.Build` has it.
 
     Raises:
         CompileError: as `cut`, or an island does not compile.
@@ -302,24 +187,17 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
     return Artifact(made, [w.data for w in weights], b"", files)
 
 
-def parts_of(m: Module, options: AscendOptions, source: str, at: AtGear) -> tuple[list[Part], list[DeviceGraph]]:
+def parts_of(m: Module, options: AscendOptions, source: str, at: At) -> tuple[list[Part], list[DeviceGraph]]:
     """The parts of a module, and the graphs of those on the device; arguments as `build`.
 
     Raises:
         CompileError: as `cut` and `geared_graph`.
     """
-    if sizes := _sets_of_sizes(m, options):
-        made = geared_graph(m, [at(each) for each in sizes], options, source)
+    if sizes := sets_of_sizes(m, options):
+        made = one_graph(m, sizes, options, source, at)
         return [made.part], [made]
     parts = cut(m, options, source)
     return parts, device_graphs(m, parts, options)
-
-
-def _sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
-    """The sizes of the symbolic dims at which the one graph of a model is made; none where all extents are constant."""
-    if options.dynamic_ranges:
-        return samples(ranges(m, options))
-    return gears(m, options) if options.gears else []
 
 
 def _for_people(graph: Graph, options: AscendOptions) -> dict[str, bytes]:

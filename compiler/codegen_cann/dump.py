@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from occ.compiler.codegen_cann.build import DeviceGraph, parts_of
+from occ.compiler.codegen_cann.build import parts_of
+from occ.compiler.codegen_cann.device_graphs import DeviceGraph
 from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.gears import arguments
+from occ.compiler.codegen_cann.graph.ranges import arguments as range_arguments
 from occ.compiler.codegen_cann.output import atc
 from occ.compiler.codegen_cann.output.cpp import cpp
 from occ.compiler.codegen_cann.output.onnx_view import onnx_view
@@ -45,7 +47,7 @@ def commands(c: Build, m: Module, form: str) -> str:
         CompileError: the model cannot be built.
     """
     _, made = parts_of(m, c.options, c.source, c.at)
-    extra = arguments(m, c.options)
+    extra = [*arguments(m, c.options), *range_arguments(m, c.options)]
     listed = [atc.command(d.graph.name, c.options, extra) for d in made]
     if form == "json":
         return json.dumps(listed, indent=1) + "\n"

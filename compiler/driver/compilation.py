@@ -24,7 +24,7 @@ from occ.compiler.objects.processors import arch_of
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
-from occ.compiler.passes.pipeline import pipeline_for
+from occ.compiler.passes.pipeline import alike_at_all_sizes, pipeline_for
 from occ.compiler.target.registry import get_target
 from occ.compiler.target.target import Generated, Target
 from occ.runtime.artifact import Artifact
@@ -208,8 +208,12 @@ class Compilation:
         """Told what is being done."""
         return self.settings.progress
 
-    def at(self, dims: Mapping[str, int]) -> Module:
+    def at(self, dims: Mapping[str, int], alike: bool = False) -> Module:
         """The model at the last stage, compiled again with values for its symbols.
+
+        Args:
+            dims: the values.
+            alike: what depends on these stays computed, so that the ops are the same at all values.
 
         Raises:
             CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
@@ -224,6 +228,8 @@ class Compilation:
         given = self.settings.overrides
         overrides = replace(given, shapes={**given.shapes, **shapes})
         other = Compilation(self.given, replace(self.settings, overrides=overrides, special=(), save_stages=False))
+        if alike:
+            other.pipeline = alike_at_all_sizes(other.pipeline)
         return other.advance(other.last_stage)
 
     def specials(self) -> list[Module]:

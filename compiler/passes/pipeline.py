@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from fnmatch import fnmatch
 
 from occ.compiler.diagnostics import error
@@ -170,6 +170,26 @@ def pipeline_for(target: Target, options: Options, more: Iterable[Pass] = ()) ->
         if p.stage in made:
             made[p.stage] = (*made[p.stage], p)
     return made
+
+
+def alike_at_all_sizes(pipeline: Pipeline) -> Pipeline:
+    """A pipeline after which a model has the same ops whatever extents were fixed.
+
+    Nothing is merged that only one extent makes equal, such as the ranges of rows and of columns of a square, and no range or
+    table becomes a constant at the extents that make it short.
+    """
+    kept = {stage: [p for p in passes if not isinstance(p, Cse)] for stage, passes in pipeline.items()}
+    return {stage: tuple(map(_without_growth, passes)) for stage, passes in kept.items()}
+
+
+def _without_growth(p: Pass) -> Pass:
+    match p:
+        case Fold():
+            return replace(p, small=0)
+        case Infer():
+            return replace(p, grow=False)
+        case _:
+            return p
 
 
 # The passes of occ by name: what this file imports, since no pipeline has others.

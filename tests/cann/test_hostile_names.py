@@ -122,7 +122,7 @@ def test_the_commands_quote_them(hostile: onnx.ModelProto, tmp_path: Path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bin", "called", "compile.sh"]
 
 
-@pytest.mark.parametrize("name", ["x y", "$(id)", "`id`", "a'b", "*"])
+@pytest.mark.parametrize("name", ["x y", "$(id)", "`id`", "a'b", "*", "a:b", "a,b"])
 def test_gears_quote_the_names_of_inputs(name: str):
     m = model_of("g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }")
     m.graph.input[0].name = m.graph.node[0].input[0] = name
@@ -131,7 +131,7 @@ def test_gears_quote_the_names_of_inputs(name: str):
     assert f"--input_shape={name}:-1,4" in shlex.split(line)
 
 
-@pytest.mark.parametrize("name", ["a:b", "a;b", "a,b", 'a"b', "a\nb", "a\x00b"])
+@pytest.mark.parametrize("name", ["a;b", 'a"b', "a\nb", "a\x00b"])
 def test_gears_refuse_names_that_atc_cannot_read(name: str):
     m = model_of("g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }")
     m.graph.input[0].name = m.graph.node[0].input[0] = name

@@ -8,7 +8,7 @@ import pytest
 from building import model_of, reference
 from simulating import built, simulated, worst
 
-from occ.compiler.codegen_cann.build import graph_of
+from occ.compiler.codegen_cann.device_graphs import graph_of
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.codegen_cann.parts.cost import Processor, estimate, operations
 from occ.compiler.codegen_cann.parts.partition import partition

@@ -134,7 +134,7 @@ def input_shape(m: Module, what: str, extent: Callable[[Dim], str]) -> str:
     """
     shapes: list[str] = []
     for arg in m.main.args:
-        if set(arg.name) & set(':;,"') or not arg.name.isprintable():
+        if set(arg.name) & set(';"') or not arg.name.isprintable():  # the last colon ends a name
             message = f"atc takes no {what} for an input named `{shorten(arg.name)}`"
             raise error("OCC0305", message, help="rename the input")
         shapes.append(f"{arg.name}:{','.join(map(extent, arg.tensor.dims))}")

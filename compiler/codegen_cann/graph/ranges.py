@@ -21,6 +21,7 @@ from occ.compiler.ir.types import TensorType
 _FORM = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?|(\?)")
 _FOLLOWS = re.compile(r"(.*\S)\s*\+\s*(\d+)")
 _PARTS = (0.29, 0.53, 0.83)  # of the way from the lower bound to the upper one
+_GENERAL = 3  # the least extent that has no form of its own
 _OPEN = 97  # steps from the lower bound, where there is no upper one
 
 
@@ -39,14 +40,14 @@ class Range:
     plus: int = 0
 
     def at(self, part: float) -> int:
-        """A size that far from the lower bound to the upper one; not 1, at which transpositions are no moves and axes go.
+        """A size that far from the lower bound to the upper one; not 1, at which transpositions are no moves and axes go, nor 2,
+        for which the steps of a recurrence are written out.
 
-        From 1 to 2 it goes on to 3, since one size alone would be taken for a constant.
+        Where one size alone is left, which would be taken for a constant, it goes on to the next one.
         """
-        steps = _OPEN if self.most is None else (self.most - self.least) // self.step
-        if self.least + self.step * steps == 2:
-            steps += 1
-        return self.least + self.step * max(round(part * steps), self.least == 1)
+        first = max(-(-(_GENERAL - self.least) // self.step), 0)
+        steps = _OPEN if self.most is None else max((self.most - self.least) // self.step, first + 1)
+        return self.least + self.step * max(round(part * steps), first)
 
 
 def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
@@ -114,8 +115,8 @@ def samples(found: dict[str, Range]) -> list[dict[str, int]]:
     def each() -> Iterator[dict[str, int]]:
         yield {name: r.at(0) for name, r in free.items()}
         for name, r in free.items():
-            for part in _PARTS[:2]:
-                yield {**{n: o.at(0) for n, o in free.items()}, name: r.at(part)}
+            for size in sorted({r.at(part) for part in _PARTS[:2]} - {r.at(0)}) or [r.at(1)]:
+                yield {**{n: o.at(0) for n, o in free.items()}, name: size}
         for turn in range(3):
             yield {name: r.at(_PARTS[(k + turn) % 3]) for k, (name, r) in enumerate(free.items())}
         yield {name: r.at(1) for name, r in free.items()}

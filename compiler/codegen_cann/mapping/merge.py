@@ -12,16 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
-from occ.compiler.codegen_cann.mapping.sizes import Sizes
+from occ.compiler.codegen_cann.mapping.sizes import Known, Sizes
 from occ.compiler.diagnostics import CompileError, error, shorten
 
 
-def merged(graphs: Sequence[Graph], *, bounded: bool = True) -> Graph:
+def merged(graphs: Sequence[Graph], *, bounded: bool = True, known: Known | None = None) -> Graph:
     """One graph for all gears: that of the first, with what differs in it made general.
 
     Args:
         graphs: one for each gear.
         bounded: no larger sizes will come; tables of which the first rows are read are as long as for the largest then.
+        known: the extents of the model, whose inputs are those of the graphs.
 
     Raises:
         CompileError: OCC0305 the graphs differ in more than extents.
@@ -37,7 +38,7 @@ def merged(graphs: Sequence[Graph], *, bounded: bool = True) -> Graph:
                 raise _differs(nodes[0])
         if len({len(g.nodes) for g in parts}) != 1:
             raise _differs(parts[0].nodes[-1])
-        sizes = Sizes(parts, names, bounded=bounded)
+        sizes = Sizes(parts, names, bounded=bounded, known=known if parts[0] is first else None)
         for nodes in list(zip(*(g.nodes for g in parts), strict=True)):
             _merge(nodes, parts[0], sizes)
         sizes.insert()

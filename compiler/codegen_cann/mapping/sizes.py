@@ -5,7 +5,7 @@ GE compiles a graph of its own for every gear, in which all shapes are known, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations_with_replacement
 from math import prod
@@ -16,10 +16,12 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.formats import ge_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
+from occ.compiler.ir.dim import Atom, Dim, Sym, Symbol
 from occ.compiler.ir.dtype import from_numpy
 
 _MOST_ELEMENTS = 64  # that are computed one by one
 _MOST_LOOKED_AT = 1 << 16  # to see which numbers a mask has
+_FUNCTIONS = {"floordiv": "FloorDiv", "min": "Minimum", "max": "Maximum"}
 _DEGREE = 3  # of the products of extents that are tried
 
 
@@ -70,6 +72,18 @@ class _Line(NamedTuple):
     extents: tuple[_Extent, ...]
 
 
+class Known(NamedTuple):
+    """The extents of a model by their symbols, each with its value in each gear.
+
+    Attributes:
+        values: of the extents of all its tensors, the simplest first.
+        places: where a symbol is an extent of an input: its position, and the axis.
+    """
+
+    values: Mapping[Sym, tuple[int, ...]]
+    places: Mapping[str, tuple[int, int]]
+
+
 class Sizes:
     """Makes the nodes of sizes for a graph.
 
@@ -77,17 +91,22 @@ class Sizes:
         parts: the graph at each gear; the nodes are for the first.
         names: of the nodes of the model; new ones are added.
         bounded: as for `merge.merged`.
+        known: of the model, where the graph has its inputs.
     """
 
-    def __init__(self, parts: Sequence[Graph], names: set[str], *, bounded: bool = True) -> None:
+    def __init__(
+        self, parts: Sequence[Graph], names: set[str], *, bounded: bool = True, known: Known | None = None
+    ) -> None:
         self.graph = parts[0]
         self._own = Graph(f"{self.graph.name}/sizes")
         self._e = Emitter(self._own, lambda *_: None, names=names)
         self._bounded = bounded
+        self._known = known or Known({}, {})
         self._extents, self._count = _differing_extents(parts), len(parts)
         self._shapes: dict[int, Ref] = {}
         self._products: dict[tuple[_Extent, ...], Ref] = {}
         self._lines: dict[_Line, Ref] = {}
+        self._dims: dict[Sym, Ref] = {}
 
     def insert(self) -> None:
         """Put the nodes that were made in front of those that read them."""
@@ -257,13 +276,47 @@ class Sizes:
         """A sum of multiples of extents, such as keys of the past and new ones."""
         factors = _factors(self._rows(), values)
         if tuple((self._rows() @ factors).tolist()) != values:
-            return None
+            return self._from_known(values)
         e, made = self._e, self._e.ints(factors[:1])
         for factor, extent in zip(factors[1:].tolist(), self._extents, strict=True):
             if factor:
                 own = self._extent(extent)
                 made = e.op("Add", made, own if factor == 1 else e.op("Mul", own, e.ints([factor])))
         return made
+
+    def _from_known(self, values: tuple[int, ...]) -> Ref | None:
+        """A multiple of an extent of the model, moved: the last row of a window, which is one of so many."""
+        for d, at in self._known.values.items():
+            other = next(k for k in range(len(at)) if at[k] != at[0])
+            factor, rest = divmod(values[other] - values[0], at[other] - at[0])
+            offset = values[0] - factor * at[0]
+            if rest == 0 and all(factor * a + offset == v for a, v in zip(at, values, strict=True)):
+                e, made = self._e, self._of_dim(d)
+                made = made if factor == 1 else e.op("Mul", made, e.ints([factor]))
+                return made if not offset else e.op("Add", made, e.ints([offset]))
+        return None
+
+    def _of_dim(self, d: Dim) -> Ref:
+        if isinstance(d, int):
+            return self._e.ints([d])
+        if d not in self._dims:
+            self._dims[d] = self._sum(d)
+        return self._dims[d]
+
+    def _sum(self, d: Sym) -> Ref:
+        e, total = self._e, None
+        for mono, factor in d.terms:
+            made = e.ints([factor]) if factor != 1 or not mono else None
+            for base in (self._atom(atom) for atom, power in mono for _ in range(power)):
+                made = base if made is None else e.op("Mul", base, made)
+            total = made if total is None else e.op("Add", total, made)
+        assert total is not None, "a dim has terms"
+        return total
+
+    def _atom(self, atom: Atom) -> Ref:
+        if isinstance(atom, Symbol):
+            return self._extent(_Extent(*self._known.places[atom.name], ()))
+        return self._e.op(_FUNCTIONS[atom.name], *(self._of_dim(a) for a in atom.args))
 
     def _candidates(self, values: tuple[int, ...]) -> Iterator[_Line]:
         """Lines through the values, over each product of extents."""

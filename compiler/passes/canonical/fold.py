@@ -20,7 +20,6 @@ from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.errors import RunError
 
-_SMALL = 1024  # elements that a result may have whatever its operands are
 _LARGE = 1 << 22  # elements of a result of which a sweep by numpy takes half a second
 _SWEEPS = 8  # of those, at most
 
@@ -29,13 +28,14 @@ _SWEEPS = 8  # of those, at most
 class Fold(Pass):
     """Evaluates ops whose operands are all constants.
 
-    A result may have no more elements than the operands together (or 1,024), so that a broadcast never grows the
+    A result may have no more elements than the operands together (or `small`), so that a broadcast never grows the
     model, and no op may take more than `max_work` multiplications.
 
     `%y = Mul(Cast(@w8), @scale)` --> `@y`
     """
 
     max_work: int = 1_000_000_000
+    small: int = 1024
 
     name: ClassVar[str] = "fold"
 
@@ -64,7 +64,7 @@ class Fold(Pass):
         given = sum(v.data.size for v in op.inputs if isinstance(v, Weight))
         depth = max((v.tensor.static[-1] for v in op.inputs if v.tensor.rank), default=1)
         work = out * (depth if "contraction" in op.spec.tags else 1)
-        return out <= max(_SMALL, given) and work <= self.max_work and not (out > _LARGE and _takes_many_sweeps(op))
+        return out <= max(self.small, given) and work <= self.max_work and not (out > _LARGE and _takes_many_sweeps(op))
 
 
 def _takes_many_sweeps(op: Op) -> bool:

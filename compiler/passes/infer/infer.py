@@ -51,6 +51,7 @@ class Infer(Pass):
     """
 
     sizes: bool = True  # make sizes of values that decide shapes
+    grow: bool = True  # make constants of what is known and has more elements than it is made of, such as ranges
 
     name: ClassVar[str] = "infer"
 
@@ -71,7 +72,7 @@ class Infer(Pass):
         _drop_untold(m)
         tell_conditions(inference, m)
         tell_bounds(m)
-        return inference.materialise() > 0 or untyped
+        return inference.materialise(self.grow) > 0 or untyped
 
 
 def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inference:
@@ -308,12 +309,15 @@ class _Inference:
             self.m.substitute(values)
         return bool(values)
 
-    def materialise(self) -> int:
+    def materialise(self, grow: bool) -> int:
         """Put constants and `dims` ops in the place of values whose elements are all known; returns their number."""
         rw = Rewriter(self.m)
-        made = 0
+        made, kept = 0, set[Value]()
         for value, found in self.known.items():
             op = value.defining_op
+            if not grow and op is not None and _grows(op, len(found), kept):
+                kept.add(value)
+                continue
             if not value.uses or any(x is None for x in found) or (op is not None and op.name == "dims"):
                 continue
             if op is None and not isinstance(value.owner, Region):
@@ -345,6 +349,14 @@ class _Inference:
 _MOST_SIZES = (
     64  # of a `dims` op, which chooses an element by comparing its position with each; more than any shape has
 )
+
+
+def _grows(op: Op, count: int, kept: Container[Value]) -> bool:
+    """Whether the `count` elements of the result of an op are more than it is made of, or made of some that are."""
+    if op.name == "Shape" or count == 1:
+        return False
+    types = [v.type for v in op.inputs if isinstance(v.type, TensorType) and v.type.shape is not None]
+    return any(v in kept for v in op.inputs) or count > sum(t.size for t in types if isinstance(t.size, int))
 
 
 def _is_own(found: Mapping[str, Dim] | None, told: Container[str]) -> bool:

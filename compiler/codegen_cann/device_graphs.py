@@ -1,0 +1,189 @@
+"""The GE graphs of parts: of one set of sizes, or one graph for several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from occ.compiler.codegen_cann.graph import keep_dtype as keep
+from occ.compiler.codegen_cann.graph.gears import gears
+from occ.compiler.codegen_cann.graph.graph import Graph
+from occ.compiler.codegen_cann.graph.memory import workspace
+from occ.compiler.codegen_cann.graph.ranges import ranges, samples
+from occ.compiler.codegen_cann.graph.validate import graph_problems
+from occ.compiler.codegen_cann.mapping.chip import CHIPS, Chip
+from occ.compiler.codegen_cann.mapping.merge import merged
+from occ.compiler.codegen_cann.mapping.sizes import Known
+from occ.compiler.codegen_cann.mapping.table import build_graph, verdict
+from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.codegen_cann.parts.partition import Part, is_free
+from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
+from occ.compiler.ir.dim import Sym, evaluate, symbols
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.types import TensorType
+
+At = Callable[..., Module]  # `Build.at` of a compilation
+
+
+@dataclass(eq=False)
+class DeviceGraph:
+    """A part of the device as a GE graph, and the bytes of its intermediate values."""
+
+    part: Part
+    graph: Graph
+    workspace: int
+
+
+def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
+    """Why the device cannot take each op of the main function; empty for those that it can."""
+    precision, chip = options.precision, _chip(options)
+    return {op: verdict(op, precision, m, chip) for op in m.main.body.body if not is_free(op)}
+
+
+def _chip(options: AscendOptions) -> Chip:
+    """What the graphs of a build may ask of the chip; kernels whose fitness sizes decide do not go with several sizes."""
+    chip = CHIPS[options.target]
+    sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
+    return replace(chip, steps=chip.steps and options.qdq == "integer", attention="" if sized else chip.attention)
+
+
+def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
+    """A diagnostic for every op that the device cannot take."""
+    made: list[Diagnostic] = []
+    for op, reason in found.items():
+        if reason:
+            where = f"{source}: {op.loc}"
+            text = f"`{target}` cannot take `{op.name}`: {reason}"
+            made.append(
+                Diagnostic("OCC0301", text, where, op_text(op), (), ("it runs on the CPU unless cpu_fallback=off",))
+            )
+    return made
+
+
+def check_extents(m: Module, target: str) -> None:
+    for arg in m.main.args:
+        if isinstance(arg.type, TensorType) and not arg.type.is_static:
+            raise CompileError(
+                [
+                    Diagnostic(
+                        "OCC0305",
+                        f"`{target}` needs constant extents, the input `{arg.name}` is {arg.type}",
+                        helps=(f"fix them: `--shape {arg.name}=...`, or `--dim NAME=...` for each symbolic dim",),
+                    )
+                ]
+            )
+
+
+def output_names(m: Module, part: Part) -> list[str]:
+    """Names of what a part gives: that of the model where it is an output of the model."""
+    names = dict(zip(m.main.results, m.main.result_names, strict=True))
+    return [names.get(v, v.name) for v in part.outputs]
+
+
+def graph_of(m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None) -> Graph:
+    """The GE graph of a device part; `names` are those of its outputs, where values alone do not tell."""
+    given, chip = output_names(m, part) if names is None else names, _chip(options)
+    return build_graph(part.name, part.ops, part.inputs, part.outputs, given, options.precision, m, chip)
+
+
+def sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
+    """The sizes of the symbolic dims at which the one graph of a model is made; none where all extents are constant."""
+    if options.dynamic_ranges:
+        return samples(ranges(m, options))
+    return gears(m, options) if options.gears else []
+
+
+def one_graph(
+    m: Module, sizes: Sequence[Mapping[str, int]], options: AscendOptions, source: str, at: At
+) -> DeviceGraph:
+    """The graph of a model for several sets of sizes; where those of the model as it is optimised for each differ, with the same ops at all.
+
+    Raises:
+        CompileError: as `geared_graph`, of the first.
+    """
+    try:
+        return geared_graph(m, sizes, [at(each) for each in sizes], options, source)
+    except CompileError as e:
+        if e.diagnostics[0].code != "OCC0305":
+            raise
+        try:
+            return geared_graph(m, sizes, [at(each, alike=True) for each in sizes], options, source)
+        except CompileError:
+            raise e from None
+
+
+def geared_graph(
+    m: Module, sizes: Sequence[Mapping[str, int]], modules: Sequence[Module], options: AscendOptions, source: str
+) -> DeviceGraph:
+    """The graph of a model with gears: all of it is one part.
+
+    Args:
+        m: with symbolic extents.
+        sizes: the values of its symbols in each gear.
+        modules: the model at each.
+        options: of the target.
+        source: how messages name the model.
+
+    Raises:
+        CompileError: OCC0301 the device cannot take all of it; OCC0305 the gears differ in more than extents.
+    """
+    graphs: list[Graph] = []
+    for value, name in zip(m.main.results, m.main.result_names, strict=True):
+        if not isinstance(value.type, TensorType) or value.type.shape is None:
+            message = f"the rank of the output `{shorten(name)}` depends on the symbolic extents"
+            raise error("OCC0305", message, where=source, help="build for fixed extents with --dim or --shape")
+    where = [k for k, v in enumerate(m.main.results) if v.defining_op is not None and v not in m.main.results[:k]]
+    for each in modules:
+        check_extents(each, options.target)
+        if found := refusals(each, verdicts(each, options), options.target, source):
+            raise CompileError(
+                replace(d, helps=("a model with gears is one device part; fix the extents",)) for d in found
+            )
+        graphs.append(graph_of(each, _whole(each, where), options, [m.main.result_names[k] for k in where]))
+    need = max(map(workspace, graphs))
+    graph = merged(graphs, bounded="?" not in options.dynamic_ranges, known=_known(m, sizes))
+    keep.mark(graph, options)
+    problems = list(graph_problems(graph))
+    assert not problems, problems[:3]
+    return DeviceGraph(_whole(m, where), graph, need)
+
+
+def _known(m: Module, sizes: Sequence[Mapping[str, int]]) -> Known:
+    """The extents in a model that follow from those of its inputs."""
+    shapes = [(k, arg.type.dims) for k, arg in enumerate(m.main.args) if isinstance(arg.type, TensorType)]
+    places = {
+        str(d): (k, axis) for k, dims in shapes for axis, d in enumerate(dims) if isinstance(d, Sym) and d.is_symbol
+    }
+    types = (r.type for op in m.main.body.body for r in op.results if isinstance(r.type, TensorType))
+    dims = {d for t in types if t.shape is not None for d in t.dims if isinstance(d, Sym)}
+    found = {d: tuple(evaluate(d, each) for each in sizes) for d in dims if symbols(d).keys() <= places.keys()}
+    listed = sorted((d for d, at in found.items() if len(set(at)) > 1), key=lambda d: (d.weight, str(d)))
+    return Known({d: found[d] for d in listed}, places)
+
+
+def _whole(m: Module, where: Sequence[int]) -> Part:
+    """All of a module as one part: its inputs and, of its outputs, some positions, in the order in which it declares them.
+
+    Each gear has values of its own; what they have in common is this order, so that it is what binds.
+    """
+    ops = [op for op in m.main.body.body if not is_free(op)]
+    return Part("part0", True, ops, list(m.main.args), [m.main.results[k] for k in where])
+
+
+def device_graphs(m: Module, parts: Sequence[Part], options: AscendOptions) -> list[DeviceGraph]:
+    """The GE graphs of the device parts, checked.
+
+    Raises:
+        AssertionError: a graph does not fit the prototypes; the verdicts should have seen to that.
+    """
+    made: list[DeviceGraph] = []
+    for part in parts:
+        if part.on_device:
+            graph = graph_of(m, part, options)
+            keep.mark(graph, options)
+            problems = list(graph_problems(graph))
+            assert not problems, problems[:3]
+            made.append(DeviceGraph(part, graph, workspace(graph)))
+    return made
