@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,11 +34,16 @@ from occ.cli.console import say
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of chance; the same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="A text at which to end.")
+@click.option(
+    "--num-beams", type=click.IntRange(1), default=1, show_default=True,
+    help="Continuations to follow at a time; above 1 the most probable one is written, whole.",
+)  # fmt: skip
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens that the cache has room for.")
 @options.threads
 def command(
     model: str, prompt: str | None, tokens: str | None, chat: bool, max_new_tokens: int, greedy: bool, temperature: float,
-    top_k: int, top_p: float, seed: int, stop: tuple[str, ...], capacity: int, threads: int | None,
+    top_k: int, top_p: float, seed: int, stop: tuple[str, ...], num_beams: int, capacity: int,
+    threads: int | None,
 ) -> None:  # fmt: skip
     """Continue a prompt with the language model in the folder DIR; text comes as it is written.
 
@@ -54,10 +60,13 @@ def command(
     if chat and isinstance(given, str):
         given = lm.chat([{"role": "user", "content": given}])
     start, made = time.perf_counter(), list[int]()
-    written = lm.stream(
-        given, max_new_tokens, do_sample=not greedy, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop,
-        texts=prompt is not None, watch=made.append,
-    )  # fmt: skip
+    how: dict[str, Any] = {"stop": stop, "texts": prompt is not None, "watch": made.append}
+    if num_beams > 1:
+        best = lm.generate(given, max_new_tokens, num_beams=num_beams, **how)
+        written = [best] if prompt is not None else best
+    else:
+        chance = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        written = lm.stream(given, max_new_tokens, do_sample=not greedy, **chance, **how)
     for piece in written:
         click.echo(piece if prompt is not None else f"{piece} ", nl=False)
     click.echo()

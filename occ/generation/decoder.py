@@ -10,12 +10,12 @@ import numpy as np
 from occ.generation.prepare import IDS, LOGITS, is_cache
 from occ.runtime.buffers import aligned
 from occ.runtime.errors import RunError
-from occ.runtime.session import Port, Session
+from occ.runtime.session import Session
 from occ.runtime.signature import numpy_dtype
 
 
 @dataclass
-class _State:
+class State:
     """One input of a constant shape that sums up the tokens before, and the output that continues it.
 
     Attributes:
@@ -29,7 +29,7 @@ class _State:
 
 
 @dataclass
-class _Cache:
+class Cache:
     """One input that holds what was computed of the tokens before, and the output that continues it.
 
     Attributes:
@@ -59,29 +59,7 @@ class Decoder:
     def __init__(self, session: Session, capacity: int) -> None:
         self.session, self.capacity = session, capacity
         self.tokens: list[int] = []
-        outputs = {o.name: o for o in session.outputs}
-        if IDS not in {i.name for i in session.inputs} or LOGITS not in outputs:
-            raise RunError("OCC0501", f"the model does not take `{IDS}` and give `{LOGITS}`", "give a decoder")
-        self._ids = next(numpy_dtype(i.dtype) for i in session.inputs if i.name == IDS)
-        others = [i for i in session.inputs if i.name != IDS]
-        presents = [o for o in session.outputs if o.name != LOGITS]
-        if len(others) > len(presents) or any(not is_cache(i.name) for i in others):
-            names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more caches than it gives"
-            raise RunError("OCC0501", f"the decoder takes {names}", "export it with past key values, and nothing else")
-        pairs = list(zip(others, presents, strict=False))
-        fixed = [all(isinstance(d, int) for d in i.shape) for i in others]
-        self._caches = [self._cache(*pair) for pair, state in zip(pairs, fixed, strict=False) if not state]
-        self._states = [_state(*pair) for pair, state in zip(pairs, fixed, strict=False) if state]
-
-    def _cache(self, past: Port, present: Port) -> _Cache:
-        first, *rest = past.shape
-        if isinstance(first, int) or any(not isinstance(d, int) for d in rest):
-            raise RunError(
-                "OCC0501", f"the cache `{past.name}` cannot grow in place: it is {past}",
-                "build the model with -C caches=growing and a batch of 1",
-            )  # fmt: skip
-        shape = (self.capacity, *(d for d in rest if isinstance(d, int)))
-        return _Cache(past.name, present.name, aligned(shape, numpy_dtype(past.dtype)))
+        self._ids, self._caches, self._states = memory(session, capacity)
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Append tokens; the logits `[vocabulary]` of what follows the last of them, in f32.
@@ -113,6 +91,13 @@ class Decoder:
         self.rewind(min(same, len(ids) - 1))
         return self.append(ids[len(self.tokens) :])
 
+    def hand_over(self, caches: Sequence[Cache], states: Sequence[State]) -> None:
+        """Copy what is held of the tokens to memory for several sequences, to each of them."""
+        for mine, other in zip(self._caches, caches, strict=True):
+            other.rows[: len(self.tokens)] = mine.rows[: len(self.tokens)]
+        for mine, other in zip(self._states, states, strict=True):
+            other.held[:] = mine.held
+
     def rewind(self, length: int) -> None:
         """Forget all but the first tokens; all of them if there are fewer left and a state cannot go back."""
         if self._states and length < len(self.tokens):
@@ -122,6 +107,38 @@ class Decoder:
         del self.tokens[max(length, 0) :]
 
 
-def _state(past: Port, present: Port) -> _State:
-    shape = tuple(d for d in past.shape if isinstance(d, int))
-    return _State(past.name, present.name, np.zeros(shape, numpy_dtype(past.dtype)))
+def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, list[Cache], list[State]]:
+    """The type of the tokens that a decoder takes, and what it keeps of `count` sequences of at most `capacity` tokens.
+
+    Raises:
+        RunError: OCC0501 the session is of no decoder whose caches grow in place.
+    """
+    ids = next((i for i in session.inputs if i.name == IDS), None)
+    if ids is None or LOGITS not in {o.name for o in session.outputs}:
+        raise RunError("OCC0501", f"the model does not take `{IDS}` and give `{LOGITS}`", "give a decoder")
+    others = [i for i in session.inputs if i.name != IDS]
+    presents = [o for o in session.outputs if o.name != LOGITS]
+    if len(others) > len(presents) or any(not is_cache(i.name) for i in others):
+        names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more caches than it gives"
+        raise RunError("OCC0501", f"the decoder takes {names}", "export it with past key values, and nothing else")
+    if isinstance(ids.shape[0], int) and ids.shape[0] != count:
+        raise RunError(
+            "OCC0501",
+            f"the model takes {ids.shape[0]} text at a time, not {count}",
+            "give the folder with its model.onnx",
+        )
+    caches, states = list[Cache](), list[State]()
+    for past, present in zip(others, presents, strict=False):
+        shape, dtype = [count if d == ids.shape[0] else d for d in past.shape], numpy_dtype(past.dtype)
+        first, *rest = shape
+        sizes = tuple(d for d in rest if isinstance(d, int))
+        if len(sizes) < len(rest):
+            raise RunError(
+                "OCC0501", f"the cache `{past.name}` cannot grow in place: it is {past}",
+                "build the model with -C caches=growing and a batch of 1",
+            )  # fmt: skip
+        if isinstance(first, int):
+            states.append(State(past.name, present.name, np.zeros((first, *sizes), dtype)))
+        else:
+            caches.append(Cache(past.name, present.name, aligned((capacity, *sizes), dtype)))
+    return numpy_dtype(ids.dtype), caches, states

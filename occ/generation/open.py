@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
 
 
-def open_model(folder: Folder, threads: int | None = None, target: str = "cpu") -> Session:
-    """The step of a decoder, ready to run.
+def open_model(folder: Folder, threads: int | None = None, target: str = "cpu", *, batched: bool = False) -> Session:
+    """The step of a decoder, ready to run: of one sequence, or of several that have one length.
 
     Raises:
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder; OCC0502 the artifact cannot be used.
     """
-    found = find_or_build(folder, target)
+    found = find_or_build(folder, target, batched=batched)
     if isinstance(found, Path):
         return load(found, threads)
     from occ.compiler.driver.sessions import open_session
@@ -33,7 +33,7 @@ def open_model(folder: Folder, threads: int | None = None, target: str = "cpu") 
     return open_session(found, threads)
 
 
-def find_or_build(folder: Folder, target: str = "cpu") -> Path | Artifact:
+def find_or_build(folder: Folder, target: str = "cpu", *, batched: bool = False) -> Path | Artifact:
     """Where the artifact of a decoder is, or the artifact if the build cache has no room for it.
 
     Raises:
@@ -48,11 +48,16 @@ def find_or_build(folder: Folder, target: str = "cpu") -> Path | Artifact:
     from occ.compiler.cache.file_stamps import Stamps
 
     cache = Cache()
-    how = {"generation": digest([Path(prepare.__file__).read_bytes()]), "target": target, "head": folder.head}
+    how = {
+        "generation": digest([Path(prepare.__file__).read_bytes()]),
+        "target": target,
+        "head": folder.head,
+        "batched": batched,
+    }
     request, kept = Request(model, how, Stamps(cache)), ArtifactCache(cache)
     if (found := kept.find(request)) is not None:
         return found.path
-    artifact, files = build(folder, target)
+    artifact, files = build(folder, target, batched=batched)
     found = kept.find(request) if _keep(kept, request, artifact, files) else None
     return artifact if found is None else found.path
 
@@ -70,7 +75,7 @@ def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iter
     return False
 
 
-def build(folder: Folder, target: str = "cpu") -> tuple[Artifact, Iterable[Path]]:
+def build(folder: Folder, target: str = "cpu", *, batched: bool = False) -> tuple[Artifact, Iterable[Path]]:
     """The artifact of a decoder, whose caches grow in place, and the files besides the model that it was made from.
 
     Raises:
@@ -81,6 +86,6 @@ def build(folder: Folder, target: str = "cpu") -> tuple[Artifact, Iterable[Path]
     from occ.compiler.driver.settings import Settings
 
     compilation = Compilation(
-        prepare.prepared(folder.model, folder.head), Settings(target, options={"caches": "growing"})
+        prepare.prepared(folder.model, folder.head, batched=batched), Settings(target, options={"caches": "growing"})
     )
     return compilation.artifact(), compilation.module.files

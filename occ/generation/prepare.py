@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from occ.compiler.driver.source import load_module
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.dim import Dim, Sym
+from occ.compiler.ir.dtype import I32, DType
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
@@ -22,6 +23,7 @@ _WITH_PAST = "use_cache_branch"  # of optimum's merged decoders: whether the bra
 _PAST = ("past_key_values.", "past_", "past.")
 _AFTER_HEAD = ("Cast", "Mul", "Div", "Tanh", "Identity")  # what may stand between the head and the logits
 _HEADS = ("MatMul", "com.microsoft.MatMulNBits")
+_CACHED = "com.microsoft.GroupQueryAttention"  # whose operand 5 counts the keys of each sequence, less one
 _END = np.iinfo(np.int64).max
 
 
@@ -30,8 +32,8 @@ def is_cache(name: str) -> bool:
     return name.startswith(_PAST)
 
 
-def prepared(path: Path, head: int = 0) -> Module:
-    """The module of a decoder, for one sequence without padding.
+def prepared(path: Path, head: int = 0, *, batched: bool = False) -> Module:
+    """The module of a decoder, for one sequence without padding, or several of one length.
 
     Mask and positions follow from the length of the caches, so they are no inputs any more, and the head is computed for
     the last token alone.
@@ -39,10 +41,11 @@ def prepared(path: Path, head: int = 0) -> Module:
     Args:
         path: of the file.
         head: elements of a head, where the file leaves them open; 0 if nothing says how many.
+        batched: leave the number of sequences open.
 
     Raises:
         CompileError: the file cannot be read.
-        RunError: OCC0501 it is no decoder.
+        RunError: OCC0501 it is no decoder, or has no open number of sequences.
     """
     m = load_module(path)
     args = {a.name: a for a in m.main.args}
@@ -51,15 +54,28 @@ def prepared(path: Path, head: int = 0) -> Module:
             "OCC0501", f"`{path}` is no decoder: it does not take `{IDS}` and give `{LOGITS}` first",
             "export the model for text generation, with past key values",
         )  # fmt: skip
+    _at_least_one_token(m, args[IDS])
+    count, length = args[IDS].tensor.dims if batched else (1, args[IDS].tensor.dims[1])
+    if batched and isinstance(count, int):
+        raise RunError(
+            "OCC0501", f"`{path}` takes {count} text{'s' if count > 1 else ''} at a time, no other number",
+            "export it with a dynamic batch, or leave out `num_beams`",
+        )  # fmt: skip
     for a in m.main.args:
         if isinstance(a.type, TensorType) and a.type.shape:
             batch = 1 if a.name == POSITIONS and a.type.rank == 3 else 0  # after the three positions of a picture
-            a.type = TensorType(a.type.dtype, (*a.type.dims[:batch], 1, *a.type.dims[batch + 1 :]))
+            a.type = TensorType(a.type.dtype, (*a.type.dims[:batch], count, *a.type.dims[batch + 1 :]))
     past = _one_past(m, head)
-    length = args[IDS].tensor.dims[1]
-    _decide(m, args, past, length)
+    _decide(m, args, past, (count, length))
     _last_token_only(m)
     return m
+
+
+def _at_least_one_token(m: Module, ids: Value) -> None:
+    """Say that there is a last token, so that its rows are as many as there are sequences."""
+    length = ids.tensor.dims[1]
+    if isinstance(length, Sym) and length.is_symbol and (info := m.symbols[str(length)]).symbol.lo < 1:
+        m.substitute({str(length): replace(info, symbol=replace(info.symbol, lo=1)).dim})
 
 
 def _one_past(m: Module, head: int) -> Dim:
@@ -78,23 +94,30 @@ def _one_past(m: Module, head: int) -> Dim:
     return found
 
 
-def _decide(m: Module, args: dict[str, Value], past: Dim, length: Dim) -> None:
+def _decide(m: Module, args: dict[str, Value], past: Dim, ids: tuple[Dim, Dim]) -> None:
     """Compute the mask and the positions in the place of taking them, and read caches that hold nothing yet, too."""
+    count, length = ids
     first = m.main.body.first
     assert first is not None
     b = Rewriter(m).builder(first)
     if MASK in args:
-        shape = b.dims(values=(1, past + length), shape=(2,))
+        shape = b.dims(values=(count, past + length), shape=(2,))
         ones = np.ones(1, args[MASK].tensor.dtype.numpy)
         _replace(m, args[MASK], b.ConstantOfShape(shape, value=ones))
+    for op in [
+        op for op in m.walk() if op.name == _CACHED and count != 1
+    ]:  # not what the mask says of each, but of all
+        here = Rewriter(m).builder(op)
+        last = here.dims(values=(past + length - 1,), shape=(1,))
+        Rewriter(m).replace_operand(op, 5, here.Cast(last, to=I32))
     if _WITH_PAST in args:
         shape = tuple(1 for _ in args[_WITH_PAST].tensor.dims)
         _replace(m, args[_WITH_PAST], b.constant(np.ones(shape, np.bool_)))
     if POSITIONS in args:
-        start, sizes = b.dims(values=(past,), shape=(1,)), b.dims(values=(1, length), shape=(2,))
+        start, sizes = b.dims(values=(past,), shape=(1,)), b.dims(values=(count, length), shape=(2,))
         made = b.positions(start, sizes)
         if args[POSITIONS].tensor.rank == 3:  # time, height and width: a text counts in all of them alike
-            made = b.Expand(made, b.dims(values=(args[POSITIONS].tensor.dims[0], 1, length), shape=(3,)))
+            made = b.Expand(made, b.dims(values=(args[POSITIONS].tensor.dims[0], count, length), shape=(3,)))
         _replace(m, args[POSITIONS], _as(b, made, args[POSITIONS].tensor.dtype))
 
 

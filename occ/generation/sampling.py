@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,9 +57,7 @@ class Sampling:
                 "OCC0501", "the model gave logits that are no numbers", "see `occ diff` where they come from"
             )
         if self.repetition_penalty != 1:
-            seen = np.unique(np.array(tokens, np.int64))
-            logits = logits.copy()
-            logits[seen] *= np.where(logits[seen] > 0, 1 / self.repetition_penalty, self.repetition_penalty)
+            logits = penalised(logits, tokens, self.repetition_penalty)
         if not self.do_sample or self.temperature == 0:
             return int(logits.argmax())
         order, p = self._candidates(logits)
@@ -75,3 +74,11 @@ class Sampling:
             count = int(np.searchsorted(np.cumsum(p), self.top_p)) + 1
             order, p = order[:count], p[:count] / p[:count].sum()
         return order, p
+
+
+def penalised(scores: np.ndarray, tokens: Sequence[int], penalty: float) -> np.ndarray:
+    """Scores `[vocabulary]` in which tokens that are there already are less probable (Keskar et al., 2019)."""
+    seen = np.unique(np.array(tokens, np.int64))
+    made = scores.copy()
+    made[seen] *= np.where(made[seen] > 0, 1 / penalty, penalty)
+    return made

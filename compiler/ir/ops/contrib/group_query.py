@@ -171,6 +171,7 @@ class CacheValues:
 class GroupQueryAttention:
     """Causal attention with fewer key than query heads, a cache whose rows have lengths of their own, and rotation.
 
+    A `seqlens_k` of one number is the length of all rows; onnxruntime asks for one of each.
     The cache may hold codes of 8 or 4 bits, of which attention is then computed. The fourth result is what softmax takes
     (`qk_output` 1) or gives (2), 0 where a key is masked.
     """
@@ -187,7 +188,7 @@ class GroupQueryAttention:
             raise Unresolved("GroupQueryAttention", "total_sequence_length")
         heads = a.num_heads if k is not None else a.num_heads + 2 * a.kv_num_heads
         size = quotient("GroupQueryAttention", q.shape[2], heads)
-        keys = known if past_k is None else _keys(known, past_k.shape[2], q.shape)
+        keys = known if past_k is None else _keys(known, past_k.shape[2], q.shape[1])
         kind, width = (q.dtype, size) if k_scale is None else CODES[_bits(a)](size)
         present = TensorType(kind, (q.shape[0], a.kv_num_heads, keys, width))
         weights = TensorType(q.dtype, (q.shape[0], a.num_heads, q.shape[1], known))
@@ -201,8 +202,9 @@ class GroupQueryAttention:
         n, _, length, _ = q.tensor.dims
         past = 0 if past_k is None else past_k.tensor.dims[2]
         total = total_of(total)
-        keys = total if past_k is None else _keys(total, past, (n, length))
-        follows = past_k is not None and _follows(total, past, (n, length))
+        keys = total if past_k is None else _keys(total, past, length)
+        alike = n == 1 or (seqlens is not None and seqlens.tensor.size == 1)
+        follows = past_k is not None and alike and total == past + length
         start = b.dims(values=(past,), shape=(1,))
         lengths = (
             None if follows else b.past_lengths(reshape(b, seqlens, (n,)), b.dims(values=(length, past), shape=(2,)))
@@ -307,14 +309,9 @@ def _shown(b: GraphBuilder, scores: Value, weights: Value, total: Dim, to: DType
     return found if found.tensor.dtype == to else b.Cast(found, to=to)
 
 
-def _follows(total: Dim, past: Dim, query: Sequence[Dim]) -> bool:
-    """Whether the new keys follow all that the cache holds: one sequence, as long as the cache and they together."""
-    return query[0] == 1 and total == past + query[1]
-
-
-def _keys(total: Dim, past: Dim, query: Sequence[Dim]) -> Dim:
+def _keys(total: Dim, past: Dim, length: Dim) -> Dim:
     """Keys of the present: the cache may have room for more than there are."""
-    return total if _follows(total, past, query) else dim.maximum(total, past)
+    return total if total == past + length else dim.maximum(total, past)
 
 
 def _sunk(b: GraphBuilder, scores: Value, sink: Value | None) -> Value:
