@@ -88,3 +88,22 @@ def test_the_last_rows(last: int) -> None:
         exact = x[:, -last:].astype(np.float64) @ w
         assert y.shape == exact.shape
         assert np.abs(y - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def test_a_first_row_and_all_but_the_last() -> None:
+    """As many windows as `min(1, s) + max(0, s - 1)` rows have, of which Halide makes forms of its own."""
+    text = """g (float[n, s, 32] x) => (float[n, 1, k, 32] y) {
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        end = Constant <value_ints = [-1]> ()
+        first = Slice(x, zero, one, one)
+        others = Slice(x, zero, end, one)
+        both = Concat <axis = 1> (first, others)
+        plane = Unsqueeze(both, one)
+        y = AveragePool <kernel_shape = [2, 1], strides = [2, 1], ceil_mode = 1> (plane)
+    }"""
+    model = model_of(text)
+    session = occ.compile(model, "cpu")
+    for rows in (1, 2, 7, 15, 16, 33):
+        x = weights(13, 2, rows, 32)
+        np.testing.assert_allclose(session(x)[0], reference(model, {"x": x})[0], rtol=1e-6, atol=1e-7)

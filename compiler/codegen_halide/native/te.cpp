@@ -10,7 +10,6 @@
 #define HALIDE_CODEGEN_LLVM_H
 #define HALIDE_CODEGEN_POSIX_H
 #define HALIDE_ELF_H
-#define HALIDE_SIMPLIFY_H
 #include "Halide.h"
 #include "fetch_ahead.h"
 #include "fetch_beyond.h"
@@ -373,7 +372,33 @@ Expr max(Expr a, Expr b) {
     return made(a.node->number ? Halide::max(*a.node->number, whole_of(b)) : Halide::max(whole_of(a), whole_of(b)));
 }
 Expr clamp(Expr x, Expr low, Expr high) { return made(Halide::clamp(whole_of(x), whole_of(low), whole_of(high))); }
-Expr select(Expr c, Expr a, Expr b) { return made(Halide::select(whole_of(c), whole_of(a), whole_of(b))); }
+
+// Whether a test is one of sizes alone.
+struct OfSizes : Halide::Internal::IRVisitor {
+    bool found = true;
+    using IRVisitor::visit;
+    void visit(const Halide::Internal::Variable *v) override { found &= v->param.defined(); }
+    void visit(const Halide::Internal::Call *) override { found = false; }
+};
+
+// A test as Halide states it to itself, until it states it no other way: for its loops of a variant Halide looks for the test of the
+// variant in the choice between two stages, and what it does not prove to be the same it keeps.
+Halide::Expr stated(Halide::Expr test) {
+    using namespace Halide::Internal;
+    for (int k = 0; k < 8; k++) {
+        Halide::Expr simpler = simplify(test, true, Scope<Interval>::empty_scope(), Scope<ModulusRemainder>::empty_scope(), {});
+        if (equal(simpler, test)) break;
+        test = simpler;
+    }
+    return test;
+}
+
+Expr select(Expr c, Expr a, Expr b) {
+    Halide::Expr test = whole_of(c);
+    OfSizes sizes;
+    test.accept(&sizes);
+    return made(Halide::select(sizes.found ? stated(test) : test, whole_of(a), whole_of(b)));
+}
 Expr te_fma(Expr a, Expr b, Expr c) { return made(whole::te_fma(whole_of(a), whole_of(b), whole_of(c))); }
 Expr cast(Type t, Expr x) { return made(Halide::cast(type_from(t), whole_of(x))); }
 Expr reinterpret(Type t, Expr x) { return made(Halide::reinterpret(type_from(t), whole_of(x))); }
@@ -419,7 +444,7 @@ Stage &Stage::atomic() { return definition(*this).atomic(), *this; }
 Stage &Stage::reordered(std::initializer_list<Expr> vars) { return definition(*this).reorder(variables_of(vars)), *this; }
 
 Stage Stage::specialize(Expr condition) {
-    function->special.push_back(function->func.specialize(whole_of(condition)));
+    function->special.push_back(function->func.specialize(stated(whole_of(condition))));
     return {function, -1 - (int)function->special.size()};
 }
 
