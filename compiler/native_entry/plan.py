@@ -207,7 +207,8 @@ class _Reader:
             case "host":
                 if any(buffers[b].strides for b in used):
                     raise Unsuitable("has operands or results that do not lie dense")
-                for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=True):
+                # a size that was known before is not bound: the step checks it
+                for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=False):
                     if most == _UNBOUNDED:
                         raise Unsuitable("finds a size that nothing bounds")
                     r.bounds[name] = upper(most, r.bounds)

@@ -19,7 +19,7 @@ _INTEGERS = {1: I8, 2: I16, 4: I32, 8: I64}
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
 
 
-def emit_non_zero(e: RoutineEmitter, _: int, step: Step) -> dict[str, Any]:
+def emit_non_zero(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     """`(x) -> i64[rank, count]`: the indices of what is not zero, in row-major order; NaN is not."""
     x, out = e.buffer(step.reads[0]), e.buffer(step.writes[0])
     info = e.r.plan.buffers[step.reads[0]]
@@ -43,10 +43,11 @@ def emit_non_zero(e: RoutineEmitter, _: int, step: Step) -> dict[str, Any]:
         return axis(0, [], I64(0), I64(0))
 
     count = sweep(lambda at, before: None)
+    _check_known(e, count, 1, step, k)
 
     def note(at: list[Any], before: Any) -> None:
-        for k, i in enumerate(at):
-            place = e.b.add(e.b.mul(I64(k), count), before)
+        for row, i in enumerate(at):
+            place = e.b.add(e.b.mul(I64(row), count), before)
             e.support.store(e.b, i, e.b.gep(out, [e.b.mul(place, I64(8))]), 0)
 
     sweep(note)
@@ -73,6 +74,7 @@ def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
         return e.b.icmp_signed("!=", e.b.load(e.b.gep(condition, [j])), I8(0))
 
     (count,) = for_loop(e.b, I64(0), length, 1, [I64(0)], lambda j, n: [e.b.add(n[0], e.b.zext(holds(j), I64))])
+    _check_known(e, count, axis or 0, step, k)
 
     def block(o: Any, _: list[Any]) -> list[Any]:
         def slice_(j: Any, done: list[Any]) -> list[Any]:
@@ -104,6 +106,12 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
         else:
             e.require(n, e.sizes.of(known), k)
     return found
+
+
+def _check_known(e: RoutineEmitter, count: Any, axis: int, step: Step, k: int) -> None:
+    """Fail where the extent of the result was known before, as that of another step's, and is not what was found now."""
+    if not step.binds:
+        e.require(count, e.sizes.of(e.r.plan.buffers[step.writes[0]].shape[axis]), k)
 
 
 def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:

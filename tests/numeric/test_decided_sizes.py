@@ -212,6 +212,33 @@ def test_quotients_of_sizes_that_may_be_negative(target: str) -> None:
     assert "sizes" not in lowered(model)
 
 
+PAIRS = {
+    "nonzero": "(float[n] x, float[m] y) => (int64[2, k] z) { p = NonZero(x)  q = NonZero(y)",
+    "compress": "(float[2, n] x, float[2, m] y, bool[n] c, bool[m] d) => (float[4, k] z)"
+    " { p = Compress <axis = 1> (x, c)  q = Compress <axis = 1> (y, d)",
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_two_counts_that_have_to_agree(target: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second has the extent of the first, so there is no size left for it to find."""
+    model = model_of(f"g {PAIRS[case]}  b = Concat <axis = 0> (p, q)  z = Mul(b, b) }}")
+    c, d, e = (np.array(v, bool) for v in ([0, 1, 1, 0, 1], [1, 1, 1], [1, 1, 1, 1]))
+
+    def feed(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
+        if case == "nonzero":
+            return {"x": first.astype(np.float32), "y": second.astype(np.float32)}
+        x, y = (RNG.standard_normal((2, len(v)), dtype=np.float32) for v in (first, second))
+        return {"x": x, "y": y, "c": first, "d": second}
+
+    right = feed(c, d)
+    for session in entry_and_runner(occ.build(model, target), monkeypatch):
+        np.testing.assert_allclose(session.run(right)["z"], reference(model, right)[0], rtol=1e-6)
+        with pytest.raises(RunError, match="OCC050"):
+            session.run(feed(c, e))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_branch_that_does_not_fit(target: str) -> None:
     """A Slice along an axis that is not there is an error only where it is taken."""
