@@ -5,13 +5,15 @@ from __future__ import annotations
 from math import gcd
 
 from occ.compiler.ir.shape import nominal
-from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce
+from occ.compiler.ir.te.expr import Axis, Binary, Const, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks
+
+_BLOCK = 4096  # elements of a symbolic number that are computed in one task
 
 
 def elementwise(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
@@ -26,16 +28,26 @@ def elementwise(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     if across := _across(s, facts):
         return _in_squares(out, s, across, facts)
     if len(s.axes) == 1 and work(s, facts) >= SERIAL:
-        axis = s.axes[0]
-        block = 4096 if not isinstance(axis.extent, int) else max(1024, min(16384, -(-axis.extent // 8)))
-        tail = row_tail(axis.extent, block)
-        out.split(axis.name, f"{axis.name}o", f"{axis.name}i", block, tail)
-        out.vectorize(f"{axis.name}i", facts.machine.lanes(element_bits(s)))
-        out.parallel(f"{axis.name}o")
-        return out.directives
+        return _in_blocks(out, s.axes[0], facts.machine.lanes(element_bits(s)))
     vectorise(out, s, facts, outer=0)
     parallel(out, [a.name for a in s.axes[:-1]] + ["_"], [tasks(a.extent) for a in s.axes], work(s, facts))
     return out.directives
+
+
+def _in_blocks(out: Scheduler, axis: Axis, lanes: int) -> Directives:
+    """Blocks of a long axis in parallel, each in vectors.
+
+    Where the extent is symbolic the blocks are of whole vectors: the loop in a block ends with the last vector that has
+    elements, however few there are. A guard around single elements is one around each lane, which no loop ends at.
+    """
+    name, extent = axis.name, axis.extent
+    if isinstance(extent, int):
+        block = max(1024, min(16384, -(-extent // 8)))
+        out.split(name, f"{name}o", f"{name}i", block, row_tail(extent, block)).vectorize(f"{name}i", lanes)
+    else:
+        out.split(name, f"{name}v", f"{name}l", lanes, row_tail(extent, lanes)).vectorize(f"{name}l")
+        out.split(f"{name}v", f"{name}o", f"{name}i", _BLOCK // lanes, row_tail(extent, _BLOCK))
+    return out.parallel(f"{name}o").directives
 
 
 def _pieces(s: TeStage) -> int:
