@@ -14,6 +14,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parents[1]
 # Entries are named by their content, so a cache that outlives a test run only saves time.
@@ -58,6 +59,9 @@ def occ_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("new", print_blob=True)
 hypothesis.settings.load_profile("same")
+# Nor do they follow from which modules are imported by then: Hypothesis reads constants off all of them, for examples to be made
+# of. That also took each process of a cold run seconds.
+providers._get_local_constants = lambda: providers._local_constants
 
 # The collector of cyclic garbage took a tenth of a run: it goes through thousands of test items again and again. It is off while
 # they are collected, and does not look at them afterwards.

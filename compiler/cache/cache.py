@@ -1,7 +1,8 @@
 """The build cache: files named by the hash of what they were made from.
 
 Entries are written under a temporary name and renamed, so two builds at once, or one that is killed, leave either a
-whole entry or none. Nothing is ever changed in place, so no locks are needed.
+whole entry or none. Nothing is ever changed in place, so no locks are needed; a `turn` only saves making twice what takes
+seconds.
 
 Disks fill up, machines lose power, people edit: next to each entry lies its SHA-256, and an entry that does not have it is
 none. What made it makes it again and puts it in its place. Notes (.json) have none; their readers take what does not parse
@@ -11,14 +12,15 @@ as missing.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -173,6 +175,25 @@ class Cache:
         os.replace(made, target)
         _write(_beside(target), known.encode())
         return target
+
+    @contextmanager
+    def turn(self, key: str) -> Generator[None]:
+        """While a thread of any process makes the entry of a key, others that want it wait here, and find it then.
+
+        File systems without locks, as some networks have, let all in. A process that is killed leaves its turn.
+        """
+        home = self.root / "tmp"
+        home.mkdir(parents=True, exist_ok=True)
+        file = home / f"{key}.turn"
+        with file.open("w") as lock:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                file.unlink(missing_ok=True)
+                with suppress(OSError):  # closing is not enough where a forked child has the file open as well
+                    fcntl.flock(lock, fcntl.LOCK_UN)
 
     def workspace(self) -> tempfile.TemporaryDirectory[str]:
         """A temporary folder on the file system of the cache; folders of killed builds are removed on the way."""

@@ -8,36 +8,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.emit import front_end
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.diagnostics import CompileError
-from occ.runtime.forks import renew_in_children
 
 # Generators, and the program that runs them, run once, so compiling them is what takes time: nothing is optimised, and nothing
 # thrown or unwound.
 FLAGS = ("-std=c++17", "-O0", "-fno-rtti", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-w")
-
-
-class _Turns:
-    """A lock for each entry of the cache that is being made."""
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """See `occ.runtime.forks`."""
-        self._asking, self._turns = Lock(), dict[Path, Lock]()
-
-    def of(self, entry: Path) -> Lock:
-        with self._asking:
-            return self._turns.setdefault(entry, Lock())
-
-
-_turns = _Turns()
 
 
 def native(name: str) -> str:
@@ -79,7 +59,7 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
 def _once(
     made: str, steps: Sequence[Sequence[Sequence[str]]], texts: Mapping[str, str], tools: Toolchain, cache: Cache
 ) -> Path:
-    """An entry of the cache, which the first thread to ask for it makes while the others wait.
+    """An entry of the cache, which the first to ask for it makes while others wait.
 
     Args:
         made: the file that becomes the entry.
@@ -90,16 +70,17 @@ def _once(
     """
     words = (word for step in steps for command in step for word in (*command, ";"))
     key, suffix = digest([tools.identity, *words, *texts.values()]), Path(made).suffix
-    known = cache.path("tool", key, suffix)
-    with _turns.of(known):
-        if not cache.has("tool", key, suffix):
-            with cache.workspace() as folder:
-                for name, text in texts.items():
-                    (Path(folder) / name).write_text(text)
-                for commands in steps:
-                    run_all(commands, Path(folder))
-                known = cache.adopt("tool", key, Path(folder) / made, suffix)
-    return known
+    if cache.has("tool", key, suffix):
+        return cache.path("tool", key, suffix)
+    with cache.turn(key):
+        if cache.has("tool", key, suffix):
+            return cache.path("tool", key, suffix)
+        with cache.workspace() as folder:
+            for name, text in texts.items():
+                (Path(folder) / name).write_text(text)
+            for commands in steps:
+                run_all(commands, Path(folder))
+            return cache.adopt("tool", key, Path(folder) / made, suffix)
 
 
 def prepare(cache: Cache) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import onnx
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
-from occ.compiler.codegen_halide.toolchain import compiler, run_all
+from occ.compiler.codegen_halide.toolchain import Compiler, compiler, run_all
 from occ.compiler.ir.ops import builtin
-from occ.compiler.standalone.libocc import SHARED, SYSTEM, libocc, sources
+from occ.compiler.standalone.libocc import SHARED, SYSTEM, libocc, move_in, sources
 from occ.runtime.version import occ_version
 
 NAME = "libonnxifi-occ.so"
@@ -68,27 +68,23 @@ def onnxifi_library(cache: Cache) -> Path:
     cxx, base = compiler(), libocc(cache)
     key = digest(["onnxifi", base.name, cxx.version, *FLAGS, *_ALONE, *texts, *texts.values()])
     made = cache.path("tool", key, ".onnxifi")
-    if not made.is_dir():
-        with cache.workspace() as folder:
-            work = Path(folder)
-            for name, text in texts.items():
-                (work / name).write_text(text)
-            units = [n for n in texts if n.endswith(".cpp")]
-            run_all([[*cxx.command, *FLAGS, "-I.", "-c", *units[k::2]] for k in range(2)], work)
-            (work / "installed").mkdir()
-            objects = [n.replace(".cpp", ".o") for n in units]
-            archive = str(base / "lib/libocc.a")
-            command = [*cxx.command, *SHARED, *_ALONE, "-Wl,-z,defs", f"-Wl,-soname,{NAME}", *objects, archive, *SYSTEM]
-            run_all([[*command, "-o", f"installed/{NAME}"]], work)
-            (work / "installed" / HEADER).write_text(texts[HEADER])
-            _move(work / "installed", made)
+    if made.is_dir():
+        return made / NAME
+    with cache.turn(key), cache.workspace() as folder:
+        if not made.is_dir():
+            _install(Path(folder), texts, cxx, base)
+            move_in(Path(folder) / "installed", made)
     return made / NAME
 
 
-def _move(built: Path, made: Path) -> None:
-    made.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.replace(built, made)
-    except OSError:
-        if not made.is_dir():  # else another process has just made it
-            raise
+def _install(work: Path, texts: Mapping[str, str], cxx: Compiler, base: Path) -> None:
+    for name, text in texts.items():
+        (work / name).write_text(text)
+    units = [n for n in texts if n.endswith(".cpp")]
+    run_all([[*cxx.command, *FLAGS, "-I.", "-c", *units[k::2]] for k in range(2)], work)
+    (work / "installed").mkdir()
+    objects = [n.replace(".cpp", ".o") for n in units]
+    archive = str(base / "lib/libocc.a")
+    command = [*cxx.command, *SHARED, *_ALONE, "-Wl,-z,defs", f"-Wl,-soname,{NAME}", *objects, archive, *SYSTEM]
+    run_all([[*command, "-o", f"installed/{NAME}"]], work)
+    (work / "installed" / HEADER).write_text(texts[HEADER])

@@ -103,8 +103,10 @@ def _runner(arch: Arch, cache: Cache) -> Path:
     source, runtime = files("occ.compiler.standalone").joinpath("run_artifact.c").read_bytes(), libocc(cache, arch)
     key = digest(["runner", runtime.name, source])
     made = cache.path("tool", key, ".runner")
-    if not cache.has("tool", key, ".runner"):
-        with cache.workspace() as folder:
+    if cache.has("tool", key, ".runner"):
+        return made
+    with cache.turn(key), cache.workspace() as folder:
+        if not cache.has("tool", key, ".runner"):
             (Path(folder) / "run_artifact.c").write_bytes(source)
             flags = ["-O1", "-x", "c", f"-I{runtime / 'include'}", "run_artifact.c", "-x", "none"]
             library = str(runtime / "lib/libocc.a")

@@ -55,16 +55,27 @@ def libocc(cache: Cache, arch: Arch | None = None) -> Path:
         ["libocc", archives, cxx.version, *command, *FLAGS, *system.flags, *SHARED, *HALIDE, *texts, *texts.values()]
     )
     made = cache.path("tool", key, ".libocc")
-    if not made.is_dir():
-        with cache.workspace() as folder:
+    if made.is_dir():
+        return made
+    with cache.turn(key), cache.workspace() as folder:
+        if not made.is_dir():
             _install(Path(folder), texts, cxx, system)
-            made.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.replace(Path(folder) / "installed", made)
-            except OSError:
-                if not made.is_dir():  # else another process has just made it
-                    raise
+            move_in(Path(folder) / "installed", made)
     return made
+
+
+def move_in(built: Path, made: Path) -> None:
+    """Make a folder that was built an entry of the cache.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    made.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(built, made)
+    except OSError:
+        if not made.is_dir():  # else another process has just made it, where there are no turns
+            raise
 
 
 def _install(work: Path, texts: dict[str, str], cxx: Compiler, system: System) -> None:

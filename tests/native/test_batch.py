@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +30,10 @@ def model(op: str, n: int, inputs: int = 1) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-def test_builds_after_a_batch_need_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
+def test_builds_after_a_batch_need_no_compiler(
+    tools_only: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools_only("cache")
     models = [("abs", model("Abs", 5)), ("neg", model("Neg", 6)), ("same", model("Abs", 5)), ("bad", model("Nope", 5))]
     made = warm(models, kernels_per_unit=2)
     assert (made.models, made.compiled, made.cached, made.failed) == (3, 2, 0, {})
@@ -47,8 +50,8 @@ def test_builds_after_a_batch_need_no_compiler(tmp_path: Path, monkeypatch: pyte
     assert warm(models[:2]).cached == 2
 
 
-def test_kernel_that_does_not_compile_fails_alone(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+def test_kernel_that_does_not_compile_fails_alone(tools_only: Callable[[str], Path]) -> None:
+    cache = Cache(tools_only("cache"))
     setup, _ = setup_for("host", cache)
     kernels = []
     for n in (7, 8, 9, 10):

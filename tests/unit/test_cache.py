@@ -7,6 +7,7 @@ import pwd
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +50,39 @@ def test_two_writers_at_once_and_a_kill_leave_a_whole_entry(tmp_path):
             w.communicate()
     data = cache.path("kernel", "abcdef", ".o").read_bytes()
     assert (len(data), len(set(data))) == (400_000, 1)
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from occ.compiler.cache.cache import Cache
+with Cache(Path(sys.argv[1])).turn("key"):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", [lambda p: p.stdin.close(), lambda p: p.kill()], ids=["left", "killed"])
+def test_others_wait_for_the_turn_of_a_process_until_it_ends(end, tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "in\n"
+        entered = threading.Event()
+
+        def enter():
+            with Cache(tmp_path).turn("other"), Cache(tmp_path).turn("key"):
+                entered.set()
+
+        waiting = threading.Thread(target=enter)
+        waiting.start()
+        try:
+            assert not entered.wait(0.1)
+        finally:
+            end(holder)
+            waiting.join(20)
+        assert entered.is_set()
+    assert not any((tmp_path / "tmp").iterdir())
 
 
 def test_entries_are_found_by_kind_key_and_suffix(tmp_path):

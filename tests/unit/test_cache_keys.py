@@ -6,6 +6,8 @@ import importlib
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,6 +175,24 @@ def test_programs_depend_on_the_commands_that_make_them(monkeypatch, tmp_path):
     made.append(programs.emitter(TOOLS, Cache(tmp_path)))
     made.append(programs.emitter(replace(TOOLS, cxx=Compiler(TOOLS.cxx.command, "c++ 2")), Cache(tmp_path)))
     assert len(set(made)) == 3
+
+
+def test_of_several_that_need_a_program_one_makes_it(monkeypatch, tmp_path):
+    commands: list[object] = []
+
+    def compiled(step, where):
+        commands.extend(step)
+        time.sleep(0.05)
+        for command in step:
+            (where / command[-1]).write_bytes(b"object")
+
+    monkeypatch.setattr(programs, "run_all", compiled)
+    asking = [threading.Thread(target=programs.runtime_object, args=(TOOLS, Cache(tmp_path))) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    assert len(commands) == 1
 
 
 def test_a_library_depends_on_how_it_is_linked(monkeypatch, tmp_path):
