@@ -11,13 +11,14 @@ from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text,
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.approx import erf, log1p, tanh
-from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Load, Reduce, call
+from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, call, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.roles import COLUMNS, PAD, STRASSEN, WINOGRAD
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
-from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.te.walks import transform, walk
 
 # Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
 # them: it relies on rounding that Halide's fast arithmetic would optimise away.
@@ -138,6 +139,7 @@ class _Generator:
         self.is_exact = any(_meets_infinities(n) for s in f.stages for e in s.exprs for n in walk(e))
         self.relaxed = _untested_products(f) if self.is_exact else set[str]()
         self.tiled = frozenset(_tiled(f))
+        self.in_parts = {d.stage for d in f.schedule if d.call == "in_parts"}
 
     def text(self) -> str:
         f = self.f
@@ -212,7 +214,23 @@ class _Generator:
         for k, a in enumerate(reversed(axes)):
             self._line(f"RVar {a.name} = {name}[{k}];")
 
+    def _in_parts(self, s: TeStage) -> None:
+        """One update for each part, over an RVar of its own in the place of the last axis."""
+        self._line(f"{self._at(s)} = undef<{cpp_type(s.dtype)}>();")
+        *outer, last = s.axes
+        for k, part in enumerate(parts(s), 1):
+            axis = Axis(_axis_of_part(last.name, k), part.extent)
+            self._domain(f"dom_{axis.name}", (axis,))
+            printer = Printer(self.f.shapes, axis_symbols((*outer, axis)), self.layouts, self.tiled)
+            here = Index(axis.name)
+            expr = transform(part.expr, lambda n, here=here: here if n == Index(last.name) else None)
+            at = ", ".join((printer.index(here + wrap(part.start)), *(a.name for a in reversed(outer))))
+            self._line(f"{s.name}({at}) = {self._exactly(printer.data(expr))};")
+
     def _stage(self, s: TeStage) -> None:
+        if s.name in self.in_parts:
+            self._in_parts(s)
+            return
         printer = self._printer(s)
         if isinstance(s.expr, Reduce) and s.expr.kind not in ("argmax", "argmin"):
             self._reduce(s.name, self._at(s), s.expr, printer)
@@ -296,8 +314,8 @@ class _Generator:
         self._declare(self.f.schedule, declared)
         variants: Counter[str] = Counter()
         for d in self.f.schedule:
-            if d.call == "compute_inline":
-                continue  # as every stage is that nothing else is said of
+            if d.call in ("compute_inline", "in_parts"):
+                continue  # as every stage is that nothing else is said of; a matter of the algorithm
             if d.call == "specialize":
                 variants[d.stage] += 1
                 (test,) = d.args
@@ -311,12 +329,19 @@ class _Generator:
             if d.call == "fetch_beyond":
                 self._line(f"te_fetch_beyond({', '.join(map(str, (d.stage, *d.args)))});")
                 continue
-            target = f"{d.stage}_variant{d.variant}" if d.variant else f"{d.stage}.update(0)" if d.update else d.stage
+            target = (
+                f"{d.stage}_variant{d.variant}"
+                if d.variant
+                else f"{d.stage}.update({d.update - 1})"
+                if d.update
+                else d.stage
+            )
             self._line(f"{target}.{d.call}({', '.join(self._argument(d, a) for a in d.args)});")
 
     def _declare(self, schedule: Iterable[Directive], declared: set[str]) -> None:
         """Variables that splits and fuses make: RVars where an update's own variable is split, Vars elsewhere."""
         reduced = {a.name for s in self.f.stages for a in (s.over if isinstance(s, Scatter) else reduce_axes(s.expr))}
+        reduced |= {s.axes[-1].name for s in self.f.stages if s.name in self.in_parts}
         for d in schedule:
             if d.call not in ("split", "fuse"):
                 continue
@@ -330,6 +355,8 @@ class _Generator:
                     self._line(f'{kind} {name}("{name}");')
 
     def _argument(self, d: Directive, a: Arg) -> str:
+        if d.update and d.stage in self.in_parts and a == self.f.stage(d.stage).axes[-1].name:
+            return _axis_of_part(str(a), d.update)
         return f"TailStrategy::{a}" if a in TAILS else str(a)
 
     def _bounds(self, p: Param) -> None:
@@ -339,6 +366,11 @@ class _Generator:
             self._line(f"te_part({p.name}, {{{extents}}}, {{{strides}}});")
         elif extents:
             self._line(f"te_dense({p.name}, {{{extents}}});")
+
+
+def _axis_of_part(axis: str, k: int) -> str:
+    """The last axis of a stage in its k-th part, in C++."""
+    return f"{axis}_part{k}"
 
 
 def source(functions: Sequence[str], *, whole: bool = False) -> str:

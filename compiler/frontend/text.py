@@ -281,8 +281,9 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def directive(self, *parts: Any) -> Directive:
         heads = [str(p) for p in parts if isinstance(p, lark.Token)]
         args = tuple(p for p in parts if p is not None and not isinstance(p, lark.Token))
-        variant = next((int(h.removeprefix("variant")) for h in heads[1:-1] if re.fullmatch(r"variant\d+", h)), 0)
-        return Directive(heads[0], heads[-1], args, "update" in heads[1:-1], variant, parts[0].line or 0)
+        found = {m[1]: int(m[2] or 1) for h in heads[1:-1] if (m := re.fullmatch(r"(update|variant)(\d*)", h))}
+        update, variant = found.get("update", 0), found.get("variant", 0)
+        return Directive(heads[0], heads[-1], args, update, variant, parts[0].line or 0)
 
     test = staticmethod(AtMost.parsed)
 

@@ -295,22 +295,29 @@ class Pad:
         shape = [b + n + e for b, n, e in zip(before, data.shape, after, strict=True)]
 
         def element(*i):
-            return data[tuple(_mirror(k - b, n, a.mode) for k, b, n in zip(i, before, data.shape, strict=True))]
+            pads = zip(i, before, data.shape, after, strict=True)
+            return data[tuple(k if b == e == 0 else _mirror(k - b, n, a.mode) for k, b, n, e in pads)]
 
         return t.map(shape, element, role=PAD)
 
 
 def _mirror(k: Expr, n: Dim, mode: str) -> Expr:
-    """Position `k` of an axis of extent `n` brought inside: `reflect`, `edge` or `wrap`."""
+    """Position `k` of an axis of extent `n` brought inside: `reflect`, `edge` or `wrap`. What is inside is stated apart where it
+    takes arithmetic outside, so that it is copied as it is.
+    """
     match mode:
         case "edge":
             return minimum(maximum(k, 0), wrap(n - 1))
         case "wrap":
-            return k % wrap(n)
+            return where((k >= 0) & (k < wrap(n)), k, k % wrap(n))
         case "reflect":
             period = dim.maximum(2 * (n - 1), 1)
             folded = k % wrap(period)
-            return minimum(folded, wrap(period) - folded) if n != 1 else literal(0, I64)
+            return (
+                where((k >= 0) & (k < wrap(n)), k, minimum(folded, wrap(period) - folded))
+                if n != 1
+                else literal(0, I64)
+            )
         case _:
             raise Invalid(f"`mode` of `Pad` is {mode!r}", code="OCC0107")
 

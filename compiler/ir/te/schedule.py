@@ -71,7 +71,8 @@ class Directive:
         stage: name of the stage.
         call: a scheduling call of Halide, of `CALLS`.
         args: names of axes, stages and tail strategies, integers, and tests.
-        update: whether it schedules the update definition of a reduction instead of its start value.
+        update: the number of the update definition that it schedules, from 1 on, or 0 for the start value. A reduction has one; a
+            stage that is computed in parts (`in_parts`) has one for each, and its last axis is that of the part.
         variant: the number of the variant of the stage that it belongs to, from 1 on in the order of the calls
             `stage.specialize(test)`, or 0: the sizes of a run decide, and the first whose test holds is taken.
         line: of the text that it was read from, or 0.
@@ -80,13 +81,14 @@ class Directive:
     stage: str
     call: str
     args: tuple[Arg, ...] = ()
-    update: bool = False
+    update: int = 0
     variant: int = 0
     line: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         variant = f".variant{self.variant}" if self.variant else ""
-        return f"{self.stage}{'.update' if self.update else ''}{variant}.{self.call}({', '.join(map(str, self.args))})"
+        update = f".update{self.update if self.update > 1 else ''}" if self.update else ""
+        return f"{self.stage}{update}{variant}.{self.call}({', '.join(map(str, self.args))})"
 
 
 AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST, TEST = (
@@ -113,6 +115,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "align_bounds": ((AXIS, INT), 2),
     "atomic": ((), 0),
     "specialize": ((TEST,), 1),
+    "in_parts": ((AXIS,), 1),
     "fetch_ahead": ((SOURCE, INT), 2),
     "fetch_beyond": ((SOURCE, INT), 2),
 }
@@ -185,8 +188,8 @@ CHOICES = {
 class Scheduler:
     """Writes directives in the form in which they read: `Scheduler("out").split("x", "xo", "xi", 8).vectorize("xi")`."""
 
-    def __init__(self, stage: str, *, update: bool = False) -> None:
-        self.stage, self.is_update = stage, update
+    def __init__(self, stage: str, *, update: int = 0) -> None:
+        self.stage, self.number = stage, update
         self.directives: list[Directive] = []
 
     def __getattr__(self, call: str):
@@ -194,7 +197,7 @@ class Scheduler:
             raise AttributeError(f"schedules have no `{call}`; there are {', '.join(CALLS)}")
 
         def record(*args: Arg) -> Scheduler:
-            self.directives.append(Directive(self.stage, call, args, self.is_update))
+            self.directives.append(Directive(self.stage, call, args, self.number))
             return self
 
         return record

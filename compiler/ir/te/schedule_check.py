@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from occ.compiler.ir.dim import symbols
-from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
+from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.schedule import (
     AXIS,
     CALLS,
@@ -24,7 +25,7 @@ from occ.compiler.ir.te.schedule import (
     Directive,
 )
 
-Scope = tuple[str, bool, int]  # a stage, whether it is its update, the number of its variant
+Scope = tuple[str, int, int]  # a stage, the numbers of its update and of its variant
 
 
 def schedule_problems(f: TeFunc) -> Iterator[str]:
@@ -32,11 +33,14 @@ def schedule_problems(f: TeFunc) -> Iterator[str]:
     if f.halide:
         return
     variants = {0, *(d.variant for d in f.schedule)}
-    loops: dict[Scope, set[str]] = {(s.name, False, k): {a.name for a in s.axes} for s in f.stages for k in variants}
+    in_parts = {d.stage for d in f.schedule if d.call == "in_parts"}
+    loops: dict[Scope, set[str]] = {(s.name, 0, k): {a.name for a in s.axes} for s in f.stages for k in variants}
     for s in f.stages:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         outer = () if isinstance(s, Scatter) else s.axes
-        loops |= {(s.name, True, k): {a.name for a in (*outer, *inner)} for k in variants}
+        count = len(parts(s)) if isinstance(s, TeStage) and s.name in in_parts else 1
+        here = {a.name for a in (*outer, *inner)}
+        loops |= {(s.name, u, k): set(here) for u in range(1, count + 1) for k in variants}
     for d in f.schedule:
         if text := _problem(d, f, loops):
             yield f"{f', line {d.line}' if d.line else ''}: `{d}` {text}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from math import gcd
 
+from occ.compiler.ir.dim import is_multiple
 from occ.compiler.ir.shape import nominal
-from occ.compiler.ir.te.expr import Axis, Binary, Const, Index, Load, Reduce
+from occ.compiler.ir.te.expr import Axis, Binary, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
+from occ.compiler.ir.te.parts import Part, parts
+from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
@@ -25,6 +28,8 @@ def elementwise(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
         return []
     if pieces := _pieces(s):
         return _in_pieces(out, s, pieces, facts)
+    if found := _parts(s, facts):
+        return _in_parts(s, found, facts)
     if across := _across(s, facts):
         return _in_squares(out, s, across, facts)
     if len(s.axes) == 1 and work(s, facts) >= SERIAL:
@@ -73,6 +78,35 @@ def _in_pieces(out: Scheduler, s: TeStage, piece: int, facts: ScheduleFacts) -> 
     out.vectorize(f"{last}i", lanes, row_tail(piece, lanes))
     parallel(out, [*outer, "_"], [tasks(a.extent) for a in s.axes], work(s, facts))
     return out.directives
+
+
+def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
+    """The parts in which a stage is computed one after the other; none where a border alone is tested, which loops are cut at, or
+    rows are shorter than vectors.
+    """
+    short = facts.machine.lanes(element_bits(s)) > facts.machine.lanes(element_bits(s), s.axes[-1].extent)
+    return () if short or (s.role == PAD and isinstance(s.expr, Select)) else parts(s)
+
+
+def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Directives:
+    """Each part in vectors of its own, whatever its length. Zen 5, 512 rows of 33, 7 and 100 elements: 106 --> 14 us;
+    1,792 of two times 56, symbolic: 198 --> 32 us.
+    """
+    *outer, last = s.axes
+    made = list(Scheduler(s.name).in_parts(last.name).directives)
+    for k, part in enumerate(found, 1):
+        out = Scheduler(s.name, update=k)
+        lanes, inner = facts.machine.lanes(element_bits(s), part.extent), last.name
+        if not outer and work(s, facts) >= SERIAL:
+            inner = f"{last.name}i"
+            out.split(last.name, f"{last.name}o", inner, _BLOCK, "GuardWithIf").parallel(f"{last.name}o")
+        if lanes > 1:
+            out.vectorize(inner, lanes, "Auto" if is_multiple(part.extent, lanes) and outer else "GuardWithIf")
+        parallel(
+            out, [*(a.name for a in outer), "_"], [*(tasks(a.extent) for a in outer), 1], work(s, facts) if outer else 0
+        )
+        made += out.directives
+    return made
 
 
 def _across(s: TeStage, facts: ScheduleFacts) -> str:

@@ -1,0 +1,102 @@
+"""Parts of a stage along its last axis: between the positions at which its expression changes, as in Concat, Tile and Pad.
+
+`c[i<9] = i < 4 ? a[i] : b[i - 4]` has the parts `c[i<4] = a[i]` and, from 4 on, `c[i<5] = b[i]`. In each of them it is known where
+elements come from, so that they are read as vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cmp_to_key
+from itertools import pairwise
+
+from occ.compiler.ir import dim
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, wrap
+from occ.compiler.ir.te.function import TeStage
+from occ.compiler.ir.te.index import axis_symbols, is_axis, simplify, to_dim
+from occ.compiler.ir.te.walks import transform, walk
+
+MOST = 32  # parts: more are code without end
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the last axis of a stage.
+
+    Attributes:
+        start: its first position.
+        extent: how many there are.
+        expr: the element as a function of the position in the part, which has the name of the axis.
+    """
+
+    start: Dim
+    extent: Dim
+    expr: Expr
+
+
+def parts(s: TeStage) -> tuple[Part, ...]:
+    """The parts of a stage in order, with all of its last axis; none where it is the same everywhere, or if the order of the places
+    where it changes hangs on sizes.
+    """
+    if not s.axes or s.axes[-1].extent in (0, 1):
+        return ()
+    *outer, last = s.axes
+    marks = _ordered({m for m in _marks(s) if m not in (0, last.extent)}, last.extent)
+    if not 0 < len(marks) < MOST:
+        return ()
+    found: list[Part] = []
+    for start, end in zip((0, *marks), (*marks, last.extent), strict=True):
+        here = Index(last.name) + wrap(start)
+
+        def moved(n: Expr, here: Expr = here) -> Expr | None:
+            return here if isinstance(n, Index) and n.name == last.name else None
+
+        axes = axis_symbols((*outer, Axis(last.name, end - start)))
+        found.append(Part(start, end - start, simplify(transform(s.expr, moved), axes)))
+    return tuple(found)
+
+
+def _ordered(marks: set[Dim], extent: Dim) -> list[Dim]:
+    """The marks within the axis in order, or none if that is not known."""
+    inside = [m for m in marks if dim.upper(m) > 0 and dim.lower(m - extent) < 0]
+    if any(dim.lower(m) < 0 or dim.upper(m - extent) > 0 for m in inside):
+        return []
+    in_order = sorted(inside, key=cmp_to_key(lambda a, b: -1 if dim.lower(b - a) >= 0 else 1))
+    known = all(dim.lower(b - a) >= 0 for a, b in pairwise(in_order))
+    return in_order if known else []
+
+
+def _marks(s: TeStage) -> Iterator[Dim]:
+    """The first positions along the last axis at which a comparison has another result, or a remainder begins anew."""
+    symbols = axis_symbols(s.axes)
+    for n in walk(s.expr):
+        if isinstance(n, Binary) and n.lhs.dtype == I64:
+            if n.op in ("lt", "le"):
+                yield from _mark(n, s.axes[-1], symbols)
+            elif n.op in ("mod", "floordiv"):
+                yield from _periods(n, s.axes[-1])
+
+
+def _mark(n: Binary, axis: Axis, symbols: dict[str, Dim]) -> Iterator[Dim]:
+    left, right = to_dim(n.lhs, symbols), to_dim(n.rhs, symbols)
+    if left is None or right is None:
+        return
+    here, gap = symbols[axis.name], right - left
+    for sign in (1, -1):
+        rest = gap - sign * here
+        if not any(map(is_axis, dim.symbols(rest))):  # it holds from -rest on, or until rest
+            strict = n.op == "lt"
+            yield -rest + strict if sign > 0 else rest + (not strict)
+
+
+def _periods(n: Binary, axis: Axis) -> Iterator[Dim]:
+    """Multiples of what a position is divided by, if there are a few for certain."""
+    period = to_dim(n.rhs, {})
+    if n.lhs != Index(axis.name) or period is None:
+        return
+    if period == 0 or not isinstance(times := dim.floordiv(axis.extent, period), int) or times > MOST:
+        return
+    yield from (period * k for k in range(1, times + (axis.extent != period * times)))

@@ -1,0 +1,87 @@
+"""Rows that come from several places, part by part: Concat along the last axis, Tile and Pad, at extents that no vector has."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import occ
+
+TYPES = (np.float32, np.float16, np.uint8, np.int64, np.bool_, np.float64)
+OPTIONS = {
+    "this": {},
+    "avx2": {"halide.target": "x86-64-linux-avx2-fma"},
+    "sse": {"halide.target": "x86-64-linux-sse41"},
+}
+
+
+def model(dtype: type, rows: int | str, widths: tuple[int | str, ...]) -> onnx.ModelProto:
+    """Concat of all inputs, and of one with itself on one axis alone; what is repeated and mirrored of the first."""
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    names = [f"x{k}" for k in range(len(widths))]
+    constants = {
+        "times": np.array([1, 2, 3]),
+        "pads": np.array([0, 1, 2, 0, 0, 3]),
+        "around": np.array([0, 0, 1, 0, 1, 2]),
+        "flat": np.array([-1]),
+    }
+    nodes = [
+        helper.make_node("Concat", names, ["joined"], axis=-1),
+        helper.make_node("Concat", [names[0], names[0]], ["twice"], axis=2),
+        helper.make_node("Reshape", [names[0], "flat"], ["line"]),
+        helper.make_node("Reshape", [names[1], "flat"], ["other"]),
+        helper.make_node("Concat", ["line", "other"], ["lines"], axis=0),
+        helper.make_node("Tile", [names[0], "times"], ["tiled"]),
+        helper.make_node("Pad", [names[0], "pads"], ["mirrored"], mode="reflect"),
+        helper.make_node("Pad", [names[0], "around"], ["wrapped"], mode="wrap"),
+    ]
+    ports = [helper.make_tensor_value_info(n, elem, [2, rows, w]) for n, w in zip(names, widths, strict=True)]
+    results = [
+        helper.make_tensor_value_info(n, elem, None)
+        for n in ("joined", "twice", "lines", "tiled", "mirrored", "wrapped")
+    ]
+    weights = [numpy_helper.from_array(v, n) for n, v in constants.items()]
+    graph = helper.make_graph(nodes, "g", ports, results, weights)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def inputs(dtype: type, rows: int, widths: tuple[int, ...]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return {
+        f"x{k}": rng.integers(0, 2 if dtype is np.bool_ else 100, (2, rows, w)).astype(dtype)
+        for k, w in enumerate(widths)
+    }
+
+
+def check(session, m: onnx.ModelProto, given: dict[str, np.ndarray]) -> None:
+    want = ReferenceEvaluator(m).run(None, given)
+    for (name, got), expected in zip(session.run(given).items(), want, strict=True):
+        np.testing.assert_array_equal(got, expected, err_msg=name, strict=True)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.__name__)
+def test_parts_of_constant_extents(dtype: type) -> None:
+    m = model(dtype, 5, (33, 7, 100))
+    for target in ("cpu", "cpu-jit"):
+        check(occ.compile(m, target, threads=2), m, inputs(dtype, 5, (33, 7, 100)))
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("options", list(OPTIONS.values()), ids=list(OPTIONS))
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8], ids=lambda t: t.__name__)
+def test_parts_of_any_extent(dtype: type, options: dict[str, str]) -> None:
+    m = model(dtype, "n", ("a", "b", "c"))
+    session = occ.compile(m, "cpu", threads=2, options=options)
+    for rows, widths in ((3, (17, 33, 5)), (1, (4, 1, 64)), (2, (5, 0, 3)), (70, (63, 65, 0)), (300, (129, 64, 40))):
+        check(session, m, inputs(dtype, rows, widths))
+
+
+@pytest.mark.toolchain
+def test_each_part_has_vectors_of_its_own() -> None:
+    from occ.compiler.driver.compilation import Compilation, Settings
+
+    functions = Compilation(model(np.float32, "n", ("a", "b", "c")), Settings("cpu")).advance("scheduled").te
+    (joined,) = (f for name, f in functions.items() if name.startswith("concat") and len(f.params) == 3)
+    assert [d.update for d in joined.schedule if d.call == "vectorize"] == [1, 2, 3]
