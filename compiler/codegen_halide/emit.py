@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from math import isfinite
 
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
-from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.te.approx import erf, log1p, tanh
-from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, call, wrap
+from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.parts import parts
@@ -20,38 +17,8 @@ from occ.compiler.ir.te.roles import COLUMNS, PAD, STRASSEN, WINOGRAD
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import transform, walk
 
-# Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
-# them: it relies on rounding that Halide's fast arithmetic would optimise away.
-_HELPERS = {"log1p": log1p, "tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf}
-
 # Stages that are sums of a few multiples, which may be taken in any order: docs/numerics.md says what infinities come to.
 _SUMS = frozenset((*WINOGRAD.values(), *STRASSEN.values()))
-
-
-def front_end() -> dict[str, str]:
-    """The files that generators are compiled with: headers, and te.cpp with the approximations that te defines filled in."""
-    native = files("occ.compiler.codegen_halide").joinpath("native")
-    functions = "\n\n".join(_helper(name) for name in _HELPERS)
-    definitions = native.joinpath("te.cpp").read_text("utf-8").replace("@FUNCTIONS@", functions)
-    headers = {
-        name: native.joinpath(name).read_text("utf-8")
-        for name in ("te.h", "fetch_ahead.h", "fetch_beyond.h", "mends.h")
-    }
-    return {**headers, "te.cpp": definitions}
-
-
-def _helper(name: str) -> str:
-    """A C++ function from the te arithmetic of an approximation."""
-    printer = Printer({"x": ()}, {}, {})
-    printer.relaxed = True
-    body = printer.data(_HELPERS[name](Load("x", (), F32)))
-    return (
-        f"Expr te_{name}(const Expr &value) {{\n"
-        f'    if (value.type() == Float(64)) return te_libm("{name}", {{value}});\n'
-        f"    Expr wide = cast<float>(value);\n"
-        f"    auto x = [&] {{ return wide; }};\n"
-        f"    return cast(value.type(), {body});\n}}"
-    )
 
 
 def comment(text: str) -> str:

@@ -13,7 +13,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Select, Size
 from occ.compiler.ir.te.index import axis_of, within
 from occ.compiler.ir.te.walks import walk
 
@@ -24,7 +24,7 @@ _CPP_TYPES = {
 }  # fmt: skip
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _PLAIN_CALLS = {
-    "abs": "abs", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
+    "abs": "abs", "sqrt": "sqrt", "tan": "tan", "asin": "asin",
     "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round",
     "atan2": "atan2", "popcount": "popcount",
@@ -89,7 +89,7 @@ class Printer:
         axes: the axes in scope as dims, for range proofs.
         layouts: parameters whose layout is not row-major.
         tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
-        names: C++ names of hoisted reductions, by id of the node.
+        names: C++ names of hoisted reductions and of what is shared, by id of the node.
         border: the axis along which a border is tested in vectors; Halide computes what lies inside in a loop of its own.
         relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
     """
@@ -108,6 +108,8 @@ class Printer:
 
     def data(self, e: Expr, *, guarded: bool = False) -> str:
         """An expression of its own element type."""
+        if id(e) in self.names:
+            return self.names[id(e)]
         if is_index(e):
             return f"cast<{cpp_type(e.dtype)}>({self.index(e)})"
         match e:
@@ -134,8 +136,6 @@ class Printer:
                 return self._cast(e, guarded=guarded)
             case Bitcast():
                 return f"reinterpret<{cpp_type(e.dtype)}>({self.data(e.arg, guarded=guarded)})"
-            case Reduce():
-                return self.names[id(e)]
             case _:
                 raise AssertionError(type(e))
 
@@ -217,9 +217,9 @@ class Printer:
     def _ieee(self, e: Binary, a: str, b: str, *, guarded: bool) -> str:
         """An operation of floats on its own; a product and the sum that it goes into are left to be fused."""
         if e.op in ("add", "sub"):
-            if _is_product(e.rhs, e.lhs):
+            if _is_product(e.rhs, e.lhs) and id(e.rhs) not in self.names:
                 return f"({a} {_SIGNS[e.op]} {self._product(e.rhs, guarded=guarded)})"
-            if _is_product(e.lhs, e.rhs):
+            if _is_product(e.lhs, e.rhs) and id(e.lhs) not in self.names:
                 return f"({self._product(e.lhs, guarded=guarded)} {_SIGNS[e.op]} {b})"
         return f"te_{e.op}({a}, {b})"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.counting import Tell, counted
-from occ.compiler.codegen_halide.emit import front_end, generator, source
+from occ.compiler.codegen_halide.emit import generator, source
+from occ.compiler.codegen_halide.front_end import front_end
 from occ.compiler.codegen_halide.programs import FLAGS, emitter, native, runtime_source
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 from occ.compiler.cache.cache import Cache, digest
-from occ.compiler.codegen_halide.emit import front_end
+from occ.compiler.codegen_halide.front_end import front_end
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.diagnostics import CompileError
 

@@ -58,7 +58,7 @@ Expr operator<(Expr, Expr), operator<=(Expr, Expr), operator>(Expr, Expr), opera
 Expr operator!=(Expr, Expr), operator&&(Expr, Expr), operator||(Expr, Expr), operator&(Expr, Expr), operator|(Expr, Expr);
 Expr operator^(Expr, Expr), operator-(Expr), operator!(Expr), operator~(Expr);
 Expr select(Expr, Expr, Expr), clamp(Expr, Expr, Expr), min(Expr, Expr), max(Expr, Expr), strict_float(Expr), likely(Expr);
-Expr abs(Expr), sqrt(Expr), te_exp(Expr), te_log(Expr), sin(Expr), cos(Expr), tan(Expr), asin(Expr), acos(Expr), atan(Expr);
+Expr abs(Expr), sqrt(Expr), te_exp(Expr), te_log(Expr), te_cos(Expr), tan(Expr), asin(Expr), acos(Expr), atan(Expr);
 Expr sinh(Expr), cosh(Expr), asinh(Expr), acosh(Expr), atanh(Expr), floor(Expr), ceil(Expr), trunc(Expr), round(Expr);
 Expr te_isinf(Expr), atan2(Expr, Expr), popcount(Expr);
 Expr cast(Type, Expr), reinterpret(Type, Expr), const_true(), const_false();
@@ -70,7 +70,7 @@ template<typename T> Expr reinterpret(Expr x) { return reinterpret(type_of<T>, x
 Expr undef(Type), te_inf(Type), te_nan(Type), te_to_int(Type, Expr), te_isnan(Expr), te_max(Expr, Expr), te_min(Expr, Expr);
 Expr te_max_const(Expr, Expr), te_min_const(Expr, Expr), te_div(Expr, Expr), te_rem(Expr, Expr), te_floordiv(Expr, Expr);
 Expr te_mod(Expr, Expr), te_nearest(Expr), te_fma(Expr, Expr, Expr), te_opaque(Expr), te_shl(Expr, Expr);
-Expr te_shr(Expr, Expr), te_sign(Expr), te_pow(Expr, Expr), te_decay(Expr), te_tanh(Expr), te_erf(Expr), te_log1p(Expr);
+Expr te_shr(Expr, Expr), te_sign(Expr), te_pow(Expr, Expr), te_decay(Expr), te_tanh(Expr), te_erf(Expr), te_log1p(Expr), te_sin(Expr);
 Expr te_to_bf16(Expr), te_add(Expr, Expr), te_sub(Expr, Expr), te_mul(Expr, Expr), te_neg(Expr), te_lt(Expr, Expr);
 Expr te_le(Expr, Expr), te_eq(Expr, Expr), te_ne(Expr, Expr);
 template<typename T> Expr undef() { return undef(type_of<T>); }

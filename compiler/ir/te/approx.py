@@ -7,8 +7,9 @@ largest relative error against f64, measured over the range, stands with each. `
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import pi
 
-from occ.compiler.ir.dtype import F32, I32
+from occ.compiler.ir.dtype import F32, F64, I32
 from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, clamp, equal, literal, where
 
 Function = Callable[[Expr], Expr]
@@ -31,6 +32,19 @@ _LOG1P = (0.0833330229, 0.0125067271, 0.0021876404, 0.0005471098)
 _TANH = (-0.3333332837, 0.1333274990, -0.0538478047, 0.0209824834, -0.0060753995)
 _ERF = (1.1283791065, 0.1915506124, 0.0528754890, 0.0038081759, 0.0002846883, 0.0000020259)
 _ERF_BELOW = (1.0, 0.5030899644, 0.1145597547, 0.0150551181, 0.0011707298, 0.0000378318)
+
+
+_SIN = (-0.1666665524, 0.0083321585, -0.0001951525)
+_COS = (0.0416666457, -0.0013887316, 0.0000244332)
+# 2/pi in terms of 24 bits, so that their products with an argument are exact in f64; and 2**24 times as much modulo 4, and so on,
+# for arguments from each size on, which are divided by that: they are integers then, so that multiples of 4 fall out.
+_QUARTERS = (
+    (0.0, (0.6366195679, 2.044964873e-07, 2.937095215e-16, 3.254378138e-23, 2.471138744e-29)),
+    (2.0**48, (3.430881739, 4.927628083e-09, 5.459940497e-16, 4.145882847e-22, 2.213035543e-29)),
+    (2.0**72, (0.08267188072, 9.160260106e-09, 6.955637204e-15, 3.712857533e-22, 3.261932801e-29)),
+    (2.0**96, (0.1536836624, 1.166962278e-07, 6.22914128e-15, 5.472615119e-22, 3.33113658e-30)),
+    (2.0**120, (1.95783782, 1.045076488e-07, 9.181524593e-15, 5.588719793e-23, 2.516061361e-29)),
+)
 
 
 def _polynomial(x: Expr, coeffs: tuple[float, ...]) -> Expr:
@@ -95,4 +109,59 @@ def erf(x: Expr) -> Expr:
     return clamp(bounded * _polynomial(z, _ERF) / _polynomial(z, _ERF_BELOW), -1.0, 1.0)
 
 
-APPROXIMATIONS: dict[str, Function] = {"exp": exp, "decay": exp, "log": log, "log1p": log1p, "tanh": tanh, "erf": erf}
+def _quarters(x: Expr) -> tuple[Expr, Expr]:
+    """How many quarters of a circle an arc is, modulo 4 and as an i32, and the rest of it, within half a quarter (Payne and
+    Hanek, 1983): right for all f32.
+    """
+    size = call("abs", x)
+    scaled, terms = size, [literal(c, F32) for c in _QUARTERS[0][1]]
+    for k, (least, row) in enumerate(_QUARTERS[1:], 1):
+        scaled = where(size < least, scaled, size * 2.0 ** (-24 * k))
+        terms = [where(size < least, a, literal(c, F32)) for a, c in zip(terms, row, strict=True)]
+    first, *products = [cast(F64, scaled) * cast(F64, c) for c in terms]
+    count = call("round_even", first)
+    left = first - count
+    for k, p in enumerate(products):
+        whole = call("round_even", p)
+        count, left = (count + whole, left + (p - whole)) if k < 2 else (count, left + p)
+    last = call("round_even", left)
+    count = count + last
+    count = count - call("floor", count * 0.25) * 4.0
+    return call("nearest", cast(F32, count)), cast(F32, (left - last) * (pi / 2))
+
+
+def _wave(x: Expr, shift: int) -> tuple[Expr, Expr]:
+    """The size of the sine `shift` quarters further, and its sign bit where `x` is positive."""
+    count, r = _quarters(x)
+    z = r * r
+    sine, cosine = r + r * z * _polynomial(z, _SIN), 1.0 - z * 0.5 + z * z * _polynomial(z, _COS)
+    count = count + shift
+    odd = equal(binary("and", count, literal(1, I32)), literal(0, I32))
+    return where(odd, sine, cosine), binary("shl", binary("and", count, literal(2, I32)), literal(30, I32))
+
+
+def _with_sign(x: Expr, sign: Expr) -> Expr:
+    return Bitcast(binary("xor", Bitcast(x, I32), sign), F32)
+
+
+def sin(x: Expr) -> Expr:
+    """A polynomial of the rest of a quarter of a circle; 1e-7, for all arguments."""
+    value, sign = _wave(x, 0)
+    return _with_sign(value, binary("xor", sign, binary("and", Bitcast(x, I32), literal(I32.lowest, I32))))
+
+
+def cos(x: Expr) -> Expr:
+    """The same a quarter further; 1e-7, for all arguments."""
+    return _with_sign(*_wave(x, 1))
+
+
+APPROXIMATIONS: dict[str, Function] = {
+    "exp": exp,
+    "decay": exp,
+    "log": log,
+    "log1p": log1p,
+    "tanh": tanh,
+    "erf": erf,
+    "sin": sin,
+    "cos": cos,
+}

@@ -1,0 +1,65 @@
+"""What generators are compiled with: the headers, and te.cpp with the elementary functions that te defines."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from occ.compiler.codegen_halide.expressions import Printer
+from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.te.approx import cos, erf, log1p, sin, tanh
+from occ.compiler.ir.te.expr import Expr, Load, call
+from occ.compiler.ir.te.walks import children, walk
+
+# Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
+# them: it relies on rounding that Halide's fast arithmetic would optimise away.
+_HELPERS = {"log1p": log1p, "tanh": lambda x: tanh(x, lambda e: call("exp", e)), "erf": erf, "sin": sin, "cos": cos}
+_ROUNDED = ("sin", "cos")  # they tell what is whole from what is left, which fast arithmetic would take together again
+
+
+def front_end() -> dict[str, str]:
+    """The files that generators are compiled with: headers, and te.cpp with the approximations that te defines filled in."""
+    native = files("occ.compiler.codegen_halide").joinpath("native")
+    functions = "\n\n".join(_helper(name) for name in _HELPERS)
+    definitions = native.joinpath("te.cpp").read_text("utf-8").replace("@FUNCTIONS@", functions)
+    headers = {
+        name: native.joinpath(name).read_text("utf-8")
+        for name in ("te.h", "fetch_ahead.h", "fetch_beyond.h", "mends.h")
+    }
+    return {**headers, "te.cpp": definitions}
+
+
+def _helper(name: str) -> str:
+    """A C++ function from the te arithmetic of an approximation."""
+    printer = Printer({"x": ()}, {}, {})
+    printer.relaxed = name not in _ROUNDED
+    made = _HELPERS[name](Load("x", (), F32))
+    shared = _shared(made)
+    lines = ""
+    for k, n in enumerate(shared):
+        lines += f"    Expr part{k} = {printer.data(n)};\n"
+        printer.names[id(n)] = f"part{k}"
+    body = printer.data(made)
+    return (
+        f"Expr te_{name}(const Expr &value) {{\n"
+        f'    if (value.type() == Float(64)) return te_libm("{name}", {{value}});\n'
+        f"    Expr wide = cast<float>(value);\n"
+        f"    auto x = [&] {{ return wide; }};\n{lines}"
+        f"    return cast(value.type(), {body});\n}}"
+    )
+
+
+def _shared(e: Expr) -> list[Expr]:
+    """What stands at several places of an expression, each after what it is made of."""
+    seen: dict[int, Expr] = {}
+    several: dict[int, Expr] = {}
+
+    def visit(n: Expr) -> None:
+        if id(n) in seen:
+            several[id(n)] = n
+            return
+        seen[id(n)] = n
+        for c in children(n):
+            visit(c)
+
+    visit(e)
+    return [n for n in walk(e) if id(n) in several and children(n)]
