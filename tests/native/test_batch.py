@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide import toolchain
 from occ.compiler.codegen_halide.build import setup_for
-from occ.compiler.codegen_halide.kernels import compile_batch
+from occ.compiler.codegen_halide.kernels import Kernel, compile_batch, units
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.tools.warm import warm
@@ -66,3 +66,11 @@ def test_kernel_that_does_not_compile_fails_alone(tools_only: Callable[[str], Pa
     assert "kernels_0.cpp" in str(failed[cpp.name])
     assert "nothing_like_it" in str(failed[halide.name])
     assert [cache.has("kernel", k.key, ".o") for k in kernels] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(("length", "count"), [(100, 1), (5_000, 2)])
+def test_kernels_are_shared_out_among_units_only_where_that_takes_less_time(length: int, count: int) -> None:
+    texts = [f"// kernel {k}".ljust(length) for k in range(4)]
+    made = units([Kernel(f"k{k}", text, "") for k, text in enumerate(texts)])
+    assert len(made) == count
+    assert [sum(text in unit for unit in made.values()) for text in texts] == [1] * 4
