@@ -9,24 +9,26 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from occ.compiler.interp.quotient import Quotient, arithmetic, difference, truncated
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import BOOL, DType
-from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements
+from occ.compiler.ir.meaning import LARGEST_KNOWN
 from occ.compiler.ir.te.expr import Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import TeFunc, TeStage
 
-Element = Dim | float | bool | None  # None: not known at compile time
+Element = Dim | float | bool | Quotient | None  # None: not known at compile time
+Numbers = tuple[Element, ...]
 
 
-def elements(f: TeFunc, inputs: Sequence[Elements | None]) -> list[Elements | None]:
+def elements(f: TeFunc, inputs: Sequence[Numbers | None]) -> list[Numbers | None]:
     """The elements of each result, None for a result that is too large or of symbolic shape.
 
     Args:
         f: the function; its stages must be small.
         inputs: elements of each parameter in row-major order, None where nothing is known of it.
     """
-    sources: dict[str, tuple[tuple[Dim, ...], Elements | None]] = {
+    sources: dict[str, tuple[tuple[Dim, ...], Numbers | None]] = {
         p.name: (p.type.dims, known) for p, known in zip(f.params, inputs, strict=True)
     }
     for s in f.stages:
@@ -46,7 +48,7 @@ def elements(f: TeFunc, inputs: Sequence[Elements | None]) -> list[Elements | No
 class _Scalar:
     """Values of expressions at one position."""
 
-    def __init__(self, sources: Mapping[str, tuple[tuple[Dim, ...], Elements | None]], index: dict[str, int]) -> None:
+    def __init__(self, sources: Mapping[str, tuple[tuple[Dim, ...], Numbers | None]], index: dict[str, int]) -> None:
         self.sources, self.index = sources, index
 
     def value(self, e: Expr) -> Element:
@@ -64,7 +66,7 @@ class _Scalar:
             case Load():
                 return self._load(e)
             case Binary():
-                return _binary(e.op, self.value(e.lhs), self.value(e.rhs))
+                return _binary(e.op, self.value(e.lhs), self.value(e.rhs), real=e.lhs.dtype.is_float)
             case Select():
                 cond = self.value(e.cond)
                 if cond is None:
@@ -110,6 +112,8 @@ def _held(dtype: DType, x: Element) -> Element:
     """A number as a type holds it: integers wrap. Sizes are taken to fit 32 bits, and are not known in types of less, nor
     where they are too long to be worked with.
     """
+    if isinstance(x, Quotient):
+        return x if dtype.bits >= 32 and dim.weight(x.top) <= dim.LONGEST else None
     if not dtype.is_int or isinstance(x, (bool, float)) or x is None:
         return x
     if isinstance(x, Sym):
@@ -130,10 +134,10 @@ def _exact(x: Element) -> Dim | None:
     """A number as a dim: floats that are whole count, because shapes pass through casts to float and back."""
     if isinstance(x, float):
         return int(x) if x.is_integer() else None
-    return x
+    return None if isinstance(x, Quotient) else x
 
 
-def _binary(op: str, a: Element, b: Element) -> Element:
+def _binary(op: str, a: Element, b: Element, *, real: bool = False) -> Element:
     if op in ("and", "or") and (isinstance(a, bool) or isinstance(b, bool)):
         decided = op == "or"
         if a is decided or b is decided:
@@ -143,8 +147,11 @@ def _binary(op: str, a: Element, b: Element) -> Element:
         return 0
     if a is None or b is None:
         return None
-    if not isinstance(a, Sym) and not isinstance(b, Sym):
+    if not isinstance(a, (Sym, Quotient)) and not isinstance(b, (Sym, Quotient)):
         return _numbers(op, a, b)
+    if real and op not in ("floordiv", "mod"):
+        gap = difference(b, a) if op in ("eq", "ne", "lt", "le") else None
+        return arithmetic(op, a, b) if gap is None else _compare(op, 0, gap)
     x, y = _exact(a), _exact(b)
     if x is None or y is None:
         return None
@@ -159,9 +166,9 @@ def _binary(op: str, a: Element, b: Element) -> Element:
             exact = dim.exact_quotient(x, y)
             if exact is not None or y == 0:
                 return exact
-            if isinstance(a, float) or isinstance(b, float) or dim.lower(y) < 0:
+            if real or dim.lower(y) < 0:
                 return None
-            return dim.floordiv(x, y) if op == "floordiv" else _truncated(x, y)
+            return dim.floordiv(x, y) if op == "floordiv" else truncated(x, y)
         case "mod":
             return None if y == 0 else x - y * dim.floordiv(x, y)
         case "min":
@@ -172,15 +179,6 @@ def _binary(op: str, a: Element, b: Element) -> Element:
             return _compare(op, x, y)
         case _:
             return None
-
-
-def _truncated(x: Dim, y: Dim) -> Dim | None:
-    """The quotient rounded towards zero, as ONNX Div has it: that of `H - 3`, which no bound of H keeps from being
-    negative, is `max((H - 3)//4, min(H//4, 0))`, and that `max((H - 3)//4, 0)`.
-    """
-    if dim.lower(x) >= 0:
-        return dim.floordiv(x, y)
-    return dim.maximum(x // y, dim.minimum(dim.ceildiv(x, y), 0)) if dim.is_positive(y) else None
 
 
 def _compare(op: str, a: Dim, b: Dim) -> bool | None:
@@ -238,6 +236,8 @@ def _numbers(op: str, a: float, b: float) -> Element:
 def _cast(e: Cast, x: Element) -> Element:
     if x is None:
         return None
+    if isinstance(x, Quotient):
+        return None if e.dtype == BOOL else truncated(x.top, x.by) if e.dtype.is_int else x
     if e.dtype == BOOL:
         return _compare("ne", x, 0) if isinstance(x, Sym) else bool(x)
     if isinstance(x, Sym):
@@ -253,6 +253,8 @@ def _call(fn: str, args: list[Element], dtype: DType) -> Element:
     (x, *_) = args
     if x is None:
         return None
+    if isinstance(x, Quotient):
+        return -x if fn == "neg" else x.rounded(fn)
     if isinstance(x, Sym):
         if fn in ("floor", "ceil", "trunc", "round_even"):
             return x

@@ -239,6 +239,39 @@ def test_two_counts_that_have_to_agree(target: str, case: str, monkeypatch: pyte
             session.run(feed(c, e))
 
 
+ROUNDED = {
+    "frames": "d = Sub(a, two)  q = Div(d, two)  r = Add(q, one)  z = Ceil(r)",
+    "thirds": "q = Div(a, three)  r = Neg(q)  f = Floor(r)  z = Neg(f)",
+    "half": "q = Mul(a, half)  z = Floor(q)",
+    "truncated": "d = Sub(a, three)  z = Div(d, two)",
+    "quotient of quotients": "q = Div(a, three)  r = Div(q, two)  p = Sub(r, half)  t = Mul(p, two)  z = Ceil(t)",
+    "three thirds": "q = Div(a, two)  r = Div(q, three)  p = Sub(q, r)  t = Mul(p, three)  z = Ceil(t)",
+    "greater of two": "q = Div(a, two)  r = Div(b, three)  p = Max(q, r)  z = Ceil(p)",
+    "of two sizes": "c = Add(b, one)  q = Div(a, c)  z = Ceil(q)",
+    "chosen": "q = Div(a, two)  f = Floor(q)  c = Less(f, q)  g = Add(f, one)  z = Where(c, g, f)",
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_rounded_quotients_of_sizes(target: str, case: str) -> None:
+    """Shapes pass through floats where exporters write `math.ceil(length / stride)`."""
+    text = f"""g (float[n, 4] x, float[m] w) => (int64[1] v, float[k] y) {{
+        s = Shape <end = 1> (x)  a = Cast <to = 1> (s)  l = Shape(w)  b = Cast <to = 1> (l)
+        {ROUNDED[case]}
+        v = Cast <to = 7> (z)  more = Add(v, ten)  y = ConstantOfShape(more)
+    }}"""
+    numbers = {"half": 0.5, "one": 1, "two": 2, "three": 3}
+    used = {k: np.float32([v]) for k, v in numbers.items() if f"{k})" in text}
+    model = model_of(text, used | {"ten": np.int64([10])})
+    session = occ.compile(model, target)
+    for n, m in product((0, 1, 2, 3, 4, 5, 9, 100), (0, 1, 2, 6)):
+        feed = {"x": np.zeros((n, 4), np.float32), "w": np.zeros(m, np.float32)}
+        for got, wanted in zip(session.run(feed).values(), reference(model, feed), strict=True):
+            assert np.array_equal(got, wanted), (n, m)
+    assert ("sizes" in lowered(model)) == (case in ("three thirds", "of two sizes", "chosen"))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_branch_that_does_not_fit(target: str) -> None:
     """A Slice along an axis that is not there is an error only where it is taken."""

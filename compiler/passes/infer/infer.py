@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
+from occ.compiler.interp.quotient import without_quotients
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
 from occ.compiler.ir.builder import STUMBLES
@@ -129,7 +130,7 @@ class _Inference:
 
     def __init__(self, m: Module, ctx: Context) -> None:
         self.m, self.ctx = m, ctx
-        self.known: dict[Value, Elements] = {}
+        self.known: dict[Value, Any] = {}  # elements, and quotients of sizes
         self.assumed: list[Constraint] = []
         self._func = "main"  # the function at work
         self._branches: list[str] = []  # around it: what is wrong in one is an error only where it is taken
@@ -259,8 +260,10 @@ class _Inference:
 
     def elements(self, value: Value) -> Elements | None:
         """What is known of the elements of a value."""
-        found = self.known.get(value)
-        return static_elements(value) if found is None else found
+        return without_quotients(self._evaluated(value))
+
+    def _evaluated(self, value: Value) -> Any:
+        return self.known[value] if value in self.known else static_elements(value)
 
     def _propagate(self, op: Op) -> None:
         """Evaluate an op on known elements where its results are small."""
@@ -270,7 +273,7 @@ class _Inference:
         tensors = [v for v in op.inputs if isinstance(v.type, TensorType)]
         if any(v.tensor.shape is None for v in tensors):
             return
-        if "shape" not in op.spec.tags and all(self.elements(v) is None for v in tensors):
+        if "shape" not in op.spec.tags and all(self._evaluated(v) is None for v in tensors):
             return
         if any(v.tensor.dtype.is_float and v.tensor.size not in (0, 1) for v in results) and op.name != "Concat":
             return  # only shape arithmetic passes through floats, one number at a time
@@ -279,7 +282,7 @@ class _Inference:
         except Unresolved:
             return
         order = {f"p{k}": v for k, v in enumerate(v for v in tensors if not _inlined(v))}
-        found = elements(f, [self.elements(order[p.name]) for p in f.params])
+        found = elements(f, [self._evaluated(order[p.name]) for p in f.params])
         self.known |= {
             v: e for v, e in zip(results, found, strict=True) if e is not None and any(x is not None for x in e)
         }
@@ -313,8 +316,8 @@ class _Inference:
         """Put constants and `dims` ops in the place of values whose elements are all known; returns their number."""
         rw = Rewriter(self.m)
         made, kept = 0, set[Value]()
-        for value, found in self.known.items():
-            op = value.defining_op
+        for value in self.known:
+            op, found = value.defining_op, self.elements(value) or ()
             if not grow and op is not None and _grows(op, len(found), kept):
                 kept.add(value)
                 continue
