@@ -142,6 +142,28 @@ QDQ = f"""{X} => (float[n, m, h, k] y) {{
 }}"""
 
 
+RELU = f"""{X} => (int8[n, m, h, k] y) {{
+    i = QuantizeLinear (x, s, none) a = DequantizeLinear (i, s, none) f = DequantizeLinear <axis = 0> (w, ws, wz)
+    n = Conv (a, f) r = Relu (n) u = QuantizeLinear (r, t, none) h = DequantizeLinear (u, t, none)
+    g = DequantizeLinear (v, one, none) o = Conv (h, g) p = Relu (o) y = QuantizeLinear (p, t, none)
+}}"""
+
+
+@pytest.mark.parametrize("target", CHIPS)
+def test_a_relu_before_symmetric_codes_is_a_flag(target: str):
+    """No saturation implies it there, as with TensorRT's codes; between the products nothing but codes is left."""
+    m = model(RELU)
+    x = given(m)
+    made, want = built(m, target, cpu_fallback="off"), run(m, x)
+    found = operators(made)
+    expected = {"Conv2D": 2, "AscendDequant": 2, "AscendQuant": 3, "Relu": 0, "AscendAntiQuant": 0, "Cast": 0}
+    assert {k: found[k] for k in expected} == expected
+    (got,) = simulated(made, x)
+    assert len(np.unique(want)) > 8
+    assert want.min() == 0
+    assert np.abs(got.astype(int) - want.astype(int)).max() <= 2
+
+
 @pytest.mark.parametrize("target", ["ascend310", *CHIPS])
 def test_float_operators_between_codes_are_products_of_integers(target: str):
     m = model(QDQ)

@@ -103,6 +103,19 @@ def requantised(e: Emitter, total: Ref, factor: np.ndarray, zero: float, out: st
     return made
 
 
+def relu_of_product(e: Emitter, codes: Ref) -> Ref | None:
+    """The codes of a product without the negative ones, for which AscendDequant has a flag; None where they are of something else."""
+    quant = codes.node
+    if quant.type in _VIEWS and quant.inputs[0] is not None:
+        inner = relu_of_product(e, quant.inputs[0])
+        return None if inner is None else e.op(quant.type, inner, *quant.inputs[1:], out=codes.desc, **quant.attrs)
+    scaled = quant.inputs[0].node if quant.type == "AscendQuant" and quant.inputs[0] is not None else None
+    if scaled is None or scaled.type != "AscendDequant" or quant.attrs["offset"] != 0:
+        return None
+    value = e.op("AscendDequant", *scaled.inputs, out=scaled.outputs[0], **{**scaled.attrs, "relu_flag": True})
+    return e.op("AscendQuant", value, out=codes.desc, **quant.attrs)
+
+
 def _nearest(scale: np.ndarray) -> np.ndarray:
     """Scales as the nearest ones that the unit has; it would cut the rest off."""
     half = np.uint32(0x0FFF) + ((scale.view(np.uint32) >> np.uint32(13)) & np.uint32(1))

@@ -29,6 +29,22 @@ def product(op: Op, rw: Rewriter) -> bool:
     return True
 
 
+def product_before_relu(op: Op, rw: Rewriter) -> bool:
+    """`QuantizeLinear(Relu(Conv(...)))` with a zero point of 0 --> `Relu(QLinearConv(...))`: codes have the signs of their numbers."""
+    to = Codes.of_result(op)
+    relu = op.operands[0].defining_op if to is not None and op.operands[0] is not None else None
+    if to is None or relu is None or relu.name != "Relu" or not alone(relu) or np.any(to.point):
+        return False
+    inner = relu.operands[0].defining_op if relu.operands[0] is not None else None
+    if inner is None or not alone(inner) or inner.name not in _INTEGER:
+        return False
+    made = _INTEGER[inner.name](inner, to, rw)
+    if made is None:
+        return False
+    rw.replace(op, [rw.builder(op).Relu(made)])
+    return True
+
+
 def _biased(
     op: Op, axis: int, to: Codes, rw: Rewriter, *, constant: bool = False
 ) -> tuple[Codes, Codes, Value | None] | None:
@@ -119,14 +135,18 @@ def float_product(op: Op, rw: Rewriter) -> bool:
     return True
 
 
-RULES: dict[str, tuple[OpRule, ...]] = {"QuantizeLinear": (there_and_back, product), "MatMul": (float_product,)}
+RULES: dict[str, tuple[OpRule, ...]] = {
+    "QuantizeLinear": (there_and_back, product, product_before_relu),
+    "MatMul": (float_product,),
+}
 
 
 @dataclass(frozen=True)
 class UseIntegers(Pass):
     """Turns operators between DequantizeLinear and QuantizeLinear into operators on codes, as onnxruntime does.
 
-    Products are sums of integers then, scaled and rounded once; a Relu or Clip that saturation implies is dropped.
+    Products are sums of integers then, scaled and rounded once; a Relu or Clip that saturation implies is dropped, and
+    another Relu is one of codes where 0 is the code of 0.
 
     `%a = DequantizeLinear(%x, @s, @z) %y = Conv(%a, DequantizeLinear(@w, @t)) %q = QuantizeLinear(Relu(%y), @u, @v)`
     --> `%q = QLinearConv(%x, @s, @z, @w, @t, @0, @u, @v)`
