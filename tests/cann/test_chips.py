@@ -23,6 +23,10 @@ def i(low: int, high: int, *shape: int, dtype: type = np.int64) -> np.ndarray:
 
 # name -> graph, weights, inputs
 MODELS: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]] = {
+    "distances of integers": ("(int64[3, 5] x) => (int64[3, 5] y) { y = Abs (x) }", {}, {"x": i(-(1 << 40), 1 << 40, 3, 5)}),
+    "distances of bytes": ("(int8[3, 5] x) => (int8[3, 5] y) { y = Abs (x) }", {}, {"x": i(-127, 128, 3, 5, dtype=np.int8)}),
+    "a sum of distances": ("(int64[3, 5] x) => (int64[1, 5] y) { y = ReduceL1 (x, w) }", {"w": np.array([0])}, {"x": i(-99, 99, 3, 5)}),
+    "the least of doubles": ("(double[3, 5] x) => (double[1, 5] y) { y = ReduceMin (x, w) }", {"w": np.array([0])}, {"x": f(3, 5).astype(np.float64)}),
     "a conv with long steps": (
         "(float[1, 1, 4000] x) => (float[1, 6, 23] y) { y = Conv <strides = [160]> (x, w, b) }", {"w": f(6, 1, 400), "b": f(6)}, {"x": f(1, 1, 4000)},
     ),
@@ -88,6 +92,18 @@ def check(model: onnx.ModelProto, given: dict[str, np.ndarray], target: str) -> 
 def test_every_chip_takes(name: str, target: str):
     text, weights, given = MODELS[name]
     check(model_of(f"g {text}", weights, opset=21), given, target)
+
+
+@pytest.mark.parametrize("target", SOCS)
+@pytest.mark.parametrize("text", ["MatMul (x, w)", "Gemm (x, w)"])
+def test_products_of_integers_go_to_the_cpu(text: str, target: str):
+    """The matrix units multiply INT8, and no wider integers."""
+    model = model_of(
+        f"g (int32[3, 4] x) => (int32[3, 2] y) {{ y = {text} }}", {"w": i(-9999, 9999, 4, 2, dtype=np.int32)}
+    )
+    made, x = built(model, target), {"x": i(-9999, 9999, 3, 4, dtype=np.int32)}
+    assert made.manifest.summary["cpu_operators"] == [text.split()[0]]
+    assert np.array_equal(simulated(made, x)[0], reference(model, x)[0])
 
 
 @pytest.mark.parametrize("equation", EQUATIONS)

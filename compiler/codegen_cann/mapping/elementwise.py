@@ -12,17 +12,18 @@ from occ.compiler.codegen_cann.graph.formats import FLOATS, occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, elementwise
+from occ.compiler.codegen_cann.mapping.steps import relu_of_product
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
 
 # Operators with one result of the operands' type and no attributes: ONNX name -> GE name.
 SAME_TYPE = {
-    "Abs": "Abs", "Acos": "Acos", "Acosh": "Acosh", "Add": "Add", "Asin": "Asin", "Asinh": "Asinh", "Atan": "Atan",
+    "Acos": "Acos", "Acosh": "Acosh", "Add": "Add", "Asin": "Asin", "Asinh": "Asinh", "Atan": "Atan",
     "Atanh": "Atanh", "BitwiseAnd": "BitwiseAnd", "BitwiseNot": "Invert", "BitwiseOr": "BitwiseOr",
     "BitwiseXor": "BitwiseXor", "Ceil": "Ceil", "Cos": "Cos", "Cosh": "Cosh", "Erf": "Erf",
     "Floor": "Floor", "HardSwish": "HardSwish", "Log": "Log", "Mish": "Mish", "Mul": "Mul", "Neg": "Neg",
-    "Reciprocal": "Reciprocal", "Relu": "Relu", "Round": "Round", "Sigmoid": "Sigmoid", "Sign": "Sign", "Sin": "Sin",
+    "Reciprocal": "Reciprocal", "Round": "Round", "Sigmoid": "Sigmoid", "Sign": "Sign", "Sin": "Sin",
     "Sinh": "Sinh", "Softplus": "Softplus", "Softsign": "Softsign", "Sqrt": "Sqrt", "Sub": "Sub", "Tan": "Tan",
     "Tanh": "Tanh",
 }  # fmt: skip
@@ -231,6 +232,18 @@ def _cast(e: Emitter, op: Op, x: Ref) -> Ref:
     return e.op("Cast", x, out=Desc(target, x.shape, x.desc.format), dst_type=target)
 
 
+def absolute(e: Emitter, x: Ref) -> Ref:
+    """`|x|`; the 310P has Abs for FLOAT, FLOAT16 and INT32 alone."""
+    if x.dtype in ("INT64", "DOUBLE"):
+        return e.op("Maximum", x, e.op("Neg", x))
+    inner = "INT32" if x.dtype in ("INT8", "UINT8", "INT16") else computing_type("Abs", x.dtype)
+    return e.cast(e.op("Abs", e.cast(x, inner)), x.dtype)
+
+
+def _relu(e: Emitter, op: Op, x: Ref) -> Ref:
+    return relu_of_product(e, x) or widened(e, "Relu", x)
+
+
 def _dropout(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> tuple[Ref, ...]:
     training = e.known(op, 2)
     if training is not None and bool(training.reshape(-1)[0]):
@@ -256,10 +269,11 @@ def _bitcast(e: Emitter, op: Op, x: Ref) -> Ref:
 ROWS: dict[str, Row] = {
     **{name: _same(kind) for name, kind in SAME_TYPE.items()},
     **{name: _predicate(kind) for name, kind in PREDICATES.items()},
-    "BitCast": _bitcast, "BitShift": _shift, "Cast": _cast, "Exp": _exp, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
+    "Abs": lambda e, op, x: absolute(e, x), "BitCast": _bitcast, "BitShift": _shift, "Cast": _cast, "Exp": _exp, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
     "Elu": _with("Elu", alpha="alpha"), "Gelu": _gelu, "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
     "Identity": _same("Identity"), "IsInf": _isinf, "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
     "Max": _chain("Maximum"), "Mean": _mean, "Min": _chain("Minimum"), "Mod": _mod, "PRelu": _prelu, "Pow": _pow,
+    "Relu": _relu,
     "Selu": _selu, "Shrink": _thresh_shrink, "Sum": _chain("Add"), "Swish": _with("Swish", scale="alpha"),
     "ThresholdedRelu": _thresholded, "Where": _where, "Xor": _xor,
 }  # fmt: skip

@@ -21,7 +21,12 @@ def product(e: Emitter, x: Ref, y: Ref, dtype: str | None = None, *, ta: bool = 
     Args:
         dtype: element type of the result, that of `x` by default.
         ta, tb: take an operand transposed in its last two axes.
+
+    Raises:
+        Unsupported: no chip multiplies such elements.
     """
+    if x.dtype == "INT32":
+        raise Unsupported("no chip has a kernel of a product of INT32")
     rows, cols = x.shape[-1 if ta else -2], y.shape[-2 if tb else -1]
     batch = tuple(int(d) for d in np.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
     out = Desc(dtype or x.dtype, (*batch, rows, cols))

@@ -9,7 +9,7 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.formats import FLOATS, occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
-from occ.compiler.codegen_cann.mapping.elementwise import computing_type, widened
+from occ.compiler.codegen_cann.mapping.elementwise import absolute, computing_type, widened
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.ir.op import Op
 
@@ -26,6 +26,8 @@ def reduced(e: Emitter, kind: str, x: Ref, axes: Sequence[int], *, keep: bool) -
         inner = dict(e.chip.sums).get(inner, inner)
         if inner == "DOUBLE":
             raise Unsupported(f"no chip has a kernel of GE `{kind}` for DOUBLE")
+    if kind == "ReduceMin" and inner == "DOUBLE":  # for which the 310P has none
+        return e.op("Neg", reduced(e, "ReduceMax", e.op("Neg", x), axes, keep=keep))
     made = e.op(kind, e.cast(x, inner), e.ints(sorted(axes)), out=Desc(inner, shape), keep_dims=keep)
     return e.cast(made, x.dtype)
 
@@ -42,7 +44,7 @@ def _reduce(kind: str, before: str = "", after: str = "") -> Row:
         axes = axes_of(e, op, len(x.shape))
         if 0 in x.shape:
             raise Unsupported("its operand is empty")
-        value = widened(e, before, x) if before else x
+        value = absolute(e, x) if before == "Abs" else widened(e, before, x) if before else x
         value = reduced(e, kind, value, axes, keep=bool(op.a.keepdims))
         value = widened(e, after, value) if after else value
         return e.op("Identity", value) if value is x else value
