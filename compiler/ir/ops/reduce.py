@@ -162,7 +162,7 @@ def softmax_parts(t: Builder, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Ten
     dtype = x.dtype.acc
     peak = over_axes(t, "max", x, [axis], lambda e: cast(dtype, e))
     shifted = t.map(x.shape, lambda *i: cast(dtype, x[i]) - peak[_drop(i, [axis])], name="shifted")
-    e = t.map(x.shape, lambda *i: f.exp(shifted[i]), name="e")
+    e = t.map(x.shape, lambda *i: f.decay(shifted[i]), name="e")
     return shifted, e, over_axes(t, "sum", e, [axis], lambda v: v)
 
 
@@ -171,7 +171,8 @@ class Softmax:
     def body(t, x, *, a):
         axis = normalize_axis(a.axis, x.rank, "Softmax")
         _, e, total = softmax_parts(t, x, axis)
-        return t.map(x.shape, lambda *i: cast(x.dtype, e[i] / total[_drop(i, [axis])]), name="softmax")
+        share = t.map(total.shape, lambda *i: literal(1, total.dtype) / total[i], name="share")
+        return t.map(x.shape, lambda *i: cast(x.dtype, e[i] * share[_drop(i, [axis])]), name="softmax")
 
 
 @op("LogSoftmax", reads="last")
