@@ -44,6 +44,7 @@ from occ.compiler.passes.layout.layout_weights import LayoutWeights
 from occ.compiler.passes.layout.narrow_weights import NarrowWeights
 from occ.compiler.passes.layout.place_joins import PlaceJoins
 from occ.compiler.passes.layout.use_joins import UseJoins
+from occ.compiler.passes.layout.widen_weights import WidenWeights
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.schedule.schedule import Schedule
@@ -122,7 +123,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             UseJoins(),
             Fuse(lazy_transpose=True),
         ),
-        "layout": (LayoutActivations(), NarrowWeights(), LayoutWeights(), PlaceJoins()),
+        "layout": (LayoutActivations(), NarrowWeights(), WidenWeights(), LayoutWeights(), PlaceJoins()),
         "scheduled": (LowerTe(), Schedule(options.schedule == "fallback", apart=options.sanitize == "thread")),
         "lowered": (PlanMemory(),),
     }
