@@ -17,6 +17,7 @@ from occ.compiler.passes.algorithms.use_attention import UseAttention
 from occ.compiler.passes.algorithms.use_block_products import UseBlockProducts
 from occ.compiler.passes.algorithms.use_byte_products import UseByteProducts
 from occ.compiler.passes.algorithms.use_code_tables import UseCodeTables
+from occ.compiler.passes.algorithms.use_fourier_matrices import UseFourierMatrices
 from occ.compiler.passes.algorithms.use_strassen import UseStrassen
 from occ.compiler.passes.algorithms.use_winograd import UseWinograd
 from occ.compiler.passes.algorithms.write_in_place import WriteInPlace
@@ -102,6 +103,7 @@ def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         *((GrowCaches(),) if options.caches == "growing" else ()),
         WriteInPlace(),
         SplitTransposedConv(),
+        UseFourierMatrices(),
     )
 
 

@@ -12,21 +12,16 @@ from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.linear import matmul
 from occ.compiler.codegen_cann.mapping.shape import gathered
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.signal import fourier_matrix
 
 Row = Callable[..., Any]
 _LARGEST = 1 << 24  # elements of a matrix
 
 
 def _matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: bool) -> np.ndarray:
-    """`[length * parts, bins * parts of the result]`: what each part of each element adds to each bin, in f64."""
     if (length * parts) * 2 * n > _LARGEST:
         raise Unsupported(f"the matrix of a transform of {n} would have more than {_LARGEST} elements")
-    basis = np.kron(np.eye(length), np.array([[1], [1j]])[:parts])
-    if inverse and onesided:
-        return np.fft.irfft(basis, n)
-    made = np.fft.ifft(basis, n) if inverse else np.fft.fft(basis, n)
-    made = made[:, : n // 2 + 1] if onesided else made
-    return np.stack([made.real, made.imag], -1).reshape(length * parts, -1)
+    return fourier_matrix(length, parts, n, inverse=inverse, onesided=onesided)
 
 
 def _transformed(e: Emitter, x: Ref, matrix: np.ndarray) -> Ref:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from math import log, pi
 from types import SimpleNamespace
 
+import numpy as np
+
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F64, I64
@@ -85,6 +87,18 @@ def fourier(
         return where(equal(part, 0), parts[0][at], parts[1][at])
 
     return element
+
+
+def fourier_matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: bool) -> np.ndarray:
+    """`[length * parts, bins * parts of the result]` in f64: what each part of each element adds to each bin of a transform of
+    `n` elements.
+    """
+    basis = np.kron(np.eye(length), np.array([[1], [1j]])[:parts])
+    if inverse and onesided:
+        return np.fft.irfft(basis, n)
+    made = np.fft.ifft(basis, n) if inverse else np.fft.fft(basis, n)
+    made = made[:, : n // 2 + 1] if onesided else made
+    return np.stack([made.real, made.imag], -1).reshape(length * parts, -1)
 
 
 @op("DFT", static=("dft_length", "axis"), rank=same)
