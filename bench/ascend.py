@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,11 +89,21 @@ def configurations(targets: str, modes: str) -> list[tuple[str, str]]:
     return [(target, mode) for target in targets.split(",") for mode in modes.split(",")]
 
 
-def in_process(path: Path, inputs: Path, targets: str, modes: str, save: Path | None = None) -> dict[str, Any]:
-    """What `measure` gives, from a process of its own; `error` says why it gave nothing."""
+def in_process(
+    path: Path, inputs: Path, targets: str, modes: str, save: Path | None = None, seconds: int = 0
+) -> dict[str, Any]:
+    """What `measure` gives, from a process of its own; `error` says why it gave nothing.
+
+    With `seconds`, the process is ended after as much CPU time, however busy the machine is.
+    """
     flags = ["--models", path, "--inputs-of", inputs, "--targets", targets, "--modes", modes]
     flags += ["--save", save] if save is not None else []
-    done = subprocess.run([sys.executable, __file__, "--one", *map(str, flags)], capture_output=True, text=True)
+    command = [sys.executable, __file__, "--one", *map(str, flags)]
+    if seconds:
+        command = ["/bin/sh", "-c", f'ulimit -t {seconds}; exec "$@"', "sh", *command]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if seconds and done.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
+        return {"model": name_of(path), "error": f"it took more than {seconds} seconds of CPU time"}
     if done.returncode:
         return {"model": name_of(path), "error": done.stderr.strip()[-600:] or f"exit code {done.returncode}"}
     return json.loads(done.stdout.splitlines()[-1])
@@ -122,6 +134,7 @@ def measure(path: Path, inputs: Path, wanted: list[tuple[str, str]], save: Path 
             continue
         figures = {"optimised": _worst(difference, got, want), "exact": _worst(difference, got, exact)}
         made["figures"][f"{target} {mode}"] = figures
+    made["seconds"] = time.process_time()
     return made
 
 

@@ -23,6 +23,9 @@ def i(low: int, high: int, *shape: int, dtype: type = np.int64) -> np.ndarray:
 
 # name -> graph, weights, inputs
 MODELS: dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]] = {
+    "a triangle from a diagonal that a run gives": (
+        "(float[2, 4, 5] x, int64 k) => (float[2, 4, 5] y, float[2, 4, 5] z) { y = Trilu (x, k) z = Trilu <upper = 0> (x, k) }", {}, {"x": f(2, 4, 5), "k": np.array(-2)},
+    ),
     "distances of integers": ("(int64[3, 5] x) => (int64[3, 5] y) { y = Abs (x) }", {}, {"x": i(-(1 << 40), 1 << 40, 3, 5)}),
     "distances of bytes": ("(int8[3, 5] x) => (int8[3, 5] y) { y = Abs (x) }", {}, {"x": i(-127, 128, 3, 5, dtype=np.int8)}),
     "a sum of distances": ("(int64[3, 5] x) => (int64[1, 5] y) { y = ReduceL1 (x, w) }", {"w": np.array([0])}, {"x": i(-99, 99, 3, 5)}),

@@ -310,11 +310,15 @@ def _space(kind: str) -> Row:
     return row
 
 
-def _trilu(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
-    k = e.known(op, 1)
-    shift = 0 if k is None else int(k.reshape(-1)[0])
-    ones = np.ones(x.shape[-2:], bool)
-    mask = e.constant(np.triu(ones, shift) if op.a.upper else np.tril(ones, shift))
+def _trilu(e: Emitter, op: Op, x: Ref, k: Ref | None = None) -> Ref:
+    shift = e.scalar(0, "INT64") if k is None else k
+    right = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]  # how far an element is right of the diagonal
+    if shift.node.type == "Const":
+        by = int(shift.node.value.reshape(-1)[0])
+        mask = e.constant(right >= by if op.a.upper else right <= by)
+    else:
+        kind, out = "GreaterEqual" if op.a.upper else "LessEqual", Desc("BOOL", right.shape)
+        mask = e.op(kind, e.constant(right), e.reshape(shift, ()), out=out)
     inner = computing_type("SelectV2", x.dtype, 1)
     made = e.op("SelectV2", mask, e.cast(x, inner), e.scalar(0, inner), out=Desc(inner, x.shape))
     return e.cast(made, x.dtype)
