@@ -20,7 +20,20 @@ PANELS = "panels"  # bytes in panels of columns, fours of rows innermost: [.., p
 COLUMNS = "columns"  # the right operand of a product in panels of columns: [.., panel, row, column]
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
 WINDOW_ROWS = "window_rows"  # what a window in a plane takes of its columns: one row for each row of the result
+SQUARES = "squares"  # what is read across the rows of a tensor
 
 ROLES = frozenset(
-    {PAD, PANELS, COLUMNS, CONV, WINDOW_ROWS, PEAK, HEADS, *WINOGRAD.values(), *STRASSEN.values(), *ATTENTION.values()}
+    {
+        PAD,
+        PANELS,
+        COLUMNS,
+        SQUARES,
+        CONV,
+        WINDOW_ROWS,
+        PEAK,
+        HEADS,
+        *WINOGRAD.values(),
+        *STRASSEN.values(),
+        *ATTENTION.values(),
+    }
 )

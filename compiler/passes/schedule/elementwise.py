@@ -30,8 +30,8 @@ def elementwise(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
         return _in_pieces(out, s, pieces, facts)
     if found := _parts(s, facts):
         return _in_parts(s, found, facts)
-    if across := _across(s, facts):
-        return _in_squares(out, s, across, facts)
+    if rows := across(s, facts):
+        return _in_squares(out, s, rows, facts)
     if len(s.axes) == 1 and work(s, facts) >= SERIAL:
         return _in_blocks(out, s.axes[0], facts.machine.lanes(element_bits(s)))
     vectorise(out, s, facts, outer=0)
@@ -109,7 +109,7 @@ def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Dire
     return made
 
 
-def _across(s: TeStage, facts: ScheduleFacts) -> str:
+def across(s: TeStage, facts: ScheduleFacts) -> str:
     """The axis along which a load is contiguous that is not along the last one (a transposition), or nothing."""
     symbols = axis_symbols(s.axes)
     for n in walk(s.expr):

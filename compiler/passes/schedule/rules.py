@@ -34,6 +34,7 @@ from occ.compiler.passes.schedule.in_vectors import in_vectors
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.planes import planes
 from occ.compiler.passes.schedule.resample import resample
+from occ.compiler.passes.schedule.transposed import transposed
 
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
 
@@ -388,4 +389,6 @@ def fallback(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     return [*out.directives, *made]
 
 
-RULES: tuple[ScheduleRule, ...] = (packed_contraction, planes, window, resample, elementwise, in_vectors, fallback)
+RULES: tuple[ScheduleRule, ...] = (
+    packed_contraction, planes, window, resample, transposed, elementwise, in_vectors, fallback,
+)  # fmt: skip

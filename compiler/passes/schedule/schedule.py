@@ -26,6 +26,7 @@ from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.panels import in_columns
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
 from occ.compiler.passes.schedule.strassen import strassen
+from occ.compiler.passes.schedule.transposed import with_squares
 from occ.compiler.passes.schedule.wide import wide_planes, wide_rows
 from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
@@ -94,6 +95,7 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
     if (by_rows := rows(last, facts)) is not None:
         fired[rows.__name__] += 1
         return replace(f, schedule=tuple(by_rows))
+    facts = ScheduleFacts(with_squares(f, machine), machine)
     tiled = few_rows(by_rules := _by_rules(facts, RULES, fired), machine)
     fired[few_rows.__name__] += tiled is not by_rules
     long = wide_planes(tiled, machine)

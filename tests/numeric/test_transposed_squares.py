@@ -1,0 +1,70 @@
+"""Transpositions in squares of registers: extents that are no multiple of a square, all types, fused with what follows."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+import occ
+
+TYPES = (np.float32, np.float16, np.uint8, np.int64, np.bool_, np.float64)
+SHAPES = {
+    "hw": ((2, 3, 17, 19), (0, 1, 3, 2)),
+    "last": ((2, 21, 5, 33), (0, 2, 3, 1)),
+    "first": ((1, 33, 16, 22), (0, 3, 1, 2)),
+}
+OPTIONS = {"avx2": {"halide.target": "x86-64-linux-avx2-fma"}, "sse": {"halide.target": "x86-64-linux-sse41"}}
+
+
+def model(dtype: type, *, with_sum: bool = False) -> onnx.ModelProto:
+    """A transposition of each shape, of all of them the sum with itself the other way round if wanted."""
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes, ports = [], []
+    for name, (shape, perm) in SHAPES.items():
+        ports.append(helper.make_tensor_value_info(name, elem, shape))
+        nodes.append(helper.make_node("Transpose", [name], [f"{name}_t"], perm=perm))
+        if with_sum:
+            turned = tuple(shape[k] for k in perm)
+            ports.append(helper.make_tensor_value_info(f"{name}_b", elem, turned))
+            nodes.append(helper.make_node("Sub", [f"{name}_t", f"{name}_b"], [f"{name}_d"]))
+            nodes.append(helper.make_node("Abs", [f"{name}_d"], [f"{name}_y"]))
+    results = [helper.make_tensor_value_info(f"{n}_{'y' if with_sum else 't'}", elem, None) for n in SHAPES]
+    graph = helper.make_graph(nodes, "g", ports, results)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def check(m: onnx.ModelProto, dtype: type, target: str, options: dict[str, str]) -> None:
+    rng = np.random.default_rng(7)
+    given = {
+        v.name: rng.integers(
+            0, 2 if dtype is np.bool_ else 100, [d.dim_value for d in v.type.tensor_type.shape.dim]
+        ).astype(dtype)
+        for v in m.graph.input
+    }
+    want = ReferenceEvaluator(m).run(None, given)
+    session = occ.compile(m, target, threads=2, options=options)
+    for (name, got), expected in zip(session.run(given).items(), want, strict=True):
+        np.testing.assert_array_equal(got, expected, err_msg=name, strict=True)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.__name__)
+def test_transpositions(dtype: type, target: str) -> None:
+    check(model(dtype), dtype, target, {})
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("options", [{}, *OPTIONS.values()], ids=["cpu", *OPTIONS])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64], ids=lambda t: t.__name__)
+def test_transpositions_with_what_follows(dtype: type, options: dict[str, str]) -> None:
+    check(model(dtype, with_sum=True), dtype, "cpu", options)
+
+
+@pytest.mark.toolchain
+def test_squares_are_read_along_rows() -> None:
+    from occ.compiler.driver.compilation import Compilation, Settings
+
+    functions = Compilation(model(np.float32), Settings("cpu")).advance("scheduled").te.values()
+    assert all(any(s.role == "squares" for s in f.stages) for f in functions)
