@@ -68,3 +68,11 @@ def test_squares_are_read_along_rows() -> None:
 
     functions = Compilation(model(np.float32), Settings("cpu")).advance("scheduled").te.values()
     assert all(any(s.role == "squares" for s in f.stages) for f in functions)
+
+
+@pytest.mark.toolchain
+def test_a_kernel_without_axes() -> None:
+    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, []) for n in ("a", "b", "y")]
+    graph = helper.make_graph([helper.make_node("Sub", ["a", "b"], ["y"])], "g", ports[:2], ports[2:])
+    m = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    assert occ.compile(m, "cpu").run({"a": np.float32(3), "b": np.float32(1)})["y"] == 2

@@ -31,7 +31,8 @@ def with_squares(f: TeFunc, machine: Machine) -> TeFunc:
 
 
 def _with_squares(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
-    name = "" if facts.reductions(s) or any(isinstance(n, Reduce) for n in walk(s.expr)) else across(s, facts)
+    plain = s.axes and not facts.reductions(s) and not any(isinstance(n, Reduce) for n in walk(s.expr))
+    name = across(s, facts) if plain else ""
     sides = [a.extent for a in s.axes if a.name in (name, s.axes[-1].name)]
     if not name or not all(isinstance(n, int) and n >= 2 * _SIDE for n in sides) or parts(s):
         return [s]
