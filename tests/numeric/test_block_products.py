@@ -70,6 +70,21 @@ def test_rows_that_come_in_groups_leave_out_tiles_that_they_never_fill(rows: int
         assert not batch or error(got, x.astype(np.float64) @ w) < 2e-7
 
 
+def test_the_last_rows_of_each_text_of_a_batch() -> None:
+    """How many there are is a formula of two sizes, `B*N - B*max(N - 2, 0)`."""
+    held, w = weights("", zeros=False)
+    ends = [tensor(name, np.array([v], np.int64)) for name, v in (("first", -2), ("last", 2**63 - 1), ("axis", 1))]
+    nodes = [helper.make_node("Slice", ["all", "first", "last", "axis"], ["x"]), product("p", held, "y", 0)]
+    made = model(nodes, ["batch", "rows"], [*held, *ends])
+    made.graph.input[0].name = "all"
+    made.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "some"
+    session = occ.compile(made, "cpu")
+    for rows in ((1, 1), (1, 2), (3, 1), (1, 5), (2, 4), (7, 16)):
+        x = RNG.normal(size=(*rows, K)).astype(np.float32)
+        got = session.run({"all": x})["y"]
+        assert error(got, x[:, -2:].astype(np.float64) @ w) < 2e-7
+
+
 def test_products_of_the_same_activations_share_their_codes() -> None:
     """Gate and up of a gated unit, with what is done with their results in the same kernels."""
     (held, w), (more, v) = weights("g", zeros=False), weights("u", zeros=True)

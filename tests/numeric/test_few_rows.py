@@ -107,3 +107,28 @@ def test_a_first_row_and_all_but_the_last() -> None:
     for rows in (1, 2, 7, 15, 16, 33):
         x = weights(13, 2, rows, 32)
         np.testing.assert_allclose(session(x)[0], reference(model, {"x": x})[0], rtol=1e-6, atol=1e-7)
+
+
+def test_rows_whose_number_is_a_formula_of_several_sizes() -> None:
+    """As of a decoder that looks at no more than so many tokens: which schedule a run takes hangs on what the formula gives."""
+    text = """g (float[n, s, 40] x, float[n, p, 40] z) => (float[n, k, t] y) {
+        zero = Constant <value_ints = [0]> ()
+        end = Constant <value_ints = [9223372036854775807]> ()
+        most = Constant <value_ints = [9]> ()
+        axis = Constant <value_ints = [1]> ()
+        both = Concat <axis = 1> (z, x)
+        some = Slice(both, zero, most, axis)
+        old = Slice(z, zero, most, axis)
+        held = Shape <start = 1, end = 2> (old)
+        new = Slice(some, held, end, axis)
+        across = Transpose <perm = [0, 2, 1]> (both)
+        y = MatMul(new, across)
+    }"""
+    session = occ.compile(model_of(text, {}), "cpu")
+    for rows, steps, before in ((1, 1, 0), (3, 2, 8), (1, 7, 4), (2, 50, 30), (5, 1, 3), (1, 20, 2)):
+        x, z = weights(12, rows, steps, 40), weights(14, rows, before, 40)
+        (y,) = session(x, z)
+        both = np.concatenate([z, x], 1)
+        exact = both[:, before:9].astype(np.float64) @ both.transpose(0, 2, 1)
+        assert y.shape == exact.shape
+        assert np.abs(y - exact).max(initial=0) <= 1e-5 * np.abs(exact).max(initial=1e-9)

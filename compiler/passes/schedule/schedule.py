@@ -22,6 +22,7 @@ from occ.compiler.passes.schedule.block_products import block_product
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.few_queries import few_queries, fixed_queries
+from occ.compiler.passes.schedule.named_tests import name_tests
 from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.panels import in_columns
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
@@ -57,6 +58,7 @@ class Schedule(Pass):
         made = {name: make(f, ctx.machine, fired) for name, f in m.te.items() if not f.halide}
         if self.apart:
             made = {name: without_overlaps(f) for name, f in made.items()}
+        made = name_tests(m, made)
         changed = [name for name, f in made.items() if f != m.te[name]]
         m.te |= made
         ctx.hits["schedule"] += len(changed)
