@@ -53,3 +53,15 @@ def test_rows_by_rows(dtype: str) -> None:
 @pytest.mark.parametrize("equation", ["ki,kj->ij", "ik,hkj->hij", "hik,jk->hij"])
 def test_operands_with_other_axes(equation: str) -> None:
     check(equation, "float32")
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("columns", [32, 40, 64])
+def test_rows_by_rows_of_known_sizes(columns: int) -> None:
+    """One panel, a part of one and two, which are packed in squares of registers; one row is computed without them."""
+    session = occ.compile(model("ik,jk->ij", "float32"), "cpu", threads=2, shapes={"a": ["i", 16], "b": [columns, 16]})
+    random = np.random.default_rng(0)
+    for i in (1, 2, 7, 33):
+        a, b = (random.standard_normal((n, 16)).astype(np.float32) for n in (i, columns))
+        want = a.astype(np.float64) @ b.T.astype(np.float64)
+        np.testing.assert_allclose(session.run({"a": a, "b": b})["y"], want, rtol=1e-5, atol=1e-4, err_msg=str(i))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from occ.compiler.ir.dim import ceildiv, is_multiple, upper
 from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, cast, literal, where, wrap
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
-from occ.compiler.ir.te.roles import COLUMNS
-from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.ir.te.roles import COLUMNS, SQUARES
+from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.schedule.facts import FEW, contraction, element_bits
 from occ.compiler.target.machine import Machine
 
@@ -90,14 +90,24 @@ def unpacked(acc: TeStage, f: TeFunc) -> TeStage:
     read = next((n for n in loads(acc.expr) if packed is not None and n.source == packed.name), None)
     if packed is None or read is None:
         return acc
-    source = next(iter(loads(packed.expr)))
+    source = _in_memory(next(iter(loads(packed.expr))), f)
     column = packed.axes[-1].name
     j = next(n for n in walk(read.index[-1]) if isinstance(n, Index))
     place = {a.name: i for a, i in zip(packed.axes, read.index, strict=True)}
-    index = tuple(j if column in _indices(i) else place[next(iter(_indices(i)))] for i in source.index)
+    index = tuple(j if column in (names := _indices(i)) else place[names.pop()] if names else i for i in source.index)
     direct = cast(packed.dtype, replace(source, index=index))
     made = replace(acc, expr=transform(acc.expr, lambda n: direct if n == read else None))
     return made if contraction(made, f) is not None else acc
+
+
+def _in_memory(n: Load, f: TeFunc) -> Load:
+    """The load itself, or what a square that is turned around in registers takes in its place."""
+    square = next((s for s in f.stages if isinstance(s, TeStage) and s.name == n.source and s.role == SQUARES), None)
+    if square is None:
+        return n
+    read = replace_indices(square.expr, {a.name: i for a, i in zip(square.axes, n.index, strict=True)})
+    assert isinstance(read, Load), "a square is a copy"
+    return read
 
 
 def _indices(e: Expr) -> set[str]:
