@@ -223,12 +223,15 @@ class _Generator:
     def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
         self._domain(f"dom_{name}", r.axes)
         self._line(f"{at} = {literal_text(neutral(r.kind, r.dtype), r.dtype)};")
+        printer.carried = at
         body = printer.term(r.body) if r.kind == "sum" else printer.data(r.body)
         body = body if name in self.relaxed else self._exactly(body)
         match r.kind:
             case "sum" | "prod":
                 total = f"{at} {'+' if r.kind == 'sum' else '*'} {body}"
                 self._line(f"{at} = {total if name in self.relaxed else self._exactly(total)};")
+            case "fold" | "settle":
+                self._line(f"{at} = {body};")
             case "any" | "all":
                 self._line(f"{at} = {at} {'||' if r.kind == 'any' else '&&'} {body};")
             case _:

@@ -13,7 +13,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Select, Size
+from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Select, Size
 from occ.compiler.ir.te.index import axis_of, within
 from occ.compiler.ir.te.walks import walk
 
@@ -90,6 +90,7 @@ class Printer:
         layouts: parameters whose layout is not row-major.
         tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
         names: C++ names of hoisted reductions and of what is shared, by id of the node.
+        carried: what the step before of a fold came to.
         border: the axis along which a border is tested in vectors; Halide computes what lies inside in a loop of its own.
         relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
     """
@@ -103,6 +104,7 @@ class Printer:
     ) -> None:
         self.sources, self.axes, self.layouts, self.tiled = sources, axes, layouts, tiled
         self.names: dict[int, str] = {}
+        self.carried = ""
         self.relaxed = False
         self.border = ""
 
@@ -136,6 +138,8 @@ class Printer:
                 return self._cast(e, guarded=guarded)
             case Bitcast():
                 return f"reinterpret<{cpp_type(e.dtype)}>({self.data(e.arg, guarded=guarded)})"
+            case Carried():
+                return self.carried
             case _:
                 raise AssertionError(type(e))
 

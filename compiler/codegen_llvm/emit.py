@@ -18,13 +18,13 @@ from occ.compiler.codegen_llvm.values import iota, lanes, undefined
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.approx import APPROXIMATIONS
-from occ.compiler.ir.te.expr import Axis, Call, Expr, Reduce, cast
+from occ.compiler.ir.te.expr import FOLDS, Axis, Call, Expr, Reduce, cast
 from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import COMBINE, neutral
 from occ.compiler.ir.te.walks import transform, walk
-from occ.compiler.native_entry.loops import for_loop
-from occ.compiler.native_entry.types import I32, I64
+from occ.compiler.native_entry.loops import for_loop, while_loop
+from occ.compiler.native_entry.types import I1, I32, I64
 
 
 def with_approximations(e: Expr) -> Expr:
@@ -165,6 +165,8 @@ class KernelEmitter(Expressions):
             if axes:
                 first, *rest = axes
                 stop = self.size(first.extent, {})
+                if r.kind == "settle":
+                    return self._until_settled(r, first.name, stop, envs, carried)
                 return for_loop(self.b, I64(0), stop, 1, carried, lambda i, c: nest(rest, at | {first.name: i}, c))
             if not along:
                 return self._accumulate(r, [e.inner(axes=e.axes | at) for e in envs], carried)
@@ -177,6 +179,22 @@ class KernelEmitter(Expressions):
             parts = final[k * count : (k + 1) * count]
             results.append(self._across(r, parts[0]) if along else parts[-1])
         return results
+
+    def _until_settled(self, r: Reduce, axis: str, stop: Any, envs: list[Env], carried: list[Any]) -> list[Any]:
+        """The steps of a fold, up to the first after which nothing changes for any of a few positions."""
+
+        def step(i: Any, state: list[Any]) -> list[Any]:
+            *old, _ = state
+            new = self._accumulate(r, [e.inner(axes=e.axes | {axis: i}) for e in envs], old)
+            moved = self.b.icmp_signed("==", i, I64(0))
+            for before, after in zip(old, new, strict=True):
+                moved = self.b.or_(moved, self.b.icmp_signed("!=", before, after))
+            return [*new, moved]
+
+        def holds(i: Any, state: list[Any]) -> Any:
+            return self.b.and_(self.b.icmp_signed("<", i, stop), state[-1])
+
+        return while_loop(self.b, I64(0), 1, [*carried, I1(1)], holds, step)[1][:-1]
 
     def _start(self, r: Reduce, envs: list[Env], width: int) -> list[list[Any]]:
         """Start values of each row: the neutral element, and for argmax and argmin the position too."""
@@ -194,6 +212,9 @@ class KernelEmitter(Expressions):
         following: list[Any] = []
         for k, env in enumerate(envs):
             old = carried[k * count : (k + 1) * count]
+            if r.kind in FOLDS:
+                following.append(self.o.splat(self.value(r.body, env.inner(carried=old[0])), env.width))
+                continue
             value = self.o.splat(self.value(r.body, env), env.width)
             if count == 1:
                 following.append(self._combine(r.kind, old[0], value, r.dtype))

@@ -16,7 +16,7 @@ from occ.compiler.codegen_llvm.values import Ops, iota, lanes, mangled, memory_t
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
+from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.index import axis_of, is_axis, to_dim, within
 from occ.compiler.ir.te.walks import children
@@ -37,6 +37,7 @@ class Env:
         guard: condition under which loads may happen, or None.
         reduced: values of reductions that are done.
         memo: values emitted in this place.
+        carried: in the body of a fold, what the step before came to.
     """
 
     axes: dict[str, Any]
@@ -46,6 +47,7 @@ class Env:
     guard: Any = None
     reduced: dict[int, Any] = field(default_factory=dict)
     memo: MutableMapping[int, tuple[Expr, Any]] = field(default_factory=dict)
+    carried: Any = None
 
     def inner(self, **changes: Any) -> Env:
         """A copy for a place where other values are visible."""
@@ -145,6 +147,8 @@ class Expressions:
             case Bitcast():
                 v = self.value(e.arg, env)
                 return self.b.bitcast(v, register_type(e.dtype, lanes(v)))
+            case Carried():
+                return env.carried
             case Reduce():
                 return env.reduced[id(e)]
             case _:

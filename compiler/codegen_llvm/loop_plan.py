@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.te.expr import Expr, Load, Reduce
+from occ.compiler.ir.te.expr import FOLDS, ORDERED, Expr, Load, Reduce
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.walks import walk
@@ -52,8 +52,9 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: 
         vector_bits: width of a vector register.
     """
     reductions = [n for n in walk(s.expr) if isinstance(n, Reduce)]
-    arg = any(r.kind in ("argmax", "argmin") for r in reductions)
-    candidates = [s.axes[-1].name] if s.axes else []
+    arg = any(r.kind in ORDERED for r in reductions)
+    # What a fold reads follows from the step before: scalars, of which processors take the steps of several at once.
+    candidates = [s.axes[-1].name] if s.axes and not any(r.kind in FOLDS for r in reductions) else []
     if not arg:
         candidates += [r.axes[-1].name for r in reductions if r.axes]
     vector = max(candidates, key=lambda a: _score(a, s, sources), default="")
@@ -64,6 +65,8 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: 
     if not outer and vector and reductions == []:
         return LoopPlan(vector, width, block=_BLOCK)
     tile = _tile_axis(s, sources, vector) if reductions else ""
+    if len(s.axes) > 1 and any(r.kind == "settle" for r in reductions):
+        tile = s.axes[0].name  # rows that go the same way: what one has read is in cache for the next
     parallel = next((a.name for a in s.axes if a.name not in (vector, tile)), tile)
     return LoopPlan(vector, width if vector else 0, tile, _ROWS if tile else 1, parallel)
 

@@ -45,6 +45,8 @@ def _typed(tree: Any, sources: dict[str, DType]) -> ex.Expr:
             return ex.Cast(_typed(arg, sources), dtype)
         case ("bitcast", dtype, arg):
             return ex.Bitcast(_typed(arg, sources), dtype)
+        case ("carried", dtype):
+            return ex.Carried(dtype)
         case ("call", fn, args):
             given = tuple(_typed(a, sources) for a in args)
             if fn in ex.BINARY:

@@ -247,6 +247,7 @@ class _Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     compare = staticmethod(lambda a, sign, b: ("binary", _SIGNS[sign], a, b))
     select = staticmethod(lambda c, a, b: ("select", c, a, b))
     call = staticmethod(lambda fn, args: ("call", str(fn), args))
+    carried = staticmethod(lambda token: ("carried", dt.BY_NAME[token[8:-1]]))
     cast = staticmethod(lambda token, arg: (token.partition("<")[0], dt.BY_NAME[token.partition("<")[2][:-1]], arg))
     load = staticmethod(lambda name, index: ("load", str(name), index or []))
     load_param = staticmethod(lambda name, index: ("load", _name(name), index or []))

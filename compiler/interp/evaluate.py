@@ -19,10 +19,12 @@ from occ.compiler.ir.dim import evaluate as dim_value
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.layout import pack, unpack
 from occ.compiler.ir.te.expr import (
+    FOLDS,
     Axis,
     Binary,
     Bitcast,
     Call,
+    Carried,
     Cast,
     Const,
     Expr,
@@ -131,6 +133,7 @@ class _Box:
         if first is not None:
             self.ranges[axes[0].name] = range(first.start, first.stop)
         self._memo: dict[int, tuple[Expr, Any]] = {}
+        self.carried: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,6 +166,10 @@ class _Box:
                 return convert(self.value(e.arg), e.arg.dtype, e.dtype)
             case Bitcast():
                 return np.asarray(self.value(e.arg), order="C").view(e.dtype.numpy)
+            case Carried():
+                return self.carried
+            case Reduce() if e.kind in FOLDS:
+                return self._folded(e)
             case Reduce():
                 return self._reduce(e)
             case _:
@@ -232,6 +239,17 @@ class _Box:
             return as_strided(origin, shape, [strides[n] for n in self.ranges], writeable=False)
         bits = origin.view(f"u{source.itemsize}")  # numpy does not describe the strides of types it does not know
         return as_strided(bits, shape, [strides[n] for n in self.ranges], writeable=False).view(source.dtype)
+
+    def _folded(self, e: Reduce) -> Any:
+        (axis,) = e.axes
+        carried: Any = e.dtype.numpy.type(0)
+        for k in range(dim_value(axis.extent, self.dims)):
+            step = _Box((), self.dims, self.sources)
+            step.ranges, step.carried = self.ranges | {axis.name: range(k, k + 1)}, carried
+            before, carried = carried, step.value(e.body)
+            if e.kind == "settle" and k and np.array_equal(before, carried):
+                break
+        return np.asarray(carried).reshape(np.shape(carried)[: len(self.ranges)])  # without that axis
 
     def _reduce(self, e: Reduce) -> Any:
         inner = _Box((), self.dims, self.sources)

@@ -20,6 +20,7 @@ from occ.compiler.ir.te.expr import (
     Binary,
     Bitcast,
     Call,
+    Carried,
     Cast,
     Const,
     Expr,
@@ -137,6 +138,8 @@ def expr_text(e: Expr, params: Iterable[str] = (), level: int = 0) -> str:
             return f"cast<{e.dtype}>({expr_text(e.arg, params)})"
         case Bitcast():
             return f"bitcast<{e.dtype}>({expr_text(e.arg, params)})"
+        case Carried():
+            return f"carried<{e.dtype}>"
         case Reduce():
             return f"{e.kind}[{axes_text(e.axes)}]({expr_text(e.body, params)})"
         case _:

@@ -191,11 +191,21 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """A reduction of `body` over `axes`: a kind of `REDUCTIONS`. `argmax`/`argmin` give the first position, an i64."""
+    """A reduction of `body` over `axes`: a kind of `REDUCTIONS`. `argmax`/`argmin` give the first position, an i64; `fold` gives
+    what the last step over its one axis comes to, each of which sees that of the step before as `Carried`. `settle` is a fold of
+    integers that may end once a step changes nothing: from its second step on it does not look at its axis.
+    """
 
     kind: str
     axes: tuple[Axis, ...]
     body: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Carried(Expr):
+    """In the body of a `fold` or `settle`, what the step before came to; 0 in the first."""
+
     dtype: DType
 
 
@@ -213,7 +223,9 @@ CALLS = {
 }  # fmt: skip
 PREDICATES = ("isnan", "isinf")
 
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "fold", "settle")
+FOLDS = ("fold", "settle")
+ORDERED = ("argmax", "argmin", *FOLDS)  # those that take the positions of one axis in order
 
 
 # Constructors -------------------------------------------------------------------------------------------------------

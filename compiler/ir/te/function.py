@@ -233,6 +233,7 @@ RESERVED = frozenset(
     {
         *REDUCTIONS,
         *CALLS,
+        "carried",
         "rem",
         "shl",
         "shr",

@@ -15,9 +15,9 @@ COMBINE = {
 
 
 def neutral(kind: str, dtype: DType) -> float | int:
-    """The value that a reduction of a kind of `COMBINE` starts from; 0 and 1 for bools."""
+    """The value that a reduction of a kind of `COMBINE`, or a fold, starts from; 0 and 1 for bools."""
     match kind:
-        case "sum" | "any":
+        case "sum" | "any" | "fold" | "settle":
             return 0
         case "prod" | "all":
             return 1

@@ -53,7 +53,9 @@ def _problem(n: Expr, known: dict[str, tuple[DType, int]]) -> str:
             return f"has {n.op} of {n.lhs.dtype} and {n.rhs.dtype}"
         case Select() if n.then.dtype != n.other.dtype or n.cond.dtype != BOOL:
             return f"chooses by {n.cond.dtype} between {n.then.dtype} and {n.other.dtype}"
-        case Reduce(kind="sum" | "prod" | "max" | "min") if n.body.dtype != n.dtype:
+        case Reduce(kind="fold" | "settle") if len(n.axes) != 1:
+            return f"folds over {len(n.axes)} axes, not one"
+        case Reduce(kind="sum" | "prod" | "max" | "min" | "fold" | "settle") if n.body.dtype != n.dtype:
             return f"reduces {n.body.dtype} to {n.dtype}"
         case _:
             return ""

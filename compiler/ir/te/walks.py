@@ -10,6 +10,7 @@ from occ.compiler.ir.te.expr import (
     Binary,
     Bitcast,
     Call,
+    Carried,
     Cast,
     Const,
     Expr,
@@ -28,6 +29,7 @@ _CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
     Const: lambda _: (),
     Index: lambda _: (),
     Size: lambda _: (),
+    Carried: lambda _: (),
     Load: attrgetter("index"),
     Binary: attrgetter("lhs", "rhs"),
     Call: attrgetter("args"),
@@ -76,7 +78,7 @@ def walk(e: Expr) -> Iterator[Expr]:
     return iter(found)
 
 
-_LEAVES = frozenset((Const, Index, Size))
+_LEAVES = frozenset((Const, Index, Size, Carried))
 _MOST_WALKED = 4096
 _walked: dict[int, list[Expr]] = {}  # id of a root -> its nodes: passes walk the same expressions again and again
 

@@ -30,6 +30,7 @@ from occ.compiler.passes.schedule.facts import (
     work,
 )
 from occ.compiler.passes.schedule.fetch import fetch_ahead
+from occ.compiler.passes.schedule.folds import folds
 from occ.compiler.passes.schedule.in_vectors import in_vectors
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.planes import planes
@@ -390,5 +391,5 @@ def fallback(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
 
 
 RULES: tuple[ScheduleRule, ...] = (
-    packed_contraction, planes, window, resample, transposed, elementwise, in_vectors, fallback,
+    folds, packed_contraction, planes, window, resample, transposed, elementwise, in_vectors, fallback,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce
+from occ.compiler.ir.te.expr import ORDERED, Axis, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage
 from occ.compiler.ir.te.roles import ATTENTION
 from occ.compiler.ir.te.walks import children, transform, walk
@@ -72,7 +72,7 @@ def _drop_units(f: TeFunc) -> TeFunc:
         def visit(n: Expr) -> Expr | None:
             if isinstance(n, Load) and n.source in keep:
                 return Load(n.source, tuple(n.index[k] for k in keep[n.source]), n.dtype)
-            if isinstance(n, Reduce) and any(a.extent == 1 for a in n.axes) and n.kind not in ("argmax", "argmin"):
+            if isinstance(n, Reduce) and any(a.extent == 1 for a in n.axes) and n.kind not in ORDERED:
                 axes = tuple(a for a in n.axes if a.extent != 1)
                 return Reduce(n.kind, axes, n.body, n.dtype) if axes else n.body
             return None
@@ -103,7 +103,7 @@ def _mergeable(f: TeFunc) -> set[Pair]:
         if not all(isinstance(n, int) for n in f.shapes[name][k + 1 :]):
             alive.discard((name, k))
     alive |= {(r.axes[0].name, k) for s in f.stages if isinstance(s, TeStage) for r in walk(s.expr)
-              if isinstance(r, Reduce) and r.kind not in ("argmax", "argmin") for k in range(len(r.axes) - 1)}  # fmt: skip
+              if isinstance(r, Reduce) and r.kind not in ORDERED for k in range(len(r.axes) - 1)}  # fmt: skip
     links: dict[Pair, set[Pair]] = {}
     for s in f.stages:
         if isinstance(s, TeStage):

@@ -1,0 +1,49 @@
+"""The schedule of folds that read folds: decision trees, whose leaves a row comes to one after the other."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.te.expr import FOLDS, Reduce
+from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.schedule.facts import ScheduleFacts, work
+from occ.compiler.passes.schedule.loops import SERIAL, Directives, row_tail, tasks
+
+_ROWS = 32  # that a tree takes before the next one
+
+
+def folds(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+    """A fold that reads another one: what a block of rows reads is computed before them, one tree after the other, whose nodes
+    are in cache then. Steps of a fold wait for each other and those of its neighbours do not: a processor takes several
+    at once, so they stay scalars. 500 trees of 31 leaves, 10,000 rows: three times as fast as row by row.
+    """
+    if not _is_fold(s) or not isinstance(s, TeStage) or not s.axes:
+        return None
+    first = s.axes[0]
+    read = {n.source for n in loads(s.expr)}
+    inner = [p for p in facts.roots if isinstance(p, TeStage) and _is_fold(p) and p.name in read and _only(p, s, facts)]
+    if not inner or any(not p.axes or p.axes[0].extent != first.extent for p in inner):
+        return None
+    block, row = f"{first.name}o", f"{first.name}i"
+    (last,) = s.expr.axes if isinstance(s.expr, Reduce) else (first,)
+    out = Scheduler(s.name, update=True)
+    out.split(first.name, block, row, _ROWS, row_tail(first.extent, _ROWS))
+    out.reorder(last.name, *reversed([a.name for a in s.axes[1:]]), row, block)
+    if tasks(first.extent, _ROWS) != 1 and sum(work(p, facts) for p in inner) >= SERIAL:
+        out.parallel(block)
+    made = out.directives
+    for p in inner:
+        steps = [a.name for a in reduce_axes(p.expr)]
+        update = Scheduler(p.name, update=True)
+        update.reorder(*steps, p.axes[0].name, *reversed([a.name for a in p.axes[1:]]))
+        made += [*Scheduler(p.name).compute_at(s.name, block).directives, *update.directives]
+    return made
+
+
+def _is_fold(s: AnyStage) -> bool:
+    return isinstance(s, TeStage) and isinstance(s.expr, Reduce) and s.expr.kind in FOLDS
+
+
+def _only(p: TeStage, s: TeStage, facts: ScheduleFacts) -> bool:
+    """Whether `s` alone reads a stage, which is no result."""
+    readers = [r for r in facts.f.stages if any(n.source == p.name for n in loads(*r.exprs))]
+    return readers == [s] and p.name not in {r.name for r in facts.f.results}
