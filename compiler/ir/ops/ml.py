@@ -1,5 +1,5 @@
 """ai.onnx.ml: what converters of classical models (scikit-learn and its like) write. Arithmetic is made of tensor operators,
-so that it is compiled and fused; labels, maps, trees and support vectors are host routines.
+so that it is compiled and fused, trees are in `ml_trees`; labels, maps and support vectors are host routines.
 
 Where the ONNX text leaves a case open, the meaning is that of onnxruntime, which these files are written for.
 """
@@ -14,19 +14,14 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dtype import F32, F64, I64, STR, DType
+from occ.compiler.ir.dtype import F32, I64, STR, DType
+from occ.compiler.ir.ops.ml_scores import floats, transformed
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim
 from occ.compiler.ir.types import MapType, SequenceType, TensorType
 from occ.compiler.ir.value import Value
 
 DOMAIN = "ai.onnx.ml"
-POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")  # in the order of TreeEnsemble's numbers
-
-
-def _floats(b: GraphBuilder, x: Value) -> Value:
-    """f64 stays; everything else is computed in f32."""
-    return x if x.tensor.dtype in (F32, F64) else b.Cast(x, to=F32)
 
 
 def _f32(b: GraphBuilder, x: Value) -> Value:
@@ -51,7 +46,7 @@ class Scaler:
     """`(x - offset) * scale`, as f32."""
 
     def composite(b, x, *, a):
-        x = _floats(b, x)
+        x = floats(b, x)
         features = x.tensor.dims[-1] if x.tensor.rank else 1
         if a.offset is not None:
             x = b.Sub(x, b.constant(_row(a.offset, features, "offset"), x.tensor.dtype))
@@ -86,7 +81,7 @@ class Binarizer:
     """1 where an element exceeds the threshold, else 0."""
 
     def composite(b, x, *, a):
-        wide = _floats(b, x)
+        wide = floats(b, x)
         return b.Cast(b.Greater(wide, b.constant(a.threshold, wide.tensor.dtype)), to=x.tensor.dtype)
 
 
@@ -153,55 +148,14 @@ class LinearRegressor:
 
     def composite(b, x, *, a):
         rank = _matrix_rank("LinearRegressor", x)
-        x = _floats(b, x if rank == 2 else b.Unsqueeze(x, b.constant([0], I64)))
+        x = floats(b, x if rank == 2 else b.Unsqueeze(x, b.constant([0], I64)))
         if not a.coefficients or len(a.coefficients) % a.targets:
             raise Invalid(f"`LinearRegressor` needs coefficients for {a.targets} targets", code="OCC0107")
         table = np.reshape(a.coefficients, (a.targets, -1)).T
         y = b.MatMul(x, b.constant(table, x.tensor.dtype))
         if a.intercepts:
             y = b.Add(y, b.constant(_row(a.intercepts, a.targets, "intercepts"), x.tensor.dtype))
-        return _transformed(b, _f32(b, y), a.post_transform)
-
-
-def _transformed(b: GraphBuilder, y: Value, how: str) -> Value:
-    """`post_transform`, on rows of f32."""
-    match how:
-        case "NONE":
-            return y
-        case "LOGISTIC":
-            return b.Sigmoid(y)
-        case "SOFTMAX":
-            return b.Softmax(y, axis=-1)
-        case "SOFTMAX_ZERO":
-            return _softmax_zero(b, y)
-        case "PROBIT":
-            return _probit(b, y)
-        case _:
-            raise Invalid(f"`post_transform` is {how!r}", code="OCC0107", note=f"one of {', '.join(POST_TRANSFORMS)}")
-
-
-def _softmax_zero(b: GraphBuilder, y: Value) -> Value:
-    """Softmax in which what is 0 stays 0."""
-    rows = b.constant([-1], I64)
-    top = b.ReduceMax(y, rows, keepdims=1)
-    is_zero = b.Less(b.Abs(y), b.constant(1e-7, F32))
-    each = b.Where(is_zero, b.Mul(y, b.Exp(b.Neg(top))), b.Exp(b.Sub(y, top)))
-    total = b.ReduceSum(each, rows, keepdims=1)
-    none = b.Equal(total, b.constant(0.0, F32))
-    return b.Where(none, b.constant(0.5, F32), b.Div(each, b.Where(none, b.constant(1.0, F32), total)))
-
-
-def _probit(b: GraphBuilder, y: Value) -> Value:
-    """Quantile of the normal distribution, by the approximation of Winitzki's that onnxruntime uses."""
-
-    def c(value: float) -> Value:
-        return b.constant(value, F32)
-
-    u = b.Sub(b.Mul(y, c(2.0)), c(1.0))
-    log = b.Log(b.Mul(b.Sub(c(1.0), u), b.Add(c(1.0), u)))
-    v = b.Add(c(2 / (np.pi * 0.147)), b.Mul(c(0.5), log))
-    inside = b.Sub(b.Sqrt(b.Sub(b.Mul(v, v), b.Mul(c(1 / 0.147), log))), v)
-    return b.Mul(b.Mul(b.Sign(u), b.Sqrt(inside)), c(1.41421356))
+        return transformed(b, _f32(b, y), a.post_transform)
 
 
 # Host routines --------------------------------------------------------------------------------------------------------
@@ -228,10 +182,6 @@ def _classifier(name: str, ints: str, columns: Callable[[SimpleNamespace, int], 
     return OpSpec(f"{DOMAIN}.{name}", {"infer": infer, "host": name, "__doc__": doc})
 
 
-def _tree_columns(a: SimpleNamespace, labels: int) -> object:
-    return max(labels, 1) if labels != 1 else data_dim(1)
-
-
 def _svm_columns(a: SimpleNamespace, labels: int) -> object:
     if a.prob_a or not a.vectors_per_class:
         return data_dim(1)
@@ -241,7 +191,6 @@ def _svm_columns(a: SimpleNamespace, labels: int) -> object:
 
 LinearClassifier = _classifier("LinearClassifier", "classlabels_ints", lambda a, labels: data_dim(1))
 SVMClassifier = _classifier("SVMClassifier", "classlabels_ints", _svm_columns)
-TreeEnsembleClassifier = _classifier("TreeEnsembleClassifier", "classlabels_int64s", _tree_columns)
 
 
 @op("ai.onnx.ml.SVMRegressor", host="SVMRegressor")
@@ -250,22 +199,6 @@ class SVMRegressor:
 
     def infer(x, *, a):
         return TensorType(F32, (*_batch(x), 1))
-
-
-@op("ai.onnx.ml.TreeEnsembleRegressor", host="TreeEnsembleRegressor")
-class TreeEnsembleRegressor:
-    """What the leaves that a row comes to give, over all trees."""
-
-    def infer(x, *, a):
-        return TensorType(F32, (*_batch(x), a.n_targets or 1))
-
-
-@op("ai.onnx.ml.TreeEnsemble", host="TreeEnsemble")
-class TreeEnsemble:
-    """Decision trees of any kind (ai.onnx.ml 5): what the leaves that a row comes to give, over all trees."""
-
-    def infer(x, *, a):
-        return TensorType(x.dtype, (*_batch(x), a.n_targets or 1))
 
 
 @op("ai.onnx.ml.LabelEncoder", host="LabelEncoder")
@@ -340,6 +273,6 @@ class CastMap:
 
 ALL: tuple[OpSpec, ...] = (
     Scaler, Normalizer, Binarizer, Imputer, ArrayFeatureExtractor, FeatureVectorizer, LinearRegressor, LinearClassifier,
-    SVMClassifier, TreeEnsembleClassifier, SVMRegressor, TreeEnsembleRegressor, TreeEnsemble, LabelEncoder, CategoryMapper,
+    SVMClassifier, SVMRegressor, LabelEncoder, CategoryMapper,
     OneHotEncoder, ZipMap, DictVectorizer, CastMap,
 )  # fmt: skip
