@@ -1,4 +1,4 @@
-"""Scores of ai.onnx.ml operators: transformations, labels, linear models and support vectors.
+"""Scores of ai.onnx.ml operators: transformations, labels and support vectors.
 
 Two classes with one score get the score and its negation, as in the ONNX reference.
 """
@@ -69,28 +69,6 @@ def transformed(s: np.ndarray, how: str) -> np.ndarray:
     if how not in TRANSFORMS:
         raise ValueError(f"`post_transform` is {how!r}")
     return TRANSFORMS[how](s) if s.size else s
-
-
-# linear models
-
-
-def linear_classifier(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, np.ndarray]:
-    """Labels [n], scores f32[n, classes]."""
-    x = rows_of(x)
-    table = np.array(a.coefficients, x.dtype).reshape(-1, x.shape[1])
-    s = x @ table.T
-    if a.intercepts:
-        s = s + np.array(a.intercepts, x.dtype)
-    n_labels = len(a.classlabels_strings or a.classlabels_ints or ())
-    if s.shape[1] == 1:
-        how = a.post_transform
-        second = s[:, 0] > 0
-        if n_labels == 2:
-            both = transformed(np.concatenate([-s, s], axis=1), how)
-            return labels_of(second.astype(np.int64), a, "classlabels_ints"), both.astype(np.float32)
-        return second.astype(np.int64), transformed(s, how).astype(np.float32)
-    chosen = labels_of(np.argmax(s, axis=1), a, "classlabels_ints")
-    return chosen, transformed(s, a.post_transform).astype(np.float32)
 
 
 # support vectors
@@ -212,5 +190,5 @@ def _coupled(r: np.ndarray) -> np.ndarray:
 
 
 ROUTINES: dict[str, Callable[..., Any]] = {
-    "LinearClassifier": linear_classifier, "SVMRegressor": svm_regressor, "SVMClassifier": svm_classifier,
+    "SVMRegressor": svm_regressor, "SVMClassifier": svm_classifier,
 }  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I64, STR, DType
-from occ.compiler.ir.ops.ml_scores import floats, transformed
+from occ.compiler.ir.ops.ml_scores import best, floats, labelled, rows, single, transformed
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim
 from occ.compiler.ir.types import MapType, SequenceType, TensorType
@@ -158,6 +158,31 @@ class LinearRegressor:
         return transformed(b, _f32(b, y), a.post_transform)
 
 
+@op("ai.onnx.ml.LinearClassifier")
+class LinearClassifier:
+    """The class of each row and the scores of all classes, by a linear function for each. One function tells two classes apart."""
+
+    def composite(b, x, *, a):
+        x, labels = rows(b, x), a.classlabels_strings or a.classlabels_ints or ()
+        features, dtype = x.tensor.dims[1], x.tensor.dtype
+        count = (
+            len(a.intercepts or labels) if not isinstance(features, int) else len(a.coefficients) // max(features, 1)
+        )
+        if not count or len(a.coefficients) % count or (a.intercepts and len(a.intercepts) not in (1, count)):
+            raise Invalid(f"`coefficients` of `LinearClassifier` do not fit {x.type}", code="OCC0107")
+        y = b.MatMul(x, b.constant(np.reshape(a.coefficients, (count, -1)).T, dtype))
+        if a.intercepts:
+            y = b.Add(y, b.constant(a.intercepts, dtype))
+        if count > 1:
+            label = labelled(b, best(b, y), a.classlabels_strings, a.classlabels_ints)
+            return label, single(b, transformed(b, y, a.post_transform))
+        second = b.Reshape(b.Greater(y, b.constant(0, dtype)), b.constant([-1], I64))
+        if len(labels) != 2:
+            return b.Cast(second, to=I64), single(b, transformed(b, y, a.post_transform))
+        both = transformed(b, b.Concat(b.Neg(y), y, axis=1), a.post_transform)
+        return labelled(b, second, a.classlabels_strings, a.classlabels_ints), single(b, both)
+
+
 # Host routines --------------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +214,6 @@ def _svm_columns(a: SimpleNamespace, labels: int) -> object:
     return pairs if pairs > 1 else data_dim(1)
 
 
-LinearClassifier = _classifier("LinearClassifier", "classlabels_ints", lambda a, labels: data_dim(1))
 SVMClassifier = _classifier("SVMClassifier", "classlabels_ints", _svm_columns)
 
 
