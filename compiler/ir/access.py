@@ -19,7 +19,7 @@ from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
 
-ANY, CHANNELS, FIRST, LAST, ROWS = "any", "channels", "first", "last", "rows"
+ANY, CHANNELS, FIRST, LAST, PLANES, ROWS = "any", "channels", "first", "last", "planes", "rows"
 
 
 def access(op: Op) -> Access:
@@ -88,12 +88,12 @@ def _permutation(stage: Any, x: Tensor) -> tuple[int, ...] | None:
 
 
 def reads(op: Op) -> str:
-    """The order of axes in which an operator reads fastest: `any`, `channels`, `last` or `rows`, see `OpSpec`."""
+    """The order of axes in which an operator reads fastest: `any`, `channels`, `last`, `planes` or `rows`, see `OpSpec`."""
     return _stated(op, op.spec.reads) or ANY
 
 
 def writes(op: Op) -> str:
-    """The order of axes in which an operator writes: `any`, `channels`, `first`, `last` or `rows`, see `OpSpec`."""
+    """The order of axes in which an operator writes: `any`, `channels`, `first`, `last`, `planes` or `rows`, see `OpSpec`."""
     follows = access(op).elementwise and "view" not in op.spec.tags
     return _stated(op, op.spec.writes) or (ANY if follows else ROWS)
 

@@ -104,10 +104,12 @@ class OpSpec:
         rank: `rank(*operands, a=attributes)` returns the rank of the results, or None, where only the data decide the shape.
         reads: the order of axes in memory in which it reads fastest. `any` (what nothing is stated of): all are alike;
             `channels`: the first operand has axis 1 last; `last`: the last axis of each operand is innermost; `rows`: the
-            first operand is row-major. Or a function of `(*operands, a=attributes)` that returns one of these.
+            first operand is row-major; `planes`: `rows` where the first operand is so anyway, else `channels`. Or a function of
+            `(*operands, a=attributes)` that returns one of these.
         writes: the order in which it writes, likewise. `any` (what nothing is stated of, if the body is elementwise): that
             of its operands, or what its reader wants; `channels`: axis 1 last; `first`: that of its first operand, whatever
-            its reader wants; `last`: rows, or what its reader wants with the last axis innermost; `rows` (what nothing is stated of).
+            its reader wants; `last`: rows, or what its reader wants with the last axis innermost; `planes`: as in `reads`;
+            `rows` (what nothing is stated of).
         weight: `weight(*operands, a=attributes, lanes=elements of a vector)` returns the layout that the second operand
             shall have if it is a constant, or None.
         joins: whether the result is the operands side by side along `axis`, so that they may be computed where it lies.

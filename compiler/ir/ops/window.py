@@ -138,6 +138,13 @@ def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace)
     return t.sum(shape, (per_group, *win.kernel), product, role=CONV)
 
 
+def _fits_planes(x: Tensor, w: Tensor, a: SimpleNamespace) -> bool:
+    """Whether a depthwise convolution goes along rows as fast as along channels: small windows of images, one after the other."""
+    taps, width = dim.product(w.shape[2:]), x.shape[-1]
+    small = isinstance(taps, int) and taps <= 9 and all(s == 1 for s in a.strides or ())
+    return x.rank == 4 and small and (not isinstance(width, int) or width >= 14)
+
+
 @op("Conv", tags=("contraction",), sample=convolved)
 class Conv:
     """ONNX Conv: `out[n, o, y...] = b[o] + sum over c, k of x[n, c, y*s + k*d - pad] * w[o, c, k...]`, in groups."""
@@ -145,7 +152,8 @@ class Conv:
     def reads(x, w, *_, a):
         """Vectors run along the channels, or along rows where there are groups, or few channels to fill one."""
         if a.group > 1:
-            return "channels" if w.shape[:2] == (a.group, 1) else "rows"
+            depthwise = "planes" if _fits_planes(x, w, a) else "channels"
+            return depthwise if w.shape[:2] == (a.group, 1) else "rows"
         few = isinstance(w.shape[0], int) and w.shape[0] < 8
         return "rows" if few and any(k != 1 for k in w.shape[2:]) else "channels"
 
@@ -156,7 +164,8 @@ class Conv:
             return None
         taps = tuple(range(2, w.rank))
         if a.group > 1:
-            return Layout((*range(1, w.rank), 0)) if w.shape[1] == 1 else None
+            in_planes = _fits_planes(x, w, a) and not x.type.layout.is_permuted
+            return Layout((*range(1, w.rank), 0)) if w.shape[1] == 1 and not in_planes else None
         # Channels innermost for channels-last inputs; taps innermost where channels are few and lie apart.
         wide = x.type.layout.is_permuted or not isinstance(x.shape[1], int) or x.shape[1] >= 8
         # Fewer than 8 channels do not fill a vector: those kernels run along rows.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from occ.compiler.ir.access import ANY, CHANNELS, FIRST, LAST, ROWS, access, reads, writes
+from occ.compiler.ir.access import ANY, CHANNELS, FIRST, LAST, PLANES, ROWS, access, reads, writes
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.layout import ROW, Layout, channels_last
 from occ.compiler.ir.module import Module
@@ -80,7 +80,7 @@ class _Chooser:
                 self.need_rows(op, k)
             return
         for o in inner:
-            match reads(o):
+            match self._settled(op, o, reads(o)):
                 case "last":
                     for k in range(len(o.operands)):
                         self._need_last(op, o, k)
@@ -90,7 +90,15 @@ class _Chooser:
                     self.need_rows(op, j)
                 case _:
                     pass
-        self._follow(op, {writes(o) for o in inner})
+        self._follow(op, {self._settled(op, o, writes(o)) for o in inner})
+
+    def _settled(self, op: Op, inner: Op, order: str) -> str:
+        """The order of `op` inside of it, `planes` decided by how its first operand lies."""
+        if order != PLANES:
+            return order
+        j = self._outer(op, inner, 0)
+        value = None if j is None else op.operands[j]
+        return ROWS if value is not None and _ranked(value) and value.tensor.layout.is_row_major else CHANNELS
 
     # operands
 

@@ -18,6 +18,7 @@ from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.blocks import row_blocks
+from occ.compiler.passes.schedule.depthwise import depthwise_planes
 from occ.compiler.passes.schedule.elementwise import elementwise, vectorise
 from occ.compiler.passes.schedule.facts import (
     FEW,
@@ -391,5 +392,5 @@ def fallback(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
 
 
 RULES: tuple[ScheduleRule, ...] = (
-    folds, packed_contraction, planes, window, resample, transposed, elementwise, in_vectors, fallback,
+    folds, depthwise_planes, packed_contraction, planes, window, resample, transposed, elementwise, in_vectors, fallback,
 )  # fmt: skip

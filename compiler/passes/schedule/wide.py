@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive
+from occ.compiler.passes.schedule.depthwise import depthwise_planes
 from occ.compiler.passes.schedule.facts import ScheduleFacts
 from occ.compiler.passes.schedule.few import has_few, with_variant
 from occ.compiler.passes.schedule.planes import lanes_along, planes
@@ -43,17 +44,15 @@ def wide_planes(f: TeFunc, machine: Machine) -> TeFunc:
         return f
     facts = ScheduleFacts(f, machine)
     for s in facts.roots:
-        if (
-            isinstance(s, TeStage)
-            and s.axes
-            and not isinstance(s.axes[-1].extent, int)
-            and planes(s, facts) is not None
-        ):
+        if not isinstance(s, TeStage) or not s.axes or isinstance(s.axes[-1].extent, int):
+            continue
+        rule = next((r for r in (depthwise_planes, planes) if r(s, facts) is not None), None)
+        if rule is not None:
             (acc,) = facts.reductions(s)
             lanes = lanes_along(s, acc, machine)
-            wide = lambda x, alone: planes(x, ScheduleFacts(alone, machine, wide=True))
+            wide = lambda x, alone, rule=rule: rule(x, ScheduleFacts(alone, machine, wide=True))
             inside = _inside(s, facts)
-            narrow = _rescheduled(f, s, inside, planes(s, ScheduleFacts(f, machine, narrow=True)) or [])
+            narrow = _rescheduled(f, s, inside, rule(s, ScheduleFacts(f, machine, narrow=True)) or [])
             return with_variant(narrow, s, inside, AtMost(lanes, s.axes[-1].extent), wide)
     return f
 
