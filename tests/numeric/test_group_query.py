@@ -167,6 +167,25 @@ def test_operands_that_do_not_fit_are_an_error_that_names_them(without: str, att
         occ.compile(model, "interp")
 
 
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", "ascend910b"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("k", (1, 1, GROUPS * SIZE // 2)),
+        ("pk", (1, GROUPS, 4, 1)),
+        ("pv", (1, GROUPS, 3, SIZE)),
+        ("pv", (1, GROUPS, 4)),
+        ("pk", (2, GROUPS, 4, SIZE)),
+    ],
+)
+def test_keys_and_caches_of_other_extents_are_one_error(target: str, name: str, shape: tuple[int, ...]) -> None:
+    feed = projected(1, 1, 4) | {k: normal(1, GROUPS, 4, SIZE) for k in ("pk", "pv")} | {name: normal(*shape)}
+    what = {"k": "key", "pk": "past_key", "pv": "past_value"}[name]
+    with pytest.raises(CompileError, match=f"`GroupQueryAttention`: `{what}` is of shape") as caught:
+        occ.build(model_of([attention(feed, ["y"])], feed, {"y": F32.onnx}), target)
+    assert len(caught.value.diagnostics) == 1
+
+
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_more_keys_than_the_cache_has_room_for_are_an_error(target: str) -> None:
     """As in a model whose caches are windows, where a caller that does not know of them gives a small one."""

@@ -33,7 +33,7 @@ from occ.compiler.ir.ops.contrib.operators import DOMAIN
 from occ.compiler.ir.ops.movement import unflatten
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import FormalSignature, op
-from occ.compiler.ir.shape import show_shape
+from occ.compiler.ir.shape import assume_equal, show_shape, surely_different
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import TensorType
@@ -191,6 +191,12 @@ class GroupQueryAttention:
         keys = known if past_k is None else _keys(known, past_k.shape[2], q.shape[1])
         kind, width = (q.dtype, size) if k_scale is None else CODES[_bits(a)](size)
         present = TensorType(kind, (q.shape[0], a.kv_num_heads, keys, width))
+        for what, x in (("key", k), ("value", v)):
+            if x is not None:
+                _fits(what, x, (q.shape[0], None, a.kv_num_heads * size))
+        for what, x in (("past_key", past_k), ("past_value", past_v)):
+            if x is not None:
+                _fits(what, x, (q.shape[0], a.kv_num_heads, None if past_k is None else past_k.shape[2], width))
         weights = TensorType(q.dtype, (q.shape[0], a.num_heads, q.shape[1], known))
         return TensorType(q.dtype, (*q.shape[:2], a.num_heads * size)), present, present, weights
 
@@ -257,6 +263,24 @@ def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, n
         raise Invalid("`GroupQueryAttention` with the norm of queries or of keys alone", code="OCC0107")
     if a.n_results > 3 and a.qk_output not in (1, 2):
         raise Invalid(f"`GroupQueryAttention` gives output_qk with qk_output={a.qk_output}", code="OCC0107")
+
+
+def _fits(what: str, x: Tensor, wanted: Sequence[Dim | None]) -> None:
+    """That an operand has the extents that the others and the attributes ask for; None is any.
+
+    Raises:
+        Invalid: the rank or an extent surely differs.
+    """
+    pairs = [(x.shape[i], d) for i, d in enumerate(wanted[: x.rank]) if d is not None]
+    if x.rank != len(wanted) or any(surely_different(*pair) for pair in pairs):
+        shape = ", ".join("*" if d is None else str(d) for d in wanted)
+        raise Invalid(
+            f"`GroupQueryAttention`: `{what}` is of shape {show_shape(x.shape)}, where the queries, kv_num_heads and the bits"
+            f" of the cache ask for [{shape}]",
+            help="give the input that shape, or take back the `--dim` or `--shape` that sets another",
+        )
+    for pair in pairs:
+        assume_equal(*pair)
 
 
 def _bits(a: SimpleNamespace) -> int:
