@@ -95,7 +95,7 @@ FORESTS = {
 }  # fmt: skip
 
 
-ON_CPU = ("of xgboost", "few trees of a target", "all targets")
+ON_CPU = ("of xgboost", "a target a tree", "few trees of a target", "all targets")
 
 
 @pytest.mark.parametrize(

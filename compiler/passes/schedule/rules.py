@@ -31,7 +31,7 @@ from occ.compiler.passes.schedule.facts import (
     work,
 )
 from occ.compiler.passes.schedule.fetch import fetch_ahead
-from occ.compiler.passes.schedule.folds import folds
+from occ.compiler.passes.schedule.folds import folds, is_fold
 from occ.compiler.passes.schedule.in_vectors import in_vectors
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.planes import planes
@@ -313,6 +313,8 @@ def rows(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
         return None  # reductions and what is done with them: the rules for those do better
     if _is_product(others, facts) or any(isinstance(r, TeStage) and r.role == WINDOW_ROWS for r in others):
         return None
+    if any(is_fold(r) for r in others):
+        return None  # they are computed in the loops of an update, and the loops that are fused here are not its
     depth = _shared_rows(s, others, facts)
     if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
         return None
