@@ -205,16 +205,22 @@ class DeformConv:
             for k in range(n)
         ]
 
-        def product(*i: Expr) -> Expr:
-            batch, o, out, c, tap, near = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n : 3 + 2 * n], i[3 + 2 * n :]
-            channel = o // wrap(each) * wrap(per_group) + c
+        def sample(*i: Expr) -> Expr:
+            batch, channel, tap, out, near = i[0], i[1], i[2 : 2 + n], i[2 + n : 2 + 2 * n], i[2 + 2 * n :]
             first = channel // wrap(per_offset) * taps + flatten(tap, win.kernel)
-            at = [(batch, first, *out, k) for k in near]
-            value = weighted(lambda p: cast(dtype, x[(batch, channel, *p)]), around, at) * f.in_acc(w[(o, c, *tap)])
+            value = weighted(
+                lambda p: cast(dtype, x[(batch, channel, *p)]), around, [(batch, first, *out, k) for k in near]
+            )
             return value if mask is None else value * f.in_acc(mask[(batch, first, *out)])
 
+        samples = t.sum((*x.shape[:2], *win.kernel, *win.out), (2,) * n, sample, name="samples")
+
+        def product(*i: Expr) -> Expr:
+            batch, o, out, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n :]
+            return samples[(batch, o // wrap(each) * wrap(per_group) + c, *tap, *out)] * f.in_acc(w[(o, c, *tap)])
+
         shape = (x.shape[0], w.shape[0], *win.out)
-        acc = t.sum(shape, (per_group, *win.kernel, *(2,) * n), product, name="deform_conv")
+        acc = t.sum(shape, (per_group, *win.kernel), product, name="deform_conv")
         return t.map(
             shape, lambda *i: cast(x.dtype, acc[i] if b is None else acc[i] + f.in_acc(b[i[1]])), name="deform_conv_out"
         )
