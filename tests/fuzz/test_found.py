@@ -11,7 +11,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import parsed
-from tools.fuzz.oracle import Reject, run_node, run_onnxruntime
+from tools.fuzz.oracle import Reject, model_of, run_node, run_onnxruntime, run_other
 
 
 def model(
@@ -125,3 +125,18 @@ def test_text_that_is_no_module(why: str) -> None:
     with pytest.raises(CompileError, match=why) as found:
         parsed(TEXTS[why])
     assert found.value.diagnostics[0].code == "OCC0601"
+
+
+def test_the_other_oracle_is_not_the_reference_where_that_is_wrong() -> None:
+    x = np.array([[-1, 2]], np.float32)
+    info = [helper.make_tensor_value_info(n, 1, x.shape) for n in "xy"]
+    node = helper.make_node("LpNormalization", ["x"], ["y"], p=1)
+    found = run_other(model_of(helper.make_graph([node], "g", info[:1], info[1:]), 22), {"x": x})
+    assert np.allclose(found["y"], [[-1 / 3, 2 / 3]])
+
+
+def test_the_scale_of_zeros_is_disputed() -> None:
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"])
+    with pytest.raises(Reject):
+        run_node(node, {"x": np.zeros(3, np.float32)}, 13)
+    assert run_node(node, {"x": np.ones(3, np.float32)}, 13)[0].tolist() == [255] * 3

@@ -43,7 +43,7 @@ EXACT = frozenset((
 ))  # fmt: skip
 # Operators that ONNX defines as a difference of about ones (`exp(x) - 1` is off by as much as 1 can be), and recurrences, whose
 # sigmoids runtimes approximate to that.
-AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "RNN", "GRU", "LSTM"))
+AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "LogSoftmax", "RNN", "GRU", "LSTM"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
 STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish",
