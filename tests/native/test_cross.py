@@ -52,6 +52,10 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray]]] = {
         "g (float[n] x) => (float16[n] y) { y = Cast <to = 10> (x) }",
         {"x": np.array([np.nan, -np.nan, np.inf, -np.inf, 65519, 65520, -7e4, 6e-8, 2e-8, -0.0, 0.1], np.float32)},
     ),
+    "choice": (
+        "g (bool[n, 40] c, float16[n, 40] x, float16[n, 40] z) => (float16[n, 40] y) { y = Where(c, x, z) }",
+        {"c": RNG.random((3, 40)) > 0.5, **{n: RNG.standard_normal((3, 40)).astype(np.float16) for n in "xz"}},
+    ),
     "not": ("g (bool[n, 40] x) => (bool[n, 40] y) { y = Not(x) }", {"x": RNG.random((3, 40)) > 0.5}),
     "bits": ("g (int32[n, 40] x) => (int32[n, 40] y) { y = BitwiseNot(x) }", {"x": RNG.integers(-9, 9, (3, 40), np.int32)}),
     "mirror": (
@@ -102,7 +106,9 @@ def test_half_floats_become_bytes_where_no_instruction_knows_them():
     np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32), strict=True)
 
 
-@pytest.mark.parametrize("case", ["convolution", "special", "bytes", "not", "bits", "mirror", "pool", "recurrence"])
+@pytest.mark.parametrize(
+    "case", ["convolution", "special", "bytes", "choice", "not", "bits", "mirror", "pool", "recurrence"]
+)
 @pytest.mark.parametrize("processor", ["cortex-a9", "rv64gcv", "pwr8"])
 def test_results_on_further_processors(processor: str, case: str):
     """Addresses of 32 bits; vectors with predicates; another C ABI."""

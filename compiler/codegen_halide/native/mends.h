@@ -20,7 +20,8 @@ public:
 private:
     const bool rounds_in_code;  // f32 to f16 takes integer arithmetic, in which NaN becomes infinity
     const bool has_predicates;  // llvm.vp.select is called with a condition of one element where all are chosen alike; and
-                                // llvm.vp.not, which there is not. Divisions by what is not constant take both
+                                // llvm.vp.not, which there is not. Divisions by what is not constant take both. LLVM chooses
+                                // between vectors of halves lane by lane, which it cannot where their number is not constant
 
     using IRMutator::visit;
     Expr visit(const Cast *op) override {
@@ -48,12 +49,20 @@ private:
     Expr visit(const Div *op) override { return divided(op, lower_euclidean_div); }
     Expr visit(const Mod *op) override { return divided(op, lower_euclidean_mod); }
     Expr visit(const Select *op) override {
-        const Broadcast *whole = op->condition.as<Broadcast>();
-        if (!has_predicates || !op->type.is_vector() || (op->condition.type().is_vector() && !whole)) return IRMutator::visit(op);
-        const int lanes = op->type.lanes();  // the code generator looks through a broadcast, but not through a comparison
-        const Expr one = Halide::cast<uint8_t>(mutate(whole ? whole->value : op->condition));
-        const Expr condition = Broadcast::make(one, lanes) != make_const(Halide::UInt(8, lanes), 0);
-        return Select::make(condition, mutate(op->true_value), mutate(op->false_value));
+        if (!has_predicates || !op->type.is_vector()) return IRMutator::visit(op);
+        const Expr condition = by_lane(op->condition, op->type.lanes());
+        const Expr yes = mutate(op->true_value), no = mutate(op->false_value);
+        if (!op->type.is_float() || op->type.bits() != 16) return Select::make(condition, yes, no);
+        const Type bits = Halide::UInt(16, op->type.lanes());
+        return Halide::reinterpret(op->type, Select::make(condition, Halide::reinterpret(bits, yes), Halide::reinterpret(bits, no)));
+    }
+
+    // A condition with an element for each lane: the code generator looks through a broadcast, but not through a comparison.
+    Expr by_lane(const Expr &condition, int lanes) {
+        const Broadcast *whole = condition.as<Broadcast>();
+        if (condition.type().is_vector() && !whole) return mutate(condition);
+        const Expr one = Halide::cast<uint8_t>(mutate(whole ? whole->value : condition));
+        return Broadcast::make(one, lanes) != make_const(Halide::UInt(8, lanes), 0);
     }
 
     // Lowered here, because the code generator does it too late for these mends, with operands whose lanes are not known to be alike.
