@@ -65,11 +65,6 @@ def iota(n: int) -> ir.Constant:
     return ir.Constant(ir.VectorType(I64, n), [I64(k) for k in range(n)])
 
 
-def supports(dtype: DType) -> bool:
-    """Whether values of the type can be computed with."""
-    return dtype in (F64, F32, F16, BF16, BOOL) or (dtype.is_int and dtype.bits >= 8)
-
-
 class Ops:
     """Arithmetic on te values through a builder."""
 

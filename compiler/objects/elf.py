@@ -175,7 +175,6 @@ class _Image:
         self.end = self.stubs_at + 16 * len(imports)
         self.code = bytearray()
         self.code_at = self.end = _align(self.end, 64)
-        self.got_at = 0
 
     def _string(self, name: str) -> int:
         at = len(self.strings)

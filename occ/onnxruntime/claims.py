@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from occ.onnxruntime.ortgraph import GraphFacts, read_graph
 from occ.runtime.errors import RunError
 
 log = logging.getLogger("occ.onnxruntime")
-Refusal = Callable[[Path], str]
 
 
 @dataclass

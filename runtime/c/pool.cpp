@@ -166,7 +166,7 @@ void *worker(void *number) {
     for (;;) {
         uint32_t seen = epoch.load(std::memory_order_acquire);
         const auto called = [&] { return epoch.load(std::memory_order_relaxed) != seen; };
-        if (help_any() || looked(kIdle, [&] { return called() || crowded(); }) && called()) continue;
+        if (help_any() || (looked(kIdle, [&] { return called() || crowded(); }) && called())) continue;
         sleepers.fetch_add(1, std::memory_order_seq_cst);
         futex(epoch, FUTEX_WAIT_PRIVATE, seen);
         sleepers.fetch_sub(1, std::memory_order_relaxed);

@@ -17,7 +17,6 @@ from occ.compiler.ir.shape import normalize_axes, normalize_axis
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
-from occ.compiler.ir.types import TensorType
 
 
 def static_axes(operator: str, x: Tensor, axes: Tensor | None, *, noop_if_empty: bool = False) -> tuple[int, ...]:
@@ -220,12 +219,6 @@ class GlobalLpPool:
             t, "sum", x, _global_axes(x), lambda e: f.power(f.absolute(f.in_acc(e)), literal(a.p, e.dtype.acc))
         )
         return _map(t, acc, lambda s: cast(x.dtype, f.power(s, literal(1 / a.p, s.dtype))), "root")
-
-
-def reduced_type(x: Tensor, axes: Sequence[int], *, keepdims: bool) -> TensorType:
-    """The type of a reduction that keeps the element type."""
-    shape = tuple(1 if k in axes else n for k, n in enumerate(x.shape) if k not in axes or keepdims)
-    return TensorType(x.dtype, shape)
 
 
 ALL = (
