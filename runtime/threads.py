@@ -8,16 +8,18 @@ from pathlib import Path, PurePosixPath
 
 from occ.runtime.errors import RunError
 
+MOST = 256  # the caller of a run and the 255 workers that `c/pool.cpp` starts at the most
+
 
 def thread_count(asked: int | None) -> int:
-    """The number of threads asked for, or the default.
+    """The threads that a run has: the number asked for, or the default; `MOST` where it is more.
 
     Raises:
         RunError: OCC0501 the number is not positive.
     """
     if asked is not None and asked < 1:
         raise RunError("OCC0501", f"threads is {asked}", "give at least 1")
-    return asked or default_threads()
+    return min(asked or default_threads(), MOST)
 
 
 def default_threads() -> int:

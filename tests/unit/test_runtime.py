@@ -222,6 +222,7 @@ def test_threads_are_the_processors_that_affinity_and_cgroup_leave(usable, quota
     monkeypatch.setattr(threads_module, "cgroup_quota", lambda: quota)
     assert threads_module.thread_count(None) == expected
     assert threads_module.thread_count(5) == 5
+    assert threads_module.thread_count(100_000) == 256  # no more are started
     monkeypatch.setenv("OCC_NUM_THREADS", "4")
     assert threads_module.thread_count(None) == 4
 
