@@ -86,6 +86,8 @@ def rows(n: int) -> np.ndarray:
 
 FORESTS = {
     "one target": forest(["LEQ"], [3, 5, 1, 0, 7], targets=1, spread=False, missing=0),
+    "a tree": forest(["LEQ"], [4], targets=1, spread=False, missing=0),
+    "a stump": forest(["LEQ"], [1], targets=3, spread=True, missing=1),
     "of xgboost": forest(["LT"], [6] * 9, targets=1, spread=False, missing=1),
     "a target a tree": forest(["LEQ"], [4] * 12, targets=3, spread=False, missing=0),
     "few trees of a target": forest(["LEQ", "LT"], [3] * 4, targets=3, spread=False, missing=1),
@@ -95,7 +97,7 @@ FORESTS = {
 }  # fmt: skip
 
 
-ON_CPU = ("of xgboost", "a target a tree", "few trees of a target", "all targets")
+ON_CPU = ("a tree", "a stump", "of xgboost", "a target a tree", "few trees of a target", "all targets")
 
 
 @pytest.mark.parametrize(

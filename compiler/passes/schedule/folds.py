@@ -24,19 +24,23 @@ def folds(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     if not inner or any(not p.axes or p.axes[0].extent != first.extent for p in inner):
         return None
     block, row = f"{first.name}o", f"{first.name}i"
-    (last,) = s.expr.axes if isinstance(s.expr, Reduce) else (first,)
     out = Scheduler(s.name, update=True)
     out.split(first.name, block, row, _ROWS, row_tail(first.extent, _ROWS))
-    out.reorder(last.name, *reversed([a.name for a in s.axes[1:]]), row, block)
+    out.reorder(*_steps(s), *reversed([a.name for a in s.axes[1:]]), row, block)
     if tasks(first.extent, _ROWS) != 1 and sum(work(p, facts) for p in inner) >= SERIAL:
         out.parallel(block)
     made = out.directives
     for p in inner:
-        steps = [a.name for a in reduce_axes(p.expr)]
         update = Scheduler(p.name, update=True)
-        update.reorder(*steps, p.axes[0].name, *reversed([a.name for a in p.axes[1:]]))
+        if len(loops := [*_steps(p), p.axes[0].name, *reversed([a.name for a in p.axes[1:]])]) > 1:
+            update.reorder(*loops)
         made += [*Scheduler(p.name).compute_at(s.name, block).directives, *update.directives]
     return made
+
+
+def _steps(s: TeStage) -> list[str]:
+    """The axis of a fold if it is a loop: Halide puts 0 in the place of one that has a single step."""
+    return [a.name for a in reduce_axes(s.expr) if a.extent != 1]
 
 
 def is_fold(s: AnyStage) -> bool:
