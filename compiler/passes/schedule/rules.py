@@ -10,8 +10,9 @@ from collections.abc import Callable
 from math import prod
 
 from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.shape import nominal
-from occ.compiler.ir.te.expr import Const, Index, Load, Reduce, Select
+from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import WINDOW_ROWS
@@ -239,7 +240,7 @@ def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     fused = parallel(out, outer, [*counts, *[1] * (len(outer) - len(counts))], work(s, facts))
     made = list(out.directives)
     for p in borders:
-        if tile > 1 and _is_outside_vectors(p):
+        if tile > 1 and _is_outside_vectors(p, facts):
             made += Scheduler(p.name).compute_inline().directives
         else:
             made += _border(p, s.name, fused.get(outer[-3], outer[-3]), facts)
@@ -263,13 +264,14 @@ def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFact
     return plain and p.name not in results and len(p.axes) == len(s.axes) and all(r in sums for r in readers)
 
 
-def _is_outside_vectors(p: AnyStage) -> bool:
-    """Whether a border tests nothing along the last axis, and only passes on what it reads."""
-    if not isinstance(p, TeStage) or not isinstance(p.expr, Select):
+def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
+    """Whether a border tests nothing along the last axis, and only passes on what it reads, widened for all neighbours or not."""
+    e = p.expr if isinstance(p, TeStage) else None
+    e = e.arg if isinstance(e, Cast) and e.dtype == F32 and facts.machine.widens_f16 else e
+    if not isinstance(p, TeStage) or not isinstance(e, Select) or not isinstance(e.then, Load):
         return False
-    tested = {n.name for n in walk(p.expr.cond) if isinstance(n, Index)}
-    plain = isinstance(p.expr.then, Load) and isinstance(p.expr.other, Const)
-    return plain and p.axes[-1].name not in tested and not any(isinstance(n, Load) for n in walk(p.expr.cond))
+    tested = {n.name for n in walk(e.cond) if isinstance(n, Index)}
+    return isinstance(e.other, Const) and p.axes[-1].name not in tested and not [*loads(e.cond)]
 
 
 def _border(p: AnyStage, root: str, level: str, facts: ScheduleFacts) -> Directives:
