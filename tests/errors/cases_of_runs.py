@@ -61,9 +61,11 @@ def _(s: Scene):
 def _(s: Scene):
     return [
         "diff",
-        s.model("g (float[9] x) => (float[9] y) { a = Exp(x)  y = Softmax(a) }"),
+        s.model("g (float[99] x) => (float[99] y) { a = Exp(x)  y = Softmax(a) }"),
         "-t",
         "cpu-jit",
         "--tolerance",
         "1e-30",
+        "--absolute",
+        "0",
     ]

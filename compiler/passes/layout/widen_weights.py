@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.ir.access import reads
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.shape import nominal
@@ -41,6 +42,7 @@ class WidenWeights(Pass):
 
     def _takes(self, op: Op) -> bool:
         """Whether an op is a convolution of all channels with all channels, of an image that is large enough."""
-        if op.name != "Conv" or op.a.group != 1:
+        x, w = op.inputs[0].tensor, op.inputs[1].tensor
+        if "contraction" not in op.spec.tags or reads(op) != "channels" or w.dims[1] != x.dims[1]:
             return False
         return prod(nominal(n) for n in op.result.tensor.dims[2:]) >= self.least

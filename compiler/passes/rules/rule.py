@@ -354,6 +354,8 @@ def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
         _check_bound(patterns, [v.name for v in variables])
     except Invalid as e:
         raise error("OCC0610", f"rule `{name}`: {e}", where=origin, help=e.help) from None
+    except CompileError:  # of the build, which ends here: it takes longer than it may
+        raise
     except Exception as e:
         notes = [f"{type(e).__name__}: {e}"[:300]]
         raise error("OCC0610", f"the pattern of rule `{name}` cannot be made", where=origin, notes=notes) from e

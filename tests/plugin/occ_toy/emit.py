@@ -210,6 +210,7 @@ class _Writer:
             case "floor" | "ceil" | "trunc" | "round_even" if not dtype.is_float:
                 return x
             case _:
+                fn = "exp" if fn == "decay" else fn  # `decay` is `exp` of what is never above 0
                 assert fn in _LIBM, fn
                 made = f"{fn}{'f' if kind == 'f32' else ''}({', '.join(args)})"
                 return made if dtype.is_float else f"to_{kind}({made})"
