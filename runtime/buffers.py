@@ -109,7 +109,13 @@ def aligned_bytes(size: int) -> np.ndarray:
 
 
 def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """An array at an address that is a multiple of 64; its elements are whatever lay there."""
+    """An array at an address that is a multiple of 64; its elements are whatever lay there.
+
+    Raises:
+        RunError: OCC0503 an extent is negative; OCC0505 there is no such memory.
+    """
+    if min(shape, default=0) < 0:
+        raise RunError("OCC0503", f"a tensor would have the shape {list(shape)}")
     if dtype.hasobject:
         return np.empty(shape, dtype)
     return aligned_bytes(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)

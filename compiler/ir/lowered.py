@@ -229,6 +229,18 @@ def _host_problems(op: Op) -> Iterator[str]:
         rest = reads - _OWN.get(routine, 0) - sum(a.get(key, 0) for key in _COUNTED if _is_place(a.get(key)))
         if rest < 0 or any(key in a and not _is_place(a[key]) for key in _COUNTED):
             yield f"reads {reads} operands, fewer than its attributes count"
+        elif routine == "scan":
+            yield from _scan_problems(a, rest)
+
+
+def _scan_problems(a: Mapping[str, Any], states: int) -> Iterator[str]:
+    """Lists of a scan that have another length than what they are about."""
+    counts = {"input": a.get("num_scan_inputs", 0), "output": a["writes"] - states}
+    for what, n in counts.items():
+        for key in (f"scan_{what}_axes", f"scan_{what}_directions"):
+            given = a.get(key)
+            if given and (not isinstance(given, tuple) or len(given) != n):
+                yield f"has {key}={given} for {n} tensors"
 
 
 def _sizes(s: Any, asked: Sequence[int]) -> list[int]:

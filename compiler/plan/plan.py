@@ -285,11 +285,10 @@ def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
 
 
 def _empty(value: Value | None) -> np.ndarray:
-    """What stacking no tensors gives."""
+    """What stacking no tensors gives: no elements, which the run gives the extents of the result."""
     if value is None or not isinstance(value.type, TensorType):
         return np.empty(0, np.float32)
-    shape = [d if isinstance(d, int) else 0 for d in value.type.shape or (0,)]
-    return np.empty(shape, value.type.dtype.numpy)
+    return np.empty((0,) * len(value.type.shape or (0,)), value.type.dtype.numpy)
 
 
 def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:

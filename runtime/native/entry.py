@@ -260,6 +260,8 @@ class Entry:
         for rank, dtype in zip(self._out_ranks, self.dtypes, strict=True):
             first, count = (at, rank) if rank >= 0 else (at + 1, sizes[at])
             shape = tuple(sizes[first : first + count])
+            if min(shape, default=0) < 0:
+                return None
             at += rank if rank >= 0 else 1 + MOST_AXES
             made.outputs.append((shape, dtype, prod(shape) * dtype.itemsize + 2 * ALIGNMENT))
         made.needed = block.call.needed
@@ -276,10 +278,15 @@ class Entry:
             raise block.lent.raised[0]
         step = self._plans[call.plan].steps[call.step]
         if code == CHECK:
-            raise RunError("OCC0504", step.checks[call.detail - 1])
+            raise check_error(step, call.detail)
         if block.lent is not None and call.detail == -1:
             raise kernel_error(step, "its parallel loop did not run, for the reason that Python has printed")
         raise kernel_error(step, self._library.message if self._library.run is not None else f"code {call.detail}")
+
+
+def check_error(step: Step, k: int) -> RunError:
+    """A check of the data found what the node cannot work on; a plan may have come from a text that lists fewer checks."""
+    return RunError("OCC0504", step.checks[k - 1] if k <= len(step.checks) else f"check {k} of `{step.name}` fails")
 
 
 def kernel_error(step: Step, message: str) -> RunError:

@@ -15,6 +15,7 @@ from occ.runtime.dims import DimExpr, evaluate, symbols
 from occ.runtime.errors import RunError
 from occ.runtime.forks import renew_in_children
 from occ.runtime.manifest import Constraint, Plan, Step
+from occ.runtime.native.entry import check_error
 from occ.runtime.native.frame import Frame, Segment, phases
 from occ.runtime.signature import check_constraints, numpy_dtype
 
@@ -223,7 +224,7 @@ class Program:
 def _check(segment: Segment, frame: Frame, moving: Mapping[int, Any]) -> None:
     for call in segment.calls:
         if call.step.flag >= 0 and (code := int(frame.array(call.step.flag, moving)[()])) > 0:
-            raise RunError("OCC0504", call.step.checks[code - 1])
+            raise check_error(call.step, code)
 
 
 def _fitting(value: Any, dtype: str, shape: Sequence[int], step: Step) -> np.ndarray:

@@ -45,3 +45,14 @@ def test_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
     entry, runner = (s.run(given).values() for s in entry_and_runner(artifact, monkeypatch))
     for a, b in zip(entry, runner, strict=True):
         assert np.array_equal(a, b)
+
+
+def test_an_artifact_holds_nothing_of_what_no_step_gives() -> None:
+    """Stacked results of known extents were put into the manifest as zeros, or whatever lay in that memory."""
+    model = model_of(
+        """g (float[16, 4096] x, float[4096] s) => (float[4096] last, float[16, 4096] all) {
+            last, all = Scan <num_scan_inputs = 1, body = step (float[4096] before, float[4096] now)
+                => (float[4096] after, float[4096] out) { after = Add(before, now)  out = Tanh(after) }> (s, x)
+        }"""
+    )
+    assert len(occ.build(model, "cpu-jit").members()["manifest.json"]) < 10_000

@@ -105,6 +105,7 @@ BROKEN = [
     (COPIES, "f32[4]\n    host", "f32[3]\n    host", "copies f32[4] to f32[3]"),
     (COPIES, 'routine="copy"', 'captures=9, n_results=1, routine="if"', "fewer than its attributes count"),
     (COPIES, 'routine="copy"', 'n_results=2, routine="nonzero"', "has 2 results, and writes 1"),
+    (COPIES, 'routine="copy"', 'captures=0, n_results=1, num_scan_inputs=1, scan_input_axes=[0, 0], routine="scan"', "has scan_input_axes=(0, 0) for 1"),
 ]  # fmt: skip
 
 
@@ -147,6 +148,33 @@ def test_a_plan_whose_memory_nobody_has_is_an_error_of_its_run():
     session = open_session(Compilation(load_module(text), Settings("cpu-jit", cache=False)).artifact(), 1)
     with pytest.raises(RunError, match=r"OCC0505.*cannot be allocated"):
         session.run({"x": np.ones((1, 4), np.float32)})
+
+
+@pytest.mark.parametrize("entry", ["native", "python"])
+def test_a_negative_extent_is_an_error_of_its_run(entry, monkeypatch):
+    monkeypatch.setenv("OCC_ENTRY", entry)
+    text = PLAN.replace("f32[N,4]\n    kernel(%b", "f32[N - 4,4]\n    kernel(%b").replace("dim<N>", "dim<N - 4>")
+    session = open_session(Compilation(load_module(text), Settings("cpu-jit", cache=False)).artifact(), 1)
+    with pytest.raises(RunError, match="OCC0503"):
+        session.run({"x": np.ones((1, 4), np.float32)})
+
+
+@pytest.mark.parametrize("entry", ["native", "python"])
+def test_a_check_that_has_no_text_fails_with_its_number(entry, monkeypatch):
+    monkeypatch.setenv("OCC_ENTRY", entry)
+    text = FIXED.replace(
+        "kernel(%b, %y) {te", 'kernel(%b, %f) {checks=["low"], te="f", writes=1}\n    kernel(%b, %y) {te'
+    )
+    text = text.replace(
+        "    %y = alloc", "    %f = alloc() {first=2, last=4, offset=128} : i32[]\n    %y = alloc"
+    ).replace("last=2, offset=64", "last=4, offset=64")
+    text = text.replace(
+        "  te @k",
+        "  te @f[](%p: f32[4]) -> (flag: i32[]) {\n    flag[] = max[r<4](%p[r] < 9.0 ? 64_i32 : 1_i32)\n  }\n  te @k",
+    )
+    session = open_session(Compilation(load_module(text), Settings("cpu-jit", cache=False)).artifact(), 1)
+    with pytest.raises(RunError, match="OCC0504"):
+        session.run({"x": np.ones(4, np.float32)})
 
 
 CAPTURES = """module @m {stage="canonical"} {
