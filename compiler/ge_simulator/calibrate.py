@@ -18,6 +18,7 @@ from occ.compiler.ge_simulator.reader import Node
 from occ.runtime.device_part import DevicePart
 
 _HALF_MAX = 65504.0  # the largest number of half precision
+_HALF_LEAST = 2.0**-14  # the smallest with all its bits; below it come steps of 6e-8, and then zero
 _MOST_ROUNDS = 16
 
 
@@ -29,15 +30,21 @@ class Loss:
         largest: value of the results in FLOAT, without sign.
         error: the largest difference, as a part of `largest`; infinite where a finite result is not finite in the mode.
         overflows: a value that is finite in FLOAT exceeds the type that the node takes or gives it in.
+        smallest: the least of the largest values of the tensors that it takes or gives in half precision, where that has not
+            all of its bits there; else infinite.
     """
 
     largest: float = 0.0
     error: float = 0.0
     overflows: bool = False
+    smallest: float = float("inf")
 
     def with_sample(self, other: Loss) -> Loss:
         """This one with those of another sample."""
-        return Loss(max(self.largest, other.largest), max(self.error, other.error), self.overflows or other.overflows)
+        return Loss(
+            max(self.largest, other.largest), max(self.error, other.error), self.overflows or other.overflows,
+            min(self.smallest, other.smallest),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,18 +98,20 @@ class CalibratedPart:
             with np.errstate(all="ignore"):
                 for (_, want), (node, got) in zip(self.precise.steps(inputs), self.chip.steps(inputs), strict=True):
                     magnitudes |= {(node.name, k): _largest(x) for k, x in enumerate(want)}
-                    taken = max((magnitudes.get(e, 0.0) for e in node.inputs if e is not None), default=0.0)
+                    taken = [magnitudes.get(e, 0.0) for e in node.inputs if e is not None]
                     loss = self._loss(node, want, got, taken)
                     found[node.name] = found.get(node.name, Loss()).with_sample(loss)
         return found
 
-    def _loss(self, node: Node, want: Sequence[np.ndarray], got: Sequence[np.ndarray], taken: float) -> Loss:
+    def _loss(
+        self, node: Node, want: Sequence[np.ndarray], got: Sequence[np.ndarray], taken: Sequence[float]
+    ) -> Loss:
         computed = self.chip.computed.get(node, Computed())
-        given = max(map(_largest, want), default=0.0)
-        over = (computed.operands == "FLOAT16" and taken > _HALF_MAX) or (
-            computed.results == "FLOAT16" and given > _HALF_MAX
-        )
-        return Loss(given, max(map(_error, want, got), default=0.0), over)
+        given = [_largest(x) for x in want]
+        halves = [*(taken if computed.operands == "FLOAT16" else ()), *(given if computed.results == "FLOAT16" else ())]
+        least = min((v for v in halves if 0 < v < _HALF_LEAST), default=float("inf"))
+        error = max(map(_error, want, got), default=0.0)
+        return Loss(max(given, default=0.0), error, max(halves, default=0.0) > _HALF_MAX, least)
 
     def search(self, tolerance: float) -> list[Finding]:
         """Mark nodes until none loses more than `tolerance` that can be helped; what was found."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,6 +62,9 @@ class Calibration:
 
 
 def _deviates(f: Finding) -> str:
+    if math.isfinite(f.after.smallest):
+        what = f"has a tensor whose largest value is {f.after.smallest:.1e}, and half precision ends at 6e-08"
+        return f"{what}: it is off by {f.after.error:.1e} of its largest value, and no kernel of the chip helps"
     return f"is off by {f.after.error:.1e} of its largest value in this precision mode, and no kernel of the chip helps"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,16 @@ def test_what_nothing_helps_with_is_a_warning_with_the_node():
     assert warning.code == "OCC0307"
     assert "MatMul#1" in warning.text()
     assert "MatMulV2" in warning.text()
+
+
+def test_values_that_half_precision_has_no_steps_for_are_a_warning_that_says_how_small_they_are():
+    weights = {"w": RNG.standard_normal((2, 4, 3, 3), dtype=np.float32) * np.float32(1e-9)}
+    model = model_of("g (float[1, 4, 5, 5] x) => (float[1, 2, 3, 3] y) { y = Conv(x, w) }", weights)
+    x = {"x": RNG.standard_normal((1, 4, 5, 5), dtype=np.float32)}
+    (warning,) = calibrated(model, "ascend310p", x).warnings()
+    assert "Conv#1" in warning.text()
+    assert re.search(r"has a tensor whose largest value is \d\.\de-0[89], and half precision ends at", warning.text())
+    assert not calibrated(model, "ascend910b", x).warnings()
 
 
 def test_modes_that_lose_nothing_find_nothing():
