@@ -219,7 +219,7 @@ def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileE
             cache.adopt("kernel", k.key, made, ".o")
             continue
         said = problem.diagnostics[0].notes[1:] if problem is not None else ()
-        at = next((n for n, line in enumerate(said) if line.startswith(f"{k.name}:")), 8)
+        at = next((n for n, line in enumerate(said) if line.startswith(f"{k.name}:")), len(said))
         about = said[max(at - 6, 0) : at + 4]  # a process that was ended has said why before
         failed[k.name] = error("OCC0403", f"Halide does not compile the kernel `{k.name}`", notes=about)
     return failed

@@ -119,6 +119,16 @@ def test_forests_of_any_batch(case: str, target: str) -> None:
         assert not obstacles(artifact.manifest)
 
 
+@pytest.mark.parametrize(("case", "n"), [("a target a tree", 33), ("few trees of a target", 5)])
+def test_forests_of_fixed_batches(case: str, n: int) -> None:
+    """Rows that are no multiple of a block of them, and less than one."""
+    made, x = model(FORESTS[case]), rows(n)
+    right = reference(made).run(None, {"x": x})[0]
+    for target in ("cpu", "cpu-jit"):
+        with open_artifact(occ.build(made, target, shapes={"x": x.shape}), 2) as session:
+            np.testing.assert_array_equal(session.run({"x": x})["y"], right)
+
+
 def test_rows_of_f64_are_compared_as_such() -> None:
     attrs = FORESTS["of xgboost"]
     x = rows(100).astype(np.float64)

@@ -25,9 +25,12 @@ def folds(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
         return None
     block, row = f"{first.name}o", f"{first.name}i"
     out = Scheduler(s.name, update=True)
-    out.split(first.name, block, row, _ROWS, row_tail(first.extent, _ROWS))
+    rows = min(_ROWS, first.extent) if isinstance(first.extent, int) and first.extent else _ROWS
+    tail = row_tail(first.extent, rows)
+    # ShiftInwards would add up a row twice: Halide refuses it.
+    out.split(first.name, block, row, rows, "GuardWithIf" if tail == "ShiftInwards" else tail)
     out.reorder(*_steps(s), *reversed([a.name for a in s.axes[1:]]), row, block)
-    if tasks(first.extent, _ROWS) != 1 and sum(work(p, facts) for p in inner) >= SERIAL:
+    if tasks(first.extent, rows) != 1 and sum(work(p, facts) for p in inner) >= SERIAL:
         out.parallel(block)
     made = out.directives
     for p in inner:
