@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from occ.compiler.codegen_cann.device_graphs import (
@@ -49,7 +50,7 @@ from occ.runtime.device_part import DevicePart, PartTensor
 from occ.runtime.manifest import Manifest
 from occ.runtime.version import occ_version
 
-Compile = Callable[[Module], Artifact]
+Compile = Callable[[Callable[[], Module]], Artifact]
 _PLUMBING = ("Data", "Const", "NetOutput")  # nodes that are no operators of the model
 
 
@@ -152,7 +153,7 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
     Args:
         m: at the last stage of the target.
         options: of the target.
-        compile_island: compiles what the CPU runs.
+        compile_island: compiles what the CPU runs, of which it is given what makes the module.
         source: how messages name the model.
         at: the module at given values of its symbols, as `target.Build` has it.
 
@@ -173,7 +174,7 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
         files["device/compile.sh"] = script([r.command for r in records]).encode()
     islands = [p for p in parts if not p.on_device]
     for part in islands:
-        made = compile_island(island_module(m, part))
+        made = compile_island(partial(island_module, m, part))
         files |= {f"islands/{part.name}/{name}": data for name, data in made.members().items()}
     weights = constant_results(m)
     inputs, outputs, dims, constraints = signature(m)

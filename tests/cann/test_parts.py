@@ -14,6 +14,7 @@ from building import model_of, reference
 from simulating import airs, built, simulated, worst
 
 import occ
+from occ.compiler.codegen_halide.toolchain import toolchain
 from occ.compiler.diagnostics import CompileError
 from occ.runtime.artifact import Artifact
 from occ.runtime.device_part import DevicePart
@@ -337,3 +338,36 @@ def test_the_cpp_of_each_part_is_a_file_with_its_constants(tmp_path: Path, occ_c
     constants = [p for p in out.parent.iterdir() if p.suffix == ".bin"]
     assert {p.stat().st_size for p in constants if p.name.startswith("part0")} == {64 * 64 * 4}
     assert all(f'"{p.name}"' in out.read_text() for p in constants if p.name.startswith("part0"))
+
+
+def trees() -> onnx.ModelProto:
+    """Two trees of one node each, on the device their sum."""
+    columns = {
+        "nodes_treeids": [0, 0, 0, 1, 1, 1], "nodes_nodeids": [0, 1, 2] * 2, "nodes_featureids": [0, 0, 0, 1, 0, 0],
+        "nodes_values": [0.5, 0.0, 0.0, -0.5, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
+        "nodes_truenodeids": [1, 0, 0] * 2, "nodes_falsenodeids": [2, 0, 0] * 2, "target_treeids": [0, 0, 1, 1],
+        "target_nodeids": [1, 2] * 2, "target_ids": [0] * 4, "target_weights": [1.0, 2.0, 4.0, 8.0], "n_targets": 1,
+    }  # fmt: skip
+    made = model_of("g (float[5, 3] x) => (float[5, 1] y) { t = Relu (x) y = Exp (t) }")
+    made.graph.node.pop(0)
+    made.graph.node.insert(
+        0, onnx.helper.make_node("TreeEnsembleRegressor", ["x"], ["t"], domain="ai.onnx.ml", **columns)
+    )
+    made.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 3))
+    return made
+
+
+def test_forests_are_for_the_cpu_and_need_no_compiler_there(monkeypatch: pytest.MonkeyPatch):
+    """Without one, the part is compiled from its beginning again, through LLVM, which cuts kernels in another way than Halide."""
+    model, x = trees(), RNG.standard_normal((5, 3), dtype=np.float32)
+    want = reference(model, {"x": x})
+    with pytest.raises(
+        CompileError, match=r"(?s)`ascend910b` cannot take `forest`.*TreeEnsembleRegressor.*cpu_fallback"
+    ):
+        built(model, "ascend910b", cpu_fallback="off")
+    monkeypatch.setattr("occ.compiler.codegen_halide.toolchain.find_cxx", lambda: None)
+    toolchain.cache_clear()
+    made = built(model, "ascend910b", cpu_fallback="cpu")
+    toolchain.cache_clear()
+    assert made.manifest.summary["cpu_operators"] == ["forest"]
+    assert worst(simulated(made, {"x": x}), want) < 1e-6
