@@ -103,9 +103,7 @@ class CalibratedPart:
                     found[node.name] = found.get(node.name, Loss()).with_sample(loss)
         return found
 
-    def _loss(
-        self, node: Node, want: Sequence[np.ndarray], got: Sequence[np.ndarray], taken: Sequence[float]
-    ) -> Loss:
+    def _loss(self, node: Node, want: Sequence[np.ndarray], got: Sequence[np.ndarray], taken: Sequence[float]) -> Loss:
         computed = self.chip.computed.get(node, Computed())
         given = [_largest(x) for x in want]
         halves = [*(taken if computed.operands == "FLOAT16" else ()), *(given if computed.results == "FLOAT16" else ())]

@@ -26,6 +26,14 @@ def _rms_norm(node: Node, x: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return (v * inverse * gamma).astype(v.dtype), inverse.astype(np.float32)
 
 
+def _add_rms_norm(node: Node, x: Arrays) -> tuple[np.ndarray, ...]:
+    a, b, gamma = x
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise BadGraph(f"{node.name}: {a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} differ")
+    total = (a + b).astype(a.dtype)
+    return (*_rms_norm(node, [total, gamma]), total)
+
+
 def _rotary(node: Node, x: Arrays) -> np.ndarray:
     v, cos, sin = x
     if v.ndim != 4 or cos.shape != sin.shape or v.shape[-1] != cos.shape[-1] or v.shape[-1] % 2:
@@ -137,6 +145,6 @@ def _flash(node: Node, x: Arrays) -> np.ndarray:
 
 
 KERNELS: dict[str, Kernel] = {
-    "FusedInferAttentionScore": _fused_infer, "IncreFlashAttention": _flash, "PromptFlashAttention": _flash,
+    "AddRmsNorm": _add_rms_norm, "FusedInferAttentionScore": _fused_infer, "IncreFlashAttention": _flash, "PromptFlashAttention": _flash,
     "RmsNorm": _rms_norm, "RotaryPositionEmbedding": _rotary, "SwiGlu": _swiglu,
 }  # fmt: skip

@@ -44,11 +44,11 @@ g (int64[1, 1] ids, int64[1, total] mask, float[1, 2, past, 16] pk, float[1, 2, 
 GROWING = {"dynamic_ranges": "past=?,total=past+1", "cpu_fallback": "off"}
 # chip, mode -> the kernels that stand for groups of operators there
 KERNELS = {
-    ("ascend910b", "origin"): {"RmsNorm", "RotaryPositionEmbedding", "SwiGlu"},
+    ("ascend910b", "origin"): {"AddRmsNorm", "RmsNorm", "RotaryPositionEmbedding", "SwiGlu"},
     ("ascend910b", "mixed_float16"): {
-        "FusedInferAttentionScore", "RmsNorm", "RotaryPositionEmbedding", "SwiGlu", "WeightQuantBatchMatmulV2",
+        "AddRmsNorm", "FusedInferAttentionScore", "RmsNorm", "RotaryPositionEmbedding", "SwiGlu", "WeightQuantBatchMatmulV2",
     },
-    ("ascend310p", ""): {"RmsNorm", "SwiGlu"}, ("ascend310", ""): set(), ("ascend910", ""): set(),
+    ("ascend310p", ""): {"AddRmsNorm", "RmsNorm", "SwiGlu"}, ("ascend310", ""): set(), ("ascend910", ""): set(),
 }  # fmt: skip
 ALL = set().union(*KERNELS.values())
 

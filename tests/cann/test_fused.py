@@ -44,6 +44,15 @@ MODELS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         f"{X} => (float[2, 5, 16] y) {{ p = Pow (x, two) m = ReduceMean (p, axis) e = Add (m, eps) r = Sqrt (e) i = Reciprocal (r) n = Mul (x, i) y = Mul (g, n) }}",
         "RmsNorm", NEW,
     ),
+    "a sum, normalised and read besides": (
+        """(float[2, 5, 16] x, float[2, 5, 16] r) => (float[2, 5, 16] y, float[2, 5, 16] z) { h = Add (x, r) e = Exp (h)
+            n = RMSNormalization (h, g) y = Mul (n, e) z = Add (y, h) }""", "AddRmsNorm", NEW,
+    ),
+    "a sum that is an output": (
+        "(float[2, 5, 16] x, float[2, 5, 16] r) => (float[2, 5, 16] y, float[2, 5, 16] h) { h = Add (x, r) y = RMSNormalization (h, g) }",
+        "AddRmsNorm", NEW,
+    ),
+    "a sum of other shapes": (f"{X} => (float[2, 5, 16] y) {{ h = Add (x, g) y = RMSNormalization (h, g) }}", "RmsNorm", NEW),
     "rows without weights": (
         f"{X} => (float[2, 5, 16] y) {{ p = Mul (x, x) m = ReduceMean (p, axis) e = Add (eps, m) r = Sqrt (e) y = Div (x, r) }}", "", (),
     ),
@@ -106,7 +115,7 @@ def test_one_node_where_the_chip_has_it(text: str, kernel: str, targets: tuple[s
     m = model(text)
     x = given(m)
     made = built(m, target, cpu_fallback="off")
-    fused = {"RmsNorm", "SwiGlu", "RotaryPositionEmbedding"} & set(operators(made))
+    fused = {"AddRmsNorm", "RmsNorm", "SwiGlu", "RotaryPositionEmbedding"} & set(operators(made))
     assert fused == ({kernel} if target in targets else set())
     assert worst(simulated(made, x), reference(m, x)) < (1e-6 if target == "ascend910b" and "16[" not in text else 3e-3)
 
@@ -166,6 +175,10 @@ def flash(e, x, kind: str = "IncreFlashAttention", **attrs):
 
 HALF = ("Ascend310P3", "FLOAT16", (1, 4, 8, 16))
 PLANTED = {
+    "sums of other shapes": (
+        lambda e, x: e.op("AddRmsNorm", x, e.reshape(x, (5, 2)), e.constant(np.ones(5, np.float32)), out=[x.desc, Desc("FLOAT", (2, 1)), x.desc])[0],
+        "differ", "Ascend910B1", "FLOAT", (2, 5),
+    ),
     "a chip without it": (flash, "no kernel of IncreFlashAttention for FLOAT16", "Ascend310", *HALF[1:]),
     "FLOAT": (lambda e, x: e.op("RotaryPositionEmbedding", x, x, x, out=x.desc), "no kernel", "Ascend310P3", "FLOAT", HALF[2]),
     "heads that do not fit": (lambda e, x: flash(e, x, num_heads=3, num_key_value_heads=3), "is not BNSD of 3 heads", *HALF),

@@ -28,7 +28,7 @@ class Chip:
 
 _OLDER = frozenset({"STRING", "BF16"})
 _SUMS = (("INT32", "INT64"),)
-_ROWS = frozenset({"RmsNorm", "SwiGlu"})
+_ROWS = frozenset({"AddRmsNorm", "RmsNorm", "SwiGlu"})
 CHIPS: dict[str, Chip] = {
     "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS, steps=True, kernels=_ROWS, attention="PromptFlashAttention"),
     "ascend910": Chip(_OLDER),

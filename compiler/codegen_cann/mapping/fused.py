@@ -137,6 +137,39 @@ def _gated(v: Ref) -> Ref | None:
     return None
 
 
+def add_norms(e: Emitter) -> None:
+    """Put AddRmsNorm for each RmsNorm of a sum of two tensors of its shape; what reads the sum reads its third result.
+
+    It stands where the Add did, since nodes between the two may read the sum.
+    """
+    nodes = e.graph.nodes
+    for norm in [n for n in nodes if n.type == "RmsNorm"] if "AddRmsNorm" in e.chip.kernels else ():
+        x, gamma = norm.inputs
+        weights = _constants(gamma)
+        if (
+            x is None
+            or x.node.type != "Add"
+            or not weights
+            or any(r is None or r.desc != x.desc for r in x.node.inputs)
+        ):
+            continue
+        add = x.node
+        made = e.op("AddRmsNorm", *add.inputs, gamma, out=[*norm.outputs, x.desc], **norm.attrs)
+        node = made[0].node
+        node.name, node.source = norm.name, (*add.source, *norm.source)
+        through(e.graph, x, made[2])
+        through(e.graph, Ref(norm), made[0])
+        moved = {*weights, node, norm}
+        nodes[:] = [m for n in nodes if n not in moved for m in ((*weights, node) if n is add else (n,))]
+
+
+def _constants(x: Ref | None) -> list[Node]:
+    """The nodes that make a constant, which may be stored as another type; none if it is no constant."""
+    if x is None or x.node.type not in ("Cast", "Const"):
+        return []
+    return [x.node] if x.node.type == "Const" else [*_constants(x.node.inputs[0]), x.node]
+
+
 RULES: tuple[Rule, ...] = (attention, rms_norm, rotary, swiglu)
 
 
@@ -160,6 +193,7 @@ def fuse(e: Emitter) -> None:
                 node.source = root.source
             made.node.name, root.name = root.name, ""
             users = Users(e.graph)
+    add_norms(e)
 
 
 def _tried(e: Emitter, root: Node, users: Users) -> Iterator[Ref]:
