@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from occ.analysis.onnx_graph import loaded, with_data
-from occ.runtime.profile import WIDTH, Event, clipped, profile
+from occ.runtime.profile import WIDTH, Event, Profile, clipped, profile
 from occ.runtime.session import Session
 
 _TIME = "_kernel_time"
@@ -98,11 +98,14 @@ def per_op(session: Session, model: str | bytes, inputs: Mapping[str, np.ndarray
         ValueError: onnxruntime does not run the model.
     """
     ours = profile(session, inputs, runs)
-    if ours is None:
-        return None
+    return None if ours is None else joined(ours, model, inputs, runs)
+
+
+def joined(ours: Profile, model: str | bytes, inputs: Mapping[str, np.ndarray], runs: int = 7) -> PerOp:
+    """Profile onnxruntime, and put a profile of occ next to it; as `per_op`."""
     nodes, results, data = _named(model)
-    theirs = _onnxruntime(data, inputs, session.threads, runs)
-    return PerOp(session.threads, tuple(_rows(ours.events, theirs, nodes, results)))
+    theirs = _onnxruntime(data, inputs, ours.threads, runs)
+    return PerOp(ours.threads, tuple(_rows(ours.events, theirs, nodes, results)))
 
 
 def _named(model: str | bytes) -> tuple[list[str], dict[str, str], str | bytes]:

@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from occ.analysis.drawing import edges, label
+from occ.analysis.per_op import joined
+from occ.analysis.report_graph import graph_data
 from occ.api import Shapes, settings_of
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
-from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.printer import op_text, te_text
 from occ.compiler.ir.stages import ORDER
 from occ.inputs import random_inputs
-from occ.runtime.profile import Event, profile
+from occ.runtime.buffers import assign_offsets
+from occ.runtime.dims import evaluate, is_known
+from occ.runtime.profile import Event, Profile, profile
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
+    from occ.runtime.artifact import Artifact
+    from occ.runtime.manifest import Manifest
     from occ.runtime.session import Session
 
 STAGES = ("imported", "inferred", "canonical", "fused", "layout", "scheduled")
@@ -41,6 +43,7 @@ def report(
     stage: str = "scheduled",
     inputs: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
+    against: str = "onnxruntime",
     shapes: Shapes | None = None,
     dims: Mapping[str, int] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -56,12 +59,20 @@ def report(
             before is their last stage.
         inputs: of the measured run; seeded random ones by default, symbolic dims as `dims` says.
         threads: of that run.
+        against: `onnxruntime`, whose times node by node stand next to those of the kernels where it is installed and the
+            model is an ONNX file, or `none`.
 
     Raises:
         CompileError: the model cannot be compiled. RunError: it cannot be run.
     """
     page = page_of(
-        model, settings_of(target, shapes, None, options, rules=rules), stage, inputs, dict(dims or {}), threads
+        model,
+        settings_of(target, shapes, None, options, rules=rules),
+        stage,
+        inputs,
+        dict(dims or {}),
+        threads,
+        against,
     )
     if out is not None:
         Path(out).write_text(page, "utf-8")
@@ -70,7 +81,7 @@ def report(
 
 def page_of(
     model: Source, settings: Settings, stage: str, inputs: Mapping[str, np.ndarray] | None, sizes: dict[str, int],
-    threads: int | None, opened: Callable[[Session], object] = bool,
+    threads: int | None, against: str = "none", opened: Callable[[Session], object] = bool,
 ) -> str:  # fmt: skip
     """The same with settings; `opened` is called with the session."""
     compilation = Compilation(model, settings)
@@ -82,8 +93,16 @@ def page_of(
     session = open_session(artifact, threads, rules=settings.rules)
     opened(session)
     given = inputs or random_inputs(session, sizes, np.random.default_rng(0))
-    data = graph | {"memory": _memory(session), "passes": _passes(compilation)}
-    data |= _times(graph["nodes"], session, given)
+    data = graph | {
+        "memory": _memory(artifact.manifest, given),
+        "passes": _passes(compilation),
+        "sizes": _sizes(artifact),
+    }
+    found = profile(session, given)
+    data |= _times(graph["nodes"], found, given)
+    data["against"] = (
+        _against(model, found, given, graph["nodes"]) if found and against == "onnxruntime" else {"rows": []}
+    )
     return html(f"{compilation.module.name} for {settings.target}, {stage}", data)
 
 
@@ -102,45 +121,8 @@ def html(title: str, data: Mapping[str, Any]) -> str:
     return page
 
 
-def graph_data(m: Module, compilation: Compilation) -> dict[str, Any]:
-    """Nodes and edges of the main function."""
-    nodes = [_port(f"i{k}", v.name, v.type) for k, v in enumerate(m.main.args)]
-    ops = [op for op in m.main.body if op.name != "yield"]
-    nodes += [_node(f"n{k}", op, m, compilation) for k, op in enumerate(ops)]
-    names = m.main.result_names or [v.name for v in m.main.results]
-    nodes += [_port(f"o{k}", n, v.type) for k, (n, v) in enumerate(zip(names, m.main.results, strict=True))]
-    known = {n["id"] for n in nodes}
-    pairs = dict.fromkeys((a, b) for a, b, _ in edges(m) if a in known and b in known)
-    return {"nodes": nodes, "edges": [{"from": a, "to": b} for a, b in pairs]}
-
-
-def _empty(key: str, kind: str, text: str, type_: object) -> dict[str, Any]:
-    return {
-        "id": key, "kind": kind, "label": text, "type": "" if type_ is None else str(type_), "kernel": "", "nodes": [], "te": "",
-        "source": "", "inside": "", "ms": None, "gflops": None, "gbytes": None, "share": None,
-    }  # fmt: skip
-
-
-def _port(key: str, name: str, type_: object) -> dict[str, Any]:
-    return _empty(key, "port", name, type_)
-
-
-def _node(key: str, op: Op, m: Module, compilation: Compilation) -> dict[str, Any]:
-    made = _empty(key, "op", label(op), op.results[0].type if op.results else None) | {"nodes": list(op.loc.nodes)}
-    made["inside"] = "\n".join(op_text(inner) for region in op.regions for inner in region)
-    te = op.attrs.get("te")
-    if isinstance(te, str) and te in m.te:
-        made |= {"kernel": te, "te": te_text(m.te[te])}
-        if "halide" in compilation.target.texts:
-            from occ.compiler.codegen_halide.emit import generator
-
-            made["source"] = generator(m.te[te], op.loc.nodes)
-    return made
-
-
-def _times(nodes: Iterable[dict[str, Any]], session: Session, given: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _times(nodes: Iterable[dict[str, Any]], found: Profile | None, given: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Give the nodes the times of their kernels, which run in the order of the graph; what stands at the top of the page."""
-    found = profile(session, given)
     if found is None:
         return {"peak": 0, "facts": "this target has no kernels to time"}
     waiting: dict[tuple[str, tuple[str, ...]], list[Event]] = defaultdict(list)
@@ -162,13 +144,50 @@ def _finite(x: float) -> float:
     return x if math.isfinite(x) else 0.0
 
 
-def _memory(session: Session) -> list[dict[str, int]]:
-    """Storages of the arena, where its sizes are constant: bytes, offset, and the steps in which they are in use."""
-    found: list[dict[str, int]] = []
-    for s in session.artifact.manifest.plan.storages:
-        if s.offset >= 0 and isinstance(s.size, int):
-            found.append({"bytes": s.size, "offset": s.offset, "first": s.first, "last": s.last})
-    return found
+def _against(
+    model: Source, found: Profile, given: Mapping[str, np.ndarray], nodes: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Rows of ONNX nodes with the times of both sides, and which nodes of the graph they are; or why there are none."""
+    if not isinstance(model, (str, os.PathLike)) or Path(model).suffix != ".onnx":
+        return {"rows": []}
+    try:
+        made = joined(found, os.fspath(model), given)
+    except ImportError:
+        return {"rows": [], "note": "onnxruntime is not installed: `pip install onnxruntime` to compare with it"}
+    except ValueError as e:
+        return {"rows": [], "note": str(e)}
+    place: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        for name in node["nodes"] if node["ms"] is not None else ():
+            place[name].append(node["id"])
+    rows = [
+        {"ms": r.ms, "theirs": r.theirs_ms, "nodes": r.nodes or r.theirs, "ids": list(dict.fromkeys(i for n in r.nodes for i in place[n]))}
+        for r in made.rows
+    ]  # fmt: skip
+    return {"rows": rows}
+
+
+def _sizes(artifact: Artifact) -> list[dict[str, Any]]:
+    """Bytes of what an artifact is made of."""
+    m = artifact.manifest
+    made = {
+        "weights": sum(w.nbytes for w in m.weights),
+        "native code": len(artifact.code or b""),
+        "other members": sum(len(data) for data in artifact.files.values()),
+    }
+    return [{"what": what, "bytes": n} for what, n in made.items() if n]
+
+
+def _memory(m: Manifest, given: Mapping[str, np.ndarray]) -> list[dict[str, int]]:
+    """Storages of the arena at the sizes of the run: bytes, offset, and the steps in which they are in use."""
+    sizes = {e: n for i in m.inputs if i.name in given for e, n in zip(i.shape, np.shape(given[i.name]), strict=False) if isinstance(e, str)}  # fmt: skip
+    arena = [s for s in m.plan.storages if s.kind == "arena" and is_known(s.size, sizes)]
+    each = [evaluate(s.size, sizes) for s in arena]
+    offsets = [s.offset for s in arena] if m.plan.arena >= 0 else assign_offsets(each, [(s.first, s.last) for s in arena])[0]  # fmt: skip
+    return [
+        {"bytes": n, "offset": offset, "first": s.first, "last": s.last}
+        for s, n, offset in zip(arena, each, offsets, strict=True)
+    ]
 
 
 def _passes(compilation: Compilation) -> list[dict[str, Any]]:

@@ -27,10 +27,18 @@ if TYPE_CHECKING:
 )
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs of the measured run; seeded random ones by default.")
 @options.threads
+@click.option(
+    "--against",
+    type=click.Choice(["onnxruntime", "none"]),
+    default="onnxruntime",
+    show_default=True,
+    help="Whose times stand next to those of the kernels, where it is installed.",
+)
 @options.compile_options
 @options.as_json
 def command(
-    model: str, target: str, out: Path, stage: str, npz: str | None, threads: int | None, as_json: bool, flags: options.Flags,
+    model: str, target: str, out: Path, stage: str, npz: str | None, threads: int | None, against: str, as_json: bool,
+    flags: options.Flags,
 ) -> None:  # fmt: skip
     """Write a page with the graph of MODEL, the times of its kernels, memory, code and passes. It needs no network."""
     from occ.analysis.report import page_of
@@ -42,7 +50,8 @@ def command(
     with progress() as tell:
         settings = flags.settings(target, running=True, progress=tell)
         given = named_arrays(npz) if npz else None
-        page = page_of(options.source_of(model), settings, stage, given, flags.sizes, threads, opened.append)
+        source = options.source_of(model)
+        page = page_of(source, settings, stage, given, flags.sizes, threads, against, opened.append)
     if given is None:
         tell_sizes(opened[0], flags.sizes)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from building import mlp, model_of
 
 import occ
 from occ.analysis.report import html
+from occ.analysis.report_graph import graph_data
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DIGITS = Path(__file__).parents[2] / "examples/digits.onnx"
 
 
 @pytest.fixture
@@ -66,6 +71,37 @@ def test_the_function(model):
     assert occ.report(model, target="cpu-jit", dims={"n": 2}).startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize(("stage", "expected"), [("fused", ["Conv", "Relu"]), ("scheduled", ["pad", "conv", "relu"])])
+def test_fused_regions_and_kernels_have_the_parts_that_they_unfold_into(stage, expected):
+    compilation = Compilation(DIGITS, Settings(target="cpu"))
+    graph = graph_data(compilation.advance(stage), compilation)
+    first = next(n for n in graph["nodes"] if n["parts"])
+    labels = [p["label"] for p in first["parts"]]
+    assert [name for name in labels if name in expected] == expected
+    assert first["gives"] == [len(labels) - 1]
+    before = [r for p in first["parts"] for r in p["reads"] if isinstance(r, str)]
+    assert before == [e["value"] for e in graph["edges"] if e["to"] == first["id"]]
+
+
+def test_kernels_are_compared_with_onnxruntime_where_it_is(model, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    page = data_of(occ.report(model, target="cpu-jit", dims={"n": 2}))
+    rows = page["against"]["rows"]
+    assert any(r["ids"] and r["ms"] > 0 and r["theirs"] > 0 for r in rows)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    page = data_of(occ.report(model, target="cpu-jit", dims={"n": 2}))
+    assert not page["against"]["rows"]
+    assert "is not installed" in page["against"]["note"]
+
+
+def test_memory_is_that_of_the_run_where_sizes_are_symbolic(model):
+    small, large = (
+        data_of(occ.report(model, target="cpu-jit", dims={"n": n}, against="none"))["memory"] for n in (2, 64)
+    )
+    assert len(small) == len(large) > 0
+    assert sum(s["bytes"] for s in large) == 32 * sum(s["bytes"] for s in small)
+
+
 PROBE = """<script>
 window.addEventListener("load", () => {
   const search = document.getElementById("search");
@@ -77,11 +113,11 @@ window.addEventListener("load", () => {
 </script>"""
 
 
-def opened(page: str, folder: Path, word: str) -> str:
+def opened(page: str, folder: Path, probe: str) -> str:
     """The title that a probe in the page gives it, in a browser without a window."""
     counting = "<script>let errors = 0; window.addEventListener('error', () => { errors += 1; });</script>"
     (folder / "probe.html").write_text(
-        page.replace("<head>", "<head>" + counting, 1).replace("</body>", PROBE % word + "</body>")
+        page.replace("<head>", "<head>" + counting, 1).replace("</body>", probe + "</body>")
     )
     assert CHROMIUM is not None
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
@@ -95,9 +131,33 @@ def opened(page: str, folder: Path, word: str) -> str:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_it_opens_and_a_kernel_is_found_and_opened(model, tmp_path):
     page = occ.report(model, target="cpu-jit", dims={"n": 2})
-    title = opened(page, tmp_path, "matmul")
+    title = opened(page, tmp_path, PROBE % "matmul")
     nodes = len(data_of(page)["nodes"])
     assert re.fullmatch(rf"nodes {nodes} chosen \S.* [1-9] errors 0", title), title
+
+
+UNFOLDS = """<script>
+window.addEventListener("load", () => {
+  const count = () => [...document.querySelectorAll(".node, .box")].length;
+  const before = count(), signs = document.querySelectorAll(".fold").length;
+  document.querySelector(".fold").dispatchEvent(new Event("click"));
+  const one = count();
+  document.getElementById("unfold").click();
+  const boxes = document.querySelectorAll(".box").length;
+  document.getElementById("unfold").click();
+  for (const option of document.querySelectorAll("#colors option")) {
+    document.getElementById("colors").value = option.value;
+    document.getElementById("colors").dispatchEvent(new Event("change"));
+  }
+  document.title = [before < one, signs === boxes, count() === before, errors].join(" ");
+});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_nodes_unfold_and_fold_and_colours_change(tmp_path):
+    page = occ.report(DIGITS, target="cpu-jit", stage="fused")
+    assert opened(page, tmp_path, UNFOLDS) == "true true true 0"
 
 
 @pytest.mark.slow
@@ -105,4 +165,4 @@ def test_it_opens_and_a_kernel_is_found_and_opened(model, tmp_path):
 def test_two_thousand_nodes(tmp_path):
     chain = "  ".join(f"v{k + 1} = {'Exp' if k % 2 else 'Neg'}(v{k})" for k in range(2000))
     page = occ.report(model_of(f"g (float[2] v0) => (float[2] v2000) {{ {chain} }}"), target="interp", stage="imported")
-    assert opened(page, tmp_path, "Exp").startswith("nodes 2002 chosen Exp")
+    assert opened(page, tmp_path, PROBE % "Exp").startswith("nodes 2002 chosen Exp")
