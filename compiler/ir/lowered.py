@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
-from occ.compiler.ir.dim import Dim, Sym, evaluate, substitute, symbols
+from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, substitute, symbols
 from occ.compiler.ir.dtype import U8, DType
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
@@ -23,6 +23,7 @@ STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are ste
 _OWN = {"if": 1, "loop": 2}  # operands that a routine of control flow has first
 _COUNTED = ("captures", "num_scan_inputs")  # attributes that count operands
 _SIZES = (1, 2, 3, 7, 64, 1000)  # at which sizes are compared that nothing proves
+_COUNTABLE = 1 << 62  # bytes: native code counts in 64 bits
 _CALLS = 12  # of a te function with symbolic dims that are looked into
 
 
@@ -65,6 +66,8 @@ class _Plan:
             yield f"has the size {unknown[0]}, which is not declared"
         if any(isinstance(d, int) and d < 0 for d in type_.dims):
             yield "has a negative size"
+        elif not unknown and lower(_reach(type_)) + _offset(op) > _COUNTABLE:
+            yield "has more bytes than native code can count"
         if "output" in op.attrs:
             k, results = op.attrs["output"], self.func.results
             if not isinstance(k, int) or not 0 <= k < len(results):
@@ -260,6 +263,11 @@ def _in_memory(dtype: DType) -> Any:
 
 def _is_place(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _offset(op: Op) -> int:
+    offset: Any = op.attrs.get("offset")
+    return offset if _is_place(offset) else 0
 
 
 def _reach(t: TensorType) -> Dim:
