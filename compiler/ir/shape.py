@@ -83,6 +83,19 @@ def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
     return min((a, b), key=lambda d: (len(terms_of(d)) if not isinstance(d, int) else 0, str(d)))
 
 
+def equal_shapes(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None:
+    """Have an operand a shape; where that is not proven, it is assumed and checked at run time.
+
+    Raises:
+        Invalid: it surely has another; `what` names the operator and the operand.
+    """
+    said = f"{what} has shape {show_shape(given)}, not {show_shape(wanted)}"
+    if len(given) != len(wanted):
+        raise Invalid(said)
+    for n, m in zip(given, wanted, strict=True):
+        equal_dims(n, m, said)
+
+
 def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
     """The extent of two broadcast axes. Two unlike symbols are assumed equal, a symbol next to a constant likewise; an extent
     of at most 1, as that of the last of `N` elements, is assumed to be 1.

@@ -94,6 +94,11 @@ class AttentionMask:
     operands = ("scores", "mask", "nonpad", "offset")
 
     def body(t, scores, mask=None, nonpad=None, offset=None, *, a):
+        for n, m in zip(reversed(() if mask is None else mask.shape[:-1]), reversed(scores.shape[:-1]), strict=False):
+            if n != 1:
+                equal_dims(n, m, "a mask of attention, and the scores")
+        if nonpad is not None:
+            equal_dims(nonpad.shape[0], scores.shape[0], "lengths of attention, and the batches of the scores")
         low = literal(scores.dtype.lowest, scores.dtype)
         start = offset.value[0] if offset is not None and offset.value is not None else None
 

@@ -14,7 +14,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import equal_dims
+from occ.compiler.ir.shape import equal_shapes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -137,14 +137,10 @@ _CELLS = {
 }
 
 
-def _fit(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
-    """Have an operand a shape, and the runtime check what is not proven."""
-    if x is None:
-        return
-    if x.rank != len(wanted):
-        raise Invalid(f"{name} has rank {x.rank}, not {len(wanted)}")
-    for n, m in zip(x.shape, wanted, strict=True):
-        equal_dims(n, m, f"the shape of {name}")
+def fit_operand(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
+    """Have an operand that is there a shape, as `equal_shapes` does."""
+    if x is not None:
+        equal_shapes(x.shape, wanted, name)
 
 
 def _infer(cell: _Cell, x, w, r, bias, lens, initial, peephole, a):
@@ -154,13 +150,13 @@ def _infer(cell: _Cell, x, w, r, bias, lens, initial, peephole, a):
     hidden = r.shape[2]
     steps, batch = (x.shape[1], x.shape[0]) if a.layout else (x.shape[0], x.shape[1])
     gates, state = cell.gates * hidden, (batch, directions, hidden) if a.layout else (directions, batch, hidden)
-    _fit("W", w, (directions, gates, x.shape[2]))
-    _fit("R", r, (directions, gates, hidden))
-    _fit("B", bias, (directions, 2 * gates))
-    _fit("sequence_lens", lens, (batch,))
-    _fit("P", peephole, (directions, 3 * hidden))
+    fit_operand("W", w, (directions, gates, x.shape[2]))
+    fit_operand("R", r, (directions, gates, hidden))
+    fit_operand("B", bias, (directions, 2 * gates))
+    fit_operand("sequence_lens", lens, (batch,))
+    fit_operand("P", peephole, (directions, 3 * hidden))
     for v in initial:
-        _fit("an initial state", v, state)
+        fit_operand("an initial state", v, state)
     if a.layout:
         y, last = (batch, steps, directions, hidden), (batch, directions, hidden)
     else:

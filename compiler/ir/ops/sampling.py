@@ -14,7 +14,7 @@ from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
 from occ.compiler.ir.ops.ranks import length_of
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
-from occ.compiler.ir.shape import equal_dims, show_shape
+from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -193,6 +193,16 @@ class DeformConv:
         dtype = x.dtype.acc
 
         lead = (x.shape[0], a.offset_group * taps, *win.out)
+        moves = (x.shape[0], a.offset_group * taps * n, *win.out)
+        for what, given, wanted in (
+            ("the offset", offset, moves),
+            ("the mask", mask, lead),
+            ("the bias", b, w.shape[:1]),
+        ):
+            if given is not None:
+                equal_shapes(given.shape, wanted, f"`DeformConv`: {what}")
+        equal_dims(each * a.group, w.shape[0], "`DeformConv`: filters in groups of one size")
+        equal_dims(per_offset * a.offset_group, x.shape[1], "`DeformConv`: channels in groups of one size")
 
         def place(*i: Expr, k: int) -> Expr:
             batch, first, out = i[0], i[1], i[2:]

@@ -14,7 +14,7 @@ from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.samples import convolved, picture
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import equal_dims, show_shape
+from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -124,6 +124,8 @@ def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace)
             note=f"the weight is {w.type}; channels must equal {per_group} * group, and group is {a.group}",
         )
     equal_dims(x.shape[1], per_group * a.group, f"`{name}`: channels of input and weight differ")
+    if a.group > 1:
+        equal_dims(floordiv(w.shape[0], a.group) * a.group, w.shape[0], f"`{name}`: filters in groups of one size")
     padded = t.pad(x, (0, 0, *win.before), (0, 0, *win.after), literal(0, x.dtype))
     shape = (x.shape[0], w.shape[0], *win.out)
     each = floordiv(w.shape[0], a.group)
@@ -174,6 +176,8 @@ class Conv:
 
     def body(t, x, w, b=None, *, a):
         acc = convolution(t, "Conv", x, w, a)
+        if b is not None:
+            equal_shapes(b.shape, w.shape[:1], "`Conv`: the bias")
         if b is None and acc.dtype == x.dtype:
             return acc
         bias = (lambda i: 0) if b is None else (lambda i: f.in_acc(b[i[1]]))
@@ -217,7 +221,10 @@ class ConvTranspose:
         win = transposed_window(x, w, a)
         n, each = len(win.out), w.shape[1]
         shape = (x.shape[0], each * a.group, *win.out)
+        if b is not None:
+            equal_shapes(b.shape, shape[1:2], "`ConvTranspose`: the bias")
         channels = floordiv(x.shape[1], a.group)
+        equal_dims(channels * a.group, x.shape[1], "`ConvTranspose`: channels in groups of one size")
         # With dilation 1 only the taps of the output's own phase are visited: ceil(kernel / stride) of them.
         phased = [d == 1 for d in win.dilations]
         visits = [-(-k // s) if p else k for k, s, p in zip(win.kernel, win.strides, phased, strict=True)]

@@ -7,8 +7,11 @@ from typing import ClassVar
 
 from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.deferred import is_deferred
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.module import Constraint, Func, Module
+from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import collecting
 from occ.compiler.passes.base import Context, Pass, finish
 
 
@@ -25,13 +28,25 @@ class Expand(Pass):
         rw = Rewriter(m)
         expanded = 0
         while composites := [
-            op
+            (f, op)
             for f in m.funcs.values()
             for op in f.body.body
             if op.spec.composite is not None and not ctx.target.takes(op.name) and not is_deferred(op)
         ]:
-            for op in composites:
-                rw.replace(op, expand_composite(op, rw.builder(op), op.operands)[: len(op.results)])
+            for f, op in composites:
+                _expand(rw, f, op)
             expanded += len(composites)
         rw.hits["expand"] += expanded
         return finish(rw, ctx, expanded)
+
+
+def _expand(rw: Rewriter, f: Func, op: Op) -> None:
+    """Expand an op. What its parts assume of sizes is checked when the function runs: where the operator states its types itself,
+    inference has not seen them.
+    """
+    pairs: list[tuple[Dim, Dim]] = []
+    with collecting(pairs):
+        rw.replace(op, expand_composite(op, rw.builder(op), op.operands)[: len(op.results)])
+    known = {(str(c.lhs), str(c.rhs), c.func) for c in rw.module.constraints}
+    new = {(str(a), str(b), f.name): Constraint(a, b, str(op.loc), f.name) for a, b in pairs}
+    rw.module.constraints += [c for key, c in new.items() if key not in known]

@@ -23,7 +23,7 @@ from occ.compiler.ir.ops.attention import (
 )
 from occ.compiler.ir.ops.contrib.operators import DOMAIN
 from occ.compiler.ir.ops.spec import FormalSignature, op
-from occ.compiler.ir.shape import show_shape
+from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te.expr import cast, literal, where, wrap
 from occ.compiler.ir.value import Value
 
@@ -44,6 +44,10 @@ class KeyMask:
     def body(t, mask, keys, batch, *, a):
         (total,), (n,) = keys.value, batch.value
         zero, low = literal(0, F32), literal(a.value, F32)
+
+        if mask.rank in (2, 3):
+            equal_dims(mask.shape[0], n, "a key mask, and batches")
+            equal_dims(mask.shape[-1], total, "a key mask, and keys")
 
         def element(i, _, q, k):
             match mask.rank:

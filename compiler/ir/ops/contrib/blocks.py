@@ -17,7 +17,7 @@ from occ.compiler.ir.ops.contrib.operators import DOMAIN
 from occ.compiler.ir.ops.movement import unflatten
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import FormalSignature, op
-from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.conversion import FLOAT8
 from occ.compiler.ir.te.expr import Expr, binary, cast, literal, where, wrap
@@ -46,12 +46,14 @@ def check_blocks(name: str, bits: int, size: int | None) -> None:
         raise Invalid(f"`{name}` has blocks of {size}", code="OCC0107", help="powers of two from 16 on are defined")
 
 
-def _check_size(what: str, v: Tensor, *allowed: Sequence[int]) -> None:
-    """That an operand has one of the shapes, or their elements in a row, as older files have it."""
-    shapes = [tuple(s) for s in allowed]
-    if v.shape not in [*shapes, *((int(product(s)),) for s in shapes)] and all(isinstance(n, int) for n in v.shape):
-        wanted = " or ".join(show_shape(s) for s in shapes)
-        raise Invalid(f"`MatMulNBits`: {what} has shape {show_shape(v.shape)}, not {wanted}")
+def _check_size(what: str, v: Tensor, shape: Sequence[int]) -> None:
+    """That an operand has a shape, or its elements in a row, as older files have it; the runtime checks what is not proven.
+
+    Raises:
+        Invalid: it has not.
+    """
+    row = (int(product(shape)),)
+    equal_shapes(v.shape, row if v.rank == 1 else shape, f"`MatMulNBits`: {what}")
 
 
 def check_products(x: Tensor, operands: Sequence[Tensor | None], a) -> None:

@@ -33,7 +33,7 @@ from occ.compiler.ir.ops.contrib.operators import DOMAIN
 from occ.compiler.ir.ops.movement import unflatten
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import FormalSignature, op
-from occ.compiler.ir.shape import assume_equal, show_shape, surely_different
+from occ.compiler.ir.shape import assume_equal, equal_dims, show_shape, surely_different
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import TensorType
@@ -188,15 +188,17 @@ class GroupQueryAttention:
             raise Unresolved("GroupQueryAttention", "total_sequence_length")
         heads = a.num_heads if k is not None else a.num_heads + 2 * a.kv_num_heads
         size = quotient("GroupQueryAttention", q.shape[2], heads)
-        keys = known if past_k is None else _keys(known, past_k.shape[2], q.shape[1])
         kind, width = (q.dtype, size) if k_scale is None else CODES[_bits(a)](size)
+        keys = known if past_k is None else _keys(known, past_k.shape[2], q.shape[1])
         present = TensorType(kind, (q.shape[0], a.kv_num_heads, keys, width))
         for what, x in (("key", k), ("value", v)):
             if x is not None:
-                _fits(what, x, (q.shape[0], None, a.kv_num_heads * size))
+                _fits(what, x, (*q.shape[:2], a.kv_num_heads * size))
         for what, x in (("past_key", past_k), ("past_value", past_v)):
             if x is not None:
                 _fits(what, x, (q.shape[0], a.kv_num_heads, None if past_k is None else past_k.shape[2], width))
+        if seqlens is not None and product(seqlens.shape) != 1:
+            equal_dims(product(seqlens.shape), q.shape[0], "`GroupQueryAttention`: `seqlens_k`, and batches")
         weights = TensorType(q.dtype, (q.shape[0], a.num_heads, q.shape[1], known))
         return TensorType(q.dtype, (*q.shape[:2], a.num_heads * size)), present, present, weights
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.ops.contrib.operators import DOMAIN
-from occ.compiler.ir.ops.recurrent import Codes, quantized_lstm
+from occ.compiler.ir.ops.recurrent import Codes, fit_operand, quantized_lstm
 from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.types import TensorType
 
@@ -22,9 +23,21 @@ from occ.compiler.ir.types import TensorType
 class DynamicQuantizeLSTM:
     """LSTM with weights as codes, `[directions, inputs, 4 * h]`; the input and each state are quantised by their range."""
 
-    def infer(x, w, r, *_, a):
-        steps, batch = x.shape[:2]
-        directions, hidden = r.shape[:2]
+    def infer(x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *quant, a):
+        if (x.rank, w.rank, r.rank) != (3, 3, 3):
+            raise Invalid(f"X, W and R have rank 3, not {x.rank}, {w.rank} and {r.rank}")
+        steps, batch, width = x.shape
+        directions, hidden = 2 if a.direction == "bidirectional" else 1, r.shape[1]
+        columns = (directions, 4 * hidden)
+        fit_operand("W", w, (directions, width, 4 * hidden))
+        fit_operand("R", r, (directions, hidden, 4 * hidden))
+        fit_operand("B", bias, (directions, 8 * hidden))
+        fit_operand("sequence_lens", lens, (batch,))
+        fit_operand("P", peephole, (directions, 3 * hidden))
+        for state in (h, c):
+            fit_operand("an initial state", state, (directions, batch, hidden))
+        for v in quant:
+            fit_operand("a scale or zero point", v, columns if v is not None and v.rank == 2 else columns[:1])
         last = TensorType(x.dtype, (directions, batch, hidden))
         return TensorType(x.dtype, (steps, directions, batch, hidden)), last, last
 

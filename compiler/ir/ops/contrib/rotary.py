@@ -21,6 +21,8 @@ class Positions:
 
     def body(t, start, sizes, *, a):
         one = start.type.size == 1
+        if not one:
+            equal_dims(start.shape[0], sizes.value[0], "first positions, and the rows that they are of")
         return t.map(
             sizes.value, lambda n, i: cast(I64, start[(0,) * start.rank] if one else start[n]) + i, name="positions"
         )
