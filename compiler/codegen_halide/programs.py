@@ -26,8 +26,10 @@ def native(name: str) -> str:
 
 
 def runtime_source() -> str:
-    """The source of the native runtime, which is part of libocc."""
-    return files("occ.runtime").joinpath("c/pool.cpp").read_text("utf-8")
+    """The source of the native runtime, which is part of libocc, in one piece."""
+    folder = files("occ.runtime").joinpath("c")
+    pool, scratch = (folder.joinpath(name).read_text("utf-8") for name in ("pool.cpp", "scratch.h"))
+    return pool.replace('#include "scratch.h"\n', scratch)
 
 
 def emitter(tools: Toolchain, cache: Cache) -> Path:

@@ -93,8 +93,9 @@ class Support:
         """Call a kernel; returns its error code."""
         block = b.bitcast(args, PTR.as_pointer())
         kernel = self.external(name, _RANGED if self.ranged else _WHOLE)
-        if not self.ranged:
-            return b.call(kernel, [block])
+        if not self.ranged:  # one of Halide, which may lack scratch memory
+            guarded = self.external("occ_run_kernel", ir.FunctionType(I32, [PTR, PTR.as_pointer()]))
+            return b.call(guarded, [b.bitcast(kernel, PTR), block])
         if isinstance(tasks, int) and tasks < 2:
             return b.call(kernel, [block, I32(0), I32(tasks)])
         count = I32(tasks) if isinstance(tasks, int) else b.trunc(tasks, I32)

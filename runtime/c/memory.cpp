@@ -4,9 +4,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#if !defined(__wasm__)
-#include <csetjmp>
-#endif
 
 namespace occ::runtime {
 
@@ -16,7 +13,6 @@ namespace {
 struct Piece {
     size_t size;  // with the header, a multiple of kAlignment
     bool taken;
-    const void *run;  // whose kernels have it as scratch memory, or null
 };
 
 struct Reserve {
@@ -25,9 +21,6 @@ struct Reserve {
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
 };
 Reserve reserve;
-#if !defined(__wasm__)
-thread_local jmp_buf *way_out = nullptr;  // of the run that this thread is in
-#endif
 
 class Hold {
 public:
@@ -41,14 +34,14 @@ public:
 Piece *at(size_t offset) { return reinterpret_cast<Piece *>(reserve.base + offset); }
 
 // The first free piece that is large enough; free neighbours become one on the way.
-void *first_fit(size_t size, const void *run) {
+void *first_fit(size_t size) {
     for (size_t k = 0; k < reserve.size; k += at(k)->size) {
         Piece *p = at(k);
         if (p->taken) continue;
         while (k + p->size < reserve.size && !at(k + p->size)->taken) p->size += at(k + p->size)->size;
         if (p->size < size) continue;
-        if (p->size > size) *at(k + size) = {p->size - size, false, nullptr};
-        *p = {size, true, run};
+        if (p->size > size) *at(k + size) = {p->size - size, false};
+        *p = {size, true};
         reserve.pieces++;
         if (k + size > reserve.peak) reserve.peak = k + size;
         return reserve.base + k + kAlignment;
@@ -61,9 +54,9 @@ bool is_reserved(const void *memory) {
     return reserve.base && p > reserve.base && p < reserve.base + reserve.size;
 }
 
-void *reserved(size_t size, const void *run) {
+void *reserved(size_t size) {
     const Hold hold;
-    return first_fit((size + kAlignment - 1) / kAlignment * kAlignment + kAlignment, run);
+    return first_fit((size + kAlignment - 1) / kAlignment * kAlignment + kAlignment);
 }
 
 }  // namespace
@@ -72,7 +65,7 @@ bool has_reserve() { return reserve.base != nullptr; }
 
 void *aligned_memory(size_t size) {
     if (size > SIZE_MAX - 2 * kAlignment) return nullptr;
-    if (has_reserve()) return reserved(size, nullptr);
+    if (has_reserve()) return reserved(size);
     void *made = nullptr;
     return posix_memalign(&made, kAlignment, size ? size : 1) ? nullptr : made;
 }
@@ -90,41 +83,6 @@ void free_memory(void *memory) {
     reserve.pieces--;
 }
 
-#if defined(__wasm__)
-void *scratch_memory(size_t size) { return aligned_memory(size); }
-int32_t run_in_reserve(occ_model *m, Block *b, bool &lacked) { return lacked = false, m->entry(&b->call); }
-#else
-static void free_scratch(const void *run) {
-    const Hold hold;
-    for (size_t k = 0; k < reserve.size; k += at(k)->size) {
-        if (!at(k)->taken || at(k)->run != run) continue;
-        at(k)->taken = false;
-        reserve.pieces--;
-    }
-}
-
-// Generated code does not look whether it has got the memory: what cannot be had ends the run. It is on this thread alone.
-void *scratch_memory(size_t size) {
-    void *made = size > SIZE_MAX - 2 * kAlignment ? nullptr : reserved(size, way_out);
-    if (!made && way_out) longjmp(*way_out, 1);
-    return made;
-}
-
-int32_t run_in_reserve(occ_model *m, Block *b, bool &lacked) {
-    jmp_buf out;
-    lacked = setjmp(out);
-    if (lacked) {
-        free_scratch(&out);
-        way_out = nullptr;
-        return 0;
-    }
-    way_out = &out;
-    const int32_t code = m->entry(&b->call);
-    way_out = nullptr;
-    return code;
-}
-#endif
-
 }  // namespace occ::runtime
 
 using namespace occ::runtime;
@@ -138,7 +96,7 @@ extern "C" int occ_use_memory(void *memory, size_t bytes) {
     reserve.base = memory ? static_cast<char *>(memory) + skipped : nullptr;
     reserve.size = usable;
     reserve.peak = 0;
-    if (memory) *at(0) = {usable, false, nullptr};
+    if (memory) *at(0) = {usable, false};
     return OCC_OK;
 }
 

@@ -75,9 +75,6 @@ void *zeroed_memory(size_t size);
 void free_memory(void *memory);
 // Whether the program has set memory aside (occ_use_memory).
 bool has_reserve();
-// There: memory for a kernel; and the entry of a model, which `lacked` memory for a kernel if it could not go on.
-void *scratch_memory(size_t size);
-int32_t run_in_reserve(occ_model *model, Block *block, bool &lacked);
 int default_threads();
 // Around some loads and stores of the idle blocks of models, of all of them.
 void lock_idle();

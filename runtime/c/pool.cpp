@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "scratch.h"
+
 extern "C" {
 typedef int (*halide_task_t)(void *user_context, int task, uint8_t *closure);
 typedef int (*occ_kernel_t)(void **args);
@@ -27,12 +29,12 @@ struct occ_lent {
     void *context;
     int failed;  // an error code of the loop; kernels of Halide do not pass it on
 };
+void halide_free(void *, void *pointer);
 }
 
 #if defined(OCC_LIBOCC)  // programs may have set memory aside for libocc
 namespace occ::runtime {
 void *aligned_memory(size_t size);
-void *scratch_memory(size_t size);
 void free_memory(void *memory);
 bool has_reserve();
 }  // namespace occ::runtime
@@ -91,12 +93,21 @@ struct Job {
                 const int first = part.next.fetch_add(grain, std::memory_order_relaxed);
                 const int last = first + grain < part.end ? first + grain : part.end;
                 for (int i = first; i < last; i++, done++) {
-                    int code = task(nullptr, min + i, closure);
-                    if (code) error.store(code, std::memory_order_relaxed);
+                    if (int code = task(nullptr, min + i, closure)) fail(code);
                 }
             }
         }
         finished.fetch_add(done, std::memory_order_release);
+    }
+
+    // The error of the loop is one of its tasks', and lack of memory before all others.
+    void fail(int code) {
+        int none = 0;
+        if (code == kNoMemory) {
+            error.store(code, std::memory_order_relaxed);
+        } else {
+            error.compare_exchange_strong(none, code, std::memory_order_relaxed);
+        }
     }
 };
 
@@ -248,7 +259,8 @@ int alone(halide_task_t task, int min, int size, uint8_t *closure) {
     int error = 0;
     tls_depth++;
     for (int i = min; i < min + size; i++) {
-        if (int code = task(nullptr, i, closure)) error = code;
+        const int code = task(nullptr, i, closure);
+        if (code && error != kNoMemory) error = code;
     }
     tls_depth--;
     return error;
@@ -340,12 +352,34 @@ Shelf &shelf() {
     if (!tls_shelf) tls_shelf = &shelves[shelved.fetch_add(1, std::memory_order_relaxed) % kShelves];
     return *tls_shelf;
 }
-constexpr size_t kHeader = 64;
 
 __attribute__((destructor)) void free_shelves() {  // the library may be unloaded long before the process ends
     for (Shelf &s : shelves) {
         for (std::atomic<void *> &kept : s.blocks) free(kept.exchange(nullptr));
     }
+}
+
+// Tasks of a kernel of this library in groups, as threads take them; a pool of another library may run those.
+struct Groups {
+    halide_task_t task;
+    uint8_t *closure;
+    int min, size, count;
+
+    int run(int k) const {
+        const int first = min + int(int64_t(size) * k / count), end = min + int(int64_t(size) * (k + 1) / count);
+        int error = 0;
+        for (int i = first; i < end; i++) {
+            if (int code = task(nullptr, i, closure)) error = code;
+        }
+        return error;
+    }
+};
+
+template <typename F> int left_whole(F call) {
+    const int depth = tls_depth;
+    const int code = guarded(call, [](void *block) { halide_free(nullptr, block); });
+    tls_depth = depth;
+    return code;
 }
 
 #if defined(__x86_64__)
@@ -398,27 +432,32 @@ double occ_fma_rate() {
 using occ::runtime::aligned_memory;
 using occ::runtime::free_memory;
 using occ::runtime::has_reserve;
-using occ::runtime::scratch_memory;
 #else
 static void *aligned_memory(size_t size) {
     void *made;
     return posix_memalign(&made, 64, size) ? nullptr : made;
 }
 static void free_memory(void *memory) { free(memory); }
-static void *scratch_memory(size_t) { return nullptr; }
 static bool has_reserve() { return false; }
 #endif
 
+static int run_group(void *, int k, uint8_t *groups) {
+    return left_whole([=] { return tls_depth++, reinterpret_cast<Groups *>(groups)->run(k); });
+}
+
 // Halide 21 runtime entry points that no_runtime kernels call.
 int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *closure) {
-    if (has_reserve()) {  // on one thread, and a task that lacks memory leaves from here
-        int error = 0;
-        for (int k = min; k < min + size; k++) {
-            if (int code = task(nullptr, k, closure)) error = code;
-        }
-        return error;
+    Groups groups{task, closure, min, size, 1};
+    if (has_reserve() || tls_threads < 2 || tls_depth || size < 2) {  // on this thread
+        tls_depth++;
+        const int code = groups.run(0);
+        tls_depth--;
+        return code;
     }
-    return shared_par_for(task, min, size, closure, tls_threads);
+    groups.count = tls_threads < size / kGrains ? tls_threads * kGrains : size;
+    const int code = shared_par_for(run_group, 0, groups.count, reinterpret_cast<uint8_t *>(&groups), tls_threads);
+    if (code == kNoMemory) leave_kernel();
+    return code;
 }
 
 #if defined(OCC_THREAD_SANITIZER)  // kernels call these, and the libtsan of GCC 12 lacks them; what they call is watched
@@ -430,31 +469,47 @@ __attribute__((weak)) void *__tsan_memset(void *to, int value, size_t size) { re
 #if defined(OCC_ADDRESS_SANITIZER)  // blocks of just the size that kernels ask for, so that it sees what lies beyond them
 void *halide_malloc(void *, size_t size) {
     void *memory;
-    return posix_memalign(&memory, 64, size) ? nullptr : memory;
+    if (!posix_memalign(&memory, 64, size)) return memory;
+    leave_kernel();
+    return nullptr;
 }
 
 void halide_free(void *, void *pointer) { free(pointer); }
 #else
-void *halide_malloc(void *, size_t size) {
-    if (has_reserve()) return scratch_memory(size + 2 * kHeader);  // nothing is kept from one kernel to the next
+static void *kept_block(size_t size) {
     for (std::atomic<void *> &kept : shelf().blocks) {
         void *memory = kept.load(std::memory_order_relaxed) ? kept.exchange(nullptr) : nullptr;
         if (!memory) continue;
-        size_t capacity;
-        memcpy(&capacity, memory, sizeof capacity);
-        if (capacity >= size && capacity / 4 <= size) return static_cast<char *>(memory) + kHeader;
+        const size_t capacity = static_cast<Held *>(memory)->capacity;
+        if (capacity >= size && capacity / 4 <= size) return memory;
         free(memory);
     }
+    return nullptr;
+}
+
+static void *new_block(size_t size) {
+    if (size > SIZE_MAX / 2) return nullptr;
     void *memory = aligned_memory(size + 2 * kHeader);
-    if (!memory) return nullptr;
-    memcpy(memory, &size, sizeof size);
-    return static_cast<char *>(memory) + kHeader;
+    if (!memory && !has_reserve()) {
+        free_shelves();
+        memory = aligned_memory(size + 2 * kHeader);
+    }
+    if (memory) static_cast<Held *>(memory)->capacity = size;
+    return memory;
+}
+
+void *halide_malloc(void *, size_t size) {
+    void *memory = has_reserve() ? nullptr : kept_block(size);  // there nothing is kept from one kernel to the next
+    if (!memory) memory = new_block(size);
+    if (memory) return hold(memory);
+    leave_kernel();
+    return nullptr;
 }
 
 void halide_free(void *, void *pointer) {
     if (!pointer) return;
-    if (has_reserve()) return free_memory(pointer);
-    void *memory = static_cast<char *>(pointer) - kHeader;
+    void *memory = let_go(pointer);
+    if (has_reserve()) return free_memory(memory);
     for (std::atomic<void *> &kept : shelf().blocks) {
         void *empty = nullptr;
         if (kept.compare_exchange_strong(empty, memory)) return;
@@ -536,12 +591,18 @@ int32_t occ_pool_tasks(void *kernel, void *args, int32_t tasks) {
     return shared_par_for(run_range, 0, parts, reinterpret_cast<uint8_t *>(&ranges), parts);
 }
 
+// Runs a kernel; its error code.
+int occ_run_kernel(occ_kernel_t kernel, void **args) {
+    const int code = left_whole([=] { return kernel(args); });
+    return code == kNoMemory ? halide_error_out_of_memory(nullptr) : code;
+}
+
 // Runs kernels in order; 0, or 1 + the index of the one that failed.
 int occ_run_kernels(int count, const occ_kernel_t *kernels, void **const *args, int threads) {
     int before = occ_enter(threads);
     int failed = 0;
     for (int i = 0; i < count && !failed; i++) {
-        if (kernels[i](args[i])) failed = i + 1;
+        if (occ_run_kernel(kernels[i], args[i])) failed = i + 1;
     }
     occ_leave(before);
     return failed;

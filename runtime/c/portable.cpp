@@ -8,6 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "scratch.h"
+
+extern "C" void halide_free(void *, void *block);
+
 namespace occ::runtime {
 
 static std::atomic_flag idle_lock = ATOMIC_FLAG_INIT;
@@ -43,6 +47,7 @@ void Mapping::release() {
 
 namespace {
 
+using Whole = int (*)(void **args);
 using Ranged = int (*)(void *args, int begin, int end);
 
 struct Run {
@@ -62,7 +67,7 @@ struct Loop {
 int task_of(void *loop, int k) {
     Loop *l = static_cast<Loop *>(loop);
     run.depth++;
-    const int code = l->task(nullptr, l->min + k, l->closure);
+    const int code = guarded([=] { return l->task(nullptr, l->min + k, l->closure); }, [](void *b) { halide_free(nullptr, b); });
     run.depth--;
     if (!code) l->done.fetch_add(1);
     return code;
@@ -88,19 +93,27 @@ int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *cl
         int code = run.lent.loop(run.lent.context, task_of, &loop, size);
         if (!code && loop.done.load() != size) code = -1;
         if (code) run.lent.failed = code;
+        if (code == kNoMemory) leave_kernel();
         return code;
     }
     int error = 0;
-    for (int k = 0; k < size; k++) {
+    for (int k = 0; k < size && error != kNoMemory; k++) {
         if (int code = task_of(&loop, k)) error = code;
     }
+    if (error == kNoMemory) leave_kernel();
     return error;
 }
 
 void *halide_malloc(void *, size_t size) {
-    return has_reserve() ? scratch_memory(size + kAlignment) : aligned_memory(size + kAlignment);
+    void *memory = size > SIZE_MAX / 2 ? nullptr : aligned_memory(size + 2 * kHeader);
+    if (memory) return hold(memory);
+    leave_kernel();
+    return nullptr;
 }
-void halide_free(void *, void *memory) { free_memory(memory); }
+
+void halide_free(void *, void *block) {
+    if (block) free_memory(let_go(block));
+}
 void halide_error(void *, const char *message) { snprintf(run.message, sizeof run.message, "%s", message); }
 
 int halide_error_out_of_memory(void *) {
@@ -123,6 +136,11 @@ occ_lent occ_lend(occ_lent lent) {
     const occ_lent before = run.lent;
     run.lent = lent;
     return before;
+}
+
+int occ_run_kernel(Whole kernel, void **args) {
+    const int code = guarded([=] { return kernel(args); }, [](void *b) { halide_free(nullptr, b); });
+    return code == kNoMemory ? halide_error_out_of_memory(nullptr) : code;
 }
 
 int32_t occ_pool_tasks(void *kernel, void *args, int32_t tasks) {

@@ -9,6 +9,8 @@ using namespace occ::runtime;
 
 namespace {
 
+constexpr int kNoMemory = -11;  // of a kernel, see scratch.h
+
 Block *new_block(const occ_model *m) {
     const size_t n = m->facts->inputs.count, o = m->facts->outputs.count;
     const size_t numbers = m->input_extents + m->output_results;
@@ -151,6 +153,9 @@ int explain(const occ_model *m, int32_t code, const Block *b) {
         }
     }
     if (code == OCC_MISFIT) return fail(m, OCC_ERROR_RUN, "node `%s` gave other sizes than the model says", nodes);
+    if (b->call.detail == kNoMemory) {
+        return fail(m, OCC_ERROR_MEMORY, "there is no memory for what the kernel of node `%s` computes with", nodes);
+    }
     const char *said = m->message ? m->message() : "";
     if (*said) return fail(m, OCC_ERROR_RUN, "the kernel of node `%s` failed: %s", nodes, said);
     return fail(m, OCC_ERROR_RUN, "the kernel of node `%s` failed: code %d", nodes, b->call.detail);
@@ -240,15 +245,14 @@ int32_t run_tasks(occ_call *call) { return 1 + occ_pool_tasks(call->kernel, call
 
 int call_entry(occ_model *m, Block *b) {
     const int threads = has_reserve() ? 1 : m->threads;  // stacks of threads are no part of what was set aside
-    bool lacked = false;
     b->call.threads = threads;
     b->call.parallel = m->facts->ranged ? run_tasks : nullptr;
     const occ_lent lent = occ_lend({m->parallel, m->context, 0});
     const int before = occ_enter(threads);
-    const int32_t code = has_reserve() ? run_in_reserve(m, b, lacked) : m->entry(&b->call);
+    const int32_t code = m->entry(&b->call);
     occ_leave(before);
     const int failed = occ_lend(lent).failed;
-    if (lacked) return fail(m, OCC_ERROR_MEMORY, "there is no memory for what a kernel computes with");
+    if (code == OCC_KERNEL && b->call.detail == kNoMemory) return explain(m, code, b);
     if (failed == -1) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller ended before all its tasks had run");
     if (failed) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller returned %d", failed);
     return code ? explain(m, code, b) : OCC_OK;

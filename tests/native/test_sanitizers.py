@@ -1,4 +1,4 @@
-"""libocc, compiled with sanitizers: eight threads with one model, and artifacts with damage of every kind."""
+"""libocc, compiled with sanitizers: threads with one model, artifacts with damage of every kind, and memory of the program."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from building import model_of
 from c_library import ROOT
+from click.testing import CliRunner
 
 import occ
+from occ.cli import cli
+from occ.compiler.standalone.libocc import HALIDE
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.slow]
 
@@ -96,29 +99,104 @@ int main(int argc, char **argv) {
 """
 
 
+# Four threads in memory that is enough for some of them at a time, and for none of them.
+RESERVED = """
+#include "net.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+static char memory[1 << 20];
+static float x[2 * 3 * 40 * 33], want[2 * 3 * 40 * 33];
+static occ_model *model;
+
+static int run(float *y, int n) {
+    net_ports ports = {.n = n, .c = 3, .a = 40, .b = 33, .x = x, .y = y};
+    return net_run(model, &ports);
+}
+
+static void *work(void *first) {
+    float y[2 * 3 * 40 * 33 + 1];
+    long done = 0;
+    for (int i = 0; i < 50; i++) {
+        const int n = 1 + ((long)first + i) % 2;
+        float *at = y + i % 2;  // outputs that are not aligned take memory too
+        const int status = run(at, n);
+        if (status && status != OCC_ERROR_MEMORY) return (void *)-1;
+        if (!status && memcmp(at, want, (size_t)n * sizeof want / 2)) return (void *)-2;
+        done += !status;
+    }
+    return (void *)done;
+}
+
+static long all(size_t bytes) {
+    pthread_t threads[4];
+    long sum = 0;
+    if (occ_use_memory(memory, bytes) || net_open(NULL, &model)) return -3;
+    for (long k = 0; k < 4; k++) pthread_create(&threads[k], NULL, work, (void *)k);
+    for (int k = 0; k < 4; k++) {
+        void *done;
+        pthread_join(threads[k], &done);
+        sum = (long)done < 0 ? -4 : sum + (long)done;
+    }
+    occ_close(model);
+    return sum;
+}
+
+int main(void) {
+    for (int k = 0; k < 2 * 3 * 40 * 33; k++) x[k] = (float)(k % 23) - 11;
+    if (net_open(NULL, &model) || occ_set_threads(model, 3) || run(want, 2)) return 1;
+    occ_close(model);
+    const long most = all(sizeof memory), some = all(50000), none = all(6000);
+    printf("%ld %ld %ld, peak %zu\\n", most, some, none, occ_memory_peak());
+    return most != 200 || some < 1 || some == 200 || none != 0;
+}
+"""
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_a_sanitizer_finds_nothing_in_memory_of_the_program(sanitizer: str, tmp_path: Path):
+    text = "g (float[n, c, a, b] x) => (float[n, c, a, b] y) { t = MaxPool <kernel_shape = [5, 5], pads = [2, 2, 2, 2]> (x) y = Softmax(t) }"
+    (tmp_path / "net.onnx").write_bytes(model_of(text).SerializeToString())
+    (tmp_path / "main.c").write_text(RESERVED)
+    done = CliRunner().invoke(
+        cli, ["build", str(tmp_path / "net.onnx"), "--emit", "object", "-o", str(tmp_path)], standalone_mode=False
+    )
+    assert done.exception is None, done.output
+    runtime = sanitized(sanitizer, tmp_path, "-DOCC_LIBOCC", *(f"-D{n}=occ_{n}" for n in HALIDE))
+    assert run(sanitizer, tmp_path, ["net.o", *runtime])
+
+
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize("program", [THREADS, DAMAGE], ids=["threads", "damage"])
 def test_a_sanitizer_finds_nothing(program: str, sanitizer: str, tmp_path: Path):
+    (tmp_path / "main.c").write_text(program)
+    runtime = sanitized(sanitizer, tmp_path)
+    for target in ("cpu", "cpu-jit"):
+        occ.build(model_of(THREE), target, out=str(tmp_path / f"{target}.occ"))
+        run(sanitizer, tmp_path, runtime, f"{target}.occ")
+
+
+def sanitized(sanitizer: str, folder: Path, *defined: str) -> list[str]:
+    """The objects of libocc with a sanitizer."""
     tool, flags = shutil.which("g++"), [f"-fsanitize={sanitizer}", "-g", "-O1"]
     if tool is None:
         pytest.skip("g++ is not installed")
-    (tmp_path / "empty.cpp").write_text("int main() {}")
+    (folder / "empty.cpp").write_text("int main() {}")
     probe = [tool, *flags, "empty.cpp", "-o", "empty"]
-    if subprocess.run(probe, cwd=tmp_path, capture_output=True).returncode:
+    if subprocess.run(probe, cwd=folder, capture_output=True).returncode:
         pytest.skip(f"g++ has no {sanitizer} sanitizer")
-    units = sorted(map(str, (ROOT / "runtime/c").glob("*.cpp")))
-    command = [tool, "-std=c++17", *flags, "-fno-exceptions", "-fno-rtti", "-c", *units]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    (tmp_path / "main.c").write_text(program)
-    objects = sorted(p.name for p in tmp_path.glob("*.o"))
-    compile_ = ["gcc", *flags, f"-I{ROOT / 'runtime/c'}", "main.c", *objects, "-lm", "-lstdc++", "-o", "main"]
-    subprocess.run(compile_, cwd=tmp_path, check=True)
-    still = (
-        ["setarch", "-R"] if shutil.which("setarch") else []
-    )  # the thread sanitizer wants addresses that do not move
-    for target in ("cpu", "cpu-jit"):
-        occ.build(model_of(THREE), target, out=str(tmp_path / f"{target}.occ"))
-        ran = subprocess.run(
-            [*still, "./main", f"{target}.occ"], cwd=tmp_path, capture_output=True, text=True, timeout=600
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+    units = sorted((ROOT / "runtime/c").glob("*.cpp"))
+    command = [tool, "-std=c++17", *flags, "-fno-exceptions", "-fno-rtti", *defined, "-c", *map(str, units)]
+    subprocess.run(command, cwd=folder, check=True)
+    return [f"{u.stem}.o" for u in units]
+
+
+def run(sanitizer: str, folder: Path, objects: list[str], *args: str) -> str:
+    """What main.c says, linked with some objects and run without a report."""
+    flags = [f"-fsanitize={sanitizer}", "-g", "-O1", f"-I{folder}", f"-I{ROOT / 'runtime/c'}"]
+    subprocess.run(["gcc", *flags, "main.c", *objects, "-lm", "-lstdc++", "-o", "main"], cwd=folder, check=True)
+    # The thread sanitizer wants addresses that do not move.
+    still = ["setarch", "-R"] if shutil.which("setarch") else []
+    ran = subprocess.run([*still, "./main", *args], cwd=folder, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
