@@ -48,6 +48,11 @@ class AscendOptions(Options):
         "kNextPowerOfTwo", "how the memory of a session grows"
     )
     enable_cann_graph: bool = option(True, "compile whole parts; `false` runs operator by operator")
+    enable_cann_subgraph: bool = option(
+        True, "no effect: a model is always cut into what the device takes and what the CPU runs"
+    )
+    dump_om_model: bool = option(True, "no effect: `--emit om` puts compiled parts into the artifact")
+    input_format: str = option("", "no effect: formats are part of the graph", choices=("NCHW", "NHWC", "ND"))
     dump_graphs: bool = option(False, "put the GE graph of each part into the artifact as text, ONNX and C++")
     precision_mode: str = option("", "older spelling of `precision_mode_v2`", choices=tuple(PRECISION_MODES))
     precision_mode_v2: str = option(

@@ -1,4 +1,4 @@
-"""What kernels take of sizes, as public sources tell it: `tables/limits.tsv`."""
+"""What kernels take of sizes and formats, as public sources tell it: `tables/limits.tsv` and `tables/formats.tsv`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ def limits() -> tuple[Limit, ...]:
     )
 
 
+class Formats(NamedTuple):
+    """The formats that a tensor of the nodes of an operator may state."""
+
+    operator: str
+    chips: frozenset[str]
+    tensor: str
+    taken: tuple[str, ...]
+    source: str
+
+
+@cache
+def formats() -> tuple[Formats, ...]:
+    """All rows; operators without one take any format."""
+    return tuple(
+        Formats(operator, chips_in(chips), tensor, tuple(taken.split()), source)
+        for operator, chips, tensor, taken, source in rows_of("formats")
+    )
+
+
 def _attribute(name: str) -> Callable[[Node], Sequence[int]]:
     return lambda node: node.attrs.get(name) or ()
 
@@ -51,14 +70,21 @@ def _loose_rows(node: Node) -> Sequence[int]:
 MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
     "bytes of a row": _row_bytes, "dilations": _attribute("dilations"), "heads": lambda node: (node.attrs["num_heads"],),
     "heads a group": lambda node: (node.attrs["num_heads"] // (node.attrs.get("num_key_value_heads", 0) or node.attrs["num_heads"]),),
-    "masked rows past 128": _loose_rows, "width": lambda node: (node.input_descs[0].shape[-1],), "filter": lambda node: node.input_descs[1].shape[2:],
+    "rank": lambda node: (len(node.input_descs[0].shape),), "masked rows past 128": _loose_rows, "width": lambda node: (node.input_descs[0].shape[-1],), "filter": lambda node: node.input_descs[1].shape[2:],
     "inputs": lambda node: (len(node.input_descs),), "outputs": lambda node: (len(node.output_descs),),
     "pads": _attribute("pads"), "strides": _attribute("strides"), "weight": lambda node: node.input_descs[1].shape, "window": lambda node: (prod(node.attrs["ksize"]),),
 }  # fmt: skip
 
 
 def beyond(node: Node, chip: str) -> Iterator[str]:
-    """In what a node exceeds the limits of a chip; unknown extents do not."""
+    """In what a node exceeds the limits of a chip, and states formats that it does not take; unknown extents do not."""
+    for row in formats():
+        if row.operator != node.type or chip not in row.chips:
+            continue
+        found = next((d.format for d in node.input_descs if d.name == row.tensor), "")
+        if found not in row.taken:
+            taken = f"{', '.join(row.taken)} ({row.source}, {sources()[row.source][0]})"
+            yield f"{node.name}: `{row.tensor}` of {node.type} is {found or 'not there'}, Ascend{chip} takes {taken}"
     for limit in limits():
         if limit.operator != node.type or chip not in limit.chips:
             continue

@@ -13,7 +13,7 @@ from occ.compiler.codegen_cann.options import SOCS
 from occ.compiler.codegen_cann.output.air import air
 from occ.compiler.ge_simulator.device import precision_on
 from occ.compiler.ge_simulator.kernel_table import CHIPS, chip_of, sources, table
-from occ.compiler.ge_simulator.limits import MEASURES, limits
+from occ.compiler.ge_simulator.limits import MEASURES, formats, limits
 from occ.compiler.ge_simulator.reader import BadGraph
 from occ.compiler.ge_simulator.simulate import Simulator
 from occ.runtime.errors import RunError
@@ -40,14 +40,28 @@ def loaded(make, soc: str = "Ascend310P3", mode: str = "cube_fp16in_fp32out", dt
 
 def conv(e, x, w, **how):
     given = {"strides": [1, 1, 1, 1], "pads": [0] * 4, "dilations": [1] * 4, "groups": 1, "data_format": "NCHW"}
-    out = how.pop("out", (1, 2, 3, 3))
+    out, layout = how.pop("out", (1, 2, 3, 3)), how.pop("layout", "NCHW")
     made = e.op("Conv2D", x, w, out=Desc(x.dtype, out, "NCHW"), **{**given, **how})
-    made.node.formats = {"x": "NCHW", "filter": "NCHW"}
+    made.node.formats = {"x": layout, "filter": layout}
     return made
 
 
+def pad(e, x):
+    return e.op(
+        "PadV3",
+        x,
+        e.ints([0] * 2 * len(x.shape)),
+        e.scalar(0, x),
+        out=x.desc,
+        mode="constant",
+        paddings_contiguous=False,
+    )
+
+
 def test_every_row_has_a_source_with_a_date():
-    assert {r.source for rows in table().values() for r in rows} | {x.source for x in limits()} == set(sources())
+    assert {r.source for rows in table().values() for r in rows} | {x.source for x in (*limits(), *formats())} == set(
+        sources()
+    )
     assert all(date[:2] == "20" and what for date, what in sources().values())
     assert {c for rows in table().values() for r in rows for c in r.chips} == set(CHIPS)
     assert {x.what for x in limits()} == set(MEASURES)
@@ -64,6 +78,8 @@ PLANTED = {
     "strides": (lambda e, x, w: conv(e, x, w, strides=[1, 1, 64, 1]), "strides of Conv2D are"),
     "pads": (lambda e, x, w: conv(e, x, w, pads=[256, 0, 0, 0]), "pads of Conv2D are"),
     "dilations": (lambda e, x, w: conv(e, x, w, dilations=[1, 1, 1, 300]), "dilations of Conv2D are"),
+    "axes": (lambda e, x, w: pad(e, e.reshape(x, (1,) * 5 + x.shape)), "rank of PadV3 are"),
+    "a format": (lambda e, x, w: conv(e, x, w, layout="ND"), "`x` of Conv2D is ND, Ascend310P takes NCHW, NHWC"),
     "operands": (lambda e, x, w: e.op("ConcatD", [x] * 64, out=x.desc, concat_dim=0, N=64), "inputs of ConcatD are"),
     "an operator without a kernel": (
         lambda e, x, w: e.op("Einsum", [x, x], out=x.desc, equation="abcd,abcd->abcd", N=2),

@@ -261,6 +261,11 @@ def test_bad_options_are_refused_with_the_right_ones(key: str, value: str, liste
     assert listed in e.value.diagnostics[0].text()
 
 
+def test_options_of_newer_providers_are_read_and_change_nothing():
+    newer, model = {"enable_cann_subgraph": "0", "dump_om_model": "1", "input_format": "NCHW"}, plain()
+    assert built(model, **newer).files == built(model).files
+
+
 def test_the_command_says_what_was_asked_for(occ_cli: Occ, tmp_path: Path):
     path = saved(plain(), tmp_path)
     options = (

@@ -36,9 +36,10 @@ CHIPS: dict[str, Chip] = {
         block_products=True, steps=True, kernels=_ROWS | {"RotaryPositionEmbedding"}, attention="FusedInferAttentionScore"
     ),
 }  # fmt: skip
-# The largest sizes that kernels take: those of a convolution, and operands of a Concat or results of a Split.
+# The largest sizes that kernels take: those of a convolution, operands of a Concat or results of a Split.
 FILTER, STRIDE, PAD, DILATION = 255, 63, 255, 255
 WINDOW = 255  # elements of a pooling window
 OPERANDS = 63
+PADDED = 8  # axes that PadV3 takes
 # Precision modes in which the matrix unit has half precision, so that operators without a kernel for FLOAT work too.
 HALF_MODES = frozenset({"fp16", "cube_fp16in_fp32out", "mixed_float16", "allow_fp32_to_fp16"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
-from occ.compiler.codegen_cann.mapping.emitter import Emitter
+from occ.compiler.codegen_cann.mapping.chip import PADDED
+from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.ir.op import Op
 
 
@@ -43,7 +44,13 @@ def pad(
     e: Emitter, x: Ref, begins: Sequence[int], ends: Sequence[int], shape: Sequence[int], mode: str = "constant",
     value: Ref | None = None,
 ) -> Ref:  # fmt: skip
-    """A PadV3 with begins and ends of every axis."""
+    """A PadV3 with begins and ends of every axis.
+
+    Raises:
+        Unsupported: there are too many axes.
+    """
+    if len(shape) > PADDED:
+        raise Unsupported(f"PadV3 takes {PADDED} axes, not {len(shape)}")
     fill = (value if value is not None else e.scalar(0, x)) if mode == "constant" else None
     paddings = e.ints([*begins, *ends])
     return e.op("PadV3", x, paddings, fill, out=Desc(x.dtype, tuple(shape)), mode=mode, paddings_contiguous=False)
