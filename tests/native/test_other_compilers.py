@@ -18,7 +18,7 @@ from building import mlp, reference
 
 import occ
 from occ.compiler.cache.cache import Cache
-from occ.compiler.codegen_halide.toolchain import cross_compiler
+from occ.compiler.codegen_halide.toolchain import cross_compiler, toolchain
 from occ.compiler.standalone.emulated import Emulated, missing
 
 pytestmark = [
@@ -65,6 +65,20 @@ def test_zig_links_programs(occ_cli: Any, tmp_path: Path):
     assert command[:4] == ["python", "-m", "ziglang", "cc"]
     subprocess.run([sys.executable, *command[1:], "-o", "main"], check=True, cwd=tmp_path)
     check_program(tmp_path / "main", out / "mlp.weights")
+
+
+@pytest.mark.slow  # Halide.h takes seconds
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="apt install clang")
+def test_clang_compiles_kernels(monkeypatch: pytest.MonkeyPatch):
+    """Constants of a header that g++ keeps to each object are defined twice for clang, unless they are inline."""
+    monkeypatch.setenv("OCC_CXX", "clang++")
+    toolchain.cache_clear()
+    try:
+        x = np.random.default_rng(0).standard_normal((3, 8), np.float32)
+        got = occ.compile(mlp(), "cpu").run({"x": x})
+    finally:
+        toolchain.cache_clear()
+    np.testing.assert_allclose(next(iter(got.values())), reference(mlp(), {"x": x})[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(NM is None, reason="apt install llvm")

@@ -13,20 +13,20 @@ enum class Type { f64, f32, f16, bf16, boolean, i64, i32, i16, i8, u64, u32, u16
 enum class TailStrategy { RoundUp, GuardWithIf, Predicate, PredicateLoads, PredicateStores, ShiftInwards, Auto };
 struct float16_t;
 struct bfloat16_t;
-template<typename T> extern const Type type_of;
-template<> constexpr Type type_of<double> = Type::f64;
-template<> constexpr Type type_of<float> = Type::f32;
-template<> constexpr Type type_of<float16_t> = Type::f16;
-template<> constexpr Type type_of<bfloat16_t> = Type::bf16;
-template<> constexpr Type type_of<bool> = Type::boolean;
-template<> constexpr Type type_of<int64_t> = Type::i64;
-template<> constexpr Type type_of<int32_t> = Type::i32;
-template<> constexpr Type type_of<int16_t> = Type::i16;
-template<> constexpr Type type_of<int8_t> = Type::i8;
-template<> constexpr Type type_of<uint64_t> = Type::u64;
-template<> constexpr Type type_of<uint32_t> = Type::u32;
-template<> constexpr Type type_of<uint16_t> = Type::u16;
-template<> constexpr Type type_of<uint8_t> = Type::u8;
+template<typename T> extern const Type type_of;  // each inline: clang would define it in all objects else
+template<> inline constexpr Type type_of<double> = Type::f64;
+template<> inline constexpr Type type_of<float> = Type::f32;
+template<> inline constexpr Type type_of<float16_t> = Type::f16;
+template<> inline constexpr Type type_of<bfloat16_t> = Type::bf16;
+template<> inline constexpr Type type_of<bool> = Type::boolean;
+template<> inline constexpr Type type_of<int64_t> = Type::i64;
+template<> inline constexpr Type type_of<int32_t> = Type::i32;
+template<> inline constexpr Type type_of<int16_t> = Type::i16;
+template<> inline constexpr Type type_of<int8_t> = Type::i8;
+template<> inline constexpr Type type_of<uint64_t> = Type::u64;
+template<> inline constexpr Type type_of<uint32_t> = Type::u32;
+template<> inline constexpr Type type_of<uint16_t> = Type::u16;
+template<> inline constexpr Type type_of<uint8_t> = Type::u8;
 
 // Expressions. A C++ int takes the type of what it meets, as in Halide.
 
