@@ -21,6 +21,9 @@ _SHORT = 8_000  # bytes of generators in one unit: g++ takes 55 ms to start and 
 _SECONDS = 900  # that Halide may take for one kernel
 _OF_USERS = "user_kernels"  # the translation unit of bodies that users wrote
 _UNIT = (*FLAGS, "-shared", "-fPIC")
+# What ours need is in the program that loads them. To link no libraries saves a fifth of the time: 66 ms in place of 82 for a
+# product of two kernels (g++ 12).
+_ALONE = ("-nostdlib",)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Setup:
     @classmethod
     def of(cls, tools: Toolchain, target: str) -> Setup:
         texts = (*front_end().values(), native("whole.h"), native("emit.cpp"), source([]), source([], whole=True))
-        return cls(tools, target, digest([tools.identity, target, *_UNIT, *texts]))
+        return cls(tools, target, digest([tools.identity, target, *_UNIT, *_ALONE, *texts]))
 
     def kernel(self, f: TeFunc, nodes: Sequence[str] = ()) -> Kernel:
         """The kernel of a te function; `nodes` are the ONNX nodes that it computes, for the comments."""
@@ -188,8 +191,7 @@ def _run(
         for name, text in texts.items():
             (work / f"{name}.cpp").write_text(text)
         tell(f"compiling the generators of {len(kernels)} kernels")
-        include = f"-I{tools.include}"
-        run_all([[*tools.cxx.command, *_UNIT, include, f"{n}.cpp", "-o", f"{n}.so"] for n in texts], work, lines=lines)
+        run_all([_command(name, tools) for name in texts], work, lines=lines)
         (work / "out").mkdir()
         longest = sorted(kernels, key=lambda k: (-len(k.text), k.name))  # last ones that take long leave a core idle
         limits = [str(max(jobs, 1)), str(_SECONDS)]
@@ -209,6 +211,12 @@ def _run(
             problem = e
         took = (line.split() for line in (work / "out" / "seconds.txt").read_text().splitlines())
         return _Made(_adopt(kernels, work / "out", cache, problem), {name: float(seconds) for name, seconds in took})
+
+
+def _command(unit: str, tools: Toolchain) -> list[str]:
+    """What compiles a translation unit."""
+    libraries = () if unit == _OF_USERS else _ALONE
+    return [*tools.cxx.command, *_UNIT, *libraries, f"-I{tools.include}", f"{unit}.cpp", "-o", f"{unit}.so"]
 
 
 def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileError | None) -> dict[str, CompileError]:
