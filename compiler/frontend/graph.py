@@ -12,6 +12,7 @@ from onnx.defs import OpSchema
 
 from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
+from occ.compiler.frontend.huawei import READERS, read_huawei
 from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import SAME, Node, upgrade
@@ -75,6 +76,7 @@ class GraphImporter:
         self._graph(graph, region, [scope], names)
         self.m.funcs["main"] = Func("main", region, names)
         self.sink.raise_errors()
+        read_huawei(self.m)
         self.m.drop_unused_weights()
         return self.m
 
@@ -247,7 +249,7 @@ class GraphImporter:
             return None
 
     def _check_known(self, node: Node, where: str) -> None:
-        if node.name in self.m.registry:
+        if node.name in self.m.registry or node.name in READERS:
             return
         domain, _, operator = node.name.rpartition(".")
         known = onnx.defs.has(operator, domain=domain) if operator else False
