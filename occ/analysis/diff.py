@@ -122,6 +122,7 @@ def diff(
     absolute: float = ABSOLUTE,
     every_node: bool = False,
     node: str = "",
+    simulate: bool = False,
     shapes: Shapes | None = None,
     dims: Mapping[str, int] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -139,6 +140,7 @@ def diff(
         absolute: a difference that passes whatever the values are; 0 for outputs that mean something however small they are.
         every_node: compare what each node of the main graph gives, too.
         node: a regular expression: compare what nodes give whose names, or results, it is found in.
+        simulate: run the device parts of Ascend targets on the simulator.
 
     Raises:
         CompileError: the model cannot be compiled. RunError: it cannot be run.
@@ -146,12 +148,22 @@ def diff(
     """
     settings = settings_of(target, shapes, None, options, rules=rules)
     chosen = node or ("" if every_node else None)
-    return compared(model, settings, against, onnx, inputs, dict(dims or {}), Allowed(tolerance, absolute), chosen)
+    return compared(
+        model,
+        settings,
+        against,
+        onnx,
+        inputs,
+        dict(dims or {}),
+        Allowed(tolerance, absolute),
+        chosen,
+        simulate=simulate,
+    )
 
 
 def compared(
     model: Source, settings: Settings, against: str, onnx: Any, inputs: Arrays | None, sizes: dict[str, int],
-    allowed: Allowed, node: str | None, opened: Callable[[Session], object] = bool,
+    allowed: Allowed, node: str | None, opened: Callable[[Session], object] = bool, *, simulate: bool = False,
 ) -> Differences:  # fmt: skip
     """The same with settings; `node` is None where outputs alone are compared, `opened` is called with the session."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
@@ -164,7 +176,9 @@ def compared(
         re.compile(node or "")
     except re.error as e:
         raise CannotCompare(f"`{node}` is no regular expression: {e}") from None
-    session = load(path) if artifact else compile_model(model, settings)
+    session = load(path, simulate=simulate) if artifact else compile_model(model, settings, simulate=simulate)
+    if simulate and session.artifact.manifest.engine != "ascend":
+        raise CannotCompare(f"only Ascend targets have parts to simulate, not `{session.artifact.manifest.target}`")
     opened(session)
     given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
     Signature.of(session.artifact.manifest).arrays(given)  # before others refuse them, in words of their own
@@ -172,12 +186,12 @@ def compared(
     found = Differences(against, _rows(session, theirs, given, allowed))
     found.outputs = len(found.rows)
     if node is not None:
-        found.rows += _node_rows(model, settings, against, given, allowed, node)
+        found.rows += _node_rows(model, settings, against, given, allowed, node, simulate=simulate)
     return found
 
 
 def _node_rows(
-    model: Source, settings: Settings, against: str, given: Arrays, allowed: Allowed, node: str
+    model: Source, settings: Settings, against: str, given: Arrays, allowed: Allowed, node: str, *, simulate: bool
 ) -> list[Row]:
     """Rows of the values that nodes give; the model is compiled again with all of them as outputs."""
     if is_text(model):
@@ -193,7 +207,7 @@ def _node_rows(
     if not wanted:
         raise CannotCompare(f"no node has a name with `{node}` in it")
     opened = with_data(exposed(whole, list(wanted)), folder)
-    session = compile_model(opened, settings)
+    session = compile_model(opened, settings, simulate=simulate)
     theirs = oracle(opened, against, [p.name for p in session.outputs], given, settings)
     rows = _rows(session, theirs, given, allowed)
     return [replace(r, node=wanted[r.output]) for r in rows if r.output in wanted]

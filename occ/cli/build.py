@@ -341,14 +341,16 @@ def _summary(f: dict[str, Any]) -> None:
 
 def _parts(f: dict[str, Any]) -> None:
     """What of the model runs where, and in what precision."""
-    say(f"device   {f['device_parts']} parts with {f['device_ops']} nodes, {_bytes(f['device_weights'])} of weights")
+    parts, nodes = count(f["device_parts"], "part"), count(f["device_ops"], "node")
+    say(f"device   {parts} with {nodes}, {_bytes(f['device_weights'])} of weights")
     names = ", ".join(f["cpu_operators"])
-    say(f"cpu      {f['cpu_parts']} parts with {f['cpu_ops']} nodes" + (f": {names}" if names else ""))
+    on_cpu = f"{count(f['cpu_parts'], 'part')} with {count(f['cpu_ops'], 'node')}"
+    say(fitted("cpu      ", on_cpu + (f": {names}" if names else "")))
     say(f"precise  {f['precision']}")
     for remark in f["remarks"]:
-        say(f"         {remark}")
+        say(fitted("         ", remark))
     for line in f.get("calibrated", ()):
-        say(f"sampled  {line}")
+        say(fitted("sampled  ", line))
     for e in f["estimates"]:
         ms = [f"{1e3 * e[k]:.2g} ms" for k in ("device", "copies", "cpu")]
         say(f"estimate {e['part']}: {ms[0]} on the device, {ms[1]} of them copies; {ms[2]} on this CPU")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--node", metavar="RE", help="The same for nodes whose names, or results, this regular expression is found in."
 )
+@click.option("--simulate", is_flag=True, help="Run the device parts of an Ascend target on the simulator.")
 @click.option(
     "--dump",
     type=click.Path(exists=True, file_okay=False),
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 @options.as_json
 def command(
     model: str, target: str, against: str, onnx: str | None, npz: str | None, every_node: bool, node: str | None,
-    dump: str | None, tolerance: float, absolute: float, as_json: bool, flags: options.Flags,
+    simulate: bool, dump: str | None, tolerance: float, absolute: float, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs.
 
@@ -76,7 +77,7 @@ def command(
         try:
             found = compared(
                 options.source_of(model), settings, against, onnx, given, flags.sizes, Allowed(tolerance, absolute), chosen,
-                opened.append,
+                opened.append, simulate=simulate,
             )  # fmt: skip
         except CannotCompare as e:
             raise click.UsageError(f"{e}{' (--onnx FILE)' if str(e).endswith(': onnx') else ''}") from None

@@ -96,7 +96,8 @@ def command(
         return
     for name, value in outputs.items():
         click.echo("\n".join(_lines(name, value)))
-    say(f"{seconds * 1e3:.2f} ms on {session.threads} thread{'s' if session.threads > 1 else ''}, first run")
+    where = f"on {session.threads} thread{'s' if session.threads > 1 else ''}, first run"
+    say(f"{seconds * 1e3:.2f} ms {'on the simulator, whose time says nothing of a device' if simulate else where}")
 
 
 def _profile(session: Session, inputs: dict[str, np.ndarray], trace: Path | None, *, as_json: bool) -> None:

@@ -320,3 +320,17 @@ def test_gears_of_a_symbolic_batch(toolkit: Standin, occ_cli: object, tmp_path: 
             np.testing.assert_allclose(session.run({"h0": x})["y"], want, atol=EXACT * np.abs(want).max())
         with pytest.raises(occ.RunError, match="built for other extents than n=3"):
             session.run({"h0": np.zeros((3, 64), np.float32)})
+
+
+def test_the_python_of_the_page(toolkit: Standin, occ_cli: object) -> None:
+    """The block of docs/ascend-running.md that opens an artifact, runs it, and keeps tensors on the device."""
+    page = (HERE.parents[1] / "docs/ascend-running.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    text = "g (float[1,3,16,16] x) => (float[1,1000] y) { p = GlobalAveragePool(x) f = Flatten(p) y = MatMul(f, w) }"
+    weights = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32)
+    onnx.save(model_of(text, {"w": weights}), "m.onnx")
+    assert occ_cli("build", "m.onnx", "-t", "ascend310p", "--emit", "om", "-o", "model.occ").code == 0
+    x = np.random.default_rng(1).standard_normal((1, 3, 16, 16)).astype(np.float32)
+    said: list[np.ndarray] = []
+    exec(code, {"x": x, "print": said.append})
+    np.testing.assert_allclose(said[0], x.mean((2, 3)) @ weights, atol=HALF)

@@ -25,6 +25,7 @@ def written(name: str, text: str) -> str:
         ("run m.onnx -t cpu-jit --seed -1", 2, "--seed"),
         ("run m.onnx -t cpu-jit --threads 0", 2, "--threads"),
         ("run m.onnx -t cpu-jit --simulate", 2, "for `cpu-jit`"),
+        ("diff m.onnx -t cpu-jit --simulate", 2, "not `cpu-jit`"),
         ("run m.onnx -t cpu-jit --dim n=999999999999", 1, "more memory than there is"),
         ("run m.onnx -t cpu-jit --dim n=9000000000", 1, "more memory than there is"),
         ("run m.onnx -t cpu-jit --inputs x.npy", 1, "--input NAME=x.npy"),

@@ -35,7 +35,7 @@ def test_those_that_need_no_device(tmp_path, monkeypatch, occ_cli):
     np.savez("x.npz", x=x)
     said = [occ_cli(*args) for args in commands()[:5]]
     assert [ran.code for ran in said] == [0] * 5, [ran.err for ran in said]
-    assert "device   1 parts" in said[1].err
+    assert "device   1 part " in said[1].err
     assert all(f"{word}:" in said[2].out for word in ("chip", "precision", "parts", "ge_operators"))
     assert "on_the_cpu" not in said[2].out  # nothing was left
     right = np.maximum(x, 0).reshape(1, 3, 7, 32, 7, 32).mean((3, 5))

@@ -159,6 +159,20 @@ console.log(JSON.stringify(said));
 
 
 @pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+def test_the_script_of_the_page(built: Any, here: Path):
+    """The block of docs/webassembly.md; Node fetches no files, so they are handed to it."""
+    built(mlp(), "model", "--emit", "shared", "-o", "model.wasm")
+    shutil.copy("occ.js", "occ.mjs")
+    page = (ROOT / "docs/webassembly.md").read_text()
+    script = page.partition("```js\n")[2].partition("```")[0].replace("./occ.js", "./occ.mjs")
+    files = 'import { readFileSync } from "node:fs"; globalThis.fetch = async (p) => new Response(readFileSync(p));\n'
+    Path("main.mjs").write_text(files + script)
+    ran = subprocess.run([str(NODE), "main.mjs"], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("[ 3, 4 ] Float32Array(12)")
+
+
+@pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
 @pytest.mark.parametrize("weights", ["file", "embed"])
 def test_the_script_runs_it(weights: str, built: Any, here: Path):
     made = built(mlp(), "model", "--emit", "shared", "--weights", weights, "-o", "model.wasm")
