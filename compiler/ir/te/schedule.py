@@ -111,6 +111,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "reorder_storage": ((AXIS, "..."), 1),
     "bound": ((AXIS, FIRST, INT), 3),
     "bound_extent": ((AXIS, INT), 2),
+    "align_storage": ((AXIS, INT), 2),
     "bound_storage": ((AXIS, INT), 2),
     "align_bounds": ((AXIS, INT), 2),
     "atomic": ((), 0),
@@ -123,6 +124,7 @@ OF_STORAGE = (
     "reorder_storage",
     "bound",
     "bound_extent",
+    "align_storage",
     "bound_storage",
     "align_bounds",
 )  # their loops are axes of the stage
