@@ -36,10 +36,13 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
         _check_binding(part, made)
         return made
     except NoKernel as e:
-        remedy = "build with another `-C precision_mode_v2`, or for another chip"
+        remedy = (
+            "for a kernel that is missing, build with another `-C precision_mode_v2` or for another chip; a limit that is"
+            " exceeded is a fault of occ: report it with the model"
+        )
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
     except (BadGraph, KeyError) as e:
-        raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", "build the artifact again") from None
+        raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", _AGAIN) from None
 
 
 def _check_binding(part: DevicePart, made: Simulator) -> None:
@@ -51,6 +54,9 @@ def _check_binding(part: DevicePart, made: Simulator) -> None:
     takes, given = [d.name for d in made.root.data], [t.name for t in part.inputs]
     if takes != given:
         raise BadGraph(f"the graph takes {', '.join(takes)} in this order, the plan gives {', '.join(given)}")
+
+
+_AGAIN = "build the artifact again; if that does not help, it is a fault of occ: report it with the model"
 
 
 @dataclass(frozen=True)
@@ -131,13 +137,12 @@ class SimulatedRun:
         try:
             made = part.run(inputs)
         except BadGraph as e:
-            raise RunError("OCC0505", f"the simulator stopped: {e}") from None
+            raise RunError("OCC0505", f"the simulator stopped: {e}", _AGAIN) from None
         for k, (target, value) in enumerate(zip(outputs, made, strict=True)):
             if (value.dtype, value.shape) != (target.dtype, target.shape):
                 found, wanted = (f"{x.dtype}{list(x.shape)}" for x in (value, target))
-                raise RunError(
-                    "OCC0505", f"the simulator stopped: output {k} of the graph is {found}, the plan has {wanted}"
-                )
+                what = f"the simulator stopped: output {k} of the graph is {found}, the plan has {wanted}"
+                raise RunError("OCC0505", what, _AGAIN)
             target[...] = value
 
     def download(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:

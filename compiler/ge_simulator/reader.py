@@ -43,6 +43,9 @@ class Tensor:
     shape: tuple[int, ...]
     format: str
 
+    def __str__(self) -> str:
+        return f"{self.dtype or 'nothing'}{list(self.shape)}"
+
 
 @dataclass(eq=False)
 class Node:

@@ -121,7 +121,8 @@ class Simulator:
         given = [None if e is None else env[e] for e in node.inputs]
         for x, desc in zip(given, node.input_descs, strict=True):
             if x is not None and desc.dtype is not None and (x.dtype != desc.dtype or not _fits(x.shape, desc.shape)):
-                raise BadGraph(f"{node.name}: `{desc.name}` is {x.dtype}{list(x.shape)}, described as {desc}")
+                found = f"{x.dtype}{list(x.shape)}"
+                raise BadGraph(f"{node.name}: `{desc.name}` of {node.type} is {found}, described as {desc}")
         if node.type in ("If", "StatelessIf", "While", "StatelessWhile"):
             made = self._control(node, [x for x in given if x is not None])
         else:
