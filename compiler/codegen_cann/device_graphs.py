@@ -9,7 +9,7 @@ from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.gears import gears
 from occ.compiler.codegen_cann.graph.graph import Graph
 from occ.compiler.codegen_cann.graph.memory import workspace
-from occ.compiler.codegen_cann.graph.ranges import ranges, samples
+from occ.compiler.codegen_cann.graph.ranges import around, ranges, samples
 from occ.compiler.codegen_cann.graph.validate import graph_problems
 from occ.compiler.codegen_cann.mapping.chip import CHIPS, Chip
 from occ.compiler.codegen_cann.mapping.merge import merged
@@ -100,18 +100,23 @@ def one_graph(
 ) -> DeviceGraph:
     """The graph of a model for several sets of sizes; where those of the model as it is optimised for each differ, with the same ops at all.
 
+    Gears of 1 and 2, at which axes go and recurrences are written out, get the graph of all sizes around the gears, where they
+    have none with the others.
+
     Raises:
         CompileError: as `geared_graph`, of the first.
     """
-    try:
-        return geared_graph(m, sizes, [at(each) for each in sizes], options, source)
-    except CompileError as e:
-        if e.diagnostics[0].code != "OCC0305":
-            raise
-        try:
-            return geared_graph(m, sizes, [at(each, alike=True) for each in sizes], options, source)
-        except CompileError:
-            raise e from None
+    first: CompileError | None = None
+    for wanted in (sizes, around(sizes) if options.gears else ()):
+        for alike in (False, True) if wanted else ():
+            try:
+                return geared_graph(m, wanted, [at(each, alike=alike) for each in wanted], options, source)
+            except CompileError as e:
+                first = first or e
+                if first.diagnostics[0].code != "OCC0305":
+                    raise
+    assert first is not None
+    raise first
 
 
 def geared_graph(

@@ -9,6 +9,7 @@ import pytest
 from building import model_of, reference
 from simulating import built, worst
 
+from occ.compiler.codegen_cann.graph.ranges import around
 from occ.compiler.codegen_cann.options import GEARS
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -192,3 +193,27 @@ def test_outputs_whose_rank_depends_on_extents_are_refused():
     model.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(CompileError, match="the rank of the output `y` depends on the symbolic extents"):
         built(model, dynamic_batch_size="2,3")
+
+
+def test_gears_of_one_and_two_steps_share_a_graph_with_longer_ones():
+    """Recurrences of one and two steps are written out, and are a loop in the graph of all."""
+    text = """g (float[t, b, 3] x) => (float[t, 2, b, 4] y, float[2, b, 4] h) {
+        y, h = GRU <hidden_size = 4, direction = "bidirectional"> (x, w, r)
+    }"""
+    weights = {
+        "w": RNG.standard_normal((2, 12, 3)).astype(np.float32),
+        "r": RNG.standard_normal((2, 12, 4)).astype(np.float32),
+    }
+    model = model_of(text, weights)
+    session = open_session(built(model, dynamic_dims="t=1,b=1;t=2,b=1;t=6,b=2", cpu_fallback="off"), 1, simulate=True)
+    for t, b in ((1, 1), (2, 1), (6, 2)):
+        x = {"x": RNG.standard_normal((t, b, 3)).astype(np.float32)}
+        assert worst(list(session.run(x).values()), reference(model, x)) < 1e-6
+
+
+def test_general_sizes_around_gears_keep_what_follows_from_another():
+    sizes = around([{"past": 1, "total": 2, "batch": 4}, {"past": 16, "total": 17, "batch": 4}])
+    assert len(sizes) > 2
+    assert all(s["total"] == s["past"] + 1 and s["past"] >= 3 and s["batch"] == 4 for s in sizes)
+    assert max(s["past"] for s in sizes) == 16
+    assert around([{"n": 3}, {"n": 8}]) == []

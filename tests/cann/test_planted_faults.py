@@ -77,7 +77,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
         another_output,
         r"output 0 of the graph is float32\[1, 4, 5, 5\], the plan has float32\[1, 2, 3, 3\]",
     ),
-    "an element type": (stated_as_half, r"Add#2: `x1` of Add is float16\[1, 2, 3, 3\], described as float32\[1, 2, 3, 3\]"),
+    "an element type": (
+        stated_as_half,
+        r"Add#2: `x1` of Add is float16\[1, 2, 3, 3\], described as float32\[1, 2, 3, 3\]",
+    ),
     "extents": (other_extents, r"Conv2D gives float32\[1, 2, 3, 3\], described as float32\[1, 2, 4, 3\]"),
 }
 

@@ -8,7 +8,7 @@ sizes that are not multiples of each other, so that a wrong expression does not 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from occ.compiler.codegen_cann.graph.gears import input_shape
@@ -106,6 +106,27 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
             help="name each of them, or fix it with --dim",
         )
     return found
+
+
+def around(sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+    """Sets of general sizes that span those of some gears; none where these are general.
+
+    A size that is by a number more than another one in all gears stays so.
+    """
+    varied = [name for name in sizes[0] if len({each[name] for each in sizes}) > 1]
+    if all(each[name] >= _GENERAL for each in sizes for name in varied):
+        return []
+    found: dict[str, Range] = {}
+    for name in sorted(varied, key=lambda n: sizes[0][n]):
+        values = [each[name] for each in sizes]
+        made = Range(min(values), max(values))
+        for of in (n for n, r in found.items() if not r.of):
+            if len(more := {each[name] - each[of] for each in sizes}) == 1:
+                made = Range(made.least, made.most, 1, of, more.pop())
+                break
+        found[name] = made
+    fixed = {name: size for name, size in sizes[0].items() if name not in found}
+    return [fixed | each for each in samples(found)]
 
 
 def samples(found: dict[str, Range]) -> list[dict[str, int]]:
