@@ -22,13 +22,14 @@ from occ.compiler.ir.te.expr import (
     Load,
     Operand,
     Reduce,
+    Select,
     literal,
     where,
     wrap,
 )
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Directive
-from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.ir.types import TensorType
 
 
@@ -179,6 +180,24 @@ def position(axes: Sequence[Axis]) -> tuple[Expr, ...]:
 def loads(*exprs: Expr) -> list[Load]:
     """All loads in the expressions, each node once."""
     return [n for e in exprs for n in walk(e) if isinstance(n, Load)]
+
+
+def certain_loads(*exprs: Expr) -> set[Load]:
+    """The loads that happen at every position; one that only stands on a side of a choice may lie outside of what it reads
+    wherever the other side is taken.
+    """
+    found: set[Load] = set()
+    seen: set[int] = set()
+    todo = list(exprs)
+    while todo:
+        n = todo.pop()
+        if id(n) in seen:
+            continue
+        seen.add(id(n))
+        if isinstance(n, Load):
+            found.add(n)
+        todo += (n.cond,) if isinstance(n, Select) else children(n)
+    return found
 
 
 def reduce_axes(e: Expr) -> tuple[Axis, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from occ.compiler.ir.dim import ceildiv, is_multiple, upper
 from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, cast, literal, where, wrap
-from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import TeFunc, TeStage, certain_loads, loads, reduce_axes
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.schedule.facts import FEW, contraction, element_bits
@@ -47,6 +47,8 @@ def _right(acc: TeStage, f: TeFunc) -> Load | None:
     if len(pair) != 2 or len(right) != 1 or deep not in _names(right[0]) or deep not in _names(left[0]):
         return None
     (b,), (a,) = right, left
+    if b not in certain_loads(r.body):
+        return None
     param = next((p for p in f.params if p.name == b.source), None)
     rows = [x.extent for x in acc.axes if x.name in _names(a) - _names(b)]
     if param is None or param.type.layout.tiles or not rows or all(upper(n) <= FEW for n in rows):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from occ.compiler.ir.te.expr import Axis, Index, Load, Reduce, Select
-from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, position
+from occ.compiler.ir.te.expr import Axis, Index, Load, Reduce
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, certain_loads, position
 from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.roles import SQUARES
 from occ.compiler.ir.te.schedule import Scheduler
@@ -36,12 +36,11 @@ def _with_squares(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
     sides = [a.extent for a in s.axes if a.name in (name, s.axes[-1].name)]
     if not name or not all(isinstance(n, int) and n >= 2 * _SIDE for n in sides) or parts(s):
         return [s]
-    sides_taken = [e for n in walk(s.expr) if isinstance(n, Select) for e in (n.then, n.other)]
-    guarded = set(loads(*sides_taken))  # may lie outside of what they read where another side is taken
+    certain = certain_loads(s.expr)
     made: dict[Load, TeStage] = {}
 
     def read(n: object) -> Load | None:
-        if not isinstance(n, Load) or n in guarded or across(replace(s, expr=n), facts) != name:
+        if not isinstance(n, Load) or n not in certain or across(replace(s, expr=n), facts) != name:
             return None
         if n not in made:
             mark = f"q{len(made)}"

@@ -1,0 +1,87 @@
+"""Loads on one side of a choice stay there: no schedule reads them where the other side is taken.
+
+Each operand of the kernels in the tests of schedules is cut shorter by an element, and 0 is taken for what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from occ.compiler.frontend.text import parse
+from occ.compiler.ir.te.expr import Expr, Load, binary, literal, where, wrap
+from occ.compiler.ir.te.function import Param, TeFunc, TeStage
+from occ.compiler.ir.te.reach import reach_problem
+from occ.compiler.ir.te.roles import COLUMNS, SQUARES
+from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.base import Context
+from occ.compiler.passes.manager import Manager
+from occ.compiler.passes.pipeline import parse_pipeline
+from occ.compiler.passes.schedule.schedule import scheduled
+from occ.compiler.target.machine import Machine
+from occ.compiler.target.registry import get_target
+
+TEXTS = sorted((Path(__file__).parents[1] / "passes").glob("schedule_*.occ"))
+MACHINES = (Machine(), Machine(256, 16), Machine(128, 16, widens_f16=False))
+SIZES = (6, 37)  # of each symbol
+
+
+@cache
+def functions(text: Path) -> tuple[TeFunc, ...]:
+    """The te functions of a test of schedules, before they have one."""
+    before, _, _ = text.read_text().partition("# -->\n")
+    m = parse(before)
+    passes = parse_pipeline("lower-te" if "layout-weights" not in before.splitlines()[0] else "layout-weights,lower-te")
+    Manager().run(m, passes, Context(get_target("cpu")))
+    return tuple(m.te.values())
+
+
+def shorter(f: TeFunc, p: Param, axis: int, *, first: bool) -> TeFunc:
+    """The function of a parameter that lacks the first or the last element along an axis, for which 0 is taken."""
+    dims = list(p.type.dims)
+    dims[axis] -= 1
+    cut = replace(p, type=p.type.with_shape(tuple(dims)))
+
+    def guarded(n: Expr) -> Expr | None:
+        if not isinstance(n, Load) or n.source != p.name:
+            return None
+        i, zero = n.index[axis], literal(0, n.dtype)
+        if not first:
+            return where(binary("lt", i, wrap(dims[axis])), n, zero)
+        return where(binary("le", wrap(1), i), replace(n, index=(*n.index[:axis], i - 1, *n.index[axis + 1 :])), zero)
+
+    stages = tuple(replace(s, expr=transform(s.expr, guarded)) if isinstance(s, TeStage) else s for s in f.stages)
+    return replace(f, params=tuple(cut if q is p else q for q in f.params), stages=stages)
+
+
+def cases(text: Path) -> Iterator[TeFunc]:
+    for f in functions(text):
+        for p in f.params:
+            axes = [k for k, n in enumerate(p.type.dims) if n != 1 and not p.type.layout.tiles]
+            yield from (shorter(f, p, k, first=first) for k in axes for first in (True, False))
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda t: t.stem)
+def test_no_schedule_reads_where_the_other_side_is_taken(text: Path) -> None:
+    for f in cases(text):
+        for size in SIZES:
+            assert not reach_problem(f, dict.fromkeys(f.dims, size))
+        for machine in MACHINES:
+            made = scheduled(f, machine)
+            for size in SIZES:
+                assert not reach_problem(made, dict.fromkeys(made.dims, size)), (f, machine)
+
+
+def test_the_kernels_have_what_reads_ahead() -> None:
+    roles = {
+        s.role
+        for text in TEXTS
+        for f in functions(text)
+        for s in scheduled(f, Machine()).stages
+        if isinstance(s, TeStage)
+    }
+    assert {COLUMNS, SQUARES} <= roles
