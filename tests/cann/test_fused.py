@@ -52,6 +52,10 @@ MODELS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "(float[2, 5, 16] x, float[2, 5, 16] r) => (float[2, 5, 16] y, float[2, 5, 16] h) { h = Add (x, r) y = RMSNormalization (h, g) }",
         "AddRmsNorm", NEW,
     ),
+    "sums with one weight": (
+        """(float[2, 5, 16] x, float[2, 5, 16] r) => (float[2, 5, 16] y) { h = Add (x, r) n = RMSNormalization (h, g) e = Exp (n)
+            t = Add (h, e) y = RMSNormalization (t, g) }""", "AddRmsNorm", NEW,
+    ),
     "a sum of other shapes": (f"{X} => (float[2, 5, 16] y) {{ h = Add (x, g) y = RMSNormalization (h, g) }}", "RmsNorm", NEW),
     "rows without weights": (
         f"{X} => (float[2, 5, 16] y) {{ p = Mul (x, x) m = ReduceMean (p, axis) e = Add (eps, m) r = Sqrt (e) y = Div (x, r) }}", "", (),

@@ -159,8 +159,9 @@ def add_norms(e: Emitter) -> None:
         node.name, node.source = norm.name, (*add.source, *norm.source)
         through(e.graph, x, made[2])
         through(e.graph, Ref(norm), made[0])
-        moved = {*weights, node, norm}
-        nodes[:] = [m for n in nodes if n not in moved for m in ((*weights, node) if n is add else (n,))]
+        late = [n for n in nodes[nodes.index(add) :] if n in weights]  # others may read those that come before the Add
+        moved = {*late, node, norm}
+        nodes[:] = [m for n in nodes if n not in moved for m in ((*late, node) if n is add else (n,))]
 
 
 def _constants(x: Ref | None) -> list[Node]:
