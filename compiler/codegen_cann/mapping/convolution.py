@@ -123,11 +123,11 @@ def _conv_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) ->
         begin = reach - begins[k]
         pads.append((begin, out[k] + reach - spread - begin))
     return convolve(
-        e, *_fitted(e, spread_out(e, x, strides), pads, turned(e, w, a.group), b), [1] * n, dilations, a.group
+        e, *fitted(e, spread_out(e, x, strides), pads, turned(e, w, a.group), b), [1] * n, dilations, a.group
     )
 
 
-def _fitted(
+def fitted(
     e: Emitter, x: Ref, pads: list[tuple[int, int]], w: Ref, b: Ref | None
 ) -> tuple[Ref, Ref, Ref | None, list[tuple[int, int]]]:
     """Negative pads cut the input instead."""

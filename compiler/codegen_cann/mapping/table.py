@@ -27,6 +27,7 @@ from occ.compiler.codegen_cann.mapping import (
     sample,
     shape,
     signal,
+    taps,
 )
 from occ.compiler.codegen_cann.mapping.chip import Chip
 from occ.compiler.codegen_cann.mapping.elementwise import Row
@@ -39,7 +40,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
-    sample, region, kv_cache, experts, signal,
+    sample, region, kv_cache, experts, signal, taps,
 )  # fmt: skip
 
 
