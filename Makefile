@@ -52,9 +52,9 @@ fuzz: $(STAMP)  ## random graphs on all targets, damaged files, and new examples
 docs: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference.py
 
-site: $(STAMP) typeroot  ## the documentation as a site in build/site, for reading without a network
+site: $(STAMP) typeroot  ## the documentation as a site in build/site, for reading without a network; other versions there stay
 	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict --site-dir build/site/$$($(BIN)/python -c "import occ; print(occ.__version__)")
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info

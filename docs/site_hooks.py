@@ -1,7 +1,11 @@
-"""Hooks of mkdocs: makes the pages whole without a network."""
+"""Hooks of mkdocs: makes the pages whole without a network, and lists the versions that lie next to each other."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
+
+from occ.runtime.version import occ_version
 
 # The theme lets search work from files through a small script that it takes from the network.
 _REMOTE = re.compile(r'"https://unpkg\.com/iframe-worker/shim"')
@@ -16,3 +20,19 @@ def on_post_page(output: str, *, page: Any, config: Any) -> str:
 def on_post_template(output: str, *, template_name: str, config: Any) -> str:
     """The page for what is not found, which has no place of its own."""
     return _REMOTE.sub('"assets/iframe-worker.js"', output)
+
+
+def on_post_build(config: Any) -> None:
+    """List the versions where a site is built into a folder of its version's name; the page in front leads to this one.
+
+    `versions.json` is what the theme's choice of a version reads, in the form of mike's. Folders of other versions stay.
+    """
+    here = Path(config["site_dir"])
+    if here.name != occ_version():
+        return
+    others = [p.name for p in here.parent.iterdir() if (p / "index.html").is_file() and p != here]
+    rows = [{"version": v, "title": v, "aliases": []} for v in (here.name, *sorted(others, reverse=True))]
+    (here.parent / "versions.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (here.parent / "index.html").write_text(
+        f'<!doctype html><meta http-equiv="refresh" content="0; url={here.name}/index.html"><a href="{here.name}/index.html">occ</a>\n'
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -40,6 +41,9 @@ def test_the_site_builds_and_takes_nothing_from_the_network(tmp_path):
     if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
         pytest.skip("mkdocs-material and mkdocstrings are not installed")
     subprocess.run(["make", "typeroot"], cwd=ROOT, check=True, capture_output=True)
+    whole, tmp_path = tmp_path, tmp_path / occ.__version__
+    (whole / "0.0.9").mkdir()
+    (whole / "0.0.9" / "index.html").touch()
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     env = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -56,3 +60,6 @@ def test_the_site_builds_and_takes_nothing_from_the_network(tmp_path):
             assert (page.parent / target).is_file()
     assert "Compile a model for this machine" in (tmp_path / "api.html").read_text()
     assert "occ_batch_rows" in (tmp_path / "search" / "search_index.js").read_text()
+    versions = [v["version"] for v in json.loads((whole / "versions.json").read_text())]
+    assert versions == [occ.__version__, "0.0.9"]
+    assert f"{occ.__version__}/index.html" in (whole / "index.html").read_text()
