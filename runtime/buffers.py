@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -84,14 +84,14 @@ class _Lives:
         return found
 
 
-def raw_bytes(size: int) -> np.ndarray:
-    """`size` bytes, u8[size], of which nothing is known.
+def raw_bytes(size: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
+    """`size` bytes, u8[size], of which nothing is known, or what `make` puts there.
 
     Raises:
         RunError: OCC0505 there is no such memory.
     """
     try:
-        return np.empty(size, np.uint8)
+        return make(size, np.uint8)
     except (MemoryError, ValueError, OverflowError):  # of a size that no address reaches, the latter two
         text = f"a run needs {size} bytes of memory at once, which cannot be allocated"
         raise RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it") from None
@@ -119,3 +119,15 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
     if dtype.hasobject:
         return np.empty(shape, dtype)
     return aligned_bytes(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+def aligned_zeros(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Zeros at an address that is a multiple of 64, which take no memory before something else is written there.
+
+    Raises:
+        RunError: OCC0505 there is no such memory.
+    """
+    size = prod(shape) * dtype.itemsize
+    raw = raw_bytes(size + 2 * ALIGNMENT, np.zeros)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)

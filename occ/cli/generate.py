@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,13 @@ from occ.cli.console import say
 
 @click.command("generate")
 @click.argument("model", metavar="DIR")
-@click.option("--prompt", help="The text to continue.")
-@click.option("--tokens", metavar="ID,ID,...", help="Tokens to continue, for a folder without a tokenizer.")
+@click.option(
+    "--prompt", "prompts", multiple=True,
+    help="The text to continue. Several are continued together, and written as lines of JSON in the end.",
+)  # fmt: skip
+@click.option(
+    "--tokens", multiple=True, metavar="ID,ID,...", help="Tokens to continue, for a folder without a tokenizer."
+)
 @click.option("--chat", is_flag=True, help="Take the prompt as what a user says, in the chat template of the model.")
 @click.option(
     "--max-new-tokens", type=click.IntRange(0), default=64, show_default=True, help="When to stop at the latest."
@@ -38,12 +45,16 @@ from occ.cli.console import say
     "--num-beams", type=click.IntRange(1), default=1, show_default=True,
     help="Continuations to follow at a time; above 1 the most probable one is written, whole.",
 )  # fmt: skip
+@click.option(
+    "--batch-size", type=click.IntRange(1),
+    help="Of several prompts so many in one run; by default 8, or 1 where the model cannot do that.",
+)  # fmt: skip
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens that the cache has room for.")
 @options.threads
 def command(
-    model: str, prompt: str | None, tokens: str | None, chat: bool, max_new_tokens: int, greedy: bool, temperature: float,
-    top_k: int, top_p: float, seed: int, stop: tuple[str, ...], num_beams: int, capacity: int,
-    threads: int | None,
+    model: str, prompts: tuple[str, ...], tokens: tuple[str, ...], chat: bool, max_new_tokens: int, greedy: bool,
+    temperature: float, top_k: int, top_p: float, seed: int, stop: tuple[str, ...], num_beams: int,
+    batch_size: int | None, capacity: int, threads: int | None,
 ) -> None:  # fmt: skip
     """Continue a prompt with the language model in the folder DIR; text comes as it is written.
 
@@ -51,27 +62,37 @@ def command(
     """
     from occ.generation.language_model import LanguageModel, Prompt
 
-    if (prompt is None) == (tokens is None):
+    if bool(prompts) == bool(tokens):
         raise click.UsageError("give either --prompt TEXT or --tokens ID,ID,...")
-    if chat and prompt is None:
+    if chat and not prompts:
         raise click.UsageError("--chat takes a --prompt")
-    given: Prompt = prompt if prompt is not None else _ids(tokens or "")
+    given: list[Prompt] = [*prompts, *map(_ids, tokens)]
     lm = LanguageModel(Path(model), threads, capacity)
-    if chat and isinstance(given, str):
-        given = lm.chat([{"role": "user", "content": given}])
+    if chat:
+        given = [lm.chat([{"role": "user", "content": p}]) for p in prompts]
     start, made = time.perf_counter(), list[int]()
-    how: dict[str, Any] = {"stop": stop, "texts": prompt is not None, "watch": made.append}
-    if num_beams > 1:
-        best = lm.generate(given, max_new_tokens, num_beams=num_beams, **how)
-        written = [best] if prompt is not None else best
-    else:
+    how: dict[str, Any] = {"stop": stop, "texts": bool(prompts), "watch": made.append}
+    if num_beams == 1:
         chance = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        written = lm.stream(given, max_new_tokens, do_sample=not greedy, **chance, **how)
-    for piece in written:
-        click.echo(piece if prompt is not None else f"{piece} ", nl=False)
-    click.echo()
+        how |= {"do_sample": not greedy, **chance}
+    if len(given) > 1:
+        found = lm.generate(given, max_new_tokens, num_beams=num_beams, batch_size=batch_size, **how)
+        for asked, text in zip(prompts or given, found, strict=True):
+            click.echo(json.dumps({"prompt": asked, "text" if prompts else "tokens": text}, ensure_ascii=False))
+    else:
+        _write(
+            lm.generate(given[0], max_new_tokens, num_beams=num_beams, **how) if num_beams > 1
+            else lm.stream(given[0], max_new_tokens, **how)
+        )  # fmt: skip
     seconds = time.perf_counter() - start
     say(f"{len(made)} tokens in {seconds:.2f} s on {lm.session.threads} thread{'s' if lm.session.threads > 1 else ''}")
+
+
+def _write(pieces: Iterable[str | int]) -> None:
+    """Show a text as it comes: pieces of text, or tokens with a space after each."""
+    for piece in pieces:
+        click.echo(piece if isinstance(piece, str) else f"{piece} ", nl=False)
+    click.echo()
 
 
 def _ids(text: str) -> list[int]:

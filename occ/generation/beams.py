@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from occ.generation.decoder import Decoder, memory
-from occ.generation.prepare import IDS, LOGITS
+from occ.generation.prepare import IDS, LOGITS, STARTS
 from occ.generation.sampling import penalised
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
@@ -76,6 +76,8 @@ class Rows:
             c.rows[self._prompt : done, moved] = c.rows[self._prompt : done, parents[moved]]
         given = {s.past: s.held[parents] for s in self._states} | {c.past: c.rows[:done] for c in self._caches}
         given[IDS] = self._tokens[:, -1:] if given else self._tokens
+        if STARTS in {i.name for i in self._session.inputs}:
+            given[STARTS] = np.zeros(len(tokens), np.int64)
         found = self._session.run(given, {c.present: c.rows[: done + 1] for c in self._caches})
         for s in self._states:
             s.held = found[s.present]

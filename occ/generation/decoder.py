@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from occ.generation.prepare import IDS, LOGITS, is_cache
-from occ.runtime.buffers import aligned
+from occ.generation.prepare import IDS, LOGITS, STARTS, is_cache
+from occ.runtime.buffers import aligned_zeros
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 from occ.runtime.signature import numpy_dtype
@@ -87,16 +89,27 @@ class Decoder:
 
     def continue_with(self, ids: Sequence[int]) -> np.ndarray:
         """Make `ids` the whole sequence, keeping what the caches hold of its beginning; logits as `append`."""
-        same = next((k for k, (a, b) in enumerate(zip(self.tokens, ids, strict=False)) if a != b), len(self.tokens))
-        self.rewind(min(same, len(ids) - 1))
+        self.rewind(min(_common(self.tokens, ids), len(ids) - 1))
         return self.append(ids[len(self.tokens) :])
 
-    def hand_over(self, caches: Sequence[Cache], states: Sequence[State]) -> None:
-        """Copy what is held of the tokens to memory for several sequences, to each of them."""
+    def hand_over(
+        self, caches: Sequence[Cache], states: Sequence[State], start: int = 0, rows: slice = slice(None)
+    ) -> None:
+        """Copy what is held of the tokens to memory for several sequences: to some of its rows, from a place on."""
         for mine, other in zip(self._caches, caches, strict=True):
-            other.rows[: len(self.tokens)] = mine.rows[: len(self.tokens)]
+            other.rows[start : start + len(self.tokens), rows] = mine.rows[: len(self.tokens)]
         for mine, other in zip(self._states, states, strict=True):
-            other.held[:] = mine.held
+            other.held[rows] = mine.held
+
+    def take_over(
+        self, tokens: Sequence[int], caches: Sequence[Cache], states: Sequence[State], start: int, row: int
+    ) -> None:
+        """Copy what memory for several sequences holds of tokens, in one of its rows from a place on."""
+        for mine, other in zip(self._caches, caches, strict=True):
+            mine.rows[: len(tokens), 0] = other.rows[start : start + len(tokens), row]
+        for mine, other in zip(self._states, states, strict=True):
+            mine.held = other.held[row : row + 1].copy()
+        self.tokens = list(tokens)
 
     def rewind(self, length: int) -> None:
         """Forget all but the first tokens; all of them if there are fewer left and a state cannot go back."""
@@ -105,6 +118,46 @@ class Decoder:
             for s in self._states:
                 s.held = np.zeros_like(s.held)
         del self.tokens[max(length, 0) :]
+
+
+class Decoders:
+    """Decoders of one session, taken for a text and given back. May be called from many threads.
+
+    Args:
+        session, capacity: as of `Decoder`.
+    """
+
+    def __init__(self, session: Session, capacity: int) -> None:
+        self._session, self._capacity, self._lock = session, capacity, threading.Lock()
+        self.idle = [Decoder(session, capacity)]
+
+    def take(self, ids: Sequence[int]) -> Decoder:
+        """The idle decoder that holds the most of a prompt, or a new one."""
+        with self._lock:
+            if not self.idle:
+                return Decoder(self._session, self._capacity)
+            best = max(self.idle, key=lambda d: _common(d.tokens, ids))
+            self.idle.remove(best)
+            return best
+
+    def give_back(self, decoder: Decoder) -> None:
+        """Let others take a decoder, with what it holds."""
+        with self._lock:
+            self.idle.append(decoder)
+
+    @contextmanager
+    def holding(self, ids: Sequence[int]) -> Generator[Decoder]:
+        """A decoder, as `take`, that is given back."""
+        decoder = self.take(ids)
+        try:
+            yield decoder
+        finally:
+            self.give_back(decoder)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, list[Cache], list[State]]:
@@ -116,7 +169,7 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
     ids = next((i for i in session.inputs if i.name == IDS), None)
     if ids is None or LOGITS not in {o.name for o in session.outputs}:
         raise RunError("OCC0501", f"the model does not take `{IDS}` and give `{LOGITS}`", "give a decoder")
-    others = [i for i in session.inputs if i.name != IDS]
+    others = [i for i in session.inputs if i.name not in (IDS, STARTS)]
     presents = [o for o in session.outputs if o.name != LOGITS]
     if len(others) > len(presents) or any(not is_cache(i.name) for i in others):
         names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more caches than it gives"
@@ -140,5 +193,6 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
         if isinstance(first, int):
             states.append(State(past.name, present.name, np.zeros((first, *sizes), dtype)))
         else:
-            caches.append(Cache(past.name, present.name, aligned((capacity, *sizes), dtype)))
+            # what no token has is left out with a weight of 0, and must be a number for that
+            caches.append(Cache(past.name, present.name, aligned_zeros((capacity, *sizes), dtype)))
     return numpy_dtype(ids.dtype), caches, states

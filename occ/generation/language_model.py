@@ -12,18 +12,22 @@ from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
 
+from occ.compiler.diagnostics import CompileError
+from occ.generation.batch import Batch
 from occ.generation.beams import Beams, Rows, search
-from occ.generation.decoder import Decoder
+from occ.generation.decoder import Decoders
 from occ.generation.folder import Folder
 from occ.generation.open import open_model
 from occ.generation.prepare import LOGITS
 from occ.generation.sampling import Sampling
 from occ.generation.text import TextStream, Tokenizer
+from occ.generation.writing import Writing, alone, together
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
 Prompt = str | Sequence[int]
 Stops = Sequence[str] | Sequence[int] | str | None
+_BATCH = 8  # texts of a run: weights are read once for all, and more gain little
 
 
 class LanguageModel:
@@ -39,6 +43,7 @@ class LanguageModel:
     Attributes:
         session: the compiled step.
         tokenizer: None if the folder has none; prompts are tokens then.
+        decoders: of the session, with what they hold of texts before.
         ends: tokens that end a text.
 
     Raises:
@@ -61,20 +66,24 @@ class LanguageModel:
         self._open = lambda: open_model(folder, threads, target, batched=True)
         self.session = open_model(folder, threads, target)
         self._words = next((o.shape[-1] for o in self.session.outputs if o.name == LOGITS), None)
-        self._idle: list[Decoder] = [Decoder(self.session, self.capacity)]
+        self.decoders = Decoders(self.session, self.capacity)
         self._lock = threading.Lock()
 
     def generate(
         self, prompt: Prompt | Sequence[Prompt], max_new_tokens: int = 64, *, num_beams: int = 1, length_penalty: float = 1.0,
-        early_stopping: bool | Literal["never"] = False, num_return_sequences: int | None = None, **how: Any,
+        early_stopping: bool | Literal["never"] = False, num_return_sequences: int | None = None,
+        batch_size: int | None = None, **how: Any,
     ) -> Any:  # fmt: skip
         """Continue a prompt: a text gives a text, tokens give tokens, the prompt not among them.
 
-        Several prompts, of any lengths, give a list: each is continued as it would be alone, one after the other.
+        Several prompts, of any lengths, give a list. Each is continued as it would be alone, but for rounding: prompts are
+        read one after the other, and one run of the model then gives each of `batch_size` texts a token.
 
         Args:
             prompt: a text, or tokens; or a list of such.
             max_new_tokens: when to stop at the latest.
+            batch_size: texts of a run, at the most; above 1 the model is built once more, for several texts. If None it is
+                8, or 1 where the model cannot do that, and for beams.
             num_beams: continuations that are followed at a time, of which the most probable one is returned. Above 1 the
                 model is built once more, for several texts.
             length_penalty: what `occ.generation.beams.Beams` says, as the next.
@@ -83,10 +92,18 @@ class LanguageModel:
             how: as `stream`; beams take no chance, and tell `watch` of the tokens of the best.
 
         Raises:
-            RunError: as `stream`; beams with `do_sample`, or several sequences without beams.
+            RunError: as `stream`; beams with `do_sample`, or several sequences without beams; a batch size that is not
+                positive, or above 1 of a model that cannot continue texts of unlike lengths in one run.
         """
+        if batch_size is not None and batch_size < 1:
+            raise RunError("OCC0501", f"batch_size is {batch_size}", "it must be 1 or above")
         beams = Beams(num_beams, length_penalty, early_stopping, num_return_sequences or 1)
         if _several(prompt):
+            batch = self._batch(batch_size) if len(prompt) > 1 and num_beams == 1 else None
+            if batch is not None:
+                writings = [self.writing(p, max_new_tokens, **how) for p in prompt]
+                together(writings, self.decoders, batch, batch_size or _BATCH)
+                return [w.whole() if num_return_sequences is None else [w.whole()] for w in writings]
             one = partial(
                 self.generate, num_beams=num_beams, length_penalty=length_penalty, early_stopping=early_stopping,
                 num_return_sequences=num_return_sequences,
@@ -127,18 +144,36 @@ class LanguageModel:
             RunError: OCC0501 the prompt is empty or too long, a value makes no sense, or a text meets a folder without a
                 tokenizer.
         """
-        sampling = Sampling(do_sample, temperature, top_k, top_p, repetition_penalty)
+        writing = self.writing(
+            prompt, max_new_tokens, seed=seed, stop=stop, texts=texts, watch=watch, do_sample=do_sample,
+            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+        )  # fmt: skip
+        return alone(writing, self.decoders)
+
+    def writing(
+        self, prompt: Prompt, max_new_tokens: int = 64, *, seed: int = 0, stop: Stops = (), texts: bool | None = None,
+        watch: Callable[[int], None] = lambda _: None, **sampling: Any,
+    ) -> Writing:  # fmt: skip
+        """A text that is to be written; arguments and errors are those of `stream`."""
+        chosen = Sampling(**sampling)
         for name, value in (("max_new_tokens", max_new_tokens), ("seed", seed)):
             if value < 0:
                 raise RunError("OCC0501", f"{name} is {value}", "it must be 0 or above")
         ids = self.tokens_of(prompt)
         as_text = isinstance(prompt, str) if texts is None else texts
         words, ends = self._stops(stop)
-        tokens = self._tokens(ids, max_new_tokens, sampling, np.random.default_rng(seed), ends, watch)
-        if not as_text and not words:
-            return tokens
-        written = TextStream(self._speaking(), words)
-        return _texts(tokens, written) if as_text else _until(tokens, written)
+        written = TextStream(self._speaking(), words) if as_text or words else None
+        count = min(max_new_tokens, self.capacity - len(ids))
+        return Writing(ids, count, chosen, seed, ends, watch, written, as_text)
+
+    def batch(self) -> Batch:
+        """Memory for several texts that take a token each in one run; the model is built once more for that.
+
+        Raises:
+            CompileError: it cannot be compiled for several texts.
+            RunError: OCC0501 it cannot continue texts of unlike lengths in one run.
+        """
+        return Batch(self._for_several(), self.capacity)
 
     def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The tokens of a conversation, `[{"role": "user", "content": ..}, ..]`, up to where the model answers.
@@ -194,86 +229,40 @@ class LanguageModel:
         if speaking is None:
             return found
         as_text = isinstance(prompt, str) if texts is None else texts
-        return [list((_texts if as_text else _until)(iter(f), TextStream(speaking, words))) for f in found]
+        return [TextStream(speaking, words).pieces(f, as_text) for f in found]
 
     def _search(
         self, ids: list[int], count: int, beams: Beams, ended: Callable[[Sequence[int]], bool], ends: set[int]
     ) -> list[list[int]]:
         if count <= 0:
             return [[]] * beams.num_return_sequences
-        with self._lock:
-            session = self._opened = self._opened or self._open()
-        decoder = self._take(ids)
-        try:
+        session = self._for_several()
+        with self.decoders.holding(ids) as decoder:
             first = decoder.continue_with(ids)
             rows = Rows(session, decoder, beams.num_beams, count)
-        finally:
-            with self._lock:
-                self._idle.append(decoder)
         return search(beams, ids, first, rows, count, ended, ends)
+
+    def _batch(self, size: int | None) -> Batch | None:
+        """Memory for several texts, or None if they are to be written one after the other."""
+        if size == 1:
+            return None
+        try:
+            return self.batch()
+        except (RunError, CompileError):
+            if size is not None:
+                raise
+            return None
+
+    def _for_several(self) -> Session:
+        with self._lock:
+            self._opened = self._opened or self._open()
+            return self._opened
 
     def _speaking(self) -> Tokenizer:
         if self.tokenizer is None:
             raise RunError("OCC0501", "there is no tokenizer.json beside the model", "add it, or give tokens")
         return self.tokenizer
 
-    def _tokens(
-        self,
-        ids: list[int],
-        count: int,
-        sampling: Sampling,
-        rng: np.random.Generator,
-        ends: set[int],
-        watch: Callable[[int], None],
-    ) -> Iterator[int]:
-        decoder = self._take(ids)
-        try:
-            new, every = ids, list(ids)
-            for _ in range(min(count, self.capacity - len(ids))):
-                logits = decoder.continue_with(ids) if new is ids else decoder.append(new)
-                token = sampling.choose(logits, every, rng)
-                new = [token]
-                every.append(token)
-                watch(token)
-                yield token
-                if token in ends:
-                    return
-        finally:
-            with self._lock:
-                self._idle.append(decoder)
-
-    def _take(self, ids: Sequence[int]) -> Decoder:
-        """The idle decoder that holds the most of a prompt, or a new one."""
-        with self._lock:
-            if not self._idle:
-                return Decoder(self.session, self.capacity)
-            best = max(self._idle, key=lambda d: _common(d.tokens, ids))
-            self._idle.remove(best)
-            return best
-
 
 def _several(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
     return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], (str, Sequence, np.ndarray))
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _texts(tokens: Iterator[int], written: TextStream) -> Iterator[str]:
-    for token in tokens:
-        if piece := written.push(token):
-            yield piece
-        if written.ended:
-            return
-    if piece := written.finish():
-        yield piece
-
-
-def _until(tokens: Iterator[int], written: TextStream) -> Iterator[int]:
-    """Tokens, up to the one with which a stop text has come."""
-    for token in tokens:
-        written.push(token)
-        yield token
-        if written.ended:
-            return

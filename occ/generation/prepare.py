@@ -10,20 +10,23 @@ import numpy as np
 from occ.compiler.driver.source import load_module
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.dtype import I32, DType
+from occ.compiler.ir.dtype import I32, I64, DType
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.infer.infer_control import inline_branch
 from occ.runtime.errors import RunError
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+STARTS = "starts"  # of several sequences: the place in the caches at which each begins
 _WITH_PAST = "use_cache_branch"  # of optimum's merged decoders: whether the branch that reads the caches is taken
 _PAST = ("past_key_values.", "past_", "past.")
 _AFTER_HEAD = ("Cast", "Mul", "Div", "Tanh", "Identity")  # what may stand between the head and the logits
 _HEADS = ("MatMul", "com.microsoft.MatMulNBits")
-_CACHED = "com.microsoft.GroupQueryAttention"  # whose operand 5 counts the keys of each sequence, less one
+_CACHED = "com.microsoft.GroupQueryAttention"
+_LAST_KEY, _AT, _BIAS = 5, 9, 10  # its operands: keys of each sequence, less one; positions; what is added to scores
 _END = np.iinfo(np.int64).max
 
 
@@ -33,10 +36,11 @@ def is_cache(name: str) -> bool:
 
 
 def prepared(path: Path, head: int = 0, *, batched: bool = False) -> Module:
-    """The module of a decoder, for one sequence without padding, or several of one length.
+    """The module of a decoder, for one sequence, or several that end at the same place of their caches.
 
     Mask and positions follow from the length of the caches, so they are no inputs any more, and the head is computed for
-    the last token alone.
+    the last token alone. Several sequences have a further input, `starts`, the place at which each of them begins, where
+    the file can leave out what is before it.
 
     Args:
         path: of the file.
@@ -97,28 +101,67 @@ def _one_past(m: Module, head: int) -> Dim:
 def _decide(m: Module, args: dict[str, Value], past: Dim, ids: tuple[Dim, Dim]) -> None:
     """Compute the mask and the positions in the place of taking them, and read caches that hold nothing yet, too."""
     count, length = ids
+    if _WITH_PAST in args:
+        _read_caches(m, args[_WITH_PAST])
     first = m.main.body.first
     assert first is not None
     b = Rewriter(m).builder(first)
+    starts = m.main.body.add_arg(TensorType(I64, (count,)), STARTS) if count != 1 and _can_pad(m, args) else None
+    counted = None if starts is None else _counted(b, starts, past + length)
     if MASK in args:
         shape = b.dims(values=(count, past + length), shape=(2,))
-        ones = np.ones(1, args[MASK].tensor.dtype.numpy)
-        _replace(m, args[MASK], b.ConstantOfShape(shape, value=ones))
-    for op in [
-        op for op in m.walk() if op.name == _CACHED and count != 1
-    ]:  # not what the mask says of each, but of all
-        here = Rewriter(m).builder(op)
-        last = here.dims(values=(past + length - 1,), shape=(1,))
-        Rewriter(m).replace_operand(op, 5, here.Cast(last, to=I32))
-    if _WITH_PAST in args:
-        shape = tuple(1 for _ in args[_WITH_PAST].tensor.dims)
-        _replace(m, args[_WITH_PAST], b.constant(np.ones(shape, np.bool_)))
+        made = counted or b.ConstantOfShape(shape, value=np.ones(1, args[MASK].tensor.dtype.numpy))
+        _replace(m, args[MASK], _as(b, made, args[MASK].tensor.dtype))
+    start, sizes = b.dims(values=(past,), shape=(1,)), b.dims(values=(count, length), shape=(2,))
+    at = b.positions(start if starts is None else b.Sub(start, starts), sizes)
     if POSITIONS in args:
-        start, sizes = b.dims(values=(past,), shape=(1,)), b.dims(values=(count, length), shape=(2,))
-        made = b.positions(start, sizes)
+        made = at
         if args[POSITIONS].tensor.rank == 3:  # time, height and width: a text counts in all of them alike
             made = b.Expand(made, b.dims(values=(args[POSITIONS].tensor.dims[0], count, length), shape=(3,)))
         _replace(m, args[POSITIONS], _as(b, made, args[POSITIONS].tensor.dtype))
+    if count != 1:
+        for op in [op for op in m.walk() if op.name == _CACHED]:
+            _of_several(m, op, past + length, None if starts is None else at, counted)
+
+
+def _read_caches(m: Module, arg: Value) -> None:
+    """Take the branch of a merged decoder that reads the caches."""
+    branches = [op for op in arg.users if op.name == "If" and op.parent is m.main.body]
+    _replace(m, arg, m.add_weight(arg.name, np.ones([1] * arg.tensor.rank, np.bool_)))
+    for op in branches:
+        inline_branch(m, op, "then_branch")
+
+
+def _can_pad(m: Module, args: dict[str, Value]) -> bool:
+    """Whether a sequence may begin after the first place of the caches.
+
+    Its keys must not be seen before that, and its positions count from there: the file takes both as inputs, or leaves both
+    to GroupQueryAttention.
+    """
+    kinds = [op for op in m.walk() if op.name == _CACHED]
+    hidden, placed = bool(kinds) or MASK in args, POSITIONS in args or any(op.a.do_rotary for op in kinds)
+    reached = all(op.parent is m.main.body for op in kinds)
+    return hidden and placed and reached and any(is_cache(name) for name in args)
+
+
+def _counted(b: GraphBuilder, starts: Value, total: Dim) -> Value:
+    """Which places of the caches hold a token of each sequence, `[count, total]`."""
+    places = b.positions(b.constant(np.zeros(1, np.int64)), b.dims(values=(1, total), shape=(2,)))
+    return b.GreaterOrEqual(places, b.Unsqueeze(starts, b.constant(np.array([1], np.int64))))
+
+
+def _of_several(m: Module, op: Op, total: Dim, at: Value | None, counted: Value | None) -> None:
+    """Let GroupQueryAttention append to all caches at one place, and look at what each sequence has there."""
+    b = Rewriter(m).builder(op)
+    operands = [*op.operands, *[None] * (_BIAS + 1 - len(op.operands))]
+    # not what the mask says of each, but of all
+    operands[_LAST_KEY] = b.Cast(b.dims(values=(total - 1,), shape=(1,)), to=I32)
+    if at is not None and counted is not None:
+        allowed, bias = b.Unsqueeze(counted, b.constant(np.array([1, 2], np.int64))), operands[_BIAS]
+        if bias is not None:
+            allowed = b.Where(allowed, bias, b.CastLike(b.constant(np.array(-np.inf, np.float32)), bias))
+        operands[_AT], operands[_BIAS] = at, allowed
+    Rewriter(m).replace_operands(op, operands)
 
 
 def _as(b: GraphBuilder, x: Value, dtype: DType) -> Value:

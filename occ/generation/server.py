@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field, model_validator
 
 from occ.generation.language_model import LanguageModel
+from occ.generation.shared import Shared
 from occ.runtime.errors import RunError
 
 _MOST_TOKENS = 16  # where a completion does not say, as in OpenAI's API
@@ -64,12 +65,14 @@ class _Chat(_Asked):
 class _Text:
     """A text that is being written: its pieces, and why it ended."""
 
-    def __init__(self, lm: LanguageModel, ids: list[int], asked: _Asked, most: int) -> None:
+    def __init__(
+        self, lm: LanguageModel, stream: Callable[..., Iterator[str]], ids: list[int], asked: _Asked, most: int
+    ) -> None:
         self.given, self.count, self.most = len(ids), 0, min(most, lm.capacity - len(ids))
         self._ends, self._ended = set(lm.ends), False
         stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
         seed = int(uuid.uuid4()) % (1 << 32) if asked.seed is None else abs(asked.seed)
-        self._pieces = lm.stream(
+        self._pieces = stream(
             ids, self.most, do_sample=asked.temperature > 0, temperature=asked.temperature or 1.0, top_p=asked.top_p, seed=seed,
             stop=stop, texts=True, watch=self._counted,
         )  # fmt: skip
@@ -99,9 +102,12 @@ def app(lm: LanguageModel, name: str, parallel: int = 4) -> FastAPI:
     Args:
         lm: the model; its folder has a tokenizer.
         name: how clients call the model.
-        parallel: texts that are written at once, each with a cache of its own; others wait.
+        parallel: texts that are written at once, in one run of the model where it can do that; others wait.
+
+    Raises:
+        CompileError: the model cannot be compiled for several texts.
     """
-    made, free = FastAPI(title="occ"), asyncio.Semaphore(parallel)
+    made, free, stream = FastAPI(title="occ"), asyncio.Semaphore(parallel), _stream(lm, parallel)
 
     @made.exception_handler(RunError)
     async def refused(_: Request, e: RunError) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
@@ -120,7 +126,7 @@ def app(lm: LanguageModel, name: str, parallel: int = 4) -> FastAPI:
     async def completions(asked: _Completion) -> Any:  # pyright: ignore[reportUnusedFunction]
         most = _MOST_TOKENS if asked.max_tokens is None else asked.max_tokens
         return await _answer(
-            free, _Text(lm, lm.tokens_of(asked.prompt), asked, most), asked, _Form("text_completion", name)
+            free, _Text(lm, stream, lm.tokens_of(asked.prompt), asked, most), asked, _Form("text_completion", name)
         )
 
     @made.post("/v1/chat/completions")
@@ -130,10 +136,20 @@ def app(lm: LanguageModel, name: str, parallel: int = 4) -> FastAPI:
         )
         most = asked.max_completion_tokens if asked.max_tokens is None else asked.max_tokens
         return await _answer(
-            free, _Text(lm, ids, asked, lm.capacity if most is None else most), asked, _Form("chat.completion", name)
+            free,
+            _Text(lm, stream, ids, asked, lm.capacity if most is None else most),
+            asked,
+            _Form("chat.completion", name),
         )
 
     return made
+
+
+def _stream(lm: LanguageModel, parallel: int) -> Callable[..., Iterator[str]]:
+    """What writes texts: in runs that they share, or each in its own."""
+    with suppress(RunError):
+        return Shared(lm).stream if parallel > 1 else lm.stream
+    return lm.stream
 
 
 def _refusal(message: str, code: str | None = None) -> JSONResponse:

@@ -109,6 +109,16 @@ class TextStream:
         """What was held back."""
         return "" if self.ended else self._next(final=True)
 
+    def pieces(self, tokens: Sequence[int], as_text: bool) -> list[Any]:
+        """What whole texts are written in: pieces of text, or their tokens, up to the one with which a stop text has come."""
+        found: list[Any] = []
+        for token in tokens:
+            text = self.push(token)
+            found.append(text if as_text else token)
+            if self.ended:
+                break
+        return [*found, self.finish()] if as_text else found
+
     def _next(self, *, final: bool) -> str:
         text = self._tokenizer.decode(self._ids)
         found = [at for s in self._stop if (at := text.find(s)) >= 0]

@@ -89,6 +89,60 @@ def _ports(taps: int) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoPro
     return inputs, outputs
 
 
+def masked(positions: bool = True) -> onnx.ModelProto:
+    """A decoder as torch exports it: positions are learned, and keys forbidden by a mask and by causality; one layer.
+
+    Without `positions` they follow from the length of the caches.
+    """
+    n, rng = helper.make_node, np.random.default_rng(7)
+
+    def weight(name: str, *shape: int, by: float = 0.3) -> onnx.TensorProto:
+        return numpy_helper.from_array((rng.normal(size=shape) * by).astype(np.float32), name)
+
+    width = 2 * SIZE
+    held = [weight("words", WORDS, width, by=1), weight("places", 64, width, by=1), weight("head", width, WORDS)]
+    held += [weight(f"w{y}", width, width) for y in "qkvo"]
+    held += [
+        numpy_helper.from_array(np.array(v, t), name)
+        for name, v, t in (
+            ("split", [0, 0, 2, SIZE], np.int64), ("join", [0, 0, width], np.int64), ("low", -np.inf, np.float32),
+            ("root", SIZE**-0.5, np.float32), ("at1", 1, np.int64), ("at2", 2, np.int64), ("zero", 0, np.int64),
+            ("inner", [1, 2], np.int64), ("first", [0], np.int64), ("last", [1], np.int64), ("nought", 0, np.float32),
+        )
+    ]  # fmt: skip
+    nodes = [
+        n("Shape", ["input_ids"], ["ids_shape"]), n("Gather", ["ids_shape", "at1"], ["new"]),
+        n("Shape", ["past_key_values.0.key"], ["past_shape"]), n("Gather", ["past_shape", "at2"], ["past"]),
+        n("Add", ["past", "new"], ["whole"]), n("Range", ["past", "whole", "at1"], ["rows"]),
+        n("Range", ["zero", "whole", "at1"], ["columns"]), n("Unsqueeze", ["rows", "last"], ["row_column"]),
+        n("GreaterOrEqual", ["row_column", "columns"], ["causal"]), n("Cast", ["attention_mask"], ["there"], to=TensorProto.BOOL),
+        n("Unsqueeze", ["there", "inner"], ["there4"]), n("And", ["causal", "there4"], ["allowed"]),
+        n("Gather", ["words", "input_ids"], ["word"]), n("Gather", ["places", "position_ids" if positions else "rows"], ["place"]),
+        n("Add", ["word", "place"], ["x"]),
+    ]  # fmt: skip
+    for y in "qkv":
+        nodes += [n("MatMul", ["x", f"w{y}"], [y]), n("Reshape", [y, "split"], [f"{y}4"])]
+        nodes.append(n("Transpose", [f"{y}4"], [f"{y}h"], perm=[0, 2, 1, 3]))
+    nodes += [
+        n("Concat", ["past_key_values.0.key", "kh"], ["present.0.key"], axis=2),
+        n("Concat", ["past_key_values.0.value", "vh"], ["present.0.value"], axis=2),
+        n("Transpose", ["present.0.key"], ["turned"], perm=[0, 1, 3, 2]), n("MatMul", ["qh", "turned"], ["plain"]),
+        n("Mul", ["plain", "root"], ["scores"]), n("Where", ["allowed", "scores", "low"], ["masked"]),
+        n("Softmax", ["masked"], ["share"], axis=-1), n("IsNaN", ["share"], ["none"]),
+        n("Where", ["none", "nought", "share"], ["weights"]), n("MatMul", ["weights", "present.0.value"], ["mixed"]),
+        n("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]), n("Reshape", ["back", "join"], ["flat"]),
+        n("MatMul", ["flat", "wo"], ["out"]), n("Add", ["x", "out"], ["y"]), n("MatMul", ["y", "head"], ["logits"]),
+    ]  # fmt: skip
+    value, f32, i64 = helper.make_tensor_value_info, TensorProto.FLOAT, TensorProto.INT64
+    inputs = [value("input_ids", i64, ["batch", "sequence"]), value("attention_mask", i64, ["batch", "total"])]
+    inputs += [value("position_ids", i64, ["batch", "sequence"])] if positions else []
+    inputs += [value(f"past_key_values.0.{c}", f32, ["batch", 2, "past", SIZE]) for c in ("key", "value")]
+    outputs = [value("logits", f32, ["batch", "sequence", WORDS])]
+    outputs += [value(f"present.0.{c}", f32, ["batch", 2, "total", SIZE]) for c in ("key", "value")]
+    graph = helper.make_graph(nodes, "masked", inputs, outputs, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 def merged(model: onnx.ModelProto) -> onnx.ModelProto:
     """The decoder as optimum merges two: a branch that reads the caches, and one that does not, whose logits are wrong here."""
     made = onnx.ModelProto()
@@ -145,8 +199,13 @@ class Reference:
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Logits of every position."""
-        given = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-        return self.session.run(["logits"], given | self.pasts)[0][0]
+        given = {
+            "input_ids": np.array([ids]),
+            "attention_mask": np.ones((1, len(ids)), np.int64),
+            "position_ids": np.arange(len(ids))[None],
+        }
+        taken = {i.name for i in self.session.get_inputs()}
+        return self.session.run(["logits"], {k: x for k, x in given.items() if k in taken} | self.pasts)[0][0]
 
     def greedy(self, ids: list[int], count: int) -> list[int]:
         """The most probable continuation, all computed again for each token."""

@@ -64,7 +64,7 @@ def test_products_in_codes_are_as_near_the_truth_as_those_of_onnxruntime(
     onnx.save(in_blocks(model, level=4), tmp_path / "model.onnx")
     ids = np.random.default_rng(5).integers(0, WORDS, 40).tolist()
     truth, theirs = (Reference(in_blocks(model, k)).logits(ids).astype(np.float64) for k in (0, 4))
-    decoder = occ.LanguageModel(tmp_path, threads=1, capacity=64, target=target)._idle[0]
+    decoder = occ.LanguageModel(tmp_path, threads=1, capacity=64, target=target).decoders.idle[0]
     ours = np.array([decoder.append([t]) for t in ids])
     off, allowed = (float(np.sqrt(np.mean((x - truth) ** 2)) / truth.std()) for x in (ours, theirs))
     assert allowed > 3e-3
@@ -132,7 +132,7 @@ def test_a_stream_that_nobody_reads_to_its_end_gives_its_cache_back(lm: occ.Lang
         stream = lm.stream(PROMPT, 50)
         next(stream)
         stream.close()
-    assert len(lm._idle) <= 4
+    assert len(lm.decoders.idle) <= 4
     assert lm.generate(PROMPT, max_new_tokens=4) == lm.generate(PROMPT, max_new_tokens=4)
 
 
