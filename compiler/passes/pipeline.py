@@ -153,7 +153,7 @@ def ascend(options: Options) -> Pipeline:
     integers = (UseIntegers(),) if getattr(options, "qdq", "") == "integer" else ()
     return {
         "inferred": _inferred(sizes=False),
-        "canonical": _canonical(*integers),
+        "canonical": _canonical(UseBlockWeights(), *integers),
         "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce()),
     }
 

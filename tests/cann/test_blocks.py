@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from building import model_of, reference
 from onnx import TensorProto, helper, numpy_helper
 from simulating import built, simulated, worst
 
@@ -119,3 +120,25 @@ def test_rows_of_tables_are_gathered_as_codes(target: str, bits: int, extra: str
     made = built(model, target)
     assert worst(simulated(made, x), in_onnxruntime(model, x)) < 1e-6
     assert made.manifest.parts[0].weights < 50 * 64 * (2 if bits == 8 else 1) + 50 * 4 * 4 + 100
+
+
+@pytest.mark.parametrize("target", CHIPS)
+def test_blocks_that_dequantize_linear_reads_stay_codes_where_the_chip_has_the_kernel(target: str):
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[3, 64] x) => (float[3, 32] y) {
+        f = DequantizeLinear <axis = 0, block_size = 32> (w, s)
+        y = MatMul (x, f)
+    }"""
+    model = model_of(text, {"s": RNG.uniform(0.01, 0.03, (2, 32)).astype(np.float32)})
+    codes = RNG.integers(-8, 8, 64 * 32).tolist()
+    model.graph.initializer.append(helper.make_tensor("w", TensorProto.INT4, [64, 32], codes))
+    x = {"x": RNG.standard_normal((3, 64)).astype(np.float32)}
+    want = reference(model, x)  # onnxruntime takes activations in 8 bits here
+    made = built(model, target, cpu_fallback="off")
+    assert worst(simulated(made, x), want) < (1e-6 if target == "ascend910b" else 2e-3)
+    if target == "ascend910b":
+        halves = built(model, target, cpu_fallback="off", precision_mode_v2="mixed_float16")
+        assert "WeightQuantBatchMatmulV2" in kinds(halves)
+        assert worst(simulated(halves, x), want) < 2e-3
+    else:
+        assert made.manifest.summary["device_weights"] == 64 * 32 * 2  # in half precision
