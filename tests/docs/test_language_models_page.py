@@ -26,5 +26,5 @@ def test_the_python_of_the_page_runs(folder: Path, capsys: pytest.CaptureFixture
     names: dict[str, object] = {"folder": folder}
     for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S):
         exec(compile(block, str(PAGE), "exec"), names)
-    assert len(capsys.readouterr().out.split()) == 16
+    assert len(capsys.readouterr().out.split()) == 16 + 3 * 8
     assert names["logits"].shape[-1] == 50  # pyright: ignore[reportAttributeAccessIssue]
