@@ -137,6 +137,12 @@ def _partition(m: Module, found: dict[Op, str], options: AscendOptions) -> list[
             found |= dict.fromkeys(part.ops, reason)
 
 
+def _estimates(graphs: Sequence[DeviceGraph], options: AscendOptions) -> list[dict[str, Any]]:
+    """What `offload=cost` went by, with its words as `text`; nothing else measures this CPU."""
+    found = [estimate_of(d.graph, options) for d in graphs] if options.offload == "cost" else []
+    return [{**asdict(e), "text": str(e)} for e in found]
+
+
 def estimate_of(graph: Graph, options: AscendOptions) -> Estimate:
     """What a part costs on the chip of a build, and on this CPU."""
     return estimate(graph, options.target, half=options.precision != "origin")
@@ -224,7 +230,7 @@ def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: Asce
         "cpu_operators": sorted({op.name for op in on_cpu}), "precision": options.precision,
         "remarks": [*_nothing(parts, options.target), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options)],
         "ge_operators": dict(Counter(n.type for d in graphs for g in d.graph.all() for n in g.nodes if n.type not in _PLUMBING).most_common()),
-        "estimates": [asdict(estimate_of(d.graph, options)) for d in graphs] if options.offload == "cost" else [],
+        "estimates": _estimates(graphs, options),
     }  # fmt: skip
 
 

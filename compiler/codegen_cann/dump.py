@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from occ.compiler.codegen_cann.build import parts_of
+from occ.compiler.codegen_cann.build import estimate_of, parts_of
 from occ.compiler.codegen_cann.device_graphs import DeviceGraph
 from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.gears import arguments
@@ -61,6 +61,8 @@ def _text(c: Build, m: Module, parts: Sequence[Part], graphs: Sequence[DeviceGra
     for part in parts:
         where = c.options.soc_version if part.on_device else "the CPU"
         made.append(f"# {part.name}: {len(part.ops)} nodes on {where}\n")
+        if part in by_part and c.options.offload == "cost":
+            made.append(f"# by estimate: {estimate_of(by_part[part], c.options)}\n")
         if part in by_part:
             made.append(graph_text(by_part[part]) + "\n")
         else:

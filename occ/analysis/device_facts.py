@@ -21,7 +21,8 @@ def device_facts(m: Manifest, labels: Mapping[str, str]) -> dict[str, Any]:
         `chip`; `precision` (of `precision_mode_v2`); `parts`, a line for each part of the device and of the CPU; `ge_operators`
         (counts by type, sub-graphs included, without inputs and constants; as the build counted them); `on_the_cpu`, operators of
         ONNX; `gears` and `ranges`, the
-        sizes that the compiled graphs take; `atc`, the commands that compile the parts.
+        sizes that the compiled graphs take; `estimates`, a line for each part where `offload=cost` made them; `atc`, the commands
+        that compile the parts.
     """
     if m.engine != "ascend":
         return {}
@@ -33,6 +34,7 @@ def device_facts(m: Manifest, labels: Mapping[str, str]) -> dict[str, Any]:
         "on_the_cpu": m.summary.get("cpu_operators", []),
         "gears": [line for p in m.parts for line in _gears(p, labels)],
         "ranges": [line for p in m.parts for line in _ranges(p, labels)],
+        "estimates": [f"{e['part']}: {e['text']}" for e in m.summary.get("estimates", ()) if "text" in e],
         "atc": [shlex.join(p.command) for p in m.parts if not p.om],
     }  # fmt: skip
 

@@ -312,6 +312,7 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
         "compiled": len(kernels) if compilation.took is None else len(compilation.took), "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
         "unchanged": False, **({"entry_lacks": obstacles(m)} if m.engine == "native" else {}), **special, **m.summary,
+        **({"compiled_parts": sum(bool(p.om) for p in m.parts)} if m.engine == "ascend" else {}),
     }  # fmt: skip
 
 
@@ -336,7 +337,10 @@ def _summary(f: dict[str, Any]) -> None:
     if "link" in f:
         say(f"link     {f['link']}")
     if str(f["out"]).endswith(EMITS["artifact"][0]):
-        say(f"next     occ run {f['out']}{' --simulate' if 'device_parts' in f else ''}")
+        uncompiled = "device_parts" in f and not f["compiled_parts"]
+        say(f"next     occ run {f['out']}{' --simulate' if uncompiled else ''}")
+        if uncompiled and f["device_parts"]:
+            say("         with the CANN toolkit: build with `--emit om`, and run that on a device")
 
 
 def _parts(f: dict[str, Any]) -> None:
@@ -352,8 +356,7 @@ def _parts(f: dict[str, Any]) -> None:
     for line in f.get("calibrated", ()):
         say(fitted("sampled  ", line))
     for e in f["estimates"]:
-        ms = [f"{1e3 * e[k]:.2g} ms" for k in ("device", "copies", "cpu")]
-        say(f"estimate {e['part']}: {ms[0]} on the device, {ms[1]} of them copies; {ms[2]} on this CPU")
+        say(f"estimate {e['part']}: {e['text']}")
     if not f["device_parts"]:
         show_error(f"warning[OCC0301]: nothing of the model runs on `{f['target']}`; `occ check` says why")
 

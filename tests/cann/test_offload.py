@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -76,3 +79,15 @@ def test_one_graph_for_several_sizes_is_not_taken_apart():
     model = model_of("g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }")
     with pytest.raises(CompileError, match="exclude each other"):
         built(model, offload="cost", dynamic_batch_size="1,2")
+
+
+def test_the_estimate_is_shown_in_the_summary_the_artifact_and_the_graph(tmp_path, occ_cli):
+    onnx.save(large(1024), tmp_path / "m.onnx")
+    given = (tmp_path / "m.onnx", "-t", "ascend910b", "-C", "offload=cost")
+    done = occ_cli("build", *given, "-o", tmp_path / "m.occ")
+    assert "estimate part0: " in done.err
+    assert "with the CANN toolkit: build with `--emit om`" in done.err
+    (line,) = json.loads(occ_cli("inspect", tmp_path / "m.occ", "--json").out)["estimates"]
+    assert re.fullmatch(r"part0: \S+ ms on the device, \S+ ms of them copies; \S+ ms on this CPU", line)
+    assert "# by estimate: " in occ_cli("dump", *given, "--stage", "ge").out
+    assert "# by estimate: " not in occ_cli("dump", *given[:3], "--stage", "ge").out

@@ -59,6 +59,10 @@ class Estimate:
         """Whether the device is faster."""
         return self.device < self.cpu
 
+    def __str__(self) -> str:
+        device, copies, cpu = (f"{1e3 * t:.2g} ms" for t in (self.device, self.copies, self.cpu))
+        return f"{device} on the device, {copies} of them copies; {cpu} on this CPU"
+
 
 # target -> products a second in half precision, and in FLOAT (the same where the matrix unit has no FLOAT and takes halves), bytes
 # a second of the memory, of the link. Public figures of the 910B differ by a factor of up to four; the lower ones stand here.
