@@ -7,11 +7,13 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto, helper
+from onnx.external_data_helper import uses_external_data
 
 from occ.analysis.onnx_graph import loaded, reads, value_types, with_data
 from occ.compiler.diagnostics import error
@@ -69,6 +71,7 @@ def emit(
         CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has native code for no group of it.
     """
     whole, folder = loaded(model)
+    source = Path(model) if isinstance(model, (str, os.PathLike)) and not (dims or shapes) else None
     fixed = ModelProto()
     fixed.CopyFrom(whole)
     with_data(fixed, folder)
@@ -81,7 +84,22 @@ def emit(
     if not groups:
         reason = next(iter(claims.refused.values()), "no operator of it is one that occ compiles")
         raise error("OCC0301", "nothing of the model becomes native code", notes=reason.splitlines()[:4])
-    return _write(fixed, facts, groups, Path(out), embed=embed)
+    return _write(fixed, facts, groups, Path(out), embed=embed, notes=_notes(whole, source, Path(out), groups))
+
+
+def _notes(model: ModelProto, source: Path | None, out: Path, groups: list[tuple[list[int], Path]]) -> str:
+    """Where the plugin finds the model for runs that the artifact refuses: its SHA-256 and its path from the folder of `out`.
+
+    Nothing where the artifact takes all sizes, is not the whole model, or the model is not one file in that folder.
+    """
+    if source is None or len(groups) != 1 or len(groups[0][0]) != len(model.graph.node):
+        return ""
+    if not groups[0][1].with_suffix(".onnx").is_file() or any(uses_external_data(t) for t in model.graph.initializer):
+        return ""
+    here, folder = source.resolve(), out.resolve().parent
+    return (
+        f"{sha256(source.read_bytes()).hexdigest()} {here.relative_to(folder)}" if here.is_relative_to(folder) else ""
+    )
 
 
 def facts_of(model: ModelProto) -> GraphFacts:
@@ -113,7 +131,7 @@ def _fix(model: ModelProto, dims: Mapping[str, int], shapes: Mapping[str, Sequen
 
 
 def _write(
-    model: ModelProto, facts: GraphFacts, groups: list[tuple[list[int], Path]], out: Path, *, embed: bool
+    model: ModelProto, facts: GraphFacts, groups: list[tuple[list[int], Path]], out: Path, *, embed: bool, notes: str
 ) -> Emitted:
     inside = {k for group, _ in groups for k in group}
     total = sum(path.stat().st_size for _, path in groups)
@@ -125,7 +143,11 @@ def _write(
         if not embed:
             files.append(out.with_name(f"{out.stem}.{k}.occ"))
             shutil.copyfile(path, files[-1])
-        nodes.append(_context(path.read_bytes() if embed else files[-1].name.encode(), f"occ_{k}", path, embed=embed))
+        nodes.append(
+            _context(
+                path.read_bytes() if embed else files[-1].name.encode(), f"occ_{k}", path, embed=embed, notes=notes
+            )
+        )
     wanted = {n for node in nodes for n in reads(node)}
     given = {v.name for v in model.graph.output}
     graph = helper.make_graph(
@@ -144,7 +166,7 @@ def _write(
     return Emitted(out, tuple(len(g) for g, _ in groups), len(facts.nodes) - len(inside), tuple(files))
 
 
-def _context(data: bytes, name: str, artifact: Path, *, embed: bool) -> NodeProto:
+def _context(data: bytes, name: str, artifact: Path, *, embed: bool, notes: str) -> NodeProto:
     """The node that stands for an artifact (onnxruntime's EPContext design)."""
     from occ.runtime.artifact import Artifact
 
@@ -153,6 +175,7 @@ def _context(data: bytes, name: str, artifact: Path, *, embed: bool) -> NodeProt
     return helper.make_node(
         "EPContext", reads_, gives, name, domain="com.microsoft", main_context=1, embed_mode=int(embed),
         ep_cache_context=data, source=SOURCE, partition_name=name, ep_sdk_version=occ_version(),
+        **({"notes": notes} if notes else {}),
     )  # fmt: skip
 
 

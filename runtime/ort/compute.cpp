@@ -82,7 +82,7 @@ Computed::Computed(const void *api, const Group &group, const Settings &settings
     }
     for (size_t k = 0; k < occ_inputs(model_); k++) reads_.push_back(occ_input(model_, k)->name);
     for (size_t k = 0; k < occ_outputs(model_); k++) gives_.push_back(occ_output(model_, k)->name);
-    if (!group.model.empty()) fallback_.reset(new Fallback(api, group.model));
+    if (!group.model.empty()) fallback_.reset(new Fallback(api, group.model, group.digest));
     try {
         inputs_ = places(reads_, inputs);
         outputs_ = places(gives_, outputs);
@@ -126,7 +126,11 @@ OrtStatus *Computed::run(OrtKernelContext *context) {
         const std::string refusal = run_artifact(context);
         if (refusal.empty()) return;
         if (!fallback_) throw Failure(refusal);
-        fallback_->run(context, reads_, inputs_, gives_, outputs_);
+        try {
+            fallback_->run(context, reads_, inputs_, gives_, outputs_);
+        } catch (const Failure &e) {
+            throw Failure(refusal + "\n   = note: onnxruntime cannot run it either: " + e.text);
+        }
     });
 }
 

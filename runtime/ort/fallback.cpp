@@ -3,6 +3,10 @@
 
 #include <cstring>
 
+namespace occ::runtime {
+void sha256_hex(const unsigned char *data, size_t size, char hex[65]);
+}
+
 namespace occ::ort_plugin {
 
 Fallback::~Fallback() {
@@ -13,6 +17,12 @@ Fallback::~Fallback() {
 // The environment is one for the process, and counts who has it.
 void Fallback::open() {
     constexpr int kWarning = 2;
+    if (!digest_.empty()) {
+        const std::string data = content(path_);
+        char found[65] = {};
+        runtime::sha256_hex(reinterpret_cast<const unsigned char *>(data.data()), data.size(), found);
+        if (digest_ != found) throw Failure("`" + path_ + "` has changed since this model was made from it");
+    }
     OrtSessionOptions *options = nullptr;
     check(api_, ort::CreateEnv(api_, kWarning, "occ", &env_));
     check(api_, ort::CreateSessionOptions(api_, &options));

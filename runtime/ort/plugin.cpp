@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 
 namespace occ::ort_plugin {
 
@@ -30,6 +31,16 @@ std::vector<std::string> names(const void *api, const OrtNode *node, bool output
         found.push_back(name);
     }
     return found;
+}
+
+std::string content(const std::string &path) {
+    std::string data;
+    FILE *file = fopen(path.c_str(), "rb");
+    if (!file) throw Failure("`" + path + "` cannot be read");
+    char part[1 << 16];
+    for (size_t n; (n = fread(part, 1, sizeof part, file)) > 0;) data.append(part, n);
+    fclose(file);
+    return data;
 }
 
 std::string key_of(const void *api, const OrtNode *node) {
@@ -112,6 +123,19 @@ struct Claims {
     OrtEpGraphSupportInfo *info;
 };
 
+// The model that a node was made from, which occ writes into its notes as `SHA-256 path` where it lies in the same folder.
+void find_model(const void *api, const OrtGraph *graph, const OrtNode *node, Group &g) {
+    constexpr size_t kDigest = 64;
+    const std::string notes = text(attribute(api, node, "notes"));
+    if (notes.size() < kDigest + 2 || notes[kDigest] != ' ') return;
+    try {
+        g.model = beside(api, graph, notes.substr(kDigest + 1));
+        g.digest = notes.substr(0, kDigest);
+    } catch (const Failure &) {  // it is none of the folder's files: the artifact runs alone
+    }
+    if (access(g.model.c_str(), R_OK)) g.model.clear();
+}
+
 // Nodes of `graph` that hold an artifact already.
 bool take_contexts(Provider &p, const OrtGraph *graph, OrtEpGraphSupportInfo *info) {
     const void *api = p.api, *ep = ort::GetEpApi(api);
@@ -133,6 +157,7 @@ bool take_contexts(Provider &p, const OrtGraph *graph, OrtEpGraphSupportInfo *in
                 g.refusal = e.text;  // an error of a session says it, that of a capability is only logged
             }
         }
+        find_model(api, graph, node, g);
         for (const std::string &name : names(api, node, true)) p.groups[name] = g;
         const OrtNodeFusionOptions options = {kOrtLevel, true};
         check(api, ort::AddNodesToFuse(ep, info, &node, 1, &options));
@@ -168,14 +193,7 @@ void Provider::compile(const OrtGraph **, const OrtNode **nodes, size_t count, O
 }
 
 std::string content(const Group &g) {
-    if (g.bytes) return std::string(reinterpret_cast<const char *>(g.bytes.get()), g.size);
-    std::string data;
-    FILE *file = fopen(g.path.c_str(), "rb");
-    if (!file) throw Failure("`" + g.path + "` cannot be read");
-    char part[1 << 16];
-    for (size_t n; (n = fread(part, 1, sizeof part, file)) > 0;) data.append(part, n);
-    fclose(file);
-    return data;
+    return g.bytes ? std::string(reinterpret_cast<const char *>(g.bytes.get()), g.size) : ort_plugin::content(g.path);
 }
 
 OrtNode *Provider::context_node(const OrtNode *fused, const Group &group) const {

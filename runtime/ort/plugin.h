@@ -29,6 +29,7 @@ struct Group {
     size_t size = 0;
     std::string refusal;  // why it cannot be opened
     std::string model;    // the same nodes as an ONNX file, where the artifact takes fewer sizes than they; or nothing
+    std::string digest;   // SHA-256 of that file, where others may have changed it; or nothing
 };
 
 class Failure {
@@ -37,6 +38,8 @@ class Failure {
     std::string text;
 };
 
+// The bytes of a file.
+std::string content(const std::string &path);
 // Throws what a call of onnxruntime returned.
 void check(const void *api, OrtStatus *status);
 std::vector<std::string> names(const void *api, const OrtNode *node, bool outputs);
@@ -46,7 +49,7 @@ std::string key_of(const void *api, const OrtNode *node);
 // A group as a session of onnxruntime, opened when it is first needed.
 class Fallback {
   public:
-    Fallback(const void *api, std::string path) : api_(api), path_(std::move(path)) {}
+    Fallback(const void *api, std::string path, std::string digest) : api_(api), path_(std::move(path)), digest_(std::move(digest)) {}
     ~Fallback();
     // Runs on the inputs of a node, by their places in it, and fills in its outputs.
     void run(OrtKernelContext *context, const std::vector<std::string> &reads, const std::vector<size_t> &inputs,
@@ -56,7 +59,7 @@ class Fallback {
     void open();
     void copy(OrtKernelContext *context, OrtValue *from, size_t output) const;
     const void *api_;
-    std::string path_;
+    std::string path_, digest_;
     std::mutex lock_;
     OrtEnv *env_ = nullptr;
     OrtSession *session_ = nullptr;

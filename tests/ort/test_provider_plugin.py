@@ -214,10 +214,36 @@ def test_emit_ort_loads_without_occ(weights, target, tmp_path, monkeypatch, occ_
         )
 
 
-def test_a_context_says_which_sizes_it_takes_for_equal(tmp_path, occ_cli):
+@pytest.mark.parametrize("weights", ["file", "embed"])
+def test_a_context_runs_other_sizes_with_its_model_where_that_is_at_hand(weights, tmp_path, occ_cli):
     onnx.save(model_of(BROADCASTS.format(m="m")), tmp_path / "m.onnx")
-    assert occ_cli("build", tmp_path / "m.onnx", "-t", "cpu-jit", "--emit", "ort", "-o", tmp_path / "r.onnx").code == 0
+    how = ("-t", "cpu-jit", "--emit", "ort", "--weights", weights, "-o", tmp_path / "r.onnx")
+    assert occ_cli("build", tmp_path / "m.onnx", *how).code == 0
     opened = onnxruntime.InferenceSession(str(tmp_path / "r.onnx"), occ.onnxruntime.session_options())
+    x, z = (RNG.standard_normal((3, 4), dtype=np.float32) for _ in range(2))
+    for rows in (3, 1, 2):
+        given = z if rows == 1 else z[:rows]
+        (got,) = opened.run(None, {"x": x[:rows], "z": given})
+        np.testing.assert_allclose(got, np.exp(x[:rows]) - given, rtol=1e-5)
+    with pytest.raises(Exception, match=r"onnxruntime cannot run it either"):
+        opened.run(None, {"x": x[:2], "z": z})
+
+    onnx.save(model_of(BROADCASTS.format(m="m").replace("Exp", "Abs")), tmp_path / "m.onnx")
+    opened = onnxruntime.InferenceSession(str(tmp_path / "r.onnx"), occ.onnxruntime.session_options())
+    with pytest.raises(Exception, match="has changed since"):
+        opened.run(None, {"x": x[:1], "z": z})
+    assert opened.run(None, {"x": x, "z": z})[0].shape == (3, 4)
+
+
+@pytest.mark.parametrize("place", ["gone", "elsewhere"])
+def test_a_context_says_which_sizes_it_takes_for_equal(place, tmp_path, occ_cli):
+    (tmp_path / "d").mkdir()
+    onnx.save(model_of(BROADCASTS.format(m="m")), tmp_path / "m.onnx")
+    out = tmp_path / ("r.onnx" if place == "gone" else "d/r.onnx")
+    assert occ_cli("build", tmp_path / "m.onnx", "-t", "cpu-jit", "--emit", "ort", "-o", out).code == 0
+    if place == "gone":
+        (tmp_path / "m.onnx").unlink()
+    opened = onnxruntime.InferenceSession(str(out), occ.onnxruntime.session_options())
     ones = np.ones((3, 4), np.float32)
     (first,) = opened.run(None, {"x": ones, "z": ones})
     assert first.shape == (3, 4)
