@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -53,6 +54,31 @@ def occ_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return Ran(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def tools_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """`tools_only(NAME)` makes a build cache the current one that has nothing but the programs, which take long."""
+    from building import mlp
+
+    import occ
+    from occ.compiler.cache.cache import cache_dir
+
+    occ.build(mlp(), "cpu")
+    tools = cache_dir() / "tool"
+
+    def begin(name: str) -> Path:
+        shutil.copytree(tools, tmp_path / name / "tool", ignore=_of_models)
+        monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / name))
+        return tmp_path / name
+
+    return begin
+
+
+def _of_models(_: str, names: list[str]) -> list[str]:
+    """Native entries, which have a text each, and installed runtimes."""
+    entries = {n.removesuffix(".ll") for n in names if n.endswith(".ll")}
+    return [n for n in names if n.partition(".")[0] in entries or ".libocc" in n]
 
 
 # A tree that passed once passes again: examples follow from the code. `make fuzz` looks for new ones, with the other profile.

@@ -273,8 +273,14 @@ def test_a_pass_of_a_user_runs_in_its_stage_with_options(net) -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
-def test_times_name_the_kernels_that_take_longest_to_compile(net, occ_cli, tmp_path, target) -> None:
-    ran = occ_cli("build", net, "-t", target, "--no-cache", "--time-passes", "-o", tmp_path / "out.occ")
+def test_times_name_the_kernels_that_take_longest_to_compile(
+    net, occ_cli, tmp_path, monkeypatch, request, target
+) -> None:
+    if target == "cpu":
+        request.getfixturevalue("tools_only")("cache")
+    else:
+        monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
+    ran = occ_cli("build", net, "-t", target, "--time-passes", "-o", tmp_path / "out.occ")
     assert ran.code == 0, ran.err
     times = [float(ms) for ms in re.findall(r"^ +([\d.]+) ms {6}\w+_[0-9a-f]{12}: \S.*$", ran.err, re.M)]
     assert times == sorted(times, reverse=True)
