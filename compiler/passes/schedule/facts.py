@@ -108,6 +108,11 @@ def parts_of(f: TeFunc, roles: Mapping[str, str]) -> dict[str, TeStage] | None:
     return {part: found[role] for part, role in roles.items()} if found.keys() >= {*roles.values()} else None
 
 
+def same_axes(s: TeStage, acc: TeStage) -> bool:
+    """Whether two stages have axes of the same extents."""
+    return len(s.axes) == len(acc.axes) and all(a.extent == b.extent for a, b in zip(s.axes, acc.axes, strict=True))
+
+
 def element_bits(s: AnyStage) -> int:
     """Width of the elements that a stage computes with; not of positions, which are 32 bits wide whatever they come from."""
     found: list[int] = []
@@ -150,7 +155,7 @@ class Contraction:
     order: tuple[str, ...]
     dot: str = ""
 
-    def beside_rows(self) -> Contraction:
+    def with_rows_as_loop(self) -> Contraction:
         """The same with the tile along the next axis of `A`, if it has one; its innermost one is a loop like others."""
         *outer, tile = *self.outer, self.tile
         return replace(self, tile=outer[-1] if outer else "", outer=(*outer[:-1], tile) if tile else ())

@@ -14,7 +14,8 @@ from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.schedule.facts import FEW, ScheduleFacts, contraction, extent_of
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.panels import unpacked
-from occ.compiler.passes.schedule.rules import packed_contraction, window
+from occ.compiler.passes.schedule.product import packed_contraction
+from occ.compiler.passes.schedule.window import window
 from occ.compiler.target.machine import Machine
 
 

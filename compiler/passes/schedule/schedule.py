@@ -25,7 +25,8 @@ from occ.compiler.passes.schedule.few_queries import few_queries, fixed_queries
 from occ.compiler.passes.schedule.named_tests import name_tests
 from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.panels import in_columns
-from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback, rows
+from occ.compiler.passes.schedule.rows import rows
+from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback
 from occ.compiler.passes.schedule.strassen import strassen
 from occ.compiler.passes.schedule.transposed import with_squares
 from occ.compiler.passes.schedule.wide import wide_planes, wide_rows
@@ -40,7 +41,7 @@ _LONG = 4096  # elements of a tensor that is reduced as a whole
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Chooses a schedule for each te function: the rules of `schedule_rules` in order, the first that applies.
+    """Chooses a schedule for each te function: the rules of `rules.py` in order, the first that applies.
 
     `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same `with schedule { out.split(..)  acc.compute_at(..) }`
     """

@@ -12,7 +12,8 @@ from occ.compiler.passes.schedule.depthwise import depthwise_planes
 from occ.compiler.passes.schedule.facts import ScheduleFacts
 from occ.compiler.passes.schedule.few import has_few, with_variant
 from occ.compiler.passes.schedule.planes import lanes_along, planes
-from occ.compiler.passes.schedule.rules import packed_contraction, window
+from occ.compiler.passes.schedule.product import packed_contraction
+from occ.compiler.passes.schedule.window import window
 from occ.compiler.target.machine import Machine
 
 
