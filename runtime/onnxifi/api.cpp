@@ -81,10 +81,21 @@ void check_type(const onnxMemoryFenceV1 &fence) {
     }
 }
 
-// An implicit output fence means that outputs are there when the function returns.
-onnxStatus finish(std::shared_ptr<Event> end, onnxMemoryFenceV1 &fence) {
-    if (fence.type == ONNXIFI_SYNCHRONIZATION_IMPLICIT) return end->wait();
-    fence.event = state().events.add(std::move(end));
+// Runs a graph. An implicit output fence means that outputs are there when the function returns.
+onnxStatus run_graph(Graph &graph, std::shared_ptr<Event> begin, onnxMemoryFenceV1 &fence) {
+    auto end = std::make_shared<Event>(true);
+    if (fence.type == ONNXIFI_SYNCHRONIZATION_IMPLICIT) {
+        graph.run(std::move(begin), end);
+        return end->wait();
+    }
+    void *const handle = state().events.add(end);  // before the run is queued: what fails has not begun
+    try {
+        graph.run(std::move(begin), std::move(end));
+    } catch (...) {
+        state().events.take(handle);
+        throw;
+    }
+    fence.event = handle;
     return ONNXIFI_STATUS_SUCCESS;
 }
 
@@ -252,7 +263,7 @@ ONNXIFI_PUBLIC onnxStatus onnxRunGraph(onnxGraph handle, const onnxMemoryFenceV1
         if (!input || !output) return ONNXIFI_STATUS_INVALID_POINTER;
         for (const onnxMemoryFenceV1 *fence : {input, const_cast<const onnxMemoryFenceV1 *>(output)}) check_fence(*fence);
         for (const onnxMemoryFenceV1 *fence : {input, const_cast<const onnxMemoryFenceV1 *>(output)}) check_type(*fence);
-        return finish(graph->run(begin_of(*input)), *output);
+        return run_graph(*graph, begin_of(*input), *output);
     });
 }
 
@@ -276,7 +287,7 @@ ONNXIFI_PUBLIC onnxStatus onnxSetIOAndRunGraph(onnxGraph handle, uint32_t n, con
         graph->bind(inputs, n, outputs, m);
         auto now = std::make_shared<Event>();
         now->signal();
-        return finish(graph->run(std::move(now)), *output);
+        return run_graph(*graph, std::move(now), *output);
     });
 }
 

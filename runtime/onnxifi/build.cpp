@@ -57,7 +57,10 @@ std::string initializers(const onnxTensorDescriptorV1 *weights, uint32_t count) 
 
 std::unique_ptr<Program> opened(int (*open)(occ_model **, const void *), const void *what) {
     occ_model *m = nullptr;
-    if (open(&m, what)) throw Failure{ONNXIFI_STATUS_INTERNAL_ERROR, occ_error_text(nullptr)};
+    if (const int code = open(&m, what)) {
+        const bool memory = code == OCC_ERROR_MEMORY;
+        throw Failure{memory ? ONNXIFI_STATUS_NO_SYSTEM_MEMORY : ONNXIFI_STATUS_INTERNAL_ERROR, occ_error_text(nullptr)};
+    }
     return local_program(m);
 }
 

@@ -54,22 +54,19 @@ void Graph::bind(const onnxTensorDescriptorV1 *inputs, uint32_t n, const onnxTen
     bound_ = std::move(made);
 }
 
-std::shared_ptr<Event> Graph::run(std::shared_ptr<Event> begin) {
-    auto end = std::make_shared<Event>(true);
-    {
-        std::lock_guard hold(lock_);
-        if (closing_) throw Failure{ONNXIFI_STATUS_INVALID_GRAPH, "the graph is being released"};
-        if (!bound_) throw Failure{ONNXIFI_STATUS_UNIDENTIFIED_NAME, "inputs and outputs of the graph are not set"};
-        if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-        jobs_.push_back({bound_, begin, end});
-    }
+void Graph::run(std::shared_ptr<Event> begin, std::shared_ptr<Event> end) {
     begin->watch([weak = weak_from_this()] {
         if (auto graph = weak.lock()) {
             std::lock_guard hold(graph->lock_);
             graph->changed_.notify_all();
         }
     });
-    return end;
+    std::lock_guard hold(lock_);
+    if (closing_) throw Failure{ONNXIFI_STATUS_INVALID_GRAPH, "the graph is being released"};
+    if (!bound_) throw Failure{ONNXIFI_STATUS_UNIDENTIFIED_NAME, "inputs and outputs of the graph are not set"};
+    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    jobs_.push_back({bound_, std::move(begin), std::move(end)});
+    changed_.notify_all();
 }
 
 void Graph::close() {

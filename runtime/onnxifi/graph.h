@@ -22,8 +22,8 @@ public:
 
     // Binds inputs and outputs; a failure leaves none bound.
     void bind(const onnxTensorDescriptorV1 *inputs, uint32_t n, const onnxTensorDescriptorV1 *outputs, uint32_t m);
-    // Queues a run that begins when `begin` is signalled; returns the event of its end.
-    std::shared_ptr<Event> run(std::shared_ptr<Event> begin);
+    // Queues a run that begins when `begin` is signalled, and signals `end`; on failure there is no run.
+    void run(std::shared_ptr<Event> begin, std::shared_ptr<Event> end);
     // Refuses further runs, and waits for those that are queued.
     void close();
 

@@ -40,6 +40,11 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Program> local_program(occ_model *model) { return std::make_unique<Local>(model); }
+std::unique_ptr<Program> local_program(occ_model *model) {
+    std::unique_ptr<occ_model, void (*)(occ_model *)> held(model, occ_close);
+    auto made = std::make_unique<Local>(model);
+    held.release();
+    return made;
+}
 
 }  // namespace occ::onnxifi

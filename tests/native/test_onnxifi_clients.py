@@ -162,6 +162,30 @@ def test_hostile_clients_in_twelve_threads(tmp_path: Path):
     run([tmp_path / "stress", relu(tmp_path)])
 
 
+def test_a_client_whose_heap_is_used_up(tmp_path: Path):
+    """Each allocation of each function fails once, with all that follow: NO_SYSTEM_MEMORY, and nothing has happened."""
+    lib = library()
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", f"-I{lib.parent}", f"-Wl,-rpath,{lib.parent}"]
+    source, program = Path(__file__).with_name("onnxifi_memory.c"), str(tmp_path / "memory")
+    subprocess.run(["gcc", *flags, str(source), str(lib), "-o", program], check=True)
+    command = [program, relu(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, **KEEP})
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    failed = {
+        line.partition(" ")[2].partition("(")[0]: int(line.partition(" ")[0]) for line in done.stdout.splitlines()
+    }
+    several = (
+        "GetBackendIDs",
+        "InitBackend",
+        "InitEvent",
+        "GetBackendCompatibility",
+        "InitGraph",
+        "SetGraphIO",
+        "RunGraph",
+    )
+    assert all(failed[f"onnx{name}"] for name in several), failed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_hostile_clients_under_sanitizers(sanitizer: str, tmp_path: Path):
