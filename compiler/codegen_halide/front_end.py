@@ -1,4 +1,4 @@
-"""What generators are compiled with: the headers, and te.cpp with the elementary functions that te defines."""
+"""What generators are compiled with: te.cpp and the headers, of which arithmetic.h has the elementary functions that te defines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ _ROUNDED = ("sin", "cos")  # they tell what is whole from what is left, which fa
 
 
 def front_end() -> dict[str, str]:
-    """The files that generators are compiled with: headers, and te.cpp with the approximations that te defines filled in."""
+    """The files that generators are compiled with; arithmetic.h has the approximations that te defines filled in."""
     native = files("occ.compiler.codegen_halide").joinpath("native")
+    names = ("te.h", "arithmetic.h", "fetch_ahead.h", "fetch_beyond.h", "mends.h", "te.cpp")
+    texts = {name: native.joinpath(name).read_text("utf-8") for name in names}
     functions = "\n\n".join(_helper(name) for name in _HELPERS)
-    definitions = native.joinpath("te.cpp").read_text("utf-8").replace("@FUNCTIONS@", functions)
-    headers = {
-        name: native.joinpath(name).read_text("utf-8")
-        for name in ("te.h", "fetch_ahead.h", "fetch_beyond.h", "mends.h")
-    }
-    return {**headers, "te.cpp": definitions}
+    texts["arithmetic.h"] = texts["arithmetic.h"].replace("@FUNCTIONS@", functions)
+    return texts
 
 
 def _helper(name: str) -> str:

@@ -1,0 +1,229 @@
+// The arithmetic of te in Halide's own types: what its expressions mean where plain Halide arithmetic means something else.
+#pragma once
+#include "Halide.h"
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace whole {
+
+using namespace Halide;
+
+Expr te_inf(Type t) { return cast(t, Expr(std::numeric_limits<float>::infinity())); }
+Expr te_nan(Type t) { return cast(t, Expr(std::numeric_limits<float>::quiet_NaN())); }
+
+// Operations of IEEE 754, as they stand. Halide's own lose infinities, NaN and rounding: its simplifier makes 0 of `x - x` and
+// `b == 0` of `a + b == a`, multiplies by the reciprocal of a constant divisor, and tells LLVM that no NaN comes about. Operands
+// stay as they are: `strict_float` would compute them again, without fused multiply-add.
+Expr strictly(Internal::Call::IntrinsicOp op, const Expr &a, const Expr &b, Type t) {
+    return Internal::Call::make(t, op, {a, b}, Internal::Call::PureIntrinsic);
+}
+Expr strictly(Internal::Call::IntrinsicOp op, const Expr &a, const Expr &b) { return strictly(op, a, b, a.type()); }
+Expr te_add(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_add, a, b); }
+Expr te_sub(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_sub, a, b); }
+Expr te_mul(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_mul, a, b); }
+Expr te_lt(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_lt, a, b, Bool()); }
+Expr te_eq(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_eq, a, b, Bool()); }
+Expr te_le(const Expr &a, const Expr &b) { return te_lt(a, b) || te_eq(a, b); }  // Halide makes !(b < a) of its own, true for NaN
+Expr te_ne(const Expr &a, const Expr &b) { return !te_eq(a, b); }
+Expr te_neg(const Expr &x) { return te_sub(cast(x.type(), -0.0f), x); }
+
+// Whether a value is NaN or infinite, by its bits: fast-math lets LLVM take it that nothing that was computed is.
+Expr magnitude(const Expr &x) {
+    Type whole = UInt(x.type().bits());
+    return reinterpret(whole, x) & (whole.max() >> 1);
+}
+Expr infinity_of(Type t) { return reinterpret(UInt(t.bits()), te_inf(t)); }
+Expr te_isnan(const Expr &x) { return magnitude(x) > infinity_of(x.type()); }
+Expr te_isinf(const Expr &x) { return magnitude(x) == infinity_of(x.type()); }
+
+// The greater and the lesser; NaN where either is NaN.
+//
+// A comparison that selects is one instruction on x86, which gives its second operand where either is NaN. So of the two
+// orders one gives the NaN, and their bits joined are a NaN too; without one both give the same. That keeps everything in
+// vector registers: comparisons into masks, one for the order and one for NaN, take five times as long on Zen 4.
+Expr te_joined(const Expr &x, const Expr &y) {
+    Type bits = UInt(x.type().bits());
+    return reinterpret(x.type(), reinterpret(bits, x) | reinterpret(bits, y));
+}
+Expr te_max(const Expr &a, const Expr &b) {
+    if (a.type().bits() < 32) return select(te_isnan(a) || te_lt(b, a), a, b);
+    return te_joined(select(te_lt(b, a), a, b), select(te_lt(a, b), b, a));
+}
+Expr te_min(const Expr &a, const Expr &b) {
+    if (a.type().bits() < 32) return select(te_isnan(a) || te_lt(a, b), a, b);
+    return te_joined(select(te_lt(a, b), a, b), select(te_lt(b, a), b, a));
+}
+// The same against a constant that is not NaN: the comparison is false for NaN, which is kept.
+Expr te_max_const(const Expr &x, const Expr &c) { return select(te_lt(x, c), c, x); }
+Expr te_min_const(const Expr &x, const Expr &c) { return select(te_lt(c, x), c, x); }
+
+// A divisor that the processor does not trap on: 0, which a check reports, and -1, which overflows the least integer.
+Expr te_divisor(const Expr &b) {
+    Expr one = cast(b.type(), 1);
+    return b.type().is_uint() ? select(b == 0, one, b) : select(b == 0 || b == -1, one, b);
+}
+
+// A function of the C library, of the type of its arguments.
+Expr te_libm(const char *name, const std::vector<Expr> &x) {
+    return Internal::Call::make(x[0].type(), name, x, Internal::Call::PureExtern);
+}
+
+// Integers truncate toward zero; Halide's own `/` and `%` round down.
+Expr te_div(const Expr &a, const Expr &b) {
+    if (a.type().is_float()) return strictly(Internal::Call::strict_div, a, b);
+    Expr quotient = div_round_to_zero(a, te_divisor(b));
+    return a.type().is_uint() ? quotient : select(b == -1, -a, quotient);
+}
+Expr te_rem(const Expr &a, const Expr &b) {
+    if (!a.type().is_float()) return mod_round_to_zero(a, te_divisor(b));
+    // A quotient that is rounded says nothing about the remainder where it is large.
+    if (a.type() == Float(64)) return te_libm("fmod", {a, b});
+    return cast(a.type(), te_libm("fmodf", {cast<float>(a), cast<float>(b)}));
+}
+Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(te_div(a, b)) : a / b; }
+Expr te_mod(const Expr &a, const Expr &b) {
+    if (a.type().is_float()) {  // the remainder has the sign of b, even where it is zero
+        Expr zero = cast(a.type(), 0);
+        Expr r = te_rem(a, b);
+        Type whole = UInt(a.type().bits());
+        Expr negative_zero = reinterpret(a.type(), cast(whole, 1) << (whole.bits() - 1));
+        Expr signed_zero = select(te_lt(b, zero), negative_zero, zero);
+        return select(te_eq(r, zero), signed_zero, te_lt(r, zero) != te_lt(b, zero), te_add(r, b), r);
+    }
+    if (a.type().is_uint()) return a % b;
+    Expr r = te_rem(a, b);
+    return select(r != 0 && ((r < 0) != (b < 0)), r + b, r);
+}
+
+// The nearest integer, halves to even, of what i32 holds.
+Expr te_nearest(const Expr &x) { return cast<int32_t>(round(x)); }
+
+// a * b + c rounded once. LLVM fuses one product with one sum, and the strict operation behind them, which changes nothing,
+// keeps it from regrouping longer sums.
+Expr te_fma(const Expr &a, const Expr &b, const Expr &c) {
+    Type t = a.type();
+    return Internal::Call::make(t, Internal::Call::strict_max, {a * b + c, t.min()}, Internal::Call::PureIntrinsic);
+}
+
+// A condition that bounds inference does not look into.
+Expr te_opaque(const Expr &cond) { return cast<uint8_t>(cond) != cast<uint8_t>(0); }
+
+// Shifts by the width or more move every bit out.
+Expr te_shl(const Expr &a, const Expr &b) {
+    int bits = a.type().bits();
+    Expr count = cast(UInt(bits), b);
+    return select(count < bits, a << min(count, bits - 1), cast(a.type(), 0));
+}
+Expr te_shr(const Expr &a, const Expr &b) {
+    int bits = a.type().bits();
+    Expr count = cast(UInt(bits), b);
+    Expr all = a.type().is_int() ? a >> (bits - 1) : cast(a.type(), 0);
+    return select(count < bits, a >> min(count, bits - 1), all);
+}
+
+// Truncates, saturates; NaN gives 0.
+Expr te_to_int(Type to, const Expr &x) {
+    // The bounds as floats round outward, so the comparison comes first and the conversion sees only values in range.
+    const int bits = to.bits();
+    Expr low = cast(x.type(), Expr(to.is_int() ? -std::ldexp(1.0, bits - 1) : 0.0));
+    Expr high = cast(x.type(), Expr(std::ldexp(1.0, to.is_int() ? bits - 1 : bits) - 1));  // 2**63 in f64
+    Expr under = te_lt(x, low), over = !te_lt(x, high);
+    Expr value = cast(to, trunc(select(under || over, cast(x.type(), 0), x)));
+    value = select(under, to.min(), over, to.max(), value);
+    return select(te_isnan(x), cast(to, 0), value);
+}
+
+// Rounds to nearest even by integer arithmetic, as Halide's own cast does, which makes numbers of some NaNs.
+Expr te_to_bf16(const Expr &x) {
+    Expr value = cast<float>(x);
+    Expr bits = reinterpret<uint32_t>(value);
+    Expr whole = (bits + (((bits >> 16) & 1) + 0x7fff)) >> 16;
+    return reinterpret<bfloat16_t>(cast<uint16_t>(select(te_isnan(value), (bits >> 16) | 0x40, whole)));
+}
+
+Expr te_sign(const Expr &x) {
+    Expr one = cast(x.type(), 1);
+    if (x.type().is_uint()) return select(x > 0, one, x);
+    if (x.type().is_float()) return select(te_lt(cast(x.type(), 0), x), one, te_lt(x, cast(x.type(), 0)), -one, x);
+    return select(x > 0, one, x < 0, -one, x);
+}
+
+// What is done where f32 is not finite goes by its bits: fast-math lets LLVM take it that there is no such value, and
+// strict comparisons would compute their operand again, without fused multiply-add.
+constexpr uint32_t kInfinity = 0x7f800000, kNaN = 0x7fc00000, kSign = 0x80000000;
+uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+Expr bits_of(const Expr &x) { return reinterpret<uint32_t>(x); }
+Expr float_of(const Expr &bits) { return reinterpret<float>(bits); }
+
+// Whether x lies beyond a number, seen from zero; NaN does not.
+Expr is_beyond(const Expr &x, float number) {
+    uint32_t limit = bits_of(number), infinity = std::signbit(number) ? kSign | kInfinity : kInfinity;
+    return bits_of(x) - Expr(limit + 1) < Expr(infinity - limit);
+}
+
+// 2**n of the polynomial of e**r with |r| <= ln 2 / 2: n is added to the exponent, so that NaN, whose n is anything, stays.
+Expr scaled_power(const Expr &r, const Expr &n) {
+    Expr p = ((((0.00138368358f * r + 0.00837482419f) * r + 0.0416682251f) * r + 0.166664198f) * r + 0.49999991f) * r * r + r + 1.0f;
+    return reinterpret<float>(reinterpret<int32_t>(p) + (n << 23));
+}
+
+// e**x: `x = n ln 2 + r`; 1e-7 of the result near 0, and 3e-7 at the ends. Zero below the normal numbers. What is beyond
+// the ends comes to nothing that holds, and is replaced; Halide's own makes a number of NaN, and zero of infinity.
+Expr te_exp(const Expr &x) {
+    if (x.type() == Float(64)) return exp(x);
+    Expr y = cast<float>(x);
+    Expr n = round(y * 1.44269504f);
+    Expr value = bits_of(scaled_power(y - n * 0.693147181f, cast<int32_t>(n)));
+    value = select(is_beyond(y, 88.7228317f), Expr(kInfinity), is_beyond(y, -87.33f), Expr(0u), value);
+    return cast(x.type(), float_of(value));
+}
+
+// The same for x <= 0.
+Expr te_decay(const Expr &x) {
+    if (x.type() != Float(32)) return te_exp(x);
+    Expr n = cast<int32_t>(x * 1.44269504f - 0.5f);  // truncates, so this rounds what is not positive
+    Expr value = scaled_power(x - cast<float>(n) * 0.693147181f, n);
+    return float_of(select(is_beyond(x, -87.33f), Expr(0u), bits_of(value)));
+}
+
+// ln x: `x = m 2**e` with m in [sqrt(1/2), sqrt(2)), then a polynomial in m - 1; 1e-7. Halide's own makes numbers of NaN and
+// infinity.
+Expr te_log(const Expr &x) {
+    if (x.type() == Float(64)) return log(x);
+    Expr y = cast<float>(x), bits = bits_of(y);
+    Expr is_tiny = bits < Expr(bits_of(1.17549435e-38f));  // subnormal numbers are scaled; those below zero are dealt with below
+    Expr scaled = reinterpret<int32_t>(select(is_tiny, bits_of(y * 8388608.0f), bits));
+    Expr e = (scaled - 0x3f3504f3) >> 23;
+    Expr m = reinterpret<float>(scaled - (e << 23)) - 1.0f;
+    Expr exponent = cast<float>(select(is_tiny, e - 23, e));
+    Expr p = ((((((-0.0797411054f * m + 0.1265565157f) * m - 0.1298929155f) * m + 0.1420995146f) * m - 0.1664158106f) * m + 0.2000120133f) * m - 0.2500030398f) * m + 0.3333333135f;
+    Expr value = bits_of(m * m * m * p - m * m * 0.5f + m + exponent * 0.693147181f);
+    value = select(bits - 1 < Expr(kInfinity - 1), value, (bits << 1) == 0, Expr(kSign | kInfinity),
+                   bits == Expr(kInfinity), bits, Expr(kNaN));
+    return cast(x.type(), float_of(value));
+}
+
+// a**b as C has it, of f32: e**(b ln |a|), which loses as many digits as b ln |a| has before the point, and its exceptions.
+Expr te_power(const Expr &a, const Expr &b) {
+    Expr size = magnitude(a), sign = bits_of(a) & Expr(kSign), one = Expr(bits_of(1.0f));
+    auto is_whole = [](const Expr &x) { return bits_of(floor(x)) == bits_of(x); };
+    Expr value = bits_of(te_exp(te_log(float_of(size)) * b));
+    value = select(size == one && !te_isnan(b), one, value);  // where b is infinite
+    value = select(is_whole(b * 0.5f), value, is_whole(b), value | sign,  // even, odd
+                   sign != 0 && size - 1 < Expr(kInfinity - 1), Expr(kNaN), value);
+    return float_of(select((bits_of(b) << 1) == 0 || bits_of(a) == one, one, value));
+}
+
+Expr te_pow(const Expr &a, const Expr &b) {
+    if (a.type() == Float(64)) return pow(a, b);
+    if (a.type().is_float()) return cast(a.type(), te_power(cast<float>(a), cast<float>(b)));
+    return cast(a.type(), te_to_int(Int(64), pow(cast<double>(a), cast<double>(b))));
+}
+
+@FUNCTIONS@
+}  // namespace whole
