@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from occ.compiler.codegen_cann.graph.gears import input_shape
 from occ.compiler.codegen_cann.options import AscendOptions
@@ -22,6 +23,7 @@ _FORM = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?|(\?)")
 _FOLLOWS = re.compile(r"(.*\S)\s*\+\s*(\d+)")
 _PARTS = (0.29, 0.53, 0.83)  # of the way from the lower bound to the upper one
 _GENERAL = 3  # the least extent that has no form of its own
+_LEAST_STEPS = 4  # between general sizes around gears: two sizes alone would agree with too many expressions
 _OPEN = 97  # steps from the lower bound, where there is no upper one
 
 
@@ -111,7 +113,8 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
 def around(sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
     """Sets of general sizes that span those of some gears; none where these are general.
 
-    A size that is by a number more than another one in all gears stays so.
+    A size that is by a number more than another one in all gears stays so, and steps of gears are kept: a network may take
+    multiples of 32 alone.
     """
     varied = [name for name in sizes[0] if len({each[name] for each in sizes}) > 1]
     if all(each[name] >= _GENERAL for each in sizes for name in varied):
@@ -119,10 +122,11 @@ def around(sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
     found: dict[str, Range] = {}
     for name in sorted(varied, key=lambda n: sizes[0][n]):
         values = [each[name] for each in sizes]
-        made = Range(min(values), max(values))
+        step = gcd(*(v - min(values) for v in values))
+        made = Range(min(values), max(*values, min(values) + _LEAST_STEPS * step), step)
         for of in (n for n, r in found.items() if not r.of):
             if len(more := {each[name] - each[of] for each in sizes}) == 1:
-                made = Range(made.least, made.most, 1, of, more.pop())
+                made = Range(made.least, made.most, made.step, of, more.pop())
                 break
         found[name] = made
     fixed = {name: size for name, size in sizes[0].items() if name not in found}
