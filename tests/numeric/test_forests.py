@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from occ.compiler.frontend.text import parse
 from occ.compiler.ir.printer import module_text, weight_bytes
 from occ.compiler.ir.trees import EQ, GTE, LEAF, LEQ, LT, MEMBER, NEQ, Trees, pack
 from occ.compiler.native_entry.plan import obstacles
+from occ.compiler.target.registry import OWN
 from occ.runtime.open import open_artifact
 
 FEATURES = 4
@@ -199,3 +201,13 @@ def test_folds_are_read_as_they_are_written(tmp_path: Path) -> None:
     again = parse(text, path=tmp_path / "m.occ")
     assert again.te == m.te
     assert module_text(again, "w.bin") == text
+
+
+@pytest.mark.toolchain
+def test_a_target_of_a_package_writes_folds_in_its_own_language(monkeypatch: pytest.MonkeyPatch):
+    """The guide's, in plain C: the walk down a tree, and the sum of trees in their order."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "plugin"))
+    monkeypatch.setitem(OWN, "toy-c", EntryPoint("toy-c", "occ_toy.target:TOY", "occ.targets"))
+    made, x = model(forest(["LEQ"], [6] * 20, targets=1, spread=False, missing=0)), rows(7)
+    (want,) = reference(made).run(None, {"x": x})
+    np.testing.assert_array_equal(occ.compile(made, "toy-c").run({"x": x})["y"], want)

@@ -2,7 +2,22 @@
 
 from math import isinf, isnan
 
-from occ.plugin import Binary, Bitcast, Call, Cast, Const, Index, Load, Reduce, Scatter, Select, Size, Sym, rebuild
+from occ.plugin import (
+    Binary,
+    Bitcast,
+    Call,
+    Carried,
+    Cast,
+    Const,
+    Index,
+    Load,
+    Reduce,
+    Scatter,
+    Select,
+    Size,
+    Sym,
+    rebuild,
+)
 
 C_TYPES = {
     "f32": "float", "f64": "double", "bool": "bool",
@@ -177,6 +192,8 @@ class _Writer:
                 return f"({{ {of} from = {self.text(e.arg)}; {to} bits; memcpy(&bits, &from, sizeof bits); bits; }})"
             case Reduce():
                 return self._reduce(e)
+            case Carried():
+                return "carried"
 
     def _binary(self, op, a, b, dtype, kind):
         if op in _SIGNS:
@@ -229,6 +246,9 @@ class _Writer:
             better = f"at < 0 || v {sign} best || (v != v && best == best)"
             step = f"{{ {C_TYPES[kind]} v = {inner}; if ({better}) {{ best = v; at = {axis.name}; }} }}"
             return f"({{ {C_TYPES[kind]} best = 0; int64_t at = -1; {_line(loops(e.axes, step))} at < 0 ? 0 : at; }})"
+        if e.kind in ("fold", "settle"):  # a fold that has settled may end, and need not
+            step = f"carried = {inner};"
+            return f"({{ {C_TYPES[kind]} carried = 0; {_line(loops(e.axes, step))} carried; }})"
         start = _START.get(e.kind) or constant(e.body.dtype.lowest if e.kind == "max" else e.body.dtype.highest, kind)
         op = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(e.kind, e.kind)
         step = f"acc = {self._binary(op, 'acc', inner, e.body.dtype, kind)};"
