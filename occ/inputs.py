@@ -83,8 +83,10 @@ def arrays_of(path: str) -> dict[str, np.ndarray]:
     except OSError as e:
         raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
     except DAMAGE as e:
-        help_ = f"`numpy.save` writes .npy files, .pb files hold a TensorProto; {e}"
-        raise RunError("OCC0501", f"`{path}` is not a file of arrays", help_) from None
+        with open(path, "rb") as file:
+            ours = file.read(6).startswith((b"\x93NUMPY", b"PK"))  # NumPy calls a pickle what is none of its files, too
+        help_ = "`numpy.save` writes .npy files, `numpy.savez` .npz files; .pb files hold a TensorProto"
+        raise RunError("OCC0501", f"`{path}` is not a file of arrays{f': {e}' if ours else ''}", help_) from None
 
 
 def _tensor(path: str) -> dict[str, np.ndarray]:

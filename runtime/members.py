@@ -67,6 +67,8 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not (path / MANIFEST).is_file():  # before all files of a folder are listed that may be a disk
+            raise RunError("OCC0502", f"the folder `{path}` is no artifact: it has no `{MANIFEST}`")
 
     def read(self, name: str) -> bytes:
         try:

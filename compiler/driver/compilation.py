@@ -110,6 +110,12 @@ class Compilation:
         """The stage at which compilation for the target ends."""
         return max(self.pipeline, key=lambda s: ORDER[s])
 
+    @property
+    def stages(self) -> list[str]:
+        """All stages that the target has, and the forms of its text."""
+        known = [s.name for s in STAGES if s.name == "imported" or s.name in self.pipeline]
+        return [*known, *self.target.texts]
+
     def advance(self, stage: str) -> Module:
         """Bring the module to a stage, or to where the settings say to stop.
 
@@ -117,12 +123,8 @@ class Compilation:
             CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or before the module's.
         """
         if stage != self.module.stage and stage not in {"imported", *self.pipeline}:
-            known = [s.name for s in STAGES if s.name == "imported" or s.name in self.pipeline]
-            raise error(
-                "OCC0602",
-                f"target `{self.target.name}` has no stage `{stage}`",
-                help=f"stages: {', '.join([*known, *self.target.texts])}",
-            )
+            message = f"target `{self.target.name}` has no stage `{stage}`"
+            raise error("OCC0602", message, help=f"stages: {', '.join(self.stages)}")
         if ORDER[stage] < ORDER[self.module.stage]:
             raise error("OCC0602", f"the text is at stage `{self.module.stage}`, which comes after `{stage}`")
         for s in STAGES[ORDER[self.module.stage] + 1 : ORDER[stage] + 1]:

@@ -56,6 +56,19 @@ def tell_sizes(session: Session, sizes: Mapping[str, int]) -> None:
         say(f"random inputs with {', '.join(f'{d}={n}' for d, n in chosen.items())}; --dim gives other sizes")
 
 
+@contextmanager
+def real_inputs_wanted(random: bool) -> Generator[None]:
+    """Where a run of random inputs fails on their values, such as indices, say what to do."""
+    from occ.runtime.errors import RunError
+
+    try:
+        yield
+    except RunError as e:
+        if not random or e.code != "OCC0504":
+            raise
+        raise RunError(e.code, e.message, "the inputs are random: give real ones, with --inputs FILE.npz") from None
+
+
 def count(n: int, what: str) -> str:
     """A number of things: `1 step`, `2 steps`."""
     return f"{n} {what}{'' if n == 1 else 's'}"

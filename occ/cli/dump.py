@@ -15,7 +15,7 @@ from occ.cli.passes import Looking, pass_options
 @options.model
 @click.option(
     "--stage",
-    required=True,
+    default="",
     help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge and atc (ascend*).",
 )
 @options.target
@@ -61,6 +61,8 @@ def command(
     with progress() as tell:
         settings = flags.settings(target, running=looking.validate, progress=tell, **looking.settings(validator))
         compilation = Compilation(options.source_of(model), settings)
+        if not stage:
+            raise click.UsageError(f"say which stage to print: --stage {', '.join(compilation.stages)}")
         text = stage_dump(compilation, stage, form, weights, out)
     looking.report(compilation.manager.ran, compilation.phases)
     if validator is not None:

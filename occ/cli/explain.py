@@ -6,7 +6,7 @@ import textwrap
 
 import click
 
-from occ.cli.console import json_line
+from occ.cli.console import WIDTH, json_line
 from occ.cli.options import as_json
 
 
@@ -17,12 +17,13 @@ def command(code: str, as_json: bool) -> None:
     """Explain a diagnostic CODE such as OCC0202."""
     from occ.compiler.codes import CODES
 
-    found = CODES.get(code.upper())
+    code = f"OCC{code:0>4}" if code.isdecimal() else code.upper()
+    found = CODES.get(code)
     if found is None:
         first, last = min(CODES), max(CODES)
         raise click.UsageError(f"there is no code {code}: they go from {first} to {last}, and errors name theirs")
     if as_json:
-        click.echo(json_line({"code": code.upper(), "title": found.title, "explanation": found.explanation}))
+        click.echo(json_line({"code": code, "title": found.title, "explanation": found.explanation}))
         return
-    click.echo(f"{code.upper()}: {found.title}\n")
-    click.echo(textwrap.fill(found.explanation, 100))
+    click.echo(f"{code}: {found.title}\n")
+    click.echo(textwrap.fill(found.explanation, WIDTH))

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from occ.cli import options
-from occ.cli.console import json_line, progress, say, tell_sizes
+from occ.cli.console import json_line, progress, real_inputs_wanted, say, tell_sizes
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _NUMBERS = "iufbV"  # kinds of dtypes; those of ml_dtypes are V
 )
 @click.option("--inputs", "npz", metavar="FILE.npz", help="All inputs from one file.")
 @click.option(
+    "-o",
     "--output",
     "folder",
     type=click.Path(path_type=Path),
@@ -85,7 +86,8 @@ def command(
         _profile(session, inputs, trace, as_json=as_json)
         return
     start = time.perf_counter()
-    outputs = session.run(inputs)
+    with real_inputs_wanted(npz is None and not single):
+        outputs = session.run(inputs)
     seconds = time.perf_counter() - start
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

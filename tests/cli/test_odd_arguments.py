@@ -25,6 +25,10 @@ def written(name: str, text: str) -> str:
         ("run m.onnx -t cpu-jit --seed -1", 2, "--seed"),
         ("run m.onnx -t cpu-jit --threads 0", 2, "--threads"),
         ("run m.onnx -t cpu-jit --simulate", 2, "for `cpu-jit`"),
+        ("run . -t cpu-jit", 1, "the folder `.` is no artifact"),
+        ("run m.onnx -t cpu-jit --input x=notes.txt", 1, "`numpy.save` writes .npy files"),
+        ("dump m.onnx -t cpu-jit", 2, "--stage imported, inferred, canonical"),
+        ("explain 999", 2, "no code OCC0999"),
         ("diff m.onnx -t cpu-jit --simulate", 2, "not `cpu-jit`"),
         ("run m.onnx -t cpu-jit --dim n=999999999999", 1, "more memory than there is"),
         ("run m.onnx -t cpu-jit --dim n=9000000000", 1, "more memory than there is"),
@@ -47,6 +51,7 @@ def written(name: str, text: str) -> str:
 def test_one_error_with_the_exit_code_of_the_page(args, code, said, model, occ_cli):
     np.savez("wrong.npz", q=np.zeros((5, 8), np.float32))
     Path("empty.onnx").touch()
+    Path("notes.txt").write_text("no array")
     before = set(Path().iterdir())
     ran = occ_cli(*args.split())
     assert ran.code == code, ran.err
@@ -132,3 +137,27 @@ def test_json_of_further_commands(args, key, model, occ_cli):
     ran = occ_cli(*(names.get(a, a) for a in args.split()), "--json")
     assert ran.code == 0, ran.err
     assert key in strict(ran.out)
+
+
+def test_words_of_numpy_are_for_its_own_files(model, occ_cli):
+    Path("notes.txt").write_text("no array")
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    assert "pickle" not in occ_cli("run", model, "-t", "cpu-jit", "--input", "x=notes.txt").err
+    assert "pickle" in occ_cli("run", model, "-t", "cpu-jit", "--input", "x=objects.npy").err.lower()
+
+
+def test_a_run_that_fails_on_random_values_asks_for_real_ones(occ_cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written("gather.onnx", "g (float[1] x, int64[40] at) => (float[40] y) { y = Gather(x, at) }")
+    np.savez("wrong.npz", x=np.zeros(1, np.float32), at=np.full(40, 7))
+    for args, asks in (((), True), (("--inputs", "wrong.npz"), False)):
+        ran = occ_cli("run", "gather.onnx", "-t", "cpu-jit", "--seed", "1", *args)
+        assert ran.code == 1, ran.out
+        assert ("the inputs are random" in ran.err) == asks
+
+
+def test_explain_takes_numbers_and_fits_80_columns(occ_cli):
+    for code in ("305", "occ0305", "0305"):
+        ran = occ_cli("explain", code)
+        assert ran.out.startswith("OCC0305: ")
+        assert max(map(len, ran.out.splitlines())) <= 80
