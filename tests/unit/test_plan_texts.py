@@ -86,6 +86,7 @@ BROKEN = [
     (FIXED, "offset=64} : f32[4]", "offset=64} : f32[4,9223372036854775807]", "more bytes than native code can count"),
     (FIXED, "offset=64}", "offset=9223372036854775807}", "more bytes than native code can count"),
     (PLAN, "f32[N,4]\n    kernel(%x", "f32[N,4,4611686018427387904]\n    kernel(%x", "more bytes than native code"),
+    (FIXED, "%p[i] + 1.0", "i < 2 ? sum[k<3](%p[i + k]) : 1.0", "reads p at 4 of 4"),
     (OUTPUTS, "output=1", "output=0", "does not begin with output 0, %y"),
     (OUTPUTS, "return %y, %z", "return %y, %x", "does not begin with output 1, %x"),
     (OUTPUTS, "view(%a) : f32[2,2]", "view(%a) {start=2} : f32[1,2]", "does not begin with output 1, %z"),

@@ -91,8 +91,8 @@ class _Call:
                         taken = guard & (cond == side)
                         if taken.any():
                             stack.append((e, scope, taken))
-                case Reduce():
-                    stack.append((node.body, scope.within(node.axes), guard))
+                case Reduce():  # on a side of a choice as well: native code computes it before it chooses
+                    stack.append((node.body, scope.within(node.axes), np.array(True)))
                 case Load():
                     for k, (i, n) in enumerate(zip(node.index, self.shapes.get(node.source, ()), strict=False)):
                         what = f"reads {node.source} at {{}} of {n} along its axis {k}"
