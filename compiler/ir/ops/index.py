@@ -7,27 +7,43 @@ from collections.abc import Callable, Sequence
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
-from occ.compiler.ir.dim import Dim, is_positive, lower
+from occ.compiler.ir.dim import Dim, is_positive, lower, product
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
-from occ.compiler.ir.te.expr import Expr, cast, equal, literal, minimum, where, wrap
+from occ.compiler.ir.te.expr import Expr, cast, clamp, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
-def positions(t: Builder, indices: Tensor, extent: Dim | Callable[..., Expr], name: str) -> Callable[..., Expr]:
+def positions(t: Builder, indices: Tensor, extents: Sequence[Dim], name: str) -> Callable[..., Expr]:
     """Elements of an index tensor as positions, negative ones counted from the end.
 
-    States the check that every index lies in `[-extent, extent)`, unless the indices are known to. `extent` may be a
-    function of the position in the index tensor.
+    States the check that every index lies in `[-extent, extent)`, unless the indices are known to. Kernels keep positions that
+    come from data within the tensor, but an axis without elements has none: the runtime refuses it before they run.
+
+    Args:
+        t: the builder.
+        indices: the index tensor.
+        extents: of the axis; or of several, each of which the last axis of the tensor has a component for.
+        name: of the operator.
     """
-    limit = extent if callable(extent) else lambda *_: wrap(extent)
-    known = indices.value is not None and all(
-        isinstance(v, int) and not callable(extent) and is_positive(extent - v) and lower(extent + v) >= 0
-        for v in indices.value
+    given = None if indices.value is None else [v for v in indices.value if isinstance(v, int)]
+    constant = given is not None and indices.value is not None and len(given) == len(indices.value)
+    known = constant and all(
+        is_positive(n - v) and lower(n + v) >= 0
+        for k, n in enumerate(extents)
+        for v in (given or ())[k :: len(extents)]
     )
+    for n in () if known else extents:
+        _has_elements(n, indices, name)
+
+    def limit(*k: Expr) -> Expr:
+        extent = wrap(extents[-1])
+        for axis in reversed(range(len(extents) - 1)):
+            extent = where(equal(k[-1], axis), wrap(extents[axis]), extent)
+        return extent
 
     def inside(*k: Expr) -> Expr:
         index, n = cast(I64, indices[k]), limit(*k)
@@ -38,17 +54,32 @@ def positions(t: Builder, indices: Tensor, extent: Dim | Callable[..., Expr], na
 
     def position(*k: Expr) -> Expr:
         index = cast(I64, indices[k])
-        return where(index < 0, index + limit(*k), index)
+        at = where(index < 0, index + limit(*k), index)
+        return at if known or not constant else clamp(at, 0, limit(*k) - 1)  # constants become part of the expression
 
     return position
+
+
+def _has_elements(n: Dim, indices: Tensor, name: str) -> None:
+    """Have an axis an element at least if positions are taken from it; one that never has any is for the operator to leave alone."""
+    if n != 0 and lower(n) <= 0:
+        count = dim.minimum(product(indices.shape), 1)
+        equal_dims(count, dim.minimum(count, n), f"`{name}` has indices of an axis without elements")
+
+
+def _nothing(t: Builder, shape: Sequence[Dim], data: Tensor) -> Tensor:
+    """The result where an axis never has elements: there are no indices, or their check fails."""
+    return t.map(shape, lambda *_: literal(0, data.dtype), name="gather")
 
 
 @op("Gather", static=("indices",), moves=True)
 class Gather:
     def body(t, data, indices, *, a):
         axis, q = normalize_axis(a.axis, data.rank, "Gather"), indices.rank
-        at = positions(t, indices, data.shape[axis], "Gather")
+        at = positions(t, indices, data.shape[axis : axis + 1], "Gather")
         shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+        if data.shape[axis] == 0:
+            return _nothing(t, shape, data)
         return t.map(shape, lambda *i: data[(*i[:axis], at(*i[axis : axis + q]), *i[axis + q :])], name="gather")
 
 
@@ -77,7 +108,9 @@ class GatherElements:
         axis = normalize_axis(a.axis, data.rank, "GatherElements")
         if indices.rank != data.rank:
             raise Invalid(f"`GatherElements`: data has rank {data.rank}, indices have rank {indices.rank}")
-        at = positions(t, indices, data.shape[axis], "GatherElements")
+        at = positions(t, indices, data.shape[axis : axis + 1], "GatherElements")
+        if data.shape[axis] == 0:
+            return _nothing(t, indices.shape, data)
         limits = _limits(t, data, indices, axis, "GatherElements")
 
         def element(*i: Expr) -> Expr:
@@ -96,18 +129,6 @@ def _index_depth(name: str, indices: Tensor) -> int:
     return depth
 
 
-def _tuple_limit(shape: Sequence[Dim], depth: int) -> Callable[..., Expr]:
-    """The extent that the component of an index tuple at `[..., k]` counts in."""
-
-    def limit(*k: Expr) -> Expr:
-        extent = wrap(shape[depth - 1])
-        for axis in reversed(range(depth - 1)):
-            extent = where(equal(k[-1], axis), wrap(shape[axis]), extent)
-        return extent
-
-    return limit
-
-
 @op("GatherND", static=("indices",))
 class GatherND:
     def body(t, data, indices, *, a):
@@ -118,9 +139,11 @@ class GatherND:
         )
         if batch + depth > data.rank:
             raise Invalid(f"`GatherND` indexes {depth} axes after {batch} batch axes of a tensor of rank {data.rank}")
-        at = positions(t, indices, _tuple_limit(data.shape[batch:], depth), "GatherND")
-        n = indices.rank - 1
+        extents, n = data.shape[batch : batch + depth], indices.rank - 1
+        at = positions(t, indices, extents, "GatherND")
         shape = (*lead, *indices.shape[batch:-1], *data.shape[batch + depth :])
+        if 0 in extents:
+            return _nothing(t, shape, data)
 
         def element(*i):
             where_from = [at(*i[:n], wrap(k)) for k in range(depth)]
@@ -143,7 +166,9 @@ class ScatterElements:
             equal_dims(n, m, what)
             if k != axis:
                 equal_dims(n, dim.minimum(n, data.shape[k]), f"`ScatterElements`: indices past axis {k} of the data")
-        at = positions(t, indices, data.shape[axis], "ScatterElements")
+        at = positions(t, indices, data.shape[axis : axis + 1], "ScatterElements")
+        if data.shape[axis] == 0:
+            return _nothing(t, data.shape, data)
         return t.scatter(
             data.shape,
             lambda *i: data[i],
@@ -158,7 +183,7 @@ class ScatterElements:
 class ScatterND:
     def body(t, data, indices, updates, *, a):
         depth = _index_depth("ScatterND", indices)
-        at = positions(t, indices, _tuple_limit(data.shape, depth), "ScatterND")
+        at = positions(t, indices, data.shape[:depth], "ScatterND")
         n = indices.rank - 1
         over = (*indices.shape[:-1], *data.shape[depth:])
         what = f"`ScatterND`: updates {show_shape(updates.shape)} where indices and data ask for {show_shape(over)}"
@@ -166,6 +191,8 @@ class ScatterND:
             raise Invalid(what)
         for asked, given in zip(over, updates.shape, strict=True):
             equal_dims(asked, given, what)
+        if 0 in data.shape[:depth]:
+            return _nothing(t, data.shape, data)
         return t.scatter(
             data.shape,
             lambda *i: data[i],
