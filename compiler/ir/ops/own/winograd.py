@@ -22,7 +22,7 @@ from occ.compiler.ir.te.roles import WINOGRAD
 
 TILE, TAPS = 4, 3
 SIZE = TILE + TAPS - 1  # side of the input tile, and number of points
-_CHUNK = 64  # output channels whose transformed weights are in f64 at once
+_COLUMNS = 2048  # of a product: they stay in cache, and BLAS leaves them to one thread (two take eight times as long)
 POINTS = (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0))  # and infinity; pairs +-p share half of their work
 
 
@@ -55,13 +55,15 @@ def weight_rows() -> np.ndarray:
 
 
 def transformed_weight(w: np.ndarray) -> np.ndarray:
-    """f[O, C, 3, 3] --> the same type [36, C, O], computed in f64, some output channels at a time."""
-    g = np.kron(weight_rows(), weight_rows())  # applied to the taps in one product: [36, 9] @ [9, C*o]
-    made = np.empty((SIZE * SIZE, w.shape[1], w.shape[0]), w.dtype)
-    for start in range(0, w.shape[0], _CHUNK):
-        part = w[start : start + _CHUNK]
-        taps = part.astype(np.float64).transpose(2, 3, 1, 0).reshape(TAPS * TAPS, -1)
-        made[:, :, start : start + _CHUNK] = (g @ taps).reshape(SIZE * SIZE, w.shape[1], -1)
+    """f[O, C, 3, 3] --> the same type [36, C, O], computed in f64, some input channels at a time."""
+    g = np.kron(weight_rows(), weight_rows())  # applied to the taps in one product: [36, 9] @ [9, c*O]
+    filters, channels = w.shape[:2]
+    taps = np.ascontiguousarray(w.reshape(filters, channels, TAPS * TAPS).T)
+    made = np.empty((SIZE * SIZE, channels, filters), w.dtype)
+    step = max(_COLUMNS // max(filters, 1), 1)
+    for start in range(0, channels, step):
+        part = taps[:, start : start + step].astype(np.float64).reshape(TAPS * TAPS, -1)
+        made[:, start : start + step] = (g @ part).reshape(SIZE * SIZE, -1, filters)
     return made
 
 
