@@ -32,7 +32,11 @@ def _onnxruntime(model: str, inputs: Mapping[str, Any], threads: int) -> None:
 def _openvino(model: str, inputs: Mapping[str, Any], threads: int) -> None:
     import openvino  # pyright: ignore[reportMissingImports] - only for the comparison
 
-    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    # As `occ bench` has it.
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    }  # fmt: skip
     compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
     ports = {n: next(p for p in compiled.inputs if n in p.get_names()) for n in inputs}
     compiled.create_infer_request().infer({ports[n]: openvino.Tensor(a) for n, a in inputs.items()})
