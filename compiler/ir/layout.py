@@ -145,14 +145,17 @@ def in_panels(
     return Layout(tuple(order), ((axis, width), *inner)) if width else None
 
 
+_MANY_VECTORS = 64  # of which one more, of padding, costs less than tiles of a single vector do
+
+
 def panel_width(extent: int, lanes: int, least: int) -> int:
-    """Two vectors, or three or one where the number of vectors is odd; 0 where panels would be mostly padding."""
+    """Two vectors, or three or one where the number of vectors is odd and small; 0 where panels would be mostly padding."""
     if extent < least:
         return 0
     while lanes >= 2 * max(extent, 4):
         lanes //= 2
     count = -(-extent // lanes)
-    return lanes * next((k for k in (2, 3) if count % k == 0), 1)
+    return lanes * next((k for k in (2, 3) if count % k == 0), 1 if count < _MANY_VECTORS else 2)
 
 
 def pack(data: np.ndarray, layout: Layout) -> np.ndarray:
