@@ -44,3 +44,18 @@ def test_sines_of_all_arguments(target: str, options: dict[str, str]) -> None:
     assert np.isnan(cosine[2:5]).all()
     assert list(cosine[:2]) == [1, 1]
     assert sine[5] in (0, special[5])  # processors may take subnormal numbers for zero
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (3,)], ids=str)
+def test_signs_of_few_elements(shape: tuple[int, ...]) -> None:
+    """Code of one element has no vectors: a shift into the sign of a number was undefined there."""
+    dims = ",".join(map(str, shape))
+    session = occ.compile(
+        model_of(f"g (float[{dims}] x) => (float[{dims}] s, float[{dims}] c) {{ s = Sin(x) c = Cos(x) }}")
+    )
+    for v in np.linspace(-9, 9, 37, dtype=np.float32):
+        x = np.full(shape, v)
+        sine, cosine = session.run({"x": x}).values()
+        np.testing.assert_allclose(sine, np.sin(x), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(cosine, np.cos(x), rtol=0, atol=1e-6)

@@ -109,11 +109,13 @@ Expr te_fma(const Expr &a, const Expr &b, const Expr &c) {
 // A condition that bounds inference does not look into.
 Expr te_opaque(const Expr &cond) { return cast<uint8_t>(cond) != cast<uint8_t>(0); }
 
-// Shifts by the width or more move every bit out.
+// Shifts by the width or more move every bit out. To the left they are of unsigned numbers: Halide takes it that signed ones
+// of 32 bits and more do not overflow, so a bit that arrives at the sign would be undefined.
 Expr te_shl(const Expr &a, const Expr &b) {
-    int bits = a.type().bits();
-    Expr count = cast(UInt(bits), b);
-    return select(count < bits, a << min(count, bits - 1), cast(a.type(), 0));
+    Type whole = UInt(a.type().bits());
+    Expr count = cast(whole, b);
+    Expr moved = cast(whole, a) << min(count, whole.bits() - 1);
+    return select(count < whole.bits(), cast(a.type(), moved), cast(a.type(), 0));
 }
 Expr te_shr(const Expr &a, const Expr &b) {
     int bits = a.type().bits();
