@@ -115,7 +115,8 @@ def measure(model: Model, args: argparse.Namespace, forms: list[str]) -> Iterato
 
 def _in_process(model: Model, file: Path) -> dict[str, Any]:
     flags = [a for a in sys.argv[1:] if a not in {m.name for m in MODELS}]
-    command = [sys.executable, __file__, "--one", str(file), *flags, model.name]
+    # The name comes first: `--threads` takes what follows it.
+    command = [sys.executable, __file__, "--one", str(file), model.name, *flags]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         return {"error": f"exit code {done.returncode}", "comparisons": []}
