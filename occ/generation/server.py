@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field, model_validator
 
+from occ.compiler.diagnostics import CompileError
 from occ.generation.language_model import LanguageModel
 from occ.generation.shared import Shared
 from occ.runtime.errors import RunError
@@ -102,10 +103,7 @@ def app(lm: LanguageModel, name: str, parallel: int = 4) -> FastAPI:
     Args:
         lm: the model; its folder has a tokenizer.
         name: how clients call the model.
-        parallel: texts that are written at once, in one run of the model where it can do that; others wait.
-
-    Raises:
-        CompileError: the model cannot be compiled for several texts.
+        parallel: texts that are written at once, in one run of the model where it can do that, each in its own else; others wait.
     """
     made, free, stream = FastAPI(title="occ"), asyncio.Semaphore(parallel), _stream(lm, parallel)
 
@@ -147,7 +145,7 @@ def app(lm: LanguageModel, name: str, parallel: int = 4) -> FastAPI:
 
 def _stream(lm: LanguageModel, parallel: int) -> Callable[..., Iterator[str]]:
     """What writes texts: in runs that they share, or each in its own."""
-    with suppress(RunError):
+    with suppress(RunError, CompileError):
         return Shared(lm).stream if parallel > 1 else lm.stream
     return lm.stream
 

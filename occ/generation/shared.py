@@ -29,7 +29,7 @@ class Shared:
 
     def __init__(self, lm: LanguageModel) -> None:
         self._lm, self._lock = lm, threading.Lock()
-        self._running = Together(lm.batch())
+        self._running: Together | None = Together(lm.batch())  # None after an error, until the next step
         self._joining: dict[Writing, _Pieces] = {}
         self._leaving: list[Writing] = []
         self._queues: dict[Writing, _Pieces] = {}  # this and the next belong to the thread that writes
@@ -93,7 +93,7 @@ class Shared:
                 return False
         self._new += [w for w in new if w not in leaving]
         for writing in leaving:
-            if writing in self._running.texts:
+            if self._running is not None and writing in self._running.texts:
                 self._running.remove(writing)
             if writing in self._queues:
                 self._end(writing)
@@ -101,20 +101,21 @@ class Shared:
 
     def _step(self) -> None:
         """Let texts join, and give each a token."""
+        running = self._running = self._running or Together(self._lm.batch())
         while self._new:
             writing = self._new.pop()
             assert writing.decoder is not None
-            self._running.add(writing, writing.decoder)
-        ended = self._running.step() if self._running.texts else []
-        for writing in (*self._running.texts, *ended):
+            running.add(writing, writing.decoder)
+        ended = running.step() if running.texts else []
+        for writing in (*running.texts, *ended):
             if found := writing.pieces():
                 self._queues[writing].put(found)
         for writing in ended:
             self._end(writing)
 
     def _fail(self, error: Exception) -> None:
-        """End all texts with an error, and begin with new memory."""
-        self._running, self._new = Together(self._lm.batch()), []
+        """End all texts with an error; the next step begins with new memory, and may fail in its turn."""
+        self._running, self._new = None, []
         for writing in list(self._queues):
             writing.error = error
             self._end(writing)

@@ -154,13 +154,15 @@ def test_who_leaves_does_not_disturb_and_who_fails_is_told(tmp_path: Path, monke
     leaving.close()
     assert [*got, *staying] == want
 
-    def failing(self: Together) -> Any:
+    def failing(*_: object) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as m:
         m.setattr(Together, "step", failing)
-        with pytest.raises(MemoryError):
-            list(shared.stream(PROMPTS[0], 20))
+        m.setattr(lm, "batch", failing)  # nor is there memory for those that follow
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                list(shared.stream(PROMPTS[0], 20))
     assert list(shared.stream(PROMPTS[0], 20)) == want
     assert len(lm.decoders.idle) <= 3
 

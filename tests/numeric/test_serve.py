@@ -153,3 +153,20 @@ def test_bad_requests_are_answered(client: Any, bad: dict[str, Any], said: str) 
         client.completions.create(model="tiny", **bad)
     assert said in e.value.body["message"]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
     assert client.completions.create(model="tiny", prompt="w1", max_tokens=1, echo=False).usage.completion_tokens == 1
+
+
+def test_texts_are_written_each_alone_where_the_model_does_not_compile_for_several(
+    lm: occ.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from starlette.testclient import TestClient
+
+    from occ.generation.server import app
+
+    def refused() -> None:
+        raise occ.CompileError([])
+
+    monkeypatch.setattr(lm, "batch", refused)
+    with TestClient(app(lm, "tiny")) as client:
+        asked = {"model": "tiny", "prompt": "w3 w1 w4", "max_tokens": 8, "temperature": 0}
+        answer = client.post("/v1/completions", json=asked).json()
+    assert answer["choices"][0]["text"] == lm.generate("w3 w1 w4", max_new_tokens=8)
