@@ -4,6 +4,7 @@ compiled once and kept in the build cache.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
@@ -28,8 +29,11 @@ def native(name: str) -> str:
 def runtime_source() -> str:
     """The source of the native runtime, which is part of libocc, in one piece."""
     folder = files("occ.runtime").joinpath("c")
-    pool, scratch = (folder.joinpath(name).read_text("utf-8") for name in ("pool.cpp", "scratch.h"))
-    return pool.replace('#include "scratch.h"\n', scratch)
+
+    def text(name: str) -> str:
+        return re.sub(r'#include "(\w+\.h)"\n', lambda m: text(m[1]), folder.joinpath(name).read_text("utf-8"))
+
+    return text("pool.cpp")
 
 
 def emitter(tools: Toolchain, cache: Cache) -> Path:

@@ -1,5 +1,7 @@
 // What becomes of a kernel that gets no scratch memory. Generated code does not look whether it got any, so it is left by a jump
 // to where it was called from; and so is a task of a parallel loop, on whatever thread it runs.
+#ifndef OCC_SCRATCH_H
+#define OCC_SCRATCH_H
 #include <cstddef>
 #if !defined(__wasm__)
 #include <csetjmp>
@@ -64,3 +66,4 @@ template <typename F, typename G> int guarded(F call, G free_block) {
 #endif
 
 }  // namespace
+#endif
