@@ -19,7 +19,7 @@ def session(target, node, inputs, weights=()):
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "g", given, [y], list(weights))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
-    return open_session(Compilation(model, Settings(target, cache=False)).artifact(), 1)
+    return open_session(Compilation(model, Settings(target)).artifact(), 1)
 
 
 @pytest.mark.parametrize("target", TARGETS)
