@@ -69,6 +69,8 @@ def arrays_of(path: str) -> dict[str, np.ndarray]:
     Raises:
         RunError: OCC0501 the file cannot be read.
     """
+    from tokenize import TokenError
+
     from occ.runtime.errors import RunError
     from occ.runtime.members import DAMAGE
 
@@ -82,7 +84,7 @@ def arrays_of(path: str) -> dict[str, np.ndarray]:
             return {name: archive[name] for name in archive.files}
     except OSError as e:
         raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
-    except DAMAGE as e:
+    except (*DAMAGE, TokenError, SyntaxError, TypeError, LookupError) as e:  # the header of an array is Python
         with open(path, "rb") as file:
             ours = file.read(6).startswith((b"\x93NUMPY", b"PK"))  # NumPy calls a pickle what is none of its files, too
         help_ = "`numpy.save` writes .npy files, `numpy.savez` .npz files; .pb files hold a TensorProto"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from occ.cli import options
 from occ.cli.console import json_line, say
+from occ.inputs import named_arrays
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
@@ -67,11 +67,10 @@ def _inputs(source: Any, settings: Settings, npz: str | None) -> tuple[list[Any]
     m = Compilation(source, settings).advance("inferred")
     names = [a.name for a in m.main.args]
     if npz is not None:
-        with np.load(npz, allow_pickle=False) as archive:
-            missing = [n for n in names if n not in archive.files]
-            if missing:
-                raise click.UsageError(f"{npz} has no input {', '.join(missing)}")
-            return [archive[n] for n in names], names, m.main.result_names
+        arrays = named_arrays(npz)
+        if missing := [n for n in names if n not in arrays]:
+            raise click.UsageError(f"{npz} has no input {', '.join(missing)}")
+        return [arrays[n] for n in names], names, m.main.result_names
     found = inputs_of(m, settings.overrides.dims)
     if found is None:
         raise click.UsageError("no small inputs were found on which the model runs: give some with --inputs, or --dim")

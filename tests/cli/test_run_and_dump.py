@@ -58,6 +58,17 @@ def test_run_refuses_members_that_cannot_be_unpacked(field, model, occ_cli):
     assert "is not a file of arrays" in ran.err
 
 
+@pytest.mark.parametrize(
+    "header", ["{'descr': '<f4', 'shape': (5,", "{[]: 1}", "{'descr': (), 'fortran_order': False, 'shape': (9,)}"]
+)
+def test_run_refuses_arrays_with_damaged_headers(header, model, occ_cli):
+    text = header.encode().ljust(117) + b"\n"
+    Path("x.npy").write_bytes(b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text + bytes(36))
+    ran = occ_cli("run", model, "-t", "interp", "--input", "x=x.npy")
+    assert ran.code == 1
+    assert "is not a file of arrays" in ran.err
+
+
 # dump
 
 

@@ -193,6 +193,14 @@ def test_bisect_finds_the_pass_and_the_op(net, occ_cli, tmp_path, against) -> No
     assert "the pass `drop-relu` changed what the model computes" in again.err
 
 
+def test_bisect_refuses_a_file_that_has_no_arrays(net, occ_cli) -> None:
+    for file, why in ((net, "is not a file of arrays"), ("missing.npz", "cannot be read")):
+        ran = occ_cli("bisect", net, "--inputs", file)
+        assert ran.code == 1
+        assert "error[OCC0501]" in ran.err
+        assert why in ran.err
+
+
 def test_bisect_finds_nothing_where_nothing_is_wrong(net, occ_cli) -> None:
     ran = occ_cli("bisect", net)
     assert (ran.code, ran.out) == (0, "results are right after every pass\n")

@@ -239,15 +239,34 @@ def inputs(rng: Generator, seed: int) -> Iterator[Attempt]:
 
     case, _, artifact = _built(seed)
     session = open_session(artifact, 1)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **case.feeds)
+    whole = {f"{name}.npy": _npy(x) for name, x in case.feeds.items()}
     while True:
-        if rng.random() < 0.5:
-            data = mutate.blob(rng, buffer.getvalue())
+        kind = int(rng.integers(4))
+        if kind == 0 or (kind == 1 and not whole):
+            data = mutate.blob(rng, _zip(whole))
+        elif kind == 1:  # whole as a zip: the change gets to what reads arrays
+            name = mutate.choose(rng, list(whole))
+            data = _zip(
+                whole | {name: mutate.blob(rng, whole[name]) if rng.random() < 0.3 else _header(rng, whole[name])}
+            )
+        if kind <= 1:
             yield Attempt(data, lambda d, data=data: _inputs(d, data, lambda f: session.run(arrays_of(f))))
         else:
             feeds = {n: _array(rng, x) if rng.random() < 0.5 else x for n, x in case.feeds.items()}
             yield Attempt(_record(feeds), lambda _, f=feeds: session.run(f) and None)
+
+
+def _npy(x: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, x, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _header(rng: Generator, npy: bytes) -> bytes:
+    """A file of an array with a changed text of its type and shape."""
+    end = npy.index(b"\n") + 1  # of the header, which starts after ten bytes
+    text = mutate.text(rng, npy[10:end].decode("latin1")).encode("utf-8", "replace")
+    return npy[:8] + len(text).to_bytes(2, "little") + text + npy[end:]
 
 
 def _inputs(folder: Path, data: bytes, use: Callable[[str], Any]) -> None:
