@@ -86,16 +86,31 @@ def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple
     from tools.fuzz.files import Files
     from tools.fuzz.kinds import KINDS
 
-    chosen = kinds or tuple(KINDS)
-    for left, kind in zip(range(len(chosen), 0, -1), chosen, strict=True):
-        file = out / f"{kind}.json"
-        first = Summary.read(file).next if seed is None else seed
-        began = time.time()
-        seeds = [range(s, min(s + 4, first + count)) for s in range(first, first + count, 4)]
-        work = Files(kind, cases, out / "failing")
-        made = campaign(work, file, seeds, began + 60 * minutes / left, lambda *_: None, 90, work.where)
-        minutes -= (time.time() - began) / 60
+    until, last = time.time() + 60 * minutes, {}
+    seeds = {kind: Summary.read(out / f"{kind}.json").next if seed is None else seed for kind in kinds or KINDS}
+    works = {kind: Files(kind, cases, out / "failing") for kind in seeds}
+    for kind, block in _turns(seeds, count):
+        if time.time() >= until:
+            break
+        work = works[kind]
+        last[kind] = campaign(work, out / f"{kind}.json", [block], until, lambda *_: None, 90, work.where)
+    for made in last.values():
         click.echo(counts(made))
+
+
+def _turns(seeds: dict[str, int], count: int) -> Iterator[tuple[str, range]]:
+    """Kinds and blocks of so many seeds of each, from the given ones on. All get the same time; their cases cost 0.3 to 10 ms."""
+    left = {kind: iter(_blocks(first, count, 4)) for kind, first in seeds.items()}
+    spent = dict.fromkeys(seeds, 0.0)
+    while left:
+        kind = min(left, key=spent.__getitem__)
+        start = time.time()
+        block = next(left[kind], None)
+        if block is None:
+            del left[kind]
+        else:
+            yield kind, block
+            spent[kind] += time.time() - start
 
 
 @main.command()
