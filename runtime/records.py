@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass; finding them out takes as long as decoding ten records."""
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in fields(kind)}
+Decoder = Callable[[Any], Any]
 
 
 def decode(kind: Any, value: Any) -> Any:
-    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors."""
+    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors.
+
+    Raises:
+        TypeError: a value has another type than its field.
+        ValueError: a record has a field that its dataclass lacks.
+    """
+    return _decoder(kind)(value)
+
+
+@cache
+def _decoder(kind: Any) -> Decoder:
+    """What decodes values of a type: to take types apart for each value would take longer than all else of it."""
     if is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, dict):
-            raise TypeError(f"{kind.__name__} is not an object")
-        hints = _hints(kind)
-        if unknown := set(value) - set(hints):
-            raise ValueError(f"{kind.__name__} has the unknown fields {sorted(unknown)}")
-        return kind(**{k: decode(hints[k], v) for k, v in value.items()})
+        return _record(kind)
     origin, parts = get_origin(kind), get_args(kind)
     if origin is list:
+        return _list(_decoder(parts[0]))
+    if origin is dict:
+        return _dict(parts[1])
+    if origin in (Union, UnionType):  # of a type and None
+        some = _decoder(parts[0])
+        return lambda value: None if value is None else some(value)
+    return _exactly(kind) if kind in (int, str, bool) else lambda value: value
+
+
+@cache
+def _fields(kind: type) -> dict[str, Decoder]:
+    hints = get_type_hints(kind)
+    return {f.name: _decoder(hints[f.name]) for f in fields(kind)}
+
+
+def _record(kind: type) -> Decoder:
+    def take(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise TypeError(f"{kind.__name__} is not an object")
+        known = _fields(kind)  # here, and not above: a dataclass may hold its like
+        if unknown := value.keys() - known.keys():
+            raise ValueError(f"{kind.__name__} has the unknown fields {sorted(unknown)}")
+        return kind(**{k: known[k](v) for k, v in value.items()})
+
+    return take
+
+
+def _list(part: Decoder) -> Decoder:
+    def take(value: Any) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
-        return [decode(parts[0], v) for v in value]
-    if origin is dict:
+        return [part(v) for v in value]
+
+    return take
+
+
+def _dict(kind: Any) -> Decoder:
+    part = None if kind is Any else _decoder(kind)
+
+    def take(value: Any) -> Any:
         if not isinstance(value, dict):
             raise TypeError(f"{value!r} is not an object")
-        return value if parts[1] is Any else {k: decode(parts[1], v) for k, v in value.items()}
-    if origin in (Union, UnionType):  # of a type and None
-        return None if value is None else decode(parts[0], value)
-    if kind in (int, str, bool) and type(value) is not kind:
-        raise TypeError(f"{value!r} is not {kind.__name__}")
-    return value
+        return value if part is None else {k: part(v) for k, v in value.items()}
+
+    return take
+
+
+def _exactly(kind: type) -> Decoder:
+    def take(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{value!r} is not {kind.__name__}")
+        return value
+
+    return take

@@ -17,6 +17,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Generator, Iterable
@@ -102,20 +103,28 @@ class Cache:
     """A folder of entries.
 
     Attributes:
+        enabled: False makes every look-up miss, and puts entries in a folder that goes away.
+
+    Args:
         root: the folder; made when something is written. Where it cannot be, as in many containers, entries are read from it,
             and new ones go to a folder that lives as long as the process.
-        enabled: False makes every look-up miss, and puts entries in a folder that goes away.
     """
 
     def __init__(self, root: Path | None = None, *, enabled: bool = True) -> None:
         self.enabled = enabled
-        self.root = root or cache_dir()
-        if not enabled:
-            self.root = Path(tempfile.mkdtemp(prefix="occ-"))
-            weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+        self._root, self._making = (root or cache_dir()) if enabled else None, threading.Lock()
         self._read_only: Path | None = None
-        if not can_write(self.root):
-            self._read_only, self.root = self.root, _spare()
+        if self._root is not None and not can_write(self._root):
+            self._read_only, self._root = self._root, _spare()
+
+    @property
+    def root(self) -> Path:
+        """The folder that entries are written to. Many compilations write none, and make no folder to go away."""
+        with self._making:
+            if self._root is None:
+                self._root = Path(tempfile.mkdtemp(prefix="occ-"))
+                weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
+            return self._root
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
         """Where an entry lies or would lie; `kind` is one of `KINDS`."""
