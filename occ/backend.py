@@ -93,7 +93,7 @@ class Backend(BaseBackend):
         if which in ("", "0"):
             return Settings(target or cls.default_target, options=given)
         arch = _arch(which)
-        return Settings("cpu", options=given | {"halide.target": arch.target if arch is not None else which})
+        return Settings(target or "cpu", options=given | {"halide.target": arch.target if arch is not None else which})
 
     @classmethod
     def prepare(

@@ -15,20 +15,23 @@ from occ.runtime.members import LIBRARY
 
 def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.codegen_llvm import build as llvm
+    from occ.compiler.codegen_llvm.machine import code_machine
 
+    machine = code_machine(c.options.halide_target, c.options.machine.vector_bits)
     p = planned(
         [m, *c.specials()],
-        lambda m: manifest(m, library=LIBRARY, machine=llvm.machine_name(), tasks=llvm.tasks_of),
+        lambda m: manifest(m, library=LIBRARY, machine=machine.name, tasks=lambda f: llvm.tasks_of(f, machine)),
     )
-    built = llvm.build(p.functions, p.manifest, c.cache, always=c.options.optimize == "always")
+    built = llvm.build(p.functions, p.manifest, c.cache, machine, always=c.options.optimize == "always")
     native = NativeCode(built.objects, header(p.functions, ranged=True))
     return Generated(Artifact(p.manifest, p.weights, built.code), native, built.took)
 
 
-def _module_text(_: Build, m: Module, _format: str) -> str:
+def _module_text(c: Build, m: Module, _format: str) -> str:
     from occ.compiler.codegen_llvm.build import emit_module
+    from occ.compiler.codegen_llvm.machine import code_machine
 
-    return str(emit_module(m.te.values()))
+    return str(emit_module(m.te.values(), code_machine(c.options.halide_target, c.options.machine.vector_bits)))
 
 
 CPU_JIT = Target(

@@ -1,7 +1,7 @@
-"""Links x86-64 object files into a shared library, without a linker.
+"""Links object files into a shared library, without a linker.
 
 Takes what LLVM emits for position-independent code without exceptions: text, read-only data, PC-relative relocations,
-and calls of C library functions, which go through a table that the loader fills. Format: System V ABI, AMD64 supplement.
+and calls of C library functions, which go through a table that the loader fills. Format: System V ABI, chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_PAGE, _X86_64, _64_BITS = 4096, 62, 2
+from occ.compiler.objects.relocations import RELOCATIONS, LinkError, Relocations
+
+__all__ = ["LinkError", "exported", "link"]
+
+_64_BITS = 2
+_C = ("libm.so.6", "libc.so.6")
+_OWN = "libgcc_s.so.1"  # what processors have no instructions for, such as f16 on x86-64 before f16c
 _SHF_ALLOC, _SHF_EXEC, _SHF_WRITE = 2, 4, 1
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS = 1, 2, 4, 8
-_R_PC32, _R_PLT32, _R_GOTPCREL, _R_GLOB_DAT = 2, 4, 9, 6
-_R_GOTPCRELX, _R_REX_GOTPCRELX, _R_PC64 = 41, 42, 24
-_R_GOT = (_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX)  # by way of the table of imported addresses
-
-
-class LinkError(ValueError):
-    """The object uses something that this linker does not know."""
 
 
 @dataclass
@@ -85,8 +84,9 @@ class _Object:
 
     def __init__(self, data: bytes) -> None:
         self.sections = _sections(data)
-        if data[4] != _64_BITS or struct.unpack_from("<H", data, 18)[0] != _X86_64:
-            raise LinkError("not an x86-64 object")
+        (self.machine,) = struct.unpack_from("<H", data, 18)
+        if data[4] != _64_BITS or self.machine not in RELOCATIONS:
+            raise LinkError("no object of x86-64 or aarch64")
         self.symbols = _symbols(self.sections)
         self.kept = [
             s for s in self.sections
@@ -114,12 +114,11 @@ class _Object:
         return self.sections[s.section].address + s.value
 
 
-def link(*files: bytes, needed: tuple[str, ...] = ("libm.so.6", "libc.so.6")) -> bytes:
-    """The shared library of object files.
+def link(*files: bytes) -> bytes:
+    """The shared library of object files. Undefined functions are those of the C library and of the compiler's own.
 
     Args:
         files: ELF relocatable files; what one defines for others, others find.
-        needed: libraries in which undefined functions are looked up at load time.
 
     Raises:
         LinkError: the objects need a real linker.
@@ -132,7 +131,11 @@ def link(*files: bytes, needed: tuple[str, ...] = ("libm.so.6", "libc.so.6")) ->
                 raise LinkError(f"two objects define {name}")
             exports[name] = o, symbol
     imports = sorted({name for o in objects for name in o.undefined} - set(exports))
-    image = _Image(imports, exports, needed)
+    machines = {o.machine for o in objects}
+    if len(machines) != 1:
+        raise LinkError("objects of several machines")
+    own = (_OWN,) if any(n.startswith("__") for n in imports) else ()
+    image = _Image(imports, exports, (*_C, *own), RELOCATIONS[machines.pop()])
     for s in sorted((s for o in objects for s in o.kept), key=lambda s: not s.flags & _SHF_EXEC):
         s.address = image.place(s)
     for o in objects:
@@ -160,9 +163,13 @@ class _Image:
     """
 
     def __init__(
-        self, imports: list[str], exports: Mapping[str, tuple[_Object, _Symbol]], needed: tuple[str, ...]
+        self,
+        imports: list[str],
+        exports: Mapping[str, tuple[_Object, _Symbol]],
+        needed: tuple[str, ...],
+        processor: Relocations,
     ) -> None:
-        self.imports, self.exports, self.needed = imports, exports, needed
+        self.imports, self.exports, self.needed, self.processor = imports, exports, needed, processor
         self.strings = b"\0"
         self.tables_at = 64 + 56 * 4
         count = 1 + len(imports) + len(exports)
@@ -192,7 +199,8 @@ class _Image:
 
     @property
     def dynamic_at(self) -> int:
-        return _align(self.end, _PAGE)
+        """Address of what is writable. It follows in the file on what is not, and lies a page further in memory."""
+        return _align(self.end, 16) + self.processor.page
 
     @property
     def table_at(self) -> int:
@@ -207,29 +215,20 @@ class _Image:
                 symbol, kind = o.symbols[info >> 32], info & 0xFFFFFFFF
                 place = o.sections[section].address + offset
                 here = place - self.code_at
-                target = self._target(o, symbol, kind, here)
-                if kind in (_R_PC32, _R_PLT32, *_R_GOT):
-                    struct.pack_into("<i", self.code, here, target + addend - place)
-                elif kind == _R_PC64:
-                    struct.pack_into("<q", self.code, here, target + addend - place)
-                else:
-                    raise LinkError(f"relocation type {kind}")
+                if kind in self.processor.table and not self._is_imported(symbol):
+                    kind = self.processor.relax(self.code, here, kind)
+                self.processor.patch(self.code, here, kind, place, self._target(o, symbol, kind) + addend)
 
-    def _target(self, o: _Object, symbol: _Symbol, kind: int, here: int) -> int:
-        """The address that code at `here` has to reach."""
-        if symbol.section == 0 and symbol.name in self.imports:
+    def _is_imported(self, symbol: _Symbol) -> bool:
+        return symbol.section == 0 and symbol.name in self.imports
+
+    def _target(self, o: _Object, symbol: _Symbol, kind: int) -> int:
+        """The address that a relocation means, without its addend."""
+        if self._is_imported(symbol):
             k = self.imports.index(symbol.name)
-            return self.table_at + 8 * k if kind in _R_GOT else self.stubs_at + 16 * k
-        if kind in _R_GOT:
-            self._relax(here, symbol.name)
+            return self.table_at + 8 * k if kind in self.processor.table else self.stubs_at + 16 * k
         owner, found = self.exports[symbol.name] if symbol.section == 0 else (o, symbol)
         return owner.address(found)
-
-    def _relax(self, here: int, name: str) -> None:
-        """Take an address that is known here instead of reading it from the table (supplement, section B.2)."""
-        if self.code[here - 2] != 0x8B:  # mov
-            raise LinkError(f"table entry for the local symbol {name}")
-        self.code[here - 2] = 0x8D  # lea
 
     def finish(self) -> bytes:
         dynsym = bytes(24) + b"".join(struct.pack("<IBBHQQ", self.names[n], 0x12, 0, 0, 0, 0) for n in self.imports)
@@ -241,33 +240,33 @@ class _Image:
             chain[k], head = head, k
         hashes = struct.pack(f"<III{count}I", 1, count, head, *chain)
         rela = b"".join(
-            struct.pack("<QQq", self.table_at + 8 * k, (1 + k) << 32 | _R_GLOB_DAT, 0) for k in range(len(self.imports))
-        )
-        stubs = b"".join(
-            b"\xff\x25" + struct.pack("<i", self.table_at + 8 * k - (self.stubs_at + 16 * k + 6)) + b"\xcc" * 10
+            struct.pack("<QQq", self.table_at + 8 * k, (1 + k) << 32 | self.processor.imported, 0)
             for k in range(len(self.imports))
         )
-        size = self.table_at + 8 * len(self.imports)
+        stubs = b"".join(
+            self.processor.stub(self.stubs_at + 16 * k, self.table_at + 8 * k) for k in range(len(self.imports))
+        )
+        size = self.table_at + 8 * len(self.imports) - self.processor.page
         out = bytearray(size)
         for at, data in (
             (0, self._header(size)), (self.dynsym_at, dynsym), (self.hash_at, hashes), (self.rela_at, rela),
             (self.strings_at, self.strings), (self.stubs_at, stubs), (self.code_at, bytes(self.code)),
-            (self.dynamic_at, self._dynamic(len(rela))),
+            (self.dynamic_at - self.processor.page, self._dynamic(len(rela))),
         ):  # fmt: skip
             out[at : at + len(data)] = data
         return bytes(out)
 
     def _header(self, size: int) -> bytes:
         ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-        header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0)
-        writable = size - self.dynamic_at
+        header = ident + struct.pack("<HHIQQQIHHHHHH", 3, self.processor.elf, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0)
+        at, apart = self.dynamic_at, self.processor.page
         segments = (
-            (1, 5, 0, self.end), (1, 6, self.dynamic_at, writable), (2, 6, self.dynamic_at, self.table_at - self.dynamic_at),
-            (0x6474E551, 6, 0, 0),  # GNU_STACK: not executable
+            (1, 5, 0, 0, self.end), (1, 6, at - apart, at, size + apart - at), (2, 6, at - apart, at, self.table_at - at),
+            (0x6474E551, 6, 0, 0, 0),  # GNU_STACK: not executable
         )  # fmt: skip
-        for kind, flags, at, length in segments:
-            align = _PAGE if kind == 1 else 8
-            header += struct.pack("<IIQQQQQQ", kind, flags, at, at, at, length, length, align)
+        for kind, flags, offset, address, length in segments:
+            align = self.processor.page if kind == 1 else 8
+            header += struct.pack("<IIQQQQQQ", kind, flags, offset, address, address, length, length, align)
         return header
 
     def _dynamic(self, rela_size: int) -> bytes:

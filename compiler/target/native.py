@@ -40,7 +40,21 @@ class JitOptions(InterpOptions, _DeferredOptions):
 
 
 @dataclass(frozen=True)
-class LlvmOptions(JitOptions):
+class _NativeOptions(JitOptions):
+    halide_target: str = option(
+        "host",
+        "Halide target of the machine to build for; `--target-cpu` has names for the usual ones",
+        key="halide.target",
+    )
+
+    @property
+    def machine(self) -> Machine:
+        """The CPU that `halide.target` names."""
+        return machine_of(self.halide_target)
+
+
+@dataclass(frozen=True)
+class LlvmOptions(_NativeOptions):
     """Options of `cpu-jit`."""
 
     optimize: Literal["auto", "always"] = option(
@@ -52,14 +66,9 @@ class LlvmOptions(JitOptions):
 
 
 @dataclass(frozen=True)
-class CpuOptions(JitOptions):
+class CpuOptions(_NativeOptions):
     """Options of `cpu`."""
 
-    halide_target: str = option(
-        "host",
-        "Halide target of the machine to build for; `--target-cpu` has names for the usual ones",
-        key="halide.target",
-    )
     also: str = option(
         "",
         "further machines to build for, by names of processors or Halide targets, with commas between: the artifact has code for "
@@ -89,7 +98,7 @@ class CpuOptions(JitOptions):
     @property
     def machine(self) -> Machine:
         """The CPU that `halide.target` names; with vectors that the sanitizer sees."""
-        found = machine_of(self.halide_target)
+        found = super().machine
         # LLVM's thread sanitizer leaves out reads and writes of more than 16 bytes (getMemoryAccessFuncIndex).
         return replace(found, vector_bits=min(found.vector_bits, 128)) if self.sanitize == "thread" else found
 

@@ -129,7 +129,7 @@ _COMPILE = (
         "--target-cpu",
         "processor",
         metavar="NAME",
-        help="The processor that `-t cpu` compiles for, such as x86-64-v3 or cortex-a76: short for -C halide.target=...",
+        help="The processor that `-t cpu` and `-t cpu-jit` compile for, such as x86-64-v3 or cortex-a76: short for -C halide.target=...",
     ),
     click.option(
         "--also",

@@ -43,7 +43,7 @@ def _(s: Scene):
     import llvmlite.binding as llvm
     from llvmlite import ir
 
-    from occ.compiler.codegen_llvm.build import _machine
+    from occ.compiler.codegen_llvm.machine import code_machine, target_machine
     from occ.compiler.objects.elf import link
 
     artifact = occ.build(mlp(), "cpu-jit")
@@ -53,7 +53,8 @@ def _(s: Scene):
     for name in {step.name for step in artifact.manifest.plan.steps}:
         f = ir.Function(module, ir.FunctionType(i32, [pointer, i32, i32]), name)
         ir.IRBuilder(f.append_basic_block()).ret(ir.Constant(i32, 7))
-    artifact.code = link(_machine(3).emit_object(llvm.parse_assembly(str(module))))
+    machine = target_machine(code_machine("host", 128), 3)
+    artifact.code = link(machine.emit_object(llvm.parse_assembly(str(module))))
     return ["run", str(artifact.save(s.folder / "m.occ"))]
 
 

@@ -20,6 +20,7 @@ from occ.compiler.codegen_halide import build as halide
 from occ.compiler.codegen_halide import kernels, programs
 from occ.compiler.codegen_halide.toolchain import Compiler, Toolchain
 from occ.compiler.codegen_llvm import build as llvm
+from occ.compiler.codegen_llvm.machine import code_machine
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.te.function import TeFunc
@@ -31,6 +32,7 @@ from occ.runtime.manifest import Manifest, Plan
 EMPTY = Manifest("m", "cpu", "", [], [], [], [], [], Plan([], [], [], [], []))
 TOOLS = Toolchain(Compiler(("/usr/bin/c++",), "c++ 1"), Path("/halide"), "21")
 APART = {"occ.compiler", "occ.compiler.diagnostics", "occ.compiler.codes"}  # say what is wrong, and make nothing
+HERE = code_machine("host", 256)
 BODY = TeFunc("mine", (), (), (), (), halide="y() = 1;")
 FIRST, SECOND = list(Compilation(mlp(), Settings("cpu-jit")).advance("lowered").te.values())[:2]
 
@@ -98,20 +100,18 @@ def test_all_that_the_entry_imports_is_in_its_key():
     ],
 )
 def test_a_kernel_of_llvm_depends_on_what_emits_it(package, file, monkeypatch, tmp_path):
-    before = llvm.kernel_key(FIRST, whole=True)
+    before = llvm.kernel_key(FIRST, HERE, whole=True)
     changed(monkeypatch, tmp_path, package, file)
     llvm._identity.cache_clear()
-    assert llvm.kernel_key(FIRST, whole=True) != before
+    assert llvm.kernel_key(FIRST, HERE, whole=True) != before
 
 
-def test_a_kernel_of_llvm_depends_on_its_text_its_symbol_the_machine_and_the_effort(monkeypatch):
-    keys = [llvm.kernel_key(f, whole=True) for f in (FIRST, FIRST.with_name("other"), SECOND)]
+def test_a_kernel_of_llvm_depends_on_its_text_its_symbol_the_machine_and_the_effort():
+    keys = [llvm.kernel_key(f, HERE, whole=True) for f in (FIRST, FIRST.with_name("other"), SECOND)]
     noted = replace(FIRST, stages=tuple(replace(s, note="node 7") for s in FIRST.stages))
-    assert llvm.kernel_key(noted, whole=True) == keys[0]
-    monkeypatch.setattr(llvm, "machine_name", lambda: "another")
-    llvm._identity.cache_clear()
-    keys.append(llvm.kernel_key(FIRST, whole=True))
-    keys.append(llvm.kernel_key(FIRST, whole=False))
+    assert llvm.kernel_key(noted, HERE, whole=True) == keys[0]
+    keys.append(llvm.kernel_key(FIRST, replace(HERE, cpu="another"), whole=True))
+    keys.append(llvm.kernel_key(FIRST, HERE, whole=False))
     assert len(set(keys)) == len(keys)
 
 

@@ -12,6 +12,7 @@ from building import model_of, reference
 
 import occ
 from occ.compiler.codegen_llvm import build as llvm
+from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.ir.te.function import TeFunc
 
 SMALL = "g (float[3, 4] x) => (float[3, 4] y) { y = Softmax(x) }"
@@ -30,9 +31,9 @@ def whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
     seen: list[bool] = []
     compiled = llvm._compile
 
-    def watched(f: TeFunc, *, whole: bool) -> bytes:
+    def watched(f: TeFunc, to: CodeMachine, *, whole: bool) -> bytes:
         seen.append(whole)
-        return compiled(f, whole=whole)
+        return compiled(f, to, whole=whole)
 
     monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(llvm, "_compile", watched)

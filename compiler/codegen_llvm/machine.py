@@ -1,0 +1,83 @@
+"""The machines that LLVM makes code for: this one, or another that a Halide target names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from occ.compiler.diagnostics import error
+from occ.compiler.objects.processors import arch_of
+from occ.compiler.objects.relocations import RELOCATIONS
+from occ.runtime.machine import features_of, flags
+
+# What LLVM calls the features of Halide's targets.
+_FEATURES = {
+    "sse41": ("sse4.1",),
+    "avx": ("avx",),
+    "f16c": ("f16c",),
+    "fma": ("fma",),
+    "avx2": ("avx2",),
+    "avx512": ("avx512f", "avx512cd"),
+    "avx512_skylake": ("avx512vl", "avx512bw", "avx512dq"),
+    "avx512_cannonlake": ("avx512ifma", "avx512vbmi"),
+    "avx512_zen4": ("avx512vnni", "avx512bf16"),
+    "arm_dot_prod": ("dotprod",),
+    "arm_fp16": ("fullfp16",),
+}
+
+
+@dataclass(frozen=True)
+class CodeMachine:
+    """A machine that code is made for.
+
+    Attributes:
+        name: as Halide's targets are spelled: what `occ.runtime.machine` compares on opening.
+        triple, cpu, features: of LLVM.
+        vector_bits: width of a vector register.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+
+
+@cache
+def code_machine(target: str, vector_bits: int) -> CodeMachine:
+    """The machine that a Halide target, or `host`, names.
+
+    Args:
+        target: Halide target, or `host`.
+        vector_bits: width of its vector registers.
+
+    Raises:
+        CompileError: OCC0403 its kind is none whose libraries can be linked without a linker.
+    """
+    arch = arch_of(target)
+    if arch is None or arch.elf not in RELOCATIONS or target.startswith("host-"):
+        what = f"this machine is {llvm.get_process_triple()}" if target == "host" else f"not for `{target}`"
+        raise error(
+            "OCC0403",
+            f"`cpu-jit` makes code for x86-64 and aarch64 with Linux alone, {what}",
+            help="build with `-t cpu`",
+        )
+    if target == "host":
+        name, features = "-".join([arch.halide, *features_of(flags())]), llvm.get_host_cpu_features().flatten()
+        return CodeMachine(name, llvm.get_process_triple(), llvm.get_host_cpu_name(), features, vector_bits)
+    named = [f"+{x}" for part in target.split("-") for x in _FEATURES.get(part, ())]
+    cpu = "x86-64" if arch.kind == "x86-64" else "generic"
+    return CodeMachine(target, arch.llvm, cpu, ",".join(named), vector_bits)
+
+
+@cache
+def target_machine(machine: CodeMachine, level: int) -> Any:
+    """A machine for LLVM's code generation at a level from 0 to 3."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(machine.triple).create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=level, reloc="pic", codemodel="default"
+    )

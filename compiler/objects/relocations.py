@@ -1,0 +1,144 @@
+"""How the linker completes the code of a processor: what its relocations mean, and how imported functions are called.
+
+Sources: System V ABI, AMD64 supplement, sections 4.4 and B.2; ELF for the Arm 64-bit Architecture, section 5.7.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+
+class LinkError(ValueError):
+    """The object uses something that this linker does not know."""
+
+
+class Relocations(ABC):
+    """The relocations of a kind of machine.
+
+    Attributes:
+        elf: `e_machine` of its object files.
+        page: bytes of the largest page that its systems have.
+        imported: the relocation by which the loader writes the address of a function.
+        table: relocations that want an entry of the table of imported addresses.
+    """
+
+    elf: ClassVar[int]
+    page: ClassVar[int]
+    imported: ClassVar[int]
+    table: ClassVar[frozenset[int]]
+
+    @abstractmethod
+    def stub(self, at: int, entry: int) -> bytes:
+        """16 bytes of code at address `at` that jump to the address that the table has at `entry`."""
+
+    @abstractmethod
+    def relax(self, code: bytearray, at: int, kind: int) -> int:
+        """Change an instruction that reads an address from the table so that it makes one that is known.
+
+        Args:
+            code: of the library.
+            at: position of the relocation in it.
+            kind: of the relocation, one of `table`.
+
+        Returns:
+            The kind of relocation that the instruction has then.
+        """
+
+    @abstractmethod
+    def patch(self, code: bytearray, at: int, kind: int, place: int, target: int) -> None:
+        """Write an address into code or data.
+
+        Args:
+            code: of the library.
+            at: position of the relocation in it.
+            kind: of the relocation.
+            place: address of the relocation.
+            target: the address that is meant.
+
+        Raises:
+            LinkError: the kind of relocation is not known, or the address is too far away.
+        """
+
+
+class _X86(Relocations):
+    elf, page, imported = 62, 4096, 6  # GLOB_DAT
+    _PC32, _PLT32, _PC64 = 2, 4, 24
+    table = frozenset((9, 41, 42))  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX
+
+    def stub(self, at: int, entry: int) -> bytes:
+        return b"\xff\x25" + struct.pack("<i", entry - (at + 6)) + b"\xcc" * 10
+
+    def relax(self, code: bytearray, at: int, kind: int) -> int:
+        if code[at - 2] != 0x8B:  # mov
+            raise LinkError("an entry of the table for a local symbol")
+        code[at - 2] = 0x8D  # lea
+        return self._PC32
+
+    def patch(self, code: bytearray, at: int, kind: int, place: int, target: int) -> None:
+        if kind in (self._PC32, self._PLT32, *self.table):
+            struct.pack_into("<i", code, at, target - place)
+        elif kind == self._PC64:
+            struct.pack_into("<q", code, at, target - place)
+        else:
+            raise LinkError(f"relocation type {kind}")
+
+
+class _Aarch64(Relocations):
+    elf, page, imported = 183, 1 << 16, 1025  # GLOB_DAT
+    _PREL64, _PREL32, _ADR_PAGE, _ADD_LOW = 260, 261, 275, 277
+    _JUMPS = (282, 283)  # JUMP26, CALL26
+    _GOT_PAGE, _GOT_LOW = 311, 312
+    table = frozenset((_GOT_PAGE, _GOT_LOW))
+    # Relocations of the low 12 bits of an address, by the bytes that the instruction loads or stores.
+    _LOW = {_ADD_LOW: 1, 278: 1, 284: 2, 285: 4, 286: 8, 299: 16, _GOT_LOW: 8}
+    _ADRP, _LOAD, _JUMP, _NOTHING = 0x90000010, 0xF9400211, 0xD61F0220, 0xD503201F  # x16; x17, [x16]; x17
+
+    def stub(self, at: int, entry: int) -> bytes:
+        code = bytearray(struct.pack("<4I", self._ADRP, self._LOAD, self._JUMP, self._NOTHING))
+        self.patch(code, 0, self._GOT_PAGE, at, entry)
+        self.patch(code, 4, self._GOT_LOW, at + 4, entry)
+        return bytes(code)
+
+    def relax(self, code: bytearray, at: int, kind: int) -> int:
+        if kind == self._GOT_PAGE:
+            return self._ADR_PAGE
+        (word,) = struct.unpack_from("<I", code, at)
+        if word >> 22 != 0x3E5:  # ldr x, [x, #offset]
+            raise LinkError("an entry of the table for a local symbol")
+        struct.pack_into("<I", code, at, 0x91000000 | word & 0x3FF)  # add x, x, #low
+        return self._ADD_LOW
+
+    def patch(self, code: bytearray, at: int, kind: int, place: int, target: int) -> None:
+        if kind == self._PREL32:
+            struct.pack_into("<i", code, at, target - place)
+            return
+        if kind == self._PREL64:
+            struct.pack_into("<q", code, at, target - place)
+            return
+        (word,) = struct.unpack_from("<I", code, at)
+        if kind in (self._ADR_PAGE, self._GOT_PAGE):
+            pages = _signed((target >> 12) - (place >> 12), 21)
+            word |= (pages & 3) << 29 | pages >> 2 << 5
+        elif kind in self._JUMPS:
+            word |= _signed((target - place) >> 2, 26)
+        elif kind in self._LOW:
+            word |= (target & 0xFFF) // self._LOW[kind] << 10
+        else:
+            raise LinkError(f"relocation type {kind}")
+        struct.pack_into("<I", code, at, word)
+
+
+def _signed(value: int, bits: int) -> int:
+    """A number in two's complement.
+
+    Raises:
+        LinkError: it has more bits.
+    """
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise LinkError("an address that is too far away")
+    return value & (1 << bits) - 1
+
+
+RELOCATIONS: dict[int, Relocations] = {r.elf: r for r in (_X86(), _Aarch64())}
