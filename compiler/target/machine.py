@@ -19,6 +19,8 @@ class Machine:
         cores: that a kernel may expect to share its work.
         widens_f16: whether f16 become f32 in one instruction.
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
+        dots_bytes: bytes whose products are added up in a lane at a time: four with VNNI, two where they become 16 bits
+            wide first.
         sums_neighbours: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
             vectors of RISC-V, whose length a processor decides.
         fixed_lanes: elements of a vector whatever their width, if not 0.
@@ -30,6 +32,7 @@ class Machine:
     cores: int = 4
     widens_f16: bool = True
     dots_bf16: bool = False
+    dots_bytes: int = 4
     sums_neighbours: bool = True
     fixed_lanes: int = 0
     rows: int = 0
@@ -57,12 +60,13 @@ def machine_of(target: str = "host") -> Machine:
 
 def _named(target: str) -> Machine:
     parts = target.split("-")
-    if any(p.startswith("avx512") for p in parts):
-        return Machine(
-            512, 32, dots_bf16=any(p.startswith(("avx512_zen4", "avx512_zen5", "avx512_sapphire")) for p in parts)
-        )
     if parts[0] == "x86":
-        return Machine(256 if {"avx", "avx2"} & set(parts) else 128, 16, widens_f16="f16c" in parts)
+        bf16 = any(p.startswith(("avx512_zen4", "avx512_zen5", "avx512_sapphire")) for p in parts)
+        fours = 4 if bf16 or "avxvnni" in parts else 2
+        if any(p.startswith("avx512") for p in parts):
+            return Machine(512, 32, dots_bf16=bf16, dots_bytes=fours)
+        width = 256 if {"avx", "avx2"} & set(parts) else 128
+        return Machine(width, 16, widens_f16="f16c" in parts, dots_bytes=fours)
     wide = "64" in parts
     return Machine(128, 32 if wide else 16, widens_f16=wide, sums_neighbours="rvv" not in parts)
 
@@ -77,5 +81,8 @@ def _host() -> Machine:
         flags = set[str]()
     cores = os.cpu_count() or 1
     if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= flags:
-        return Machine(512, 32, cores, dots_bf16="avx512_bf16" in flags)
-    return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags)
+        bf16 = "avx512_bf16" in flags
+        return Machine(512, 32, cores, dots_bf16=bf16, dots_bytes=4 if bf16 else 2)
+    # Halide takes VNNI for a feature of the machine only where there is bf16 or AVX-VNNI besides.
+    fours = 4 if "avx_vnni" in flags else 2
+    return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags, dots_bytes=fours)

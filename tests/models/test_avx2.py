@@ -89,6 +89,44 @@ def test_code_has_vectors_of_eight_and_none_of_sixteen(tmp_path: Path) -> None:
         assert "ymm" in done.stdout
 
 
+def codes(dtype: type[np.integer]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Products of the largest codes: two of them as bytes are more than 16 bits hold."""
+    rng = np.random.default_rng(3)
+    ends = lambda shape, kind: rng.choice(
+        np.array([np.iinfo(kind).min, np.iinfo(kind).max, 7], kind), shape, p=[0.3, 0.6, 0.1]
+    )
+    weights = {"k": (33, 5, 3, 3), "p": (40, 33, 1, 1), "d": (33, 1, 3, 3), "m": (35, 19)}
+    name = np.dtype(dtype).name
+    text = f"""g ({name}[n, 5, 9, 11] x, {name}[n, 33, 6, 7] v, {name}[7, 35] r, {name}[35, 21] s)
+        => (int32[n, 33, q, t] a, int32[n, 40, 6, 7] b, int32[n, 33, 6, 7] c, int32[7, 19] e, int32[7, 21] f) {{
+        a = ConvInteger<pads = [1, 1, 1, 1], strides = [2, 1]>(x, k, z)
+        b = ConvInteger(v, p, z)
+        c = ConvInteger<pads = [1, 1, 1, 1], group = 33>(v, d)
+        e = MatMulInteger(r, m, z)
+        f = MatMulInteger(r, s, z, z)
+    }}"""
+    model = model_of(text, {**{n: ends(s, np.int8) for n, s in weights.items()}, "z": np.array(9, dtype)})
+    shapes = {"x": (2, 5, 9, 11), "v": (2, 33, 6, 7), "r": (7, 35), "s": (35, 21)}
+    return model, {n: ends(s, dtype) for n, s in shapes.items()}
+
+
+@pytest.mark.parametrize("schedule", ["rules", "fallback"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_products_of_the_largest_codes_are_exact(dtype: type[np.integer], schedule: str) -> None:
+    model, inputs = codes(dtype)
+    for got, want in zip(built(model, schedule).run(inputs).values(), reference(model, inputs), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_codes_are_multiplied_in_pairs(tmp_path: Path) -> None:
+    if shutil.which("objdump") is None:
+        pytest.skip("needs objdump")
+    artifact = Compilation(codes(np.uint8)[0], Settings("cpu", options=AVX2)).artifact()
+    (tmp_path / "model.so").write_bytes(artifact.code)
+    done = subprocess.run(["objdump", "-d", str(tmp_path / "model.so")], capture_output=True, text=True, check=True)
+    assert sum("vpmaddwd" in line and "ymm" in line for line in done.stdout.splitlines()) >= 32
+
+
 def seconds(ours: Session, inputs: dict[str, np.ndarray]) -> float:
     start = time.perf_counter()
     ours.run(inputs)

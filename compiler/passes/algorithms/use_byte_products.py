@@ -16,12 +16,22 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.round_operands import is_rounded
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.narrow_weights import narrowed
+from occ.compiler.target.machine import Machine
 
 _LEAST = 4  # columns of a weight: fewer are no vector
 _FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector
 
 
-def convolution(op: Op, rw: Rewriter) -> bool:
+def _integers(machine: Machine, some: int) -> dict[str, tuple[OpRule, ...]]:
+    """The rules for products of integers, `some` in a lane, or as many as the machine adds up at a time."""
+    some, panel = some or machine.dots_bytes, 2 * machine.lanes(32)
+    return {
+        "ConvInteger": (lambda op, rw: _convolution(op, rw, some),),
+        "MatMulInteger": (lambda op, rw: _product(op, rw, some), lambda op, rw: _activations_dot(op, rw, panel, some)),
+    }
+
+
+def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
     """`ConvInteger` of a constant weight, and one group or one channel a group --> `conv_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
     found = _weight(op)
@@ -36,12 +46,12 @@ def convolution(op: Op, rw: Rewriter) -> bool:
     window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
     total = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
-    fours = b.constant(_in_groups(w, 1, 4) if groups == 1 else w)
+    lanes = b.constant(_in_groups(w, 1, some) if groups == 1 else w)
     if zero is None or isinstance(zero, Weight):
         point = (0 if zero is None else int(zero.data.reshape(()))) + (128 if x.tensor.dtype == I8 else 0)
-        made = b.conv_dot(x, fours, b.constant((-point * total).astype(np.int32)), zero=point, group=groups, **window)
+        made = b.conv_dot(x, lanes, b.constant((-point * total).astype(np.int32)), zero=point, group=groups, **window)
     else:
-        made = b.conv_dot(x, fours, b.constant(total.astype(np.int32)), zero, zero=0, group=groups, **window)
+        made = b.conv_dot(x, lanes, b.constant(total.astype(np.int32)), zero, zero=0, group=groups, **window)
     if points is not None:
         sums = _sums(x, zero, 1, w.shape[1], b)
         if any(n != 1 for n in (*w.shape[2:], *window["strides"])) or any(window["pads"]):
@@ -51,7 +61,7 @@ def convolution(op: Op, rw: Rewriter) -> bool:
     return True
 
 
-def product(op: Op, rw: Rewriter) -> bool:
+def _product(op: Op, rw: Rewriter, some: int) -> bool:
     """`MatMulInteger` with a constant matrix on the right --> `matmul_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
     found = _weight(op, columns=True)
@@ -61,25 +71,17 @@ def product(op: Op, rw: Rewriter) -> bool:
         return False
     (w, points), b = found, rw.builder(op)
     moved = zero is not None or x.tensor.dtype == I8
-    fours = b.constant(_in_groups(w, 0, 4))
+    lanes = b.constant(_in_groups(w, 0, some))
     total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
-    made = b.matmul_dot(x, fours, total, zero)
+    made = b.matmul_dot(x, lanes, total, zero)
     if points is not None:
         made = b.less_points(made, _sums(x, zero, x.tensor.rank - 1, w.shape[0], b), b.constant(points))
     rw.replace(op, [made])
     return True
 
 
-def _of_activations(panel: int) -> OpRule:
+def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int) -> bool:
     """`MatMulInteger` of two activations --> `activations_dot`, with panels of `panel` columns."""
-
-    def product_of_activations(op: Op, rw: Rewriter) -> bool:
-        return _activations_dot(op, rw, panel)
-
-    return product_of_activations
-
-
-def _activations_dot(op: Op, rw: Rewriter, panel: int) -> bool:
     x, y, *zeros = (*op.operands, None, None)[:4]
     if x is None or y is None or isinstance(y, Weight) or not {x.tensor.dtype, y.tensor.dtype} <= {U8, I8}:
         return False
@@ -91,7 +93,7 @@ def _activations_dot(op: Op, rw: Rewriter, panel: int) -> bool:
         return False
     known = [int(z.data.reshape(())) if isinstance(z, Weight) else 0 for z in zeros]
     points = [None if isinstance(z, Weight) else z for z in zeros]
-    made = rw.builder(op).activations_dot(x, y, *points, left=known[0], right=known[1], panel=panel)
+    made = rw.builder(op).activations_dot(x, y, *points, left=known[0], right=known[1], panel=panel, some=some)
     rw.replace(op, [made])
     return True
 
@@ -201,7 +203,6 @@ def _in_groups(w: np.ndarray, axis: int, some: int) -> np.ndarray:
     return np.ascontiguousarray(np.pad(w, margins).reshape(*w.shape[:axis], -1, some, *w.shape[axis + 1 :]))
 
 
-RULES: dict[str, tuple[OpRule, ...]] = {"ConvInteger": (convolution,), "MatMulInteger": (product,)}
 BF16_RULES: dict[str, tuple[OpRule, ...]] = {
     "Conv": (rounded_convolution,),
     "MatMul": (rounded_product,),
@@ -214,13 +215,15 @@ class UseByteProducts(Pass):
     """Makes products of codes products of unsigned by signed bytes, four to a lane, and adds what zero points make of them.
 
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
-    multiply and add 64 bytes with one instruction: four times what they do in f32. Where they have one for 32 bf16, the
-    same is done with operands that are bf16 or were rounded to it: twice what they do in f32.
+    multiply and add 64 bytes with one instruction: four times what they do in f32. Others of x86 do so with half as many
+    integers of 16 bits, which codes become on the way: twos lie in a lane then, not fours. Where there is an instruction for
+    32 bf16, the same is done with operands that are bf16 or were rounded to it: twice what they do in f32.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`
     """
 
     bf16: bool = False  # as if the processor had the instruction
+    some: int = 0  # integers in a lane; 0 takes those of the target
 
     name: ClassVar[str] = "use-byte-products"
 
@@ -229,8 +232,7 @@ class UseByteProducts(Pass):
             return False
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16
-        integers = {**RULES, "MatMulInteger": (*RULES["MatMulInteger"], _of_activations(2 * ctx.machine.lanes(32)))}
-        changes = rw.apply({**integers, **(BF16_RULES if pairs else {})})
+        changes = rw.apply({**_integers(ctx.machine, self.some), **(BF16_RULES if pairs else {})})
         erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)

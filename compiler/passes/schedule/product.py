@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.dtype import I16
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.function import AnyStage, TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import Scheduler
@@ -25,6 +26,7 @@ from occ.compiler.passes.schedule.facts import (
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
 
+_TWOS = 2  # times that products of twos of i16 are unrolled: LLVM adds up the sums of more steps in another order, and spills
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
 
 
@@ -149,7 +151,8 @@ def _update(acc: TeStage, c: Contraction, lanes: int, rest: list[str], facts: Sc
     update.vectorize(f"{n}x").unroll(f"{n}w")
     if c.tile:
         update.unroll(c.tile)
-    if c.order and (times := _unrolled(extent_of(acc, c.order[0]), facts.hint.unroll)) > 1:
+    wanted = facts.hint.unroll or (_TWOS if c.dot and c.a.dtype == I16 else 0)
+    if c.order and (times := _unrolled(extent_of(acc, c.order[0]), wanted)) > 1:
         update.unroll(c.order[0], times)
     return update.directives
 

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import and_
 
 from occ.compiler.ir.dim import ceildiv
-from occ.compiler.ir.dtype import BF16, F32, I8, I32, I64, U8, DType
+from occ.compiler.ir.dtype import BF16, F32, I8, I16, I32, I64, U8, DType
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
@@ -58,6 +58,11 @@ def _bytes(t: Builder, x: Tensor) -> Tensor:
     return x if x.dtype in (U8, BF16) else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
 
 
+def _wide(t: Builder, x: Tensor, some: int) -> Tensor:
+    """Codes of which two lie in a lane are 16 bits wide, which is how processors without VNNI multiply them; fours as they are."""
+    return x if x.dtype == BF16 or some == 4 else t.map(x.shape, lambda *i: cast(I16, x[i]), name="wide")
+
+
 def _point(zero: Tensor) -> Expr:
     """A zero point of a tensor as i32."""
     return cast(I32, zero[(0,) * zero.rank])
@@ -75,8 +80,8 @@ def _sums_in(w: Tensor) -> DType:
 class ConvDot:
     """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
 
-    The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies; that of
-    others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
+    The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies, or in twos
+    for processors that multiply integers of 16 bits, which the codes become; that of others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
     `[O, C/2, 2, k...]`, the sums are f32, and there is no `total`.
 
     Where only a run knows the zero point of `x`, it is an operand, and `total` has the sums of the filters.
@@ -91,11 +96,12 @@ class ConvDot:
         grouped = a.group == 1
         taps = tuple(a.kernel_shape)
         moved = None if zero is None else _point(zero) + (128 if x.dtype == I8 else 0)
-        x, acc_type = _bytes(t, x), _sums_in(w)
-        win = window_of("conv_dot", x.shape[2:], taps, a)
         some = w.shape[2] if grouped else 1
+        x, acc_type = _bytes(t, x), _sums_in(w)
+        x = _wide(t, x, some) if grouped else x
+        win = window_of("conv_dot", x.shape[2:], taps, a)
         missing = some * w.shape[1] - x.shape[1] if grouped else 0
-        border = literal(a.zero, x.dtype) if moved is None else cast(U8, moved)
+        border = literal(a.zero, x.dtype) if moved is None else cast(x.dtype, moved)
         padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), border)
         n, each = len(taps), w.shape[0] // a.group
 
@@ -142,7 +148,7 @@ class LessPoints:
 
 @op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="")
 class MatmulDot:
-    """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`; `total` has the sums of its columns.
+    """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`, or in twos `[K/2, 2, N]`; `total` has the sums of its columns.
 
     Of bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
     """
@@ -152,7 +158,8 @@ class MatmulDot:
 
     def body(t, x, w, total=None, zero=None, *, a):
         shift = 128 if x.dtype == I8 else 0
-        x, acc_type, some = _bytes(t, x), _sums_in(w), w.shape[1]
+        acc_type, some = _sums_in(w), w.shape[1]
+        x = _wide(t, _bytes(t, x), some)
         k = some * w.shape[0]
         padded = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), k - x.shape[-1]), literal(0, x.dtype))
 
@@ -173,26 +180,27 @@ class MatmulDot:
         return t.map(acc.shape, element, name="sums")
 
 
-def _in_panels(t: Builder, y: Tensor, panel: int) -> Tensor:
-    """`[.., K, N]` as signed bytes, `[.., N/panel, K/4, panel, 4]`, filled up with zeros."""
+def _in_panels(t: Builder, y: Tensor, panel: int, some: int) -> Tensor:
+    """`[.., K, N]` as signed bytes, `[.., N/panel, K/4, panel, 4]`, filled up with zeros; or twos of 16 bits."""
     *batch, depth, columns = y.shape
+    dtype = I8 if some == 4 else I16
 
     def packed(*i):
         *at, p, r, n, q = i
-        row, column = r * 4 + q, p * panel + n
+        row, column = r * some + q, p * panel + n
         code = y[(*at, row, column)]
-        code = code if y.dtype == I8 else cast(I8, cast(I32, code) - 128)
-        tests = [k < wrap(n) for k, n, width in ((row, depth, 4), (column, columns, panel)) if n % width != 0]
-        return where(reduce(and_, tests), code, literal(0, I8)) if tests else code
+        code = cast(dtype, code if y.dtype == I8 else cast(I32, code) - 128)
+        tests = [k < wrap(n) for k, n, width in ((row, depth, some), (column, columns, panel)) if n % width != 0]
+        return where(reduce(and_, tests), code, literal(0, dtype)) if tests else code
 
-    return t.map((*batch, ceildiv(columns, panel), ceildiv(depth, 4), panel, 4), packed, role=PANELS)
+    return t.map((*batch, ceildiv(columns, panel), ceildiv(depth, some), panel, some), packed, role=PANELS)
 
 
-@op("activations_dot", tags=("contraction",), writes="last", own_attributes="left=int right=int panel=int")
+@op("activations_dot", tags=("contraction",), writes="last", own_attributes="left=int right=int panel=int some=int")
 class ActivationsDot:
     """`(x - x_zero) @ (y - y_zero)` of codes in i32, for `x : [.., M, K]` and `y : [.., K, N]` with equal axes before those.
 
-    `y` is laid in panels of `panel` columns, signed, when it is known. Zero points are operands, or `left` and `right`.
+    `y` is laid in panels of `panel` columns, signed, when it is known, `some` in a lane: four, or two of 16 bits. Zero points are operands, or `left` and `right`.
     """
 
     operands = ("x", "y", "x_zero", "y_zero")
@@ -200,16 +208,18 @@ class ActivationsDot:
     def body(t, x, y, x_zero=None, y_zero=None, *, a):
         *batch, depth, columns = y.shape
         left, right = a.left + (128 if x.dtype == I8 else 0), a.right - (128 if y.dtype == U8 else 0)
-        plain, fours = x, ceildiv(depth, 4)
-        x = t.pad(_bytes(t, x), (0,) * x.rank, (*(0,) * (x.rank - 1), 4 * fours - depth), literal(0, U8))
-        panels = _in_panels(t, y, a.panel)
+        some = a.some
+        plain, steps = x, ceildiv(depth, some)
+        x = _wide(t, _bytes(t, x), some)
+        x = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), some * steps - depth), literal(0, x.dtype))
+        panels = _in_panels(t, y, a.panel, some)
 
         def product(*i):
             *at, m, n, q, r = i
             w = panels[(*at, n // a.panel, r, n % a.panel, q)]
-            return cast(I32, x[(*at, m, r * 4 + q)]) * cast(I32, w)
+            return cast(I32, x[(*at, m, r * some + q)]) * cast(I32, w)
 
-        made = t.sum((*plain.shape[:-1], columns), (4, fours), product, name="matmul")
+        made = t.sum((*plain.shape[:-1], columns), (some, steps), product, name="matmul")
         if x_zero is not None or left:
             below = t.sum((*batch, columns), (depth,), lambda *i: cast(I32, y[(*i[:-2], i[-1], i[-2])]), name="below")
             point = literal(left, I32) if x_zero is None else _point(x_zero) + left
