@@ -178,6 +178,12 @@ CODES: dict[str, Code] = {
         "The value of an operand decides the shape of its result, and that value is computed at run time. `occ.load`"
         " compiles the node then; a machine with the runtime alone cannot. Fix the shapes with --shape and build again.",
     ),
+    "OCC0508": Code(
+        "the run takes too long",
+        "--timeout bounds what `occ run` takes from its start to its end. Where data decide how often a Loop runs, its body may"
+        " run for ever: look at the inputs and the node that the message names. Kernels and loops in native code"
+        " cannot be asked to stop, so the run is done in a process of its own, which is ended.",
+    ),
     "OCC0510": Code(
         "the model was compiled for another device",
         "An `.om` runs on the SoC that it was compiled for: build with `-C soc_version=` and the name that the message"

@@ -8,13 +8,29 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import click
 
 from occ.cli.console import show_error
 
-_GRACE = 5.0  # seconds that a build has to clean up; native code that compiles cannot be asked
+_GRACE = 5.0  # seconds that a build has to clean up; native code that compiles does not hear of a signal
+
+_LONGEST = 1e8  # seconds, of those that timers of the system take
+
+
+class Seconds(click.FloatRange):
+    """A time that something may take."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail("NaN is no time", param, ctx) if number != number else min(number, _LONGEST)
 
 
 @contextmanager
@@ -45,19 +61,17 @@ def _late(seconds: float) -> Exception:
 @contextmanager
 def _time_bounded(seconds: float) -> Generator[None]:
     def over(*_: object) -> None:
-        last.start()
         raise _late(seconds)
 
     def end() -> None:
         show_error(str(_late(seconds)))
-        for child in _children(os.getpid()):
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        _kill(_children(os.getpid()))
         sys.stderr.flush()
         os._exit(1)
 
-    last = threading.Timer(_GRACE, end)
+    last = threading.Timer(seconds + _GRACE, end)
     last.daemon = True
+    last.start()
     before = signal.signal(signal.SIGALRM, over)
     try:
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
@@ -66,6 +80,17 @@ def _time_bounded(seconds: float) -> Generator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         last.cancel()
+
+
+def kill_tree(process: int) -> None:
+    """Kill a process and those that it has started."""
+    _kill([process, *_children(process)])
+
+
+def _kill(processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _children(process: int) -> list[int]:

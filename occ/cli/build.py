@@ -12,7 +12,7 @@ import click
 
 from occ.cli import options
 from occ.cli.atc import AtcSpellings
-from occ.cli.bounds import bounded
+from occ.cli.bounds import Seconds, bounded
 from occ.cli.console import count, fitted, json_line, progress, say, show_error
 from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options
@@ -77,7 +77,7 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
     metavar="FILE.npz",
     help="Ascend: inputs of a typical run; what overflows or deviates on them stays FLOAT. Repeat for more.",
 )
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Give up after that long.")
+@click.option("--timeout", type=Seconds(), metavar="SECONDS", help="Give up after that long.")
 @click.option(
     "--memory-limit",
     type=click.FloatRange(0, min_open=True),

@@ -11,7 +11,9 @@ import click
 import numpy as np
 
 from occ.cli import options
+from occ.cli.bounds import Seconds
 from occ.cli.console import json_line, progress, real_inputs_wanted, say, tell_sizes
+from occ.cli.deadline import Note, loops, run_within
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
@@ -51,17 +53,28 @@ _NUMBERS = "iufbV"  # kinds of dtypes; those of ml_dtypes are V
     "--trace", type=click.Path(path_type=Path), help="With --profile: write a trace for chrome://tracing to this file."
 )
 @click.option("--simulate", is_flag=True, help="Run the device parts of an Ascend artifact on the simulator.")
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    metavar="SECONDS",
+    help="Give up after that long, compilation included. A Loop may run for ever.",
+)
 @options.threads
 @options.compile_options
 @options.as_json
-def command(
-    model: str, target: str, single: tuple[str, ...], npz: str | None, folder: Path | None, seed: int, threads: int | None,
-    profiled: bool, trace: Path | None, simulate: bool, as_json: bool, flags: options.Flags,
-) -> None:  # fmt: skip
+def command(timeout: float | None, **how: Any) -> None:
     """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
 
     Symbolic dims of random inputs have the values of --dim; else those that come first, as batches do, are 1, and others 32.
     """
+    if code := run_within(timeout, lambda note: _command(note, **how)):
+        raise click.exceptions.Exit(code)
+
+
+def _command(
+    note: Note, model: str, target: str, single: tuple[str, ...], npz: str | None, folder: Path | None, seed: int,
+    threads: int | None, profiled: bool, trace: Path | None, simulate: bool, as_json: bool, flags: options.Flags,
+) -> None:  # fmt: skip
     from occ.compiler.driver.sessions import compile_model, open_session
     from occ.runtime.artifact import Artifact
 
@@ -82,6 +95,7 @@ def command(
     inputs = given_inputs(session, options.pairs(single, "--input", once=True), npz, flags.sizes, seed)
     if not single and npz is None:
         tell_sizes(session, flags.sizes)
+    note(loops(session))
     if profiled or trace is not None:
         _profile(session, inputs, trace, as_json=as_json)
         return

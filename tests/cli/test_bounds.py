@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from building import mlp, model_of
@@ -51,3 +57,102 @@ def test_bounds_that_are_wide_enough(tmp_path: Path) -> None:
     onnx.save(mlp(), tmp_path / "m.onnx")
     ran = build(tmp_path / "m.onnx", "-t", "interp", "--timeout", "100", "--memory-limit", "4e9")
     assert ran.returncode == 0, ran.stderr
+
+
+def endless(path: Path) -> Path:
+    """A model whose Loop ends when an input says so, which a negative one never does."""
+    body = "b (int64 i, bool going, float[2] x) => (bool goes_on, float[2] z) { z = Add(x, step)  goes_on = Greater(limit, two) }"
+    model = model_of(
+        "g (float[2] x, float[2] step, float limit) => (float[2] y)"
+        f" {{ two = Constant<value = float {{2.0}}>()  y = Loop<body = {body}>(, , x) }}"
+    )
+    model.graph.node[-1].name = "wait"
+    onnx.save(model, path)
+    return path
+
+
+def until(known: Callable[[], Any]) -> Any:
+    """What is known at last."""
+    for _ in range(6000):
+        if found := known():
+            return found
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+def run(*arguments: object, wait: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "occ.cli", "run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=wait)
+
+
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("limits")
+    feeds = {"x": np.zeros(2, np.float32), "step": np.ones(2, np.float32)}
+    for name, limit in (("once", 1), ("ever", 3)):
+        np.savez(folder / f"{name}.npz", **feeds, limit=np.float32(limit))
+    return {"model": endless(folder / "m.onnx"), **{n: folder / f"{n}.npz" for n in ("once", "ever")}}
+
+
+@pytest.mark.parametrize("entry", ["native", "python"])
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_run_that_never_ends_is_ended(
+    target: str, entry: str, limits: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In native code, which no signal ends, as well as in Python."""
+    monkeypatch.setenv("OCC_ENTRY", entry)
+    start = time.perf_counter()
+    ran = run(limits["model"], "-t", target, "--inputs", limits["ever"], "--timeout", 8)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "error[OCC0508]: the run takes longer than 8 seconds; data decide how often `wait` (Loop) runs" in ran.stderr
+    assert time.perf_counter() - start < 60
+
+
+def test_run_that_ends_in_time_is_as_one_without_a_bound(limits: dict[str, Path]) -> None:
+    given = (limits["model"], "-t", "interp", "--inputs", limits["once"])
+    bounded, free = run(*given, "--timeout", 100), run(*given)
+    assert (bounded.returncode, bounded.stdout) == (0, free.stdout)
+    assert "first run" in bounded.stderr
+    refused = run(limits["model"], "-t", "interp", "--input", f"x={limits['model']}", "--timeout", 100, "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["code"] == "OCC0501"
+
+
+def test_interrupt_ends_a_run_in_native_code(limits: dict[str, Path]) -> None:
+    command = [sys.executable, "-m", "occ.cli", "run", limits["model"], "-t", "cpu-jit", "--inputs", limits["ever"]]
+    started = subprocess.Popen([*command, "--timeout", "1000"], start_new_session=True, stderr=subprocess.PIPE)
+    try:
+        (child,) = until(lambda: Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split())
+        until(lambda: "memfd:m " in Path(f"/proc/{child}/maps").read_text())  # the library of the model
+        time.sleep(1)
+        os.killpg(started.pid, signal.SIGINT)
+        _, said = started.communicate(timeout=60)
+        assert (started.returncode, said.strip()) == (130, b"interrupted")
+        assert not Path(f"/proc/{child}").exists()
+    finally:
+        started.kill()
+
+
+def test_build_in_native_code_ends_too() -> None:
+    """Handlers of signals wait until native code is done, as LLVM where it compiles a large function."""
+    code = """
+import ctypes, signal
+from occ.cli import bounds
+bounds._GRACE = 0.5
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+with bounds.bounded(0.5, None):
+    ctypes.CDLL(None).sleep(60)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error[OCC0606]: the build takes longer than 0.5 seconds")
+
+
+@pytest.mark.parametrize("command", ["build", "run"])
+def test_times_that_are_none(command: str, limits: dict[str, Path]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "occ.cli", command, limits["model"], "--timeout", "nan"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert "NaN is no time" in ran.stderr

@@ -58,6 +58,11 @@ def _(s: Scene):
     return ["run", str(artifact.save(s.folder / "m.occ"))]
 
 
+@case("OCC0508")
+def _(s: Scene):
+    return ["run", s.model(RELU), "-t", "interp", "--timeout", "1e-6"]
+
+
 @case("OCC0506")
 def _(s: Scene):
     return [
