@@ -122,10 +122,11 @@ class Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     # types
     def tensor(self, dtype: str, *rest: Any) -> TensorType:
-        *shape, layout = rest
-        return TensorType(
-            dt.BY_NAME[dtype], tuple(_present(shape)), ROW if layout is None else Layout.parse(_name(layout))
-        )
+        *extents, tag = rest
+        shape, layout = tuple(_present(extents)), ROW if tag is None else Layout.parse(_name(tag))
+        if layout.order and len(layout.order) != len(shape):
+            raise ValueError(f"the layout `{layout}` has {len(layout.order)} axes, and the tensor {len(shape)}")
+        return TensorType(dt.BY_NAME[dtype], shape, layout)
 
     def unranked(self, dtype: str) -> TensorType:
         return TensorType(dt.BY_NAME[dtype], None)

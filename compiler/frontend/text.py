@@ -73,11 +73,21 @@ def _fill(m: Module, items: list[Any], read: Callable[[WeightText], np.ndarray])
                 data = read(item) if item.ref else data_of(item.type, item.values)
                 m.weights[item.name] = Weight(item.name, data, item.type)
             case FuncText():
-                m.funcs[item.name] = Func(item.name, _region(item.region, {}, m), item.result_names)
+                m.funcs[item.name] = _func(item, m)
             case TeFunc():
                 m.te[item.name] = item
             case _:
                 raise AssertionError(item)
+
+
+def _func(text: FuncText, m: Module) -> Func:
+    made = Func(text.name, _region(text.region, {}, m), text.result_names)
+    inputs, n = [a.name for a in made.args], len(made.result_names)
+    if n != len(made.results) and (n or text.name == "main"):
+        raise KeyError(f"`@{text.name}` names {n} results, and returns {len(made.results)}")
+    if twice := next((name for name in inputs if inputs.count(name) > 1), ""):
+        raise KeyError(f"`@{text.name}` has two inputs with the name `{twice}`")
+    return made
 
 
 def _region(text: RegionText, outer: dict[str, Value], m: Module) -> Region:

@@ -117,6 +117,13 @@ TEXTS = {
     "    %y = DepthToSpace(%x) {blocksize=2} : f32[1,1,4]\n    return %y\n  }\n}\n",
     "has 0 regions, not one": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     '    %y = fuse(%x) {kind="pointwise"} : f32[4]\n    return %y\n  }\n}\n',
+    "names 2 results, and returns 1": f'module {HEAD}  func @main(%x: f32[4]) -> (f32[4], f32[4]) as "y", "z" {{\n'
+    "    return %x\n  }\n}\n",
+    "names 0 results, and returns 1": f"module {HEAD}  func @main(%x: f32[4]) -> f32[4] {{\n    return %x\n  }}\n}}\n",
+    "two inputs with the name `x`": f'module {HEAD}  func @main(%x: f32[4], %x: f32[2]) -> f32[4] as "y" {{\n'
+    "    return %x\n  }\n}\n",
+    "has 3 axes, and the tensor 1": f'module {HEAD}  weight @w : f32[4]@Abc4a = dense<1.0>\n  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
+    "    return %x\n  }\n}\n",
 }
 
 
