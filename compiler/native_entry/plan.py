@@ -43,7 +43,7 @@ class Inner:
 
     Attributes:
         name: of the function.
-        env: what its symbols are in terms of those of the caller.
+        env: what its symbols are in terms of those of the caller; those that no argument shows are the same there.
     """
 
     name: str
@@ -314,11 +314,10 @@ class _Reader:
         )  # fmt: skip
         if not fits:
             raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
-        inner = Inner(name, _bound(f.inputs, shapes))
+        inner = Inner(name, {s: s for s in self.done[name].symbols} | _bound(f.inputs, shapes))
         if any(symbols(e) & self.done[name].bounds.keys() for b in made for e in b.shape):
             raise Unsuitable("gives results of sizes that the data decide")
-        told = [inner.env.get(s, s) for s in self.done[name].symbols]
-        if any(symbols(e) & r.bounds.keys() for e in (*told, *inner.env.values())):
+        if any(symbols(e) & r.bounds.keys() for e in inner.env.values()):
             raise Unsuitable("runs a function on sizes that the data decide")
         return inner
 

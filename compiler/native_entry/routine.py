@@ -93,7 +93,7 @@ class RoutineEmitter:
         most: Size = ALIGNMENT  # vectors may be read from past the last tensor
         for inner in (i for row in self.r.inner.values() for i in row):
             callee = self.others[inner.name]
-            given = [i64(sizes.of(inner.env.get(s, s))) for s in callee.r.symbols]
+            given = [i64(sizes.of(inner.env[s])) for s in callee.r.symbols]
             most = sizes.max(most, b.call(callee.size_fn, given))
         b.ret(i64(sizes.plus(sizes.plus(arena, most), len(self.frame.template))))
 
@@ -254,7 +254,7 @@ class RoutineEmitter:
     def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Call another routine; `env` are its symbols in terms of those here."""
         callee = self.others[name]
-        given = [i64(self.sizes.of(env.get(s, s))) for s in callee.r.symbols]
+        given = [i64(self.sizes.of(env[s])) for s in callee.r.symbols]
         lists = [self._listed(inputs), self._listed(outputs)]
         code = self.b.call(callee.fn, [self.call, *lists, self.beyond, *given])
         after = self.fn.append_basic_block("went")

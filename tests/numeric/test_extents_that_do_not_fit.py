@@ -14,12 +14,12 @@ from occ.runtime.errors import RunError
 TARGETS = ("interp", "cpu-jit", "cpu")
 
 
-def session(target, node, inputs, weights=()):
+def session(target, node, inputs, weights=(), **settings):
     given = [helper.make_tensor_value_info(n, t, shape) for n, (t, shape) in inputs.items()]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "g", given, [y], list(weights))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
-    return open_session(Compilation(model, Settings(target)).artifact(), 1)
+    return open_session(Compilation(model, Settings(target, **settings)).artifact(), 1)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -58,3 +58,15 @@ def test_fewer_updates_than_indices(name, target):
     assert made.run({"x": x, "i": i, "u": np.ones((2, 3), np.float32)})["y"].sum() == 3
     with pytest.raises(RunError, match="OCC0501"):
         made.run({"x": x, "i": i, "u": np.ones((1, 3), np.float32)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_constant_lengths_that_are_longer_than_the_axis(target):
+    """The kernel ran before the check, and read past the end of the row."""
+    node = helper.make_node("ReverseSequence", ["x", "n"], ["y"], batch_axis=0, time_axis=1)
+    n = numpy_helper.from_array(np.array([7]), "n")
+    made = session(target, node, {"x": (TensorProto.FLOAT, [1, "N"])}, [n], verify=True)
+    x = np.arange(8, dtype=np.float32)[None]
+    np.testing.assert_array_equal(made.run({"x": x})["y"], [[6, 5, 4, 3, 2, 1, 0, 7]])
+    with pytest.raises(RunError, match="OCC0504"):
+        made.run({"x": x[:, :1]})

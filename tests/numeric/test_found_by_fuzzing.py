@@ -223,3 +223,12 @@ def test_constant_that_is_a_result_of_an_artifact_by_the_python_runner(
     )
     monkeypatch.setenv("OCC_ENTRY", "python")
     np.testing.assert_array_equal(occ.load(tmp_path / "a.occ").run({})["y"], wanted)
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_loop_whose_body_needs_sizes_of_what_nothing_else_reads(target: str) -> None:
+    """The build ended in a KeyError: nothing but the constraint of a node that is not needed mentions the size."""
+    body = "(int64 i, bool c, float s) => (bool d, float t) { u = BatchNormalization(x, w, w, w, w)  d = Identity(c)  t = Neg(s) }"
+    text = f"g (float[3,b] x, float z, int64 n) => (float y) {{ y = Loop(n, yes, z) <body = body {body}> }}"
+    feeds = {"x": np.ones((3, 5), np.float32), "z": np.array(3.0, np.float32), "n": np.array(3)}
+    check(text, feeds, target, {"w": np.ones(5, np.float32), "yes": np.array(True)})

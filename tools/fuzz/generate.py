@@ -182,6 +182,8 @@ class Graph:
         for x in found:
             if not isinstance(x, np.ndarray) or x.size > LARGEST or not inputs.is_tame(x):
                 raise Reject("not tame")
+        if node.op_type in ("Cast", "CastLike") and not inputs.fits_into(self.values[node.input[0]], found[0].dtype):
+            raise Reject("out of range")
         self.nodes.append(node)
         self.values |= dict(zip(node.output, found, strict=True))
         return list(node.output)

@@ -65,3 +65,11 @@ def values(
 def within(x: np.ndarray, low: float, high: float) -> bool:
     """Whether all values lie within bounds."""
     return not x.size or bool(np.min(x) >= low and np.max(x) <= high)
+
+
+def fits_into(x: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Whether ONNX says what values are as another type: it leaves open what floats out of range are as integers."""
+    if not is_float(x.dtype) or dtype.kind not in "iu":
+        return True
+    wide, info = np.trunc(x.astype(np.float64)), np.iinfo(dtype)
+    return bool(np.all((wide >= float(info.min)) & (wide < float(info.max) + 1)))

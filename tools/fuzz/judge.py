@@ -21,6 +21,7 @@ from occ.compiler.interp.graph import Env, Interpreter
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value
 from occ.compiler.plan.plan import defer_text
 from tools.fuzz.generate import Case
 from tools.fuzz.inputs import is_float
@@ -44,6 +45,8 @@ EXACT = frozenset((
 # Operators that ONNX defines as a difference of about ones (`exp(x) - 1` is off by as much as 1 can be), and recurrences, whose
 # sigmoids runtimes approximate to that.
 AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "LogSoftmax", "RNN", "GRU", "LSTM"))
+# Operators that subtract a mean, by which sums of large terms can be small.
+CENTRED = frozenset(("InstanceNormalization", "GroupNormalization"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
 STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish",
@@ -191,8 +194,11 @@ class _Disturbed(Interpreter):
         units += [UNITS["f32"]] if "stash_type" in op.attrs or op.name in STASHED else []
         before, self.unit = self.unit, max(units, default=self.unit)
         moved = dict(env) | {v: self._disturb(env.get(v, getattr(v, "data", None))) for v in op.inputs}
+        moved |= _stepped_bias(op, moved)
         found = super().op(op, moved, dims)
         least = np.array(1.0 if op.name in AROUND_ONE else 0.0)
+        if op.name in CENTRED:
+            least = _centred(op, *(moved[v] for v in op.inputs[:2]))
         if _mixes(op):
             whole = super().op(op, {v: np.abs(x) if isinstance(x, np.ndarray) else x for v, x in moved.items()}, dims)
             least = np.max(whole[0], initial=0.0)
@@ -208,6 +214,29 @@ class _Disturbed(Interpreter):
         wide = x.astype(np.float64)
         size = np.maximum(np.abs(wide), least)
         return np.asarray(wide + self.rng.uniform(-ULPS, ULPS, x.shape) * self.unit * size).astype(x.dtype)
+
+
+def _stepped_bias(op: Op, env: Env) -> dict[Value, Any]:
+    """The bias of a product of codes in whole steps of its accumulator, as docs/numerics.md says."""
+    if op.name not in ("Conv", "Gemm") or len(op.inputs) < 3:
+        return {}
+    makers = [v.defining_op for v in op.inputs[:2]]
+    scales = [env.get(m.inputs[1]) for m in makers if m is not None and m.name == "DequantizeLinear"]
+    if len(scales) < 2:
+        return {}
+    step = np.multiply(*scales)
+    return {op.inputs[2]: np.rint(env[op.inputs[2]] / step) * step}
+
+
+def _centred(op: Op, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The largest terms of what is computed as a product minus the product of the mean, as runtimes do."""
+    groups = op.attrs.get("num_groups", x.shape[1])
+    spread = x.reshape(x.shape[0], groups, -1).var(axis=-1).min(initial=np.inf)
+    return (
+        np.max(np.abs(x), initial=0.0)
+        * np.max(np.abs(scale), initial=0.0)
+        / np.sqrt(spread + op.attrs.get("epsilon", 1e-5))
+    )
 
 
 def _mixes(op: Op) -> bool:

@@ -14,7 +14,7 @@ from occ.compiler.ir.ops.running import running
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
-from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
@@ -62,7 +62,7 @@ class ReverseSequence:
         )
 
         def element(*i):
-            n, at = cast(I64, lens[i[batch]]), i[time]
+            n, at = minimum(cast(I64, lens[i[batch]]), limit), i[time]  # the check may run after this
             source = where(at < n, n - 1 - at, at)
             return x[tuple(source if j == time else p for j, p in enumerate(i))]
 

@@ -15,7 +15,8 @@ def resample(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
 
     Linear by 2 of 256 planes of 64x64: 5.6 ms with the rows inlined, four elements gathered for each, and 2.5 ms so.
     """
-    rows = [r for r in facts.roots if isinstance(r, TeStage) and sampled_rows(facts.f).get(r.name) == s.name]
+    sampled = sampled_rows(facts.f)
+    rows = [r for r in facts.roots if isinstance(r, TeStage) and sampled.get(r.name) == s.name]
     if not rows or not isinstance(s, TeStage) or facts.reductions(s):
         return None
     out = Scheduler(s.name)

@@ -16,7 +16,8 @@ def sampled_rows(f: TeFunc) -> dict[str, str]:
     found: dict[str, str] = {}
     stages = {r.name: r for r in f.stages if isinstance(r, TeStage)}
     for s in stages.values():
-        read = dict.fromkeys(n.source for n in loads(s.expr)) if len(s.axes) > 1 else ()
+        reads = loads(s.expr) if len(s.axes) > 1 else ()
+        read = dict.fromkeys(n.source for n in reads if n.index and loads(n.index[-1]))
         rows = [name for name in read if name in stages and _is_sampled(stages[name], s, f)]
         if rows and (home := _home(s, f)):
             found |= dict.fromkeys(rows, home)
@@ -44,4 +45,4 @@ def _is_sampled(r: TeStage, s: TeStage, f: TeFunc) -> bool:
     if any(n.source == r.name for x in f.stages if x is not s for n in loads(*x.exprs)):
         return False
     row = position(s.axes)[:-1]
-    return all(n.index[:-1] == row and any(isinstance(e, Load) for e in walk(n.index[-1])) for n in reads)
+    return all(n.index[:-1] == row and loads(n.index[-1]) for n in reads)
