@@ -9,6 +9,8 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from occ.compiler.interp.quotient import Quotient, arithmetic, difference, truncated
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym
@@ -109,11 +111,14 @@ class _Scalar:
 
 
 def _held(dtype: DType, x: Element) -> Element:
-    """A number as a type holds it: integers wrap. Sizes are taken to fit 32 bits, and are not known in types of less, nor
+    """A number as a type holds it: integers wrap, and floats are rounded (10 times 0.7 in f32 is 7, and is less in f64). Sizes are taken to fit 32 bits, and are not known in types of less, nor
     where they are too long to be worked with.
     """
     if isinstance(x, Quotient):
         return x if dtype.bits >= 32 and dim.weight(x.top) <= dim.LONGEST else None
+    if dtype.is_float and isinstance(x, (int, float)):
+        with np.errstate(over="ignore"):
+            return float(np.asarray(x, np.float64).astype(dtype.numpy))
     if not dtype.is_int or isinstance(x, (bool, float)) or x is None:
         return x
     if isinstance(x, Sym):

@@ -20,8 +20,12 @@ def is_live(op: Op, sizes: Container[str]) -> bool:
 
 def told_sizes(func: Func) -> set[str]:
     """Sizes that steps of a function tell, and nothing that it is given."""
-    given = {s for v in func.args for s in _data_symbols_of(v.type)}
-    return {s for op in func.body.body for s in _told(op)} - given
+    return {s for op in func.body.body for s in _told(op)} - given_sizes(func)
+
+
+def given_sizes(func: Func) -> set[str]:
+    """Sizes that the data decide in the types of what a function is given."""
+    return {s for v in func.args for s in _data_symbols_of(v.type)}
 
 
 def _told(op: Op) -> set[str]:

@@ -232,3 +232,32 @@ def test_loop_whose_body_needs_sizes_of_what_nothing_else_reads(target: str) -> 
     text = f"g (float[3,b] x, float z, int64 n) => (float y) {{ y = Loop(n, yes, z) <body = body {body}> }}"
     feeds = {"x": np.ones((3, 5), np.float32), "z": np.array(3.0, np.float32), "n": np.array(3)}
     check(text, feeds, target, {"w": np.ones(5, np.float32), "yes": np.array(True)})
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_state_of_a_loop_that_does_not_fit_after_its_extent_was_let_go(target: str) -> None:
+    """What the body needs of the extent of its state was dropped: a state that is too long read past the end of `w`."""
+    body = "(int64 i, bool c, float[p,q] s) => (bool d, float[p,r] t) { d = Identity(c)  t = MatMul(s, w) }"
+    text = f"g (float[3,a] x, float[b,e] w, int64 n) => (float[f,h] y) {{ y = Loop(n, yes, x) <body = body {body}> }}"
+    session = occ.compile(model_of(text, {"yes": np.array(True)}), target)
+    w, n = np.ones((4, 4), np.float32), np.array(2)
+    np.testing.assert_array_equal(
+        session.run({"x": np.ones((3, 4), np.float32), "w": w, "n": n})["y"], np.full((3, 4), 16)
+    )
+    for extent in (1, 3, 9):
+        with pytest.raises(occ.RunError, match=r"OCC0503.*MatMul"):
+            session.run({"x": np.ones((3, extent), np.float32), "w": w, "n": n})
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(1, np.float32(0.7)), (10, np.float16(0.7)), (11, np.float64(0.7))])
+def test_sizes_by_products_that_are_rounded(dtype: int, number: np.floating) -> None:
+    """10 times 0.7 is 7 in f32 and was computed in f64, where f32's 0.7 times 10 is less."""
+    text = f"g (float[10] x) => (float[m] y) {{ s = Shape(x)  f = Cast<to={dtype}>(s)  p = Mul(f, k)  q = Floor(p)  z = Cast<to=7>(q)  y = Expand(one, z) }}"
+    weights = {"k": np.array([number]), "one": np.array(1, np.float32)}
+    check(text, {"x": np.ones(10, np.float32)}, "interp", weights)
+
+
+def test_zero_point_of_constants_is_rounded_as_that_of_inputs() -> None:
+    text = "g (float[2] a) => (uint8[3] y, float s, uint8 z, float[2] b) { y, s, z = DynamicQuantizeLinear(x)  b = Neg(a) }"
+    x = np.array([-0.5294118, 0.5294118, 0.1], np.float32)
+    check(text, {"a": np.ones(2, np.float32)}, "interp", {"x": x})

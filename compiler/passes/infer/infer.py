@@ -16,7 +16,7 @@ from occ.compiler.ir.builder import STUMBLES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.liveness import told_sizes
+from occ.compiler.ir.liveness import given_sizes, told_sizes
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -101,7 +101,7 @@ def _forget_types(m: Module) -> None:
 
 def _drop_untold(m: Module) -> None:
     """Drop what was assumed of sizes that the data decide before other ops took the place of those that did."""
-    told = {name for func in m.funcs.values() for name in told_sizes(func)}
+    told = {name for func in m.funcs.values() for name in told_sizes(func) | given_sizes(func)}
     names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
     held = [c for c in m.constraints if c.lhs != c.rhs]
     m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= told]
