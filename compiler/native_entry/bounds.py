@@ -67,9 +67,19 @@ def _sizes(step: Step, _: Sequence[Buffer]) -> list[DimExpr]:
     return [step.attrs["most"][k] for _, k, _ in step.binds]
 
 
+def _suppression(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
+    return [["*", *buffers[step.reads[1]].shape]]
+
+
 # Host steps that a native entry has, with the most that the size that each of them finds can be.
 HOST: dict[str, Callable[[Step, Sequence[Buffer]], list[DimExpr]]] = {
     "NonZero": _non_zero,
     "Compress": _compress,
+    "NonMaxSuppression": _suppression,
     "sizes": _sizes,
+}
+
+# Bytes of scratch memory that some of them need.
+SCRATCH: dict[str, Callable[[Step, Sequence[Buffer]], DimExpr]] = {
+    "NonMaxSuppression": lambda step, buffers: ["*", buffers[step.reads[1]].shape[2], 28],
 }

@@ -25,32 +25,30 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     cond, *captures = map(e.buffer, step.reads)
     outputs = [e.buffer(b) for b in step.writes]
     cased = {e.r.plan.outputs[output] for output in e.r.cases}
-    found = {step.writes[place] for place, _, _ in step.binds}
-    shapes = [None if b in cased or b in found else e.r.plan.buffers[b].shape for b in step.writes]
+    open_ = {step.writes[place] for place, _, _ in step.binds}
+    shapes = [None if b in cased or b in open_ else e.r.plan.buffers[b].shape for b in step.writes]
     holds = _is_true(e, cond)
     if cased & set(step.writes):  # the caller has been told the shapes of the branch that sizes take
         left, right = (i64(e.sizes.of(s)) for s in step.attrs["when"])
         e.require_that(e.b.icmp_signed("==", holds, e.b.icmp_signed("==", left, right)), k)
     then, otherwise, done = (e.fn.append_basic_block(n) for n in ("then", "else", "endif"))
     e.b.cbranch(holds, then, otherwise)
+    wanted = [(place, axis, name) for place, axis, name in step.binds if step.writes[place] not in cased]
+    extents: list[tuple[list[Any], Any]] = []  # in each branch, and where it ends
     for block, inner in zip((then, otherwise), e.r.inner[k], strict=True):
         e.b.position_at_end(block)
         _require_shapes(e, k, inner, shapes)
-        e.run(inner.name, inner.env, captures, outputs)
+        told = e.run(inner.name, inner.env, captures, outputs)
+        sizes, plan = e.sizes.apart(e.b, told), e.others[inner.name].r.plan
+        results = [plan.buffers[b].shape for b in plan.outputs]
+        extents.append(([i64(sizes.of(put(results[place][axis], inner.env))) for place, axis, _ in wanted], e.b.block))
         e.b.branch(done)
     e.b.position_at_end(done)
-    return {
-        name: _extent(e, k, place, axis, holds) for place, axis, name in step.binds if step.writes[place] not in cased
-    }
-
-
-def _extent(e: RoutineEmitter, k: int, place: int, axis: int, holds: Any) -> Any:
-    """The extent of a result of the branch that was taken."""
-    extents: list[Any] = []
-    for inner in e.r.inner[k]:
-        plan = e.others[inner.name].r.plan
-        extents.append(i64(e.sizes.of(put(plan.buffers[plan.outputs[place]].shape[axis], inner.env))))
-    return e.b.select(holds, *extents)
+    found = {name: e.b.phi(I64) for _, _, name in wanted}
+    for values, block in extents:
+        for phi, value in zip(found.values(), values, strict=True):
+            phi.add_incoming(value, block)
+    return found
 
 
 def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:

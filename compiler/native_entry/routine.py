@@ -14,17 +14,24 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.native_entry.arena import order, typical
+from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.loops import unless_empty
-from occ.compiler.native_entry.plan import Routine, nbytes
+from occ.compiler.native_entry.plan import Routine, nbytes, put
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
-from occ.runtime.dims import symbols
+from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import DimInfo, Step
 from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT
 from occ.runtime.signature import numpy_dtype
+
+Lift = Callable[[DimExpr], DimExpr]
+
+
+def _as_it_is(e: DimExpr) -> DimExpr:
+    return e
 
 
 class RoutineEmitter:
@@ -69,7 +76,7 @@ class RoutineEmitter:
 
     # memory
 
-    def _arena(self, sizes: Sizes) -> tuple[dict[int, Size], Size]:
+    def _arena(self, sizes: Sizes, most: Lift = _as_it_is) -> tuple[dict[int, Size], Size]:
         """Offset of each slot in the arena, and the size of the arena."""
         offsets: dict[int, Size] = {}
         ends: dict[int, Size] = {}
@@ -77,7 +84,7 @@ class RoutineEmitter:
             offsets[k] = 0
             for p in below:
                 offsets[k] = sizes.max(offsets[k], ends[p])
-            ends[k] = sizes.plus(offsets[k], sizes.aligned(sizes.of(self.r.slots[k].size)))
+            ends[k] = sizes.plus(offsets[k], sizes.aligned(sizes.of(most(self.r.slots[k].size))))
         inner = {p for _, below in self._order for p in below}
         total: Size = 0
         for k, end in ends.items():
@@ -89,13 +96,26 @@ class RoutineEmitter:
         """`i64 size(sizes...)`: bytes of memory that a run of the routine needs."""
         b = ir.IRBuilder(self.size_fn.append_basic_block("entry"))
         sizes = Sizes(b, dict(zip(self.r.symbols, self.size_fn.args, strict=True)))
-        _, arena = self._arena(sizes)
-        most: Size = ALIGNMENT  # vectors may be read from past the last tensor
+        b.ret(i64(self._room(sizes, _as_it_is)))
+
+    def _room(self, sizes: Sizes, most: Lift) -> Size:
+        """Bytes of memory that a run needs.
+
+        Args:
+            sizes: where expressions are emitted.
+            most: turns an expression over the symbols of this routine into one that `sizes` knows, and that is never less.
+        """
+        _, arena = self._arena(sizes, most)
+        room: Size = ALIGNMENT  # vectors may be read from past the last tensor
         for inner in (i for row in self.r.inner.values() for i in row):
             callee = self.others[inner.name]
-            given = [i64(sizes.of(inner.env[s])) for s in callee.r.symbols]
-            most = sizes.max(most, b.call(callee.size_fn, given))
-        b.ret(i64(sizes.plus(sizes.plus(arena, most), len(self.frame.template))))
+            given = [inner.env[s] for s in callee.r.symbols]
+            if most is _as_it_is and not any(symbols(e) & self.r.bounds.keys() for e in given):
+                need = sizes.b.call(callee.size_fn, [i64(sizes.of(e)) for e in given])
+            else:  # the data decide sizes, of which the most is known
+                need = callee._room(sizes, lambda e, env=inner.env: most(upper(put(e, env), self.r.bounds)))
+            room = sizes.max(room, need)
+        return sizes.plus(sizes.plus(arena, room), len(self.frame.template))
 
     def slot(self, index: int) -> Any:
         """Address of a slot."""
@@ -150,6 +170,11 @@ class RoutineEmitter:
                 self.copy(given, self.buffer(index), self.bytes_of(index))
         if self.r.bounds and self.r.is_main:
             self._tell_results()
+        for k, name in enumerate(self.r.told):
+            place = self.support.load(
+                self.b, self.outputs, self.support.layout.pointer * (len(self.r.plan.outputs) + k)
+            )
+            self.support.store(self.b, self.sizes.of(name), place, 0)
         self.b.ret(I32(DONE))
         self.head.branch(self._steps)
         self._finish()
@@ -251,16 +276,18 @@ class RoutineEmitter:
         """Fail where sizes are not as the plan expects them."""
         self._unless(self.b.not_(cond), MISFIT, step, I32(0))
 
-    def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Call another routine; `env` are its symbols in terms of those here."""
+    def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
+        """Call another routine; `env` are its symbols in terms of those here. Returns the sizes that it tells."""
         callee = self.others[name]
         given = [i64(self.sizes.of(env[s])) for s in callee.r.symbols]
-        lists = [self._listed(inputs), self._listed(outputs)]
+        told = {s: self.head.bitcast(self.head.alloca(I64), PTR) for s in callee.r.told}
+        lists = [self._listed(inputs), self._listed([*outputs, *told.values()])]
         code = self.b.call(callee.fn, [self.call, *lists, self.beyond, *given])
         after = self.fn.append_basic_block("went")
         self._code.add_incoming(code, self.b.block)
         self.b.cbranch(self.b.icmp_signed("!=", code, I32(0)), self.gone, after)
         self.b.position_at_end(after)
+        return {s: self.support.load(self.b, p, 0, I64) for s, p in told.items()}
 
     def _listed(self, pointers: Sequence[Any]) -> Any:
         made = self.head.bitcast(self.head.alloca(PTR, I32(max(len(pointers), 1))), PTR)

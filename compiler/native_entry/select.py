@@ -10,6 +10,7 @@ from typing import Any
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
 from occ.compiler.native_entry.sizes import i64
+from occ.compiler.native_entry.suppress import emit_suppression
 from occ.compiler.native_entry.types import DOUBLE, FLOAT, I8, I16, I32, I64
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
@@ -127,4 +128,6 @@ def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:
     return e.b.icmp_signed("!=", bits, _INTEGERS[size](0))
 
 
-HOST_STEPS: dict[str, StepEmitter] = {"NonZero": emit_non_zero, "Compress": emit_compress, "sizes": emit_sizes}
+HOST_STEPS: dict[str, StepEmitter] = {
+    "NonZero": emit_non_zero, "Compress": emit_compress, "NonMaxSuppression": emit_suppression, "sizes": emit_sizes,
+}  # fmt: skip

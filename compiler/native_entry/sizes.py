@@ -33,6 +33,10 @@ class Sizes:
         self.b = b
         self._symbols = {**self._symbols, **found}
 
+    def apart(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> Sizes:
+        """For expressions at another place, where further symbols are known."""
+        return Sizes(b, {**self._symbols, **found})
+
     def of(self, e: DimExpr) -> Size:
         """The value of an expression."""
         if isinstance(e, int):

@@ -297,7 +297,7 @@ def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
 
 def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[str, Any]:
     from occ.analysis.inspect import special_facts
-    from occ.compiler.native_entry.plan import obstacles
+    from occ.compiler.native_entry.suitable import obstacles
 
     m = artifact.manifest
     kernels = {s.name for p in m.plans for s in p.steps if s.kind == "kernel"}

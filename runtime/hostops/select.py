@@ -44,14 +44,15 @@ def non_max_suppression(
 ) -> np.ndarray:  # fmt: skip
     """Boxes f32[batch, n, 4], scores f32[batch, classes, n] -> i64[count, 3]; without a limit nothing is selected."""
     most = 0 if limit is None else int(np.asarray(limit).reshape(-1)[0])
-    overlap = 0.0 if iou is None else float(np.asarray(iou).reshape(-1)[0])
-    least = None if score is None else float(np.asarray(score).reshape(-1)[0])
+    overlap = np.float32(0) if iou is None else np.asarray(iou).reshape(-1)[0]
+    least = None if score is None else np.asarray(score).reshape(-1)[0]
     chosen: list[tuple[int, int, int]] = []
-    for batch, per_class in enumerate(scores):
-        low, high = _corners(boxes[batch].astype(np.float64), a.center_point_box)
-        for label, values in enumerate(per_class):
-            kept = _suppress(values, low, high, most, overlap, least)
-            chosen += [(batch, label, k) for k in kept]
+    with np.errstate(all="ignore"):
+        for batch, per_class in enumerate(scores):
+            low, high = _corners(boxes[batch], a.center_point_box)
+            for label, values in enumerate(per_class):
+                kept = _suppress(values, low, high, most, overlap, least)
+                chosen += [(batch, label, k) for k in kept]
     return np.array(chosen, np.int64).reshape(-1, 3)
 
 
@@ -63,8 +64,9 @@ def _corners(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _suppress(
-    scores: np.ndarray, low: np.ndarray, high: np.ndarray, most: int, overlap: float, least: float | None
+    scores: np.ndarray, low: np.ndarray, high: np.ndarray, most: int, overlap: np.floating, least: np.floating | None
 ) -> list[int]:
+    """In f32, as others do: what touches must not overlap by rounding here and not there. Boxes without area overlap nothing."""
     order = np.argsort(-scores, kind="stable")
     if least is not None:
         order = order[scores[order] > least]
@@ -73,13 +75,11 @@ def _suppress(
     while order.size and len(kept) < most:
         best, order = int(order[0]), order[1:]
         kept.append(best)
-        common = np.prod(
-            np.clip(np.minimum(high[best], high[order]) - np.maximum(low[best], low[order]), 0, None), axis=1
-        )
+        size = np.minimum(high[best], high[order]) - np.maximum(low[best], low[order])
+        common = np.prod(size, axis=1)
         total = area[best] + area[order] - common
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = np.where(total > 0, common / total, 0)
-        order = order[ratio <= overlap]
+        both = (size > 0).all(1) & (common > 0) & (area[best] > 0) & (area[order] > 0) & (total > 0)
+        order = order[~(both & (common / total > overlap))]
     return kept
 
 
