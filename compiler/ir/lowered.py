@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
+from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, substitute, symbols
 from occ.compiler.ir.dtype import U8, DType
 from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import FuncRef, Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.reach import reach_problem
@@ -17,7 +18,6 @@ from occ.compiler.ir.te.storage import is_stored
 from occ.compiler.ir.te.verify import sizes_of
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.ir.verify import agree
 
 STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
 _OWN = {"if": 1, "loop": 2}  # operands that a routine of control flow has first
@@ -137,7 +137,7 @@ class _Plan:
         found = list(self._writes(op))
         yield from found
         if op.name == "host" and not found:
-            yield from _host_problems(op)
+            yield from _host_problems(op, self.m)
 
     def _writes(self, op: Op) -> Iterator[str]:
         count = op.attrs.get("writes")
@@ -215,7 +215,7 @@ class _Plan:
                 yield env
 
 
-def _host_problems(op: Op) -> Iterator[str]:
+def _host_problems(op: Op, m: Module) -> Iterator[str]:
     """How the operands of a step of the runtime are not those that its routine takes."""
     a = op.attrs
     routine, results = a["routine"], a["writes"]
@@ -232,8 +232,12 @@ def _host_problems(op: Op) -> Iterator[str]:
         rest = reads - _OWN.get(routine, 0) - sum(a.get(key, 0) for key in _COUNTED if _is_place(a.get(key)))
         if rest < 0 or any(key in a and not _is_place(a[key]) for key in _COUNTED):
             yield f"reads {reads} operands, fewer than its attributes count"
-        elif routine == "scan":
+            return
+        if routine == "scan":
             yield from _scan_problems(a, rest)
+        runs = [m.funcs[f] for f in a.values() if isinstance(f, FuncRef) and f in m.funcs]
+        for f in runs if routine in ROUTINES.values() else ():
+            yield from call_problems(routine, op.operands[:reads], op.operands[reads:], a, f)
 
 
 def _scan_problems(a: Mapping[str, Any], states: int) -> Iterator[str]:

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.builder import STUMBLES, infer_results
+from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.deferred import has_unknown_rank, is_deferred
 from occ.compiler.ir.dim import Sym, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.printer import op_text
-from occ.compiler.ir.shape import depends_on_data, surely_different
+from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.te.verify import te_problems
-from occ.compiler.ir.types import TensorType, Type
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 
@@ -59,7 +60,8 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
         if op.spec.own_attributes is not None:
             yield from (f"{op_text(op)} {text}" for text in op.spec.own_attributes.problems(op.attrs))
         for inner in op.regions:
-            yield from _region(inner, visible, m, types=types and op.name not in ("deferred", "host"))
+            seen = set[Value]() if op.name == "fuse" else visible  # a kernel reads what it is given
+            yield from _region(inner, seen, m, types=types and op.name not in ("deferred", "host"))
         if types and op.name != "yield":
             yield from _types(op)
         if types and op.name == "fuse":
@@ -70,12 +72,21 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
 def _captures(op: Op, m: Module) -> Iterator[str]:
     n = op.attrs.get("captures", 0)
     runs = [m.funcs[f] for f in op.attrs.values() if isinstance(f, FuncRef) and f in m.funcs]
-    if not isinstance(n, int) or not 0 <= n <= min([len(op.operands), *(len(f.args) for f in runs)]):
+    if not isinstance(op.attrs.get("num_scan_inputs", 0), int):
+        yield f"{op_text(op)} does not say how many of its operands it scans"
+    elif not isinstance(n, int) or not 0 <= n <= min([len(op.operands), *(len(f.args) for f in runs)]):
         yield f"{op_text(op)} has {n} captures, more than it or a function that it runs is given"
+    elif op.name in ROUTINES:
+        found = (call_problems(ROUTINES[op.name], op.operands, op.results, op.attrs, f) for f in runs)
+        yield from (f"{op_text(op)} {text}" for texts in found for text in texts)
 
 
 def _undeclared(op: Op, m: Module) -> Iterator[str]:
-    """Sizes among the attributes that the module does not know."""
+    """Sizes among the types of results and the attributes that the module does not know."""
+    for r in op.results:
+        dims = r.type.dims if isinstance(r.type, TensorType) and r.type.shape is not None else ()
+        if unknown := [name for name in symbols(*dims) if name not in m.symbols]:
+            yield f"{op_text(op)} has the size {unknown[0]}, which is not declared"
     for key, value in op.attrs.items():
         dims = [d for d in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(d, Sym)]
         if unknown := [name for name in symbols(*dims) if name not in m.symbols]:
@@ -125,14 +136,3 @@ def _is_loose(value: Value) -> bool:
     return isinstance(value.type, TensorType) and (
         value.type.shape is None or any(map(depends_on_data, value.type.shape))
     )
-
-
-def agree(stated: Type | None, inferred: Type | None) -> bool:
-    """Whether two types can be the same; symbolic extents that are not proven different agree."""
-    if not isinstance(stated, TensorType) or not isinstance(inferred, TensorType):
-        return type(stated) is type(inferred)
-    if stated.shape is None or inferred.shape is None:
-        return stated.dtype == inferred.dtype
-    if stated.dtype != inferred.dtype or len(stated.dims) != len(inferred.dims):
-        return False
-    return not any(surely_different(a, b) for a, b in zip(stated.dims, inferred.dims, strict=True))

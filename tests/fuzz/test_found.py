@@ -109,6 +109,18 @@ def test_reference_is_not_asked_for_the_bias_of_groups() -> None:
 
 
 HEAD = '@m {stage="inferred"} {\n'
+SCAN = """module @m {{stage="inferred"}} {{
+  weight @w : f32[4] = dense<1.0, 2.0, 3.0, 4.0>
+  func @scan.body(%s: f32[4], %e: f32[4]) -> (f32[4], f32[4]) {{
+    %v = Add(%s, %e) : f32[4]
+    return %v, %e
+  }}
+  func @main(%x: {x}) -> (f32[4], f32[3,4]) as "y", "z" {{
+    %y, %z = Scan(@w, %x) {{body=@scan.body, captures={captures}, num_scan_inputs=1}} : (f32[4], f32[3,4])
+    return %y, %z
+  }}
+}}
+"""
 TEXTS = {
     "no function @main": f"module {HEAD}}}\n",
     "extents are not constants": f'module {HEAD}  dim n "n"\n  weight @w : f32[n] = dense<1.0>\n'
@@ -122,6 +134,13 @@ TEXTS = {
     "names 0 results, and returns 1": f"module {HEAD}  func @main(%x: f32[4]) -> f32[4] {{\n    return %x\n  }}\n}}\n",
     "two inputs with the name `x`": f'module {HEAD}  func @main(%x: f32[4], %x: f32[2]) -> f32[4] as "y" {{\n'
     "    return %x\n  }\n}\n",
+    "has the size n, which is not declared": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
+    "    %y = Relu(%x) : f32[n]\n    return %y\n  }\n}\n",
+    "reads %x, which is not defined before it": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
+    '    %y = fuse(%x) {kind="relu"} : f32[4] do (%a: f32[4]) {\n      %b = Relu(%x) : f32[4]\n      yield %b\n    }\n'
+    "    return %y\n  }\n}\n",
+    "which do not go with its attributes": SCAN.format(captures=2, x="f32[3,4]"),
+    r"gives %x : f32\[4\] to %e : f32\[4\]": SCAN.format(captures=0, x="f32[4]"),
     "has 3 axes, and the tensor 1": f'module {HEAD}  weight @w : f32[4]@Abc4a = dense<1.0>\n  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     "    return %x\n  }\n}\n",
 }
@@ -147,3 +166,12 @@ def test_the_scale_of_zeros_is_disputed() -> None:
     with pytest.raises(Reject):
         run_node(node, {"x": np.zeros(3, np.float32)}, 13)
     assert run_node(node, {"x": np.ones(3, np.float32)}, 13)[0].tolist() == [255] * 3
+
+
+def test_sizes_that_positions_cannot_count_are_no_reads_outside() -> None:
+    """The check of reads computes in f64, where 65535 * 1000**4 - 1 is 65535 * 1000**4."""
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b", 65535, "c", "d"]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "g", info[:1], info[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    compilation = Compilation(made, Settings("cpu-jit", cache=False, verify=True))
+    assert compilation.advance("lowered").stage == "lowered"

@@ -17,7 +17,8 @@ from occ.compiler.ir.te.expr import Axis, Binary, Call, Cast, Const, Expr, Index
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.te.walks import children, walk
 
-Array = np.ndarray  # f64, with NaN for what is not known; integers beyond 2**53 are outside of any tensor in any case
+Array = np.ndarray  # f64, with NaN for what is not known
+_EXACT = 1 << 53  # elements that f64 counts exactly; no memory has so many
 _POSITIONS = 4096  # of the box of a stage that are looked at
 _VISITS = 20_000  # of nodes of a function: one below several `Select` is visited for each
 _UNKNOWN = np.array(np.nan)
@@ -34,7 +35,7 @@ def reach_problem(f: TeFunc, dims: Mapping[str, int]) -> str:
 
     Args:
         f: the function; that of a user, in C++, is not looked into.
-        dims: the sizes of a call.
+        dims: the sizes of a call; beyond what positions can count nothing is looked at.
     """
     if f.halide:
         return ""
@@ -42,6 +43,8 @@ def reach_problem(f: TeFunc, dims: Mapping[str, int]) -> str:
     for r in f.results:
         if shapes.get(r.name) != _extents(r.type.dims, dims):
             return f"computes {_shown(shapes.get(r.name))} for the result {r.name} : {r.type}"
+    if any(n > _EXACT for n in (*dims.values(), *(n for shape in shapes.values() for n in shape))):
+        return ""
     with np.errstate(all="ignore"):
         return _Call(f, dims, shapes).problem()
 
