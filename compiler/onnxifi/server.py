@@ -32,7 +32,7 @@ from occ.compiler.native_entry.results import open_outputs
 from occ.compiler.native_entry.suitable import Unsuitable, routines
 from occ.compiler.onnxifi.devices import Devices, on_device
 from occ.compiler.onnxifi.models import check_outputs, read_model
-from occ.compiler.onnxifi.statuses import Refused, Status, status_of, status_of_code
+from occ.compiler.onnxifi.statuses import Refused, Status, status_of, status_of_run
 from occ.compiler.plan.plan import cpu_manifest
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
@@ -80,7 +80,7 @@ class Server:
         except CompileError as e:
             raise Refused(status_of(e), str(e)) from None
         except RunError as e:
-            raise Refused(status_of_code(e.code), str(e)) from None
+            raise Refused(status_of_run(e), str(e)) from None
         except MemoryError:
             raise Refused(Status.NO_SYSTEM_MEMORY, "the compiler has no memory for the model") from None
         except OSError as e:

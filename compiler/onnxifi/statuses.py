@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 from occ.compiler.diagnostics import CompileError
+from occ.runtime.acl.library import AclError
+from occ.runtime.acl.statuses import HOST_MEMORY, RESOURCE_STATUSES
+from occ.runtime.errors import RunError
 
 
 class Status(IntEnum):
@@ -24,6 +27,7 @@ class Status(IntEnum):
     NO_SYSTEM_MEMORY = 0x401
     NO_DEVICE_MEMORY = 0x402
     NO_SYSTEM_RESOURCES = 0x403
+    NO_DEVICE_RESOURCES = 0x404
     BACKEND_UNAVAILABLE = 0x405
     INTERNAL_ERROR = 0x406
 
@@ -55,11 +59,19 @@ class Refused(Exception):
         self.status = status
 
 
-def status_of_code(code: str) -> Status:
-    """The status of a diagnostic code."""
+def _status_of_code(code: str) -> Status:
     return next((s for prefix, s in _OF_CODES.items() if code.startswith(prefix)), Status.INTERNAL_ERROR)
+
+
+def status_of_run(e: RunError) -> Status:
+    """The status of a failure of the runtime; the driver of a device tells what it lacks."""
+    if isinstance(e, AclError) and e.status in RESOURCE_STATUSES:
+        return Status.NO_DEVICE_RESOURCES
+    if isinstance(e, AclError) and e.status == HOST_MEMORY:
+        return Status.NO_SYSTEM_MEMORY
+    return _status_of_code(e.code)
 
 
 def status_of(e: CompileError) -> Status:
     """The status of what is wrong first; operators that need Python are not supported, whatever else they lack."""
-    return status_of_code(e.diagnostics[0].code)
+    return _status_of_code(e.diagnostics[0].code)

@@ -6,10 +6,14 @@ NO_DEVICE = "check the driver with `npu-smi info`, and that this user may open /
 MEMORY = "raise `npu_mem_limit`, run fewer sessions on the device, or use smaller gears"
 KERNEL = "the device log has the cause: `ASCEND_SLOG_PRINT_TO_STDOUT=1 ASCEND_GLOBAL_LOG_LEVEL=1`"
 
+HOST_MEMORY = 200000
+
 # Our diagnostic for a status; anything else is OCC0512.
 NO_DEVICE_STATUSES = frozenset({107001, 200002, 207004, 207006, 500004, 507033, 507899})
-MEMORY_STATUSES = frozenset({200000, 207001, 207018, 245000, 300000})
+MEMORY_STATUSES = frozenset({HOST_MEMORY, 207001, 207018, 245000, 300000})
 SOC_STATUSES = frozenset({507008})
+
+RESOURCE_STATUSES = frozenset({207005, 207007, 207008, 207009, 207010, 207011})  # streams, events and the like
 
 REPEAT_INITIALIZE = 100002
 CONTEXT_NULL = 107002
@@ -35,7 +39,8 @@ NAMES: dict[int, str] = {
     107003: "the stream belongs to another context", 107017: "invalid handle", 107019: "wait timed out",
     107020: "task timed out", 107022: "the device aborted the task", 207000: "feature not supported",
     207001: "device memory exhausted", 207003: "arithmetic overflow", 207004: "no device", 207005: "resource exhausted",
-    207006: "no permission", 207008: "no stream left", 207018: "device memory exhausted", 507000: "internal error",
+    207006: "no permission", 207007: "no event left", 207008: "no stream left", 207009: "no notification left",
+    207010: "no model resource left", 207011: "no queue left", 207018: "device memory exhausted", 507000: "internal error",
     507008: "wrong SoC", 507011: "execution failed", 507014: "AI Core timed out", 507015: "AI Core exception",
     507017: "AI CPU timed out", 507018: "AI CPU exception", 507033: "the device does not start",
     507034: "vector core timed out", 507035: "vector core exception", 507046: "waiting for the stream timed out",

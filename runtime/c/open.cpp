@@ -65,6 +65,13 @@ bool is_whole_library(Bytes code) {
     return true;
 }
 
+// Whether a file that exists cannot be opened because no more may be: the loader does not tell.
+bool too_many_files(const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) close(fd);
+    return fd < 0 && (errno == EMFILE || errno == ENFILE);
+}
+
 // Load code from memory: through a nameless file, or a temporary one where /proc does not show it. The file stays open
 // with the library: the loader takes two files of one name for the same library, and a number in use is not given again.
 int load_code(occ_model *m, Bytes code, const char *label) {
@@ -83,9 +90,11 @@ int load_code(occ_model *m, Bytes code, const char *label) {
     const bool written = write_all(m->library_file, code);
     if (written) m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const int code_of_error = errno;
+    const bool too_many = written && !m->library && too_many_files(path);
     if (temporary) unlink(path);
     if (!written) return fail(nullptr, OCC_ERROR_FILE, "the code of `%s` cannot be copied: %s", label, strerror(code_of_error));
     if (m->library) return OCC_OK;
+    if (too_many) return fail(nullptr, OCC_ERROR_FILE, "the code of `%s` cannot be read: %s", label, strerror(EMFILE));
     return fail(nullptr, OCC_ERROR_UNSUPPORTED, "the code of `%s` does not load on this machine: %s", label, dlerror());
 }
 

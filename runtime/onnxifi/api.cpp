@@ -36,7 +36,7 @@ onnxStatus guarded(uint64_t level, const char *function, F work, uint64_t refusa
             return work();
         } catch (const Failure &f) {
             const bool ours = f.status == ONNXIFI_STATUS_INTERNAL_ERROR || f.status == ONNXIFI_STATUS_BACKEND_UNAVAILABLE;
-            log(ours ? ONNXIFI_LOG_LEVEL_ERROR : refusal, level, std::string(function) + ": " + f.text);
+            log(ours ? ONNXIFI_LOG_LEVEL_ERROR : refusal, level, function, f.text);
             return f.status;
         }
     } catch (const std::bad_alloc &) {
@@ -46,6 +46,18 @@ onnxStatus guarded(uint64_t level, const char *function, F work, uint64_t refusa
     } catch (...) {
         return ONNXIFI_STATUS_INTERNAL_ERROR;
     }
+}
+
+// Of functions whose lists have no status for what a machine lacks besides memory: the backend cannot be reached.
+onnxStatus without_resources(onnxStatus status) {
+    const bool lacks = status >= ONNXIFI_STATUS_NO_DEVICE_MEMORY && status <= ONNXIFI_STATUS_NO_DEVICE_RESOURCES;
+    return lacks ? ONNXIFI_STATUS_BACKEND_UNAVAILABLE : status;
+}
+
+// What waiting for a run may return of its outcome.
+onnxStatus of_waiting(onnxStatus outcome) {
+    const bool lacks = outcome >= ONNXIFI_STATUS_NO_SYSTEM_MEMORY && outcome <= ONNXIFI_STATUS_NO_DEVICE_RESOURCES;
+    return lacks ? ONNXIFI_STATUS_INTERNAL_ERROR : outcome;
 }
 
 template<typename F> onnxStatus guarded(F work) noexcept { return guarded(ONNXIFI_LOG_LEVEL_WARNING, "", work); }
@@ -144,7 +156,7 @@ ONNXIFI_PUBLIC onnxStatus onnxReleaseBackendID(onnxBackendID id) {
 
 ONNXIFI_PUBLIC onnxStatus onnxGetBackendInfo(onnxBackendID id, onnxBackendInfo wanted, void *value, size_t *size) {
     if (!size) return ONNXIFI_STATUS_INVALID_POINTER;
-    return guarded([&] {
+    return without_resources(guarded([&] {
         const Device *device = device_of(id);
         if (!device) return ONNXIFI_STATUS_INVALID_ID;
         std::string found;
@@ -153,18 +165,18 @@ ONNXIFI_PUBLIC onnxStatus onnxGetBackendInfo(onnxBackendID id, onnxBackendInfo w
         if (fits) memcpy(value, found.data(), found.size());
         *size = found.size();
         return fits ? ONNXIFI_STATUS_SUCCESS : ONNXIFI_STATUS_FALLBACK;
-    });
+    }));
 }
 
 ONNXIFI_PUBLIC onnxStatus onnxGetBackendCompatibility(onnxBackendID id, size_t size, const void *model) {
-    return guarded(ONNXIFI_LOG_LEVEL_WARNING, "onnxGetBackendCompatibility", [&] {
+    return without_resources(guarded(ONNXIFI_LOG_LEVEL_WARNING, "onnxGetBackendCompatibility", [&] {
         const Device *device = device_of(id);
         if (!device) return ONNXIFI_STATUS_INVALID_ID;
         if (!model) return ONNXIFI_STATUS_INVALID_POINTER;
         if (!size) return ONNXIFI_STATUS_INVALID_SIZE;
         check_model(*device, state().compiler, model, size);
         return ONNXIFI_STATUS_SUCCESS;
-    });
+    }));
 }
 
 ONNXIFI_PUBLIC onnxStatus onnxInitBackend(onnxBackendID id, const uint64_t *properties, onnxBackend *backend) {
@@ -216,7 +228,7 @@ ONNXIFI_PUBLIC onnxStatus onnxGetEventState(onnxEvent event, onnxEventState *val
 ONNXIFI_PUBLIC onnxStatus onnxWaitEvent(onnxEvent event) {
     return guarded([&] {
         const auto found = state().events.find(event);
-        return found ? found->wait() : ONNXIFI_STATUS_INVALID_EVENT;
+        return found ? of_waiting(found->wait()) : ONNXIFI_STATUS_INVALID_EVENT;
     });
 }
 

@@ -5,6 +5,7 @@
 #include "measure.h"
 #include "remote.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <unistd.h>
@@ -39,9 +40,21 @@ uint64_t speed(onnxBackendInfo wanted) {
 
 }  // namespace
 
-void log(uint64_t level, uint64_t asked, const std::string &said) {
+void log(uint64_t level, uint64_t asked, const char *about, const std::string &text) {
     static const char *const names[] = {"", "debug", "info", "warning", "error"};
-    if (level >= asked) fprintf(stderr, "onnxifi-occ: %s: %s\n", names[level], said.c_str());
+    if (level >= asked) fprintf(stderr, "onnxifi-occ: %s: %s: %s\n", names[level], about, text.c_str());
+}
+
+onnxStatus lacking(int error, onnxStatus otherwise) {
+    switch (error) {
+        case ENOMEM:
+        case ENOBUFS:
+        case ENOSPC: return ONNXIFI_STATUS_NO_SYSTEM_MEMORY;  // ENOSPC: of files in memory
+        case EAGAIN:
+        case EMFILE:
+        case ENFILE: return ONNXIFI_STATUS_NO_SYSTEM_RESOURCES;
+        default: return otherwise;
+    }
 }
 
 std::string Backend::target() const {

@@ -55,13 +55,15 @@ std::string initializers(const onnxTensorDescriptorV1 *weights, uint32_t count) 
     return count ? model + all : "";
 }
 
-std::unique_ptr<Program> opened(int (*open)(occ_model **, const void *), const void *what) {
+// The artifact that the compiler has just made: where its file cannot be read, no more of them may be open.
+std::unique_ptr<Program> opened(int fd) {
     occ_model *m = nullptr;
-    if (const int code = open(&m, what)) {
-        const bool memory = code == OCC_ERROR_MEMORY;
-        throw Failure{memory ? ONNXIFI_STATUS_NO_SYSTEM_MEMORY : ONNXIFI_STATUS_INTERNAL_ERROR, occ_error_text(nullptr)};
+    switch (occ_open_fd(fd, &m)) {
+        case OCC_OK: return local_program(m);
+        case OCC_ERROR_MEMORY: throw Failure{ONNXIFI_STATUS_NO_SYSTEM_MEMORY, occ_error_text(nullptr)};
+        case OCC_ERROR_FILE: throw Failure{ONNXIFI_STATUS_NO_SYSTEM_RESOURCES, occ_error_text(nullptr)};
+        default: throw Failure{ONNXIFI_STATUS_INTERNAL_ERROR, occ_error_text(nullptr)};
     }
-    return local_program(m);
 }
 
 // A program that was built before: its artifact, unless it is gone, damaged, or of another machine.
@@ -105,8 +107,7 @@ std::unique_ptr<Program> build(const Backend &backend, const void *model, size_t
                                 std::to_string(size) + " " + std::to_string(backend.device.number);
     Answer answer = backend.compiler.ask(request, payload);
     if (!backend.device.local) return remote_program(backend.compiler, answer.text);
-    const int fd = answer.file.get();
-    return opened([](occ_model **m, const void *what) { return occ_open_fd(*static_cast<const int *>(what), m); }, &fd);
+    return opened(answer.file.get());
 }
 
 void check_model(const Device &device, Compiler &compiler, const void *model, size_t size) {

@@ -31,9 +31,9 @@ std::vector<std::string> command() {
     return {kCompilerCommand, kCompilerCommand + sizeof kCompilerCommand / sizeof *kCompilerCommand};
 }
 
-[[noreturn]] void unavailable(const std::string &why) {
+[[noreturn]] void unavailable(const std::string &why, onnxStatus status = ONNXIFI_STATUS_BACKEND_UNAVAILABLE) {
     const std::string help = "; OCC_COMPILER names the program `occ`";
-    throw Failure{ONNXIFI_STATUS_BACKEND_UNAVAILABLE, "the compiler `" + command()[0] + "` " + why + help};
+    throw Failure{status, "the compiler `" + command()[0] + "` " + why + help};
 }
 
 // The child has the socket as its standard input, no signals blocked, and says what it says on the standard error.
@@ -73,6 +73,10 @@ File::~File() {
 
 File memory_file(const void *bytes, size_t size, const std::string &more) {
     File file(memfd_create("occ-onnxifi", MFD_CLOEXEC));
+    if (!file) {
+        const int error = errno;
+        throw Failure{lacking(error, ONNXIFI_STATUS_INTERNAL_ERROR), std::string("there is no file for a model: ") + strerror(error)};
+    }
     const std::pair<const void *, size_t> parts[] = {{bytes, size}, {more.data(), more.size()}};
     for (auto [data, left] : parts) {
         for (const char *at = static_cast<const char *>(data); left;) {
@@ -100,13 +104,16 @@ std::string Compiler::identity() {
 void Compiler::start() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
-        throw Failure{ONNXIFI_STATUS_NO_SYSTEM_RESOURCES, std::string("there is no socket: ") + strerror(errno)};
+        const int error = errno;
+        throw Failure{lacking(error, ONNXIFI_STATUS_INTERNAL_ERROR), std::string("there is no socket: ") + strerror(error)};
     }
     File mine(ends[0]);
     pid_t pid = 0;
     {
         const File child(ends[1]);
-        if (const int code = spawn(child.get(), pid)) unavailable(std::string("does not start: ") + strerror(code));
+        if (const int code = spawn(child.get(), pid)) {
+            unavailable(std::string("does not start: ") + strerror(code), lacking(code, ONNXIFI_STATUS_BACKEND_UNAVAILABLE));
+        }
     }
     // It forks at once and goes on in the child, which is not ours to wait for.
     socket_ = std::move(mine);
@@ -169,6 +176,7 @@ bool Compiler::receive(Answer &answer) {
     if (end == text.c_str()) return false;
     answer.text = *end ? end + 1 : "";
     if (status) throw Failure{onnxStatus(status), answer.text};
+    if (message.msg_flags & MSG_CTRUNC) throw Failure{ONNXIFI_STATUS_NO_SYSTEM_RESOURCES, "a file of the compiler cannot be received"};
     return true;
 }
 

@@ -9,20 +9,10 @@ namespace occ::onnxifi {
 
 namespace {
 
-onnxStatus status_of(int code) {
-    switch (code) {
-        case OCC_OK: return ONNXIFI_STATUS_SUCCESS;
-        case OCC_ERROR_INPUT: return ONNXIFI_STATUS_UNSUPPORTED_SHAPE;  // all that libocc still finds there
-        case OCC_ERROR_MEMORY: return ONNXIFI_STATUS_NO_SYSTEM_MEMORY;
-        default: return ONNXIFI_STATUS_INTERNAL_ERROR;
-    }
-}
-
 // Compares the extents that come of the inputs with those of the descriptors.
 void check_outputs(Program &program, const Bindings &io) {
     std::vector<occ_tensor> made = io.outputs;
-    std::string text;
-    if (const int code = program.output_extents(io.inputs, made, text)) throw Failure{status_of(code), text};
+    program.output_extents(io.inputs, made);
     for (size_t k = 0; k < made.size(); k++) {
         if (memcmp(made[k].extents, io.outputs[k].extents, size_t(made[k].rank) * sizeof(int64_t))) {
             throw Failure{ONNXIFI_STATUS_MISMATCHING_SHAPE,
@@ -106,17 +96,24 @@ void Graph::work() {
     }
 }
 
-// An outcome of an event, whose failures are of few kinds.
+// The outcome of a run: one of the statuses of onnxRunGraph, whatever there is no memory for.
 onnxStatus Graph::execute(const Job &job) {
-    std::string text = "the event of its input was released";
+    onnxStatus status = ONNXIFI_STATUS_INTERNAL_ERROR;
+    std::string text;
     try {
+        if (!job.begin->is_signalled()) throw Failure{status, "the event of its input was released"};
         std::vector<occ_tensor> outputs = job.io->outputs;
-        if (job.begin->is_signalled() && !program_->run(job.io->inputs, outputs, text)) return ONNXIFI_STATUS_SUCCESS;
-        log(ONNXIFI_LOG_LEVEL_ERROR, backend_->log_level, "a run failed: " + text);
-    } catch (...) {
-        log(ONNXIFI_LOG_LEVEL_ERROR, backend_->log_level, "a run failed: there is no memory for it");
-    }
-    return ONNXIFI_STATUS_INTERNAL_ERROR;
+        program_->run(job.io->inputs, outputs);
+        return ONNXIFI_STATUS_SUCCESS;
+    } catch (Failure &f) {
+        const bool lacks = f.status >= ONNXIFI_STATUS_NO_SYSTEM_MEMORY && f.status <= ONNXIFI_STATUS_BACKEND_UNAVAILABLE;
+        if (lacks) status = f.status;
+        text.swap(f.text);
+    } catch (const std::bad_alloc &) {
+        status = ONNXIFI_STATUS_NO_SYSTEM_MEMORY;
+    } catch (...) {}
+    log(ONNXIFI_LOG_LEVEL_ERROR, backend_->log_level, "a run failed", text);
+    return status;
 }
 
 }  // namespace occ::onnxifi

@@ -1,8 +1,18 @@
 #include "program.h"
 
+#include "failure.h"
+
 namespace occ::onnxifi {
 
 namespace {
+
+onnxStatus status_of(int code) {
+    switch (code) {
+        case OCC_ERROR_INPUT: return ONNXIFI_STATUS_UNSUPPORTED_SHAPE;  // all that libocc still finds there
+        case OCC_ERROR_MEMORY: return ONNXIFI_STATUS_NO_SYSTEM_MEMORY;
+        default: return ONNXIFI_STATUS_INTERNAL_ERROR;
+    }
+}
 
 std::vector<Port> ports_of(const occ_model *m, size_t count, const occ_port *(*port)(const occ_model *, size_t)) {
     std::vector<Port> made;
@@ -23,17 +33,16 @@ public:
     }
     ~Local() override { occ_close(model_); }
 
-    int output_extents(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, std::string &text) override {
-        return told(occ_output_extents(model_, in.data(), in.size(), out.data(), out.size()), text);
+    void output_extents(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out) override {
+        check(occ_output_extents(model_, in.data(), in.size(), out.data(), out.size()));
     }
-    int run(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, std::string &text) override {
-        return told(occ_run(model_, in.data(), in.size(), out.data(), out.size()), text);
+    void run(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out) override {
+        check(occ_run(model_, in.data(), in.size(), out.data(), out.size()));
     }
 
 private:
-    int told(int status, std::string &text) {
-        if (status) text = occ_error_text(model_);
-        return status;
+    void check(int code) {
+        if (code) throw Failure{status_of(code), occ_error_text(model_)};
     }
     occ_model *model_;
 };

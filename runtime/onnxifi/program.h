@@ -20,9 +20,9 @@ public:
     virtual ~Program() = default;
     std::vector<Port> inputs, outputs;
 
-    // As the functions of libocc; `text` is given the reason of a failure.
-    virtual int output_extents(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, std::string &text) = 0;
-    virtual int run(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, std::string &text) = 0;
+    // As the functions of libocc; they throw a Failure.
+    virtual void output_extents(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out) = 0;
+    virtual void run(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out) = 0;
 };
 
 std::unique_ptr<Program> local_program(occ_model *model);  // takes the model over

@@ -34,6 +34,20 @@ bool read_port(const std::string &line, std::string &direction, Port &p) {
     return true;
 }
 
+// Memory that is shared with the compiler.
+struct Mapped {
+    Mapped(const File &file, size_t bytes) : size(bytes) {
+        void *made = ftruncate(file.get(), off_t(size)) ? MAP_FAILED : mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+        if (made == MAP_FAILED) throw Failure{ONNXIFI_STATUS_NO_SYSTEM_MEMORY, "there is no memory for a run"};
+        base = static_cast<char *>(made);
+    }
+    Mapped(const Mapped &) = delete;
+    ~Mapped() { munmap(base, size); }
+
+    const size_t size;
+    char *base;
+};
+
 class Remote : public Program {
 public:
     Remote(Compiler &compiler, const std::string &told) : compiler_(compiler) {
@@ -52,53 +66,42 @@ public:
         }
     }
 
-    int output_extents(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, std::string &text) override {
-        return asked("extents", in, out, File(), text);
+    void output_extents(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out) override {
+        ask("extents", in, out, File());
     }
 
-    int run(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, std::string &text) override {
+    void run(const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out) override {
         size_t size = 0;
         for (const auto *list : {&in, static_cast<const std::vector<occ_tensor> *>(&out)}) {
             for (const occ_tensor &t : *list) size += rounded(t.bytes);
         }
         const File shared = memory_file("");
-        if (ftruncate(shared.get(), off_t(size ? size : 1))) return text = "there is no memory for a run", OCC_ERROR_MEMORY;
-        void *base = mmap(nullptr, size ? size : 1, PROT_READ | PROT_WRITE, MAP_SHARED, shared.get(), 0);
-        if (base == MAP_FAILED) return text = "there is no memory for a run", OCC_ERROR_MEMORY;
-        char *at = static_cast<char *>(base);
+        const Mapped memory(shared, size ? size : 1);
+        char *at = memory.base;
         for (const occ_tensor &t : in) at = static_cast<char *>(memcpy(at, t.data, t.bytes)) + rounded(t.bytes);
-        const int status = asked("run", in, out, shared, text);
+        ask("run", in, out, shared);
         for (const occ_tensor &t : out) {
-            if (!status) memcpy(t.data, at, t.bytes);
+            memcpy(t.data, at, t.bytes);
             at += rounded(t.bytes);
         }
-        munmap(base, size ? size : 1);
-        return status;
     }
 
 private:
     // The extents of the inputs go there, those of the outputs come back.
-    int asked(const char *verb, const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, const File &shared,
-              std::string &text) {
+    void ask(const char *verb, const std::vector<occ_tensor> &in, std::vector<occ_tensor> &out, const File &shared) {
         std::string request = std::string(verb) + " " + id_;
         for (const occ_tensor &t : in) {
             request += " ";
             for (int a = 0; a < t.rank; a++) request += std::to_string(t.extents[a]) + ",";
             if (!t.rank) request += "-";
         }
-        try {
-            std::istringstream lines(compiler_.ask(request, shared).text);
-            for (occ_tensor &t : out) {
-                std::string line;
-                std::getline(lines, line);
-                const std::vector<int64_t> extents = line == "-" ? std::vector<int64_t>() : numbers(line);
-                t.rank = int32_t(extents.size());
-                for (size_t a = 0; a < extents.size() && a < OCC_MAX_RANK; a++) t.extents[a] = extents[a];
-            }
-            return OCC_OK;
-        } catch (const Failure &f) {
-            text = f.text;
-            return f.status == ONNXIFI_STATUS_UNSUPPORTED_SHAPE ? OCC_ERROR_INPUT : OCC_ERROR_RUN;
+        std::istringstream lines(compiler_.ask(request, shared).text);
+        for (occ_tensor &t : out) {
+            std::string line;
+            std::getline(lines, line);
+            const std::vector<int64_t> extents = line == "-" ? std::vector<int64_t>() : numbers(line);
+            t.rank = int32_t(extents.size());
+            for (size_t a = 0; a < extents.size() && a < OCC_MAX_RANK; a++) t.extents[a] = extents[a];
         }
     }
 
@@ -139,7 +142,7 @@ std::vector<Device> remote_devices(Compiler &compiler) {
             }
         }
     } catch (const Failure &f) {
-        log(ONNXIFI_LOG_LEVEL_WARNING, ONNXIFI_LOG_LEVEL_WARNING, "Ascend devices cannot be used: " + f.text);
+        log(ONNXIFI_LOG_LEVEL_WARNING, ONNXIFI_LOG_LEVEL_WARNING, "Ascend devices cannot be used", f.text);
     }
     return found;
 }

@@ -39,14 +39,26 @@ for i in ids()[1:]:
 """
 
 
+def paths() -> str:
+    """Where a client, and the compiler of `compiler`, find what they import."""
+    return os.pathsep.join(map(str, (HERE, NATIVE, HERE.parent)))
+
+
+def compiler(folder: Path) -> Path:
+    """The compiler of a machine with an Ascend device, as a program."""
+    program = folder / "occ"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} {HERE / 'onnxifi_npu.py'}\n")
+    program.chmod(0o755)
+    return program
+
+
 def told(tmp_path: Path, **environment: str) -> list[str]:
     """What the client says."""
     model = tmp_path / "m.onnx"
     model.write_bytes(model_of("g (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }").SerializeToString())
-    paths = os.pathsep.join(map(str, (HERE, NATIVE, HERE.parent)))
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, str(model)], capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": paths, **environment},
+        env={**os.environ, "PYTHONPATH": paths(), **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -54,10 +66,7 @@ def told(tmp_path: Path, **environment: str) -> list[str]:
 
 @pytest.mark.toolchain
 def test_a_model_on_an_ascend_device(toolkit: Standin, tmp_path: Path):  # noqa: F811
-    program = tmp_path / "occ"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} {HERE / 'onnxifi_npu.py'}\n")
-    program.chmod(0o755)
-    assert told(tmp_path, OCC_COMPILER=str(program)) == ["2", "1 Ascend910B1 True"]
+    assert told(tmp_path, OCC_COMPILER=str(compiler(tmp_path))) == ["2", "1 Ascend910B1 True"]
 
 
 @pytest.mark.toolchain
