@@ -44,6 +44,29 @@ class DeviceRun(Protocol):
 
     def execute(self, part: Any, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None: ...
 
+    def measure(
+        self, part: Any, inputs: Sequence[Any], outputs: Sequence[Any], stream: int
+    ) -> Sequence[tuple[int, ...]]:
+        """Execute a part whose results have extents that the data decide, and wait for it.
+
+        Args:
+            part: the part.
+            inputs: its operands.
+            outputs: memory for its results, of the extents that they have at most.
+            stream: where it runs.
+
+        Returns:
+            The extents of the results.
+
+        Raises:
+            RunError: one does not fit its memory, or as `execute` and `sync`.
+        """
+        ...
+
+    def beginning(self, tensor: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+        """The first elements of a tensor, as one of that shape."""
+        ...
+
     def download(self, source: Any, target: np.ndarray, stream: int) -> None:
         """Copy to the host; `target` is complete after the next `sync` of the stream."""
         ...
@@ -183,6 +206,7 @@ class _Run:
         self.host: dict[int, np.ndarray] = {}
         self.resident: dict[int, Resident] = {}
         self.tensors: dict[int, Any] = {}
+        self.found: dict[int, tuple[int, ...]] = {}  # extents of device buffers that the data have decided
         self.results = [self._result(k) if o is None else o for k, o in enumerate(outputs)]
         given = {"input": inputs, "output": self.results, "weight": engine._weights}
         for k, s in enumerate(self.plan.storages):
@@ -199,12 +223,18 @@ class _Run:
         uploaded = {self._storage(s.writes[0]) for s in self.plan.steps if s.kind == "upload"}
         for s in self.plan.steps:
             if s.kind == "download" and (bound := self.resident.get(self._storage(s.writes[0]))) is not None:
+                if not self._is_known(s.reads[0]):
+                    continue
                 source = self._storage(s.reads[0])
                 if source not in self.tensors and source not in uploaded:
                     self.tensors[source] = self.device.adopt(bound)
 
     def _storage(self, buffer: int) -> int:
         return self.plan.buffers[buffer].storage
+
+    def _is_known(self, buffer: int) -> bool:
+        """Whether the extents of a buffer are known before its step runs."""
+        return all(is_known(e, self.env) for e in self.plan.buffers[buffer].shape)
 
     def _result(self, k: int) -> np.ndarray | None:
         info = self.engine.manifest.outputs[k]
@@ -218,6 +248,8 @@ class _Run:
     def array(self, buffer: int) -> np.ndarray:
         """A host buffer; of a tensor that the caller keeps on the device, a copy."""
         b = self.plan.buffers[buffer]
+        if b.storage in self.host and not self._is_known(buffer):
+            return self.host[b.storage]
         shape, dtype = self._shape(b.shape), numpy_dtype(b.dtype)
         if b.storage not in self.host:
             bound = self.resident.get(b.storage)
@@ -254,6 +286,8 @@ class _Run:
         match step.kind:
             case "upload":
                 self._upload(step, stream)
+            case "device" if "room" in step.attrs:
+                self._measure(step, stream)
             case "device":
                 ins, outs = ([self.tensor(b) for b in bs] for bs in (step.reads, step.writes))
                 device.execute(self.engine._parts[step.name], ins, outs, stream)
@@ -266,6 +300,20 @@ class _Run:
             case _:
                 self._on_host(step)
 
+    def _measure(self, step: Step, stream: int) -> None:
+        """Run a part whose results have extents that the data decide."""
+        outs: list[Any] = []
+        for b, room in zip(step.writes, step.attrs["room"], strict=True):
+            kind = self.plan.buffers[b].dtype
+            outs.append(self.device.allocate(kind, self._shape(room)) if room else self.tensor(b))
+        ins = [self.tensor(b) for b in step.reads]
+        shapes = self.device.measure(self.engine._parts[step.name], ins, outs, stream)
+        for b, room, tensor, shape in zip(step.writes, step.attrs["room"], outs, shapes, strict=True):
+            if room:
+                storage = self._storage(b)
+                self.found[storage] = tuple(shape)
+                self.tensors[storage] = self.device.beginning(tensor, self.plan.buffers[b].dtype, tuple(shape))
+
     def _upload(self, step: Step, stream: int) -> None:
         bound = self.resident.get(self._storage(step.reads[0]))
         target = self._storage(step.writes[0])
@@ -276,6 +324,9 @@ class _Run:
 
     def _download(self, step: Step, stream: int) -> None:
         source, bound = self.tensor(step.reads[0]), self.resident.get(self._storage(step.writes[0]))
+        shape = self.found.get(self._storage(step.reads[0]))
+        if shape is not None:
+            self._fit(step, shape, bound)
         if bound is None:
             self.device.download(source, self.array(step.writes[0]), stream)
             return
@@ -284,6 +335,19 @@ class _Run:
             self.device.copy(source, target, stream)
         if self._storage(step.writes[0]) in self.engine.on_host:
             self.device.download(source, self.array(step.writes[0]), stream)
+
+    def _fit(self, step: Step, shape: tuple[int, ...], bound: Resident | None) -> None:
+        """Make the host buffer of a download whose extents the run has found.
+
+        Raises:
+            RunError: OCC0501 the caller keeps the result on the device, in a tensor of other extents.
+        """
+        if bound is not None and tuple(bound.shape) != shape:
+            what = f"the data have decided that an output has the shape {list(shape)}, and {bound!r} is to hold it"
+            raise RunError("OCC0501", what, "let the run give the output")
+        storage = self._storage(step.writes[0])
+        if bound is None or storage in self.engine.on_host:
+            self.host[storage] = np.empty(shape, numpy_dtype(self.plan.buffers[step.writes[0]].dtype))
 
     def _on_host(self, step: Step) -> None:
         reads = [self._value(b) for b in step.reads]

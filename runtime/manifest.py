@@ -122,7 +122,7 @@ STEP_KINDS: dict[str, tuple[str, ...]] = {
     "foreign": ("attrs",),  # a function in a library of a user, the member `attrs["library"]`
     "copy": (),
     "upload": ("attrs",),  # one host buffer to one device buffer
-    "device": ("attrs",),  # runs a device part on device buffers
+    "device": ("attrs",),  # runs a device part on device buffers; `attrs["room"]`: see `Step`
     "download": ("attrs",),  # device to host
     "wait": ("attrs",),  # stream `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far
     "sync": ("attrs",),  # the host waits for the stream
@@ -145,7 +145,8 @@ class Step:
         binds: `[write, axis, symbol]`: sizes that are known only when a host step has run.
         dims: scalar arguments of a kernel, after the buffers.
         tasks: extent of the parallel loop that a kernel leaves to the runtime, or null.
-        attrs: arguments of a host routine.
+        attrs: arguments of a host routine. Of a device part whose results have extents that the data decide, `room` has for each
+            buffer written the extents that it has at most; empty for those whose extents are known before.
         nodes: ONNX nodes that the step stands for.
         flag: buffer (i32 scalar) that a kernel sets to the number of the failed check, or -1.
         checks: messages of the checks, in order.
@@ -352,6 +353,14 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
         for name, count in (("when", 2), ("most", found or 1), ("finds", found)):
             given = s.attrs.get(name, [0] * count)
             yield from given if isinstance(given, list) and len(given) == count else ([given],)
+        yield from _room(s) if s.kind == "device" and "room" in s.attrs else ()
+
+
+def _room(step: Step) -> Iterator[DimExpr]:
+    """The extents in the `room` of a step, and what is no size where it does not have them for each buffer."""
+    room = step.attrs["room"]
+    fits = isinstance(room, list) and len(room) == len(step.writes) and all(isinstance(e, list) for e in room)
+    yield from (e for extents in room for e in extents) if fits else (None,)
 
 
 def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:

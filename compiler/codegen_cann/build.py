@@ -13,6 +13,7 @@ from occ.compiler.codegen_cann.device_graphs import (
     At,
     DeviceGraph,
     check_extents,
+    decides,
     device_graphs,
     graph_of,
     one_graph,
@@ -36,6 +37,7 @@ from occ.compiler.codegen_cann.output.onnx_view import onnx_view
 from occ.compiler.codegen_cann.output.single_op import program, single_ops
 from occ.compiler.codegen_cann.output.text import graph_text
 from occ.compiler.codegen_cann.parts.cost import Estimate, estimate
+from occ.compiler.codegen_cann.parts.data_sizes import misplaced, used
 from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.pictures import configuration, take_pictures
@@ -88,10 +90,31 @@ def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op,
         for op, reason in found.items():
             if not reason and (need := _need(m, [op], options)) > limit:
                 found[op] = f"it needs {need} bytes, `npu_mem_limit` is {limit}"
+    _move_what_lacks_sizes(m, found, options)
     if options.cpu_fallback == "off" and any(found.values()):
         remedy = ("build without `-C cpu_fallback=off` to run it on the CPU",)
         raise CompileError(replace(d, helps=remedy) for d in refusals(m, found, options.target, source))
     return found
+
+
+def _move_what_lacks_sizes(m: Module, found: dict[Op, str], options: AscendOptions) -> None:
+    """Give the CPU the ops that a cut leaves without sizes that the data decide, or of which no one graph can be made.
+
+    `found` gets the reasons.
+    """
+    while True:
+        parts = partition(m, lambda op: not found[op])  # noqa: B023 - it is called at once
+        moved = misplaced(m, parts)
+        for part in parts if not moved else ():
+            sized = [op for op in part.ops if used(op)]
+            if part.on_device and sized and decides(options):
+                try:
+                    graph_of(m, part, options)
+                except CompileError as e:
+                    moved |= dict.fromkeys(sized, e.diagnostics[0].message)
+        if not moved:
+            return
+        found |= moved
 
 
 def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
@@ -135,6 +158,7 @@ def _partition(m: Module, found: dict[Op, str], options: AscendOptions) -> list[
                 f"the part takes {e.device * 1e3:.2g} ms on the device and {e.cpu * 1e3:.2g} ms on the CPU, by estimate"
             )
             found |= dict.fromkeys(part.ops, reason)
+        _move_what_lacks_sizes(m, found, options)
 
 
 def _estimates(graphs: Sequence[DeviceGraph], options: AscendOptions) -> list[dict[str, Any]]:

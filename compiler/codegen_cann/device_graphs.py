@@ -12,10 +12,12 @@ from occ.compiler.codegen_cann.graph.memory import workspace
 from occ.compiler.codegen_cann.graph.ranges import around, ranges, samples
 from occ.compiler.codegen_cann.graph.validate import graph_problems
 from occ.compiler.codegen_cann.mapping.chip import CHIPS, Chip
+from occ.compiler.codegen_cann.mapping.emitter import Unsupported
 from occ.compiler.codegen_cann.mapping.merge import merged
 from occ.compiler.codegen_cann.mapping.sizes import Known
-from occ.compiler.codegen_cann.mapping.table import build_graph, verdict
+from occ.compiler.codegen_cann.mapping.table import build_graph, trial, verdict
 from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.codegen_cann.parts.data_sizes import MOST, at_sizes, sets_of, told, used
 from occ.compiler.codegen_cann.parts.partition import Part, is_free
 from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.ir.dim import Sym, evaluate, symbols
@@ -37,9 +39,47 @@ class DeviceGraph:
 
 
 def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
-    """Why the device cannot take each op of the main function; empty for those that it can."""
+    """Why the device cannot take each op of the main function; empty for those that it can.
+
+    Where the device takes a model as one part, an op may have extents that the data decide, if the device decides them.
+    """
     precision, chip = options.precision, _chip(options)
-    return {op: verdict(op, precision, m, chip) for op in m.main.body.body if not is_free(op)}
+    found: dict[Op, str] = {}
+    decided: set[str] = set()  # sizes that the device finds
+    lost: dict[str, str] = {}  # sizes that the CPU finds, and by which operator
+    for op in (o for o in m.main.body.body if not is_free(o)):
+        names, own = used(op), told(op)
+        if outside := names & lost.keys():
+            found[op] = f"its extents are decided by `{lost[min(outside)]}`, which the CPU runs"
+        elif names and decides(options) and names <= (decided | own if op.name in MOST else decided):
+            found[op] = _sized_verdict(op, sets_of(m, [op], names), precision, m, chip)
+        else:
+            found[op] = verdict(op, precision, m, chip)
+        if found[op]:
+            lost |= dict.fromkeys(own, op.name)
+        else:
+            decided |= own
+    return found
+
+
+def decides(options: AscendOptions) -> bool:
+    """Whether parts may have sizes that the data decide: they do not go with gears, nor with parts that are cut in pieces."""
+    return not options.gears and not options.npu_mem_limit and options.enable_cann_graph
+
+
+def _sized_verdict(op: Op, sizes: Sequence[Mapping[str, int]], precision: str, m: Module, chip: Chip) -> str:
+    """Why the device cannot take an op with extents that the data decide."""
+    graphs: list[Graph] = []
+    try:
+        for each in sizes:
+            with at_sizes(m, each):
+                graphs.append(trial(op, precision, m, chip, list(each.values())))
+        merged(graphs, bounded=False)
+    except Unsupported as reason:
+        return str(reason)
+    except CompileError as e:
+        return e.diagnostics[0].message
+    return ""
 
 
 def _chip(options: AscendOptions) -> Chip:
@@ -84,8 +124,28 @@ def output_names(m: Module, part: Part) -> list[str]:
 
 def graph_of(m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None) -> Graph:
     """The GE graph of a device part; `names` are those of its outputs, where values alone do not tell."""
+    return _graph_and_need(m, part, options, names)[0]
+
+
+def _graph_and_need(
+    m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None
+) -> tuple[Graph, int]:
+    """The graph of a part, and the bytes of its intermediate values."""
     given, chip = output_names(m, part) if names is None else names, _chip(options)
-    return build_graph(part.name, part.ops, part.inputs, part.outputs, given, options.precision, m, chip)
+
+    def made() -> Graph:
+        return build_graph(part.name, part.ops, part.inputs, part.outputs, given, options.precision, m, chip)
+
+    decided = {s for op in part.ops for s in used(op)}
+    if not decided:
+        graph = made()
+        return graph, workspace(graph)
+    graphs: list[Graph] = []
+    for each in sets_of(m, part.ops, decided):
+        with at_sizes(m, each):
+            graphs.append(made())
+    need = max(map(workspace, graphs))
+    return merged(graphs, bounded=False), need
 
 
 def sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
@@ -186,9 +246,9 @@ def device_graphs(m: Module, parts: Sequence[Part], options: AscendOptions) -> l
     made: list[DeviceGraph] = []
     for part in parts:
         if part.on_device:
-            graph = graph_of(m, part, options)
+            graph, need = _graph_and_need(m, part, options)
             keep.mark(graph, options)
             problems = list(graph_problems(graph))
             assert not problems, problems[:3]
-            made.append(DeviceGraph(part, graph, workspace(graph)))
+            made.append(DeviceGraph(part, graph, need))
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -54,6 +55,11 @@ def _check_binding(part: DevicePart, made: Simulator) -> None:
     takes, given = [d.name for d in made.root.data], [t.name for t in part.inputs]
     if takes != given:
         raise BadGraph(f"the graph takes {', '.join(takes)} in this order, the plan gives {', '.join(given)}")
+
+
+def _differs(k: int, value: np.ndarray, target: np.ndarray, plan: str) -> RunError:
+    found, wanted = (f"{x.dtype}{list(x.shape)}" for x in (value, target))
+    return RunError("OCC0505", f"the simulator stopped: output {k} of the graph is {found}, {plan} {wanted}", _AGAIN)
 
 
 _AGAIN = "build the artifact again; if that does not help, it is a fault of occ: report it with the model"
@@ -134,16 +140,36 @@ class SimulatedRun:
         Raises:
             RunError: OCC0505 a result is not what the graph says of it.
         """
+        for k, (target, value) in enumerate(zip(outputs, self._run(part, inputs), strict=True)):
+            if (value.dtype, value.shape) != (target.dtype, target.shape):
+                raise _differs(k, value, target, "the plan has")
+            target[...] = value
+
+    def measure(
+        self, part: Runs, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], stream: int
+    ) -> list[tuple[int, ...]]:
+        """See `DeviceRun`.
+
+        Raises:
+            RunError: OCC0505 a result is not what the graph says of it, or larger than the plan has room for.
+        """
+        made = self._run(part, inputs)
+        for k, (target, value) in enumerate(zip(outputs, made, strict=True)):
+            fits = len(value.shape) == len(target.shape) and all(map(int.__le__, value.shape, target.shape))
+            if value.dtype != target.dtype or not fits:
+                raise _differs(k, value, target, "the plan has room for")
+            target.reshape(-1)[: value.size] = value.reshape(-1)
+        return [value.shape for value in made]
+
+    def beginning(self, tensor: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        """See `DeviceRun`."""
+        return tensor.reshape(-1)[: prod(shape)].reshape(shape)
+
+    def _run(self, part: Runs, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         try:
-            made = part.run(inputs)
+            return part.run(inputs)
         except BadGraph as e:
             raise RunError("OCC0505", f"the simulator stopped: {e}", _AGAIN) from None
-        for k, (target, value) in enumerate(zip(outputs, made, strict=True)):
-            if (value.dtype, value.shape) != (target.dtype, target.shape):
-                found, wanted = (f"{x.dtype}{list(x.shape)}" for x in (value, target))
-                what = f"the simulator stopped: output {k} of the graph is {found}, the plan has {wanted}"
-                raise RunError("OCC0505", what, _AGAIN)
-            target[...] = value
 
     def download(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:
         target[...] = source

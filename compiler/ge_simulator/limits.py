@@ -67,8 +67,14 @@ def _loose_rows(node: Node) -> Sequence[int]:
     return () if mask is None or min(rows, keys) < 0 else (rows % 128, keys % 128, abs(rows - keys))
 
 
+def _boxes_a_class(node: Node) -> Sequence[int]:
+    """How many boxes of each batch and class may be selected."""
+    batches, classes = node.input_descs[1].shape[:2]
+    return (-(-node.attrs.get("max_boxes_size", 0) // (batches * classes)),) if min(batches, classes) > 0 else ()
+
+
 MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
-    "bytes of a row": _row_bytes, "dilations": _attribute("dilations"), "heads": lambda node: (node.attrs["num_heads"],),
+    "boxes a class": _boxes_a_class, "bytes of a row": _row_bytes, "dilations": _attribute("dilations"), "heads": lambda node: (node.attrs["num_heads"],),
     "heads a group": lambda node: (node.attrs["num_heads"] // (node.attrs.get("num_key_value_heads", 0) or node.attrs["num_heads"]),),
     "rank": lambda node: (len(node.input_descs[0].shape),), "masked rows past 128": _loose_rows, "width": lambda node: (node.input_descs[0].shape[-1],), "filter": lambda node: node.input_descs[1].shape[2:],
     "inputs": lambda node: (len(node.input_descs),), "outputs": lambda node: (len(node.output_descs),),

@@ -118,6 +118,21 @@ class Launch:
                     "OCC0512", f"output `{tensor.name}` of part `{self._model.name}` has shape {got}, not {tuple(want)}"
                 )
 
+    def found(self, most: Sequence[Shape]) -> list[Shape]:
+        """The extents that came out, where the data decide them.
+
+        Raises:
+            RunError: OCC0512 they are more than there was memory for.
+        """
+        found = self.shapes()
+        for tensor, got, room in zip(self._model.outputs, found, most, strict=True):
+            if len(got) != len(room) or any(not 0 <= n <= d for n, d in zip(got, room, strict=True)):
+                what = (
+                    f"output `{tensor.name}` of part `{self._model.name}` has shape {got}, and room for {tuple(room)}"
+                )
+                raise RunError("OCC0512", what)
+        return found
+
     def close(self) -> None:
         """Release the datasets.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -51,6 +52,7 @@ class _Queued:
     model: Loaded
     launch: Launch | OperatorLaunch
     shapes: list[Shape]
+    measured: bool = False  # the data decide extents, and `shapes` has the most that they can be; then what they are
 
 
 @dataclass
@@ -130,6 +132,26 @@ class AscendRun:
         Raises:
             RunError: OCC0501 there is no gear for these extents; OCC0511 no memory; OCC0512 the driver reports an error.
         """
+        self._execute(part, inputs, outputs, stream)
+
+    def measure(self, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor], stream: int) -> list[Shape]:
+        """See `DeviceRun`; the driver tells extents when the execution is done.
+
+        Raises:
+            RunError: as `execute`; OCC0512 a result is larger than its memory.
+        """
+        queued = self._execute(part, inputs, outputs, stream, measured=True)
+        self.sync(stream)
+        by_record = dict(zip(part.outputs, queued.shapes, strict=True))
+        return [by_record[k] for k in range(len(outputs))]
+
+    def beginning(self, tensor: Tensor, dtype: str, shape: Shape) -> Tensor:
+        """See `DeviceRun`."""
+        return Tensor(tensor.address, prod(shape) * numpy_dtype(dtype).itemsize, shape)
+
+    def _execute(
+        self, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor], stream: int, *, measured: bool = False
+    ) -> _Queued:
         with self._device.current():
             s = self._stream(stream)
             model = self._use(part)
@@ -137,7 +159,7 @@ class AscendRun:
                 self._finish_streams()
                 model.lock.acquire()
             try:
-                self._start(s, part, model, inputs, outputs)
+                return self._start(s, part, model, inputs, outputs, measured)
             except BaseException:
                 model.lock.release()
                 self._host.store.unuse(part)
@@ -151,8 +173,8 @@ class AscendRun:
             return self._host.store.use(part)
 
     def _start(
-        self, s: _Stream, part: Part, model: Loaded, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> None:
+        self, s: _Stream, part: Part, model: Loaded, inputs: Sequence[Tensor], outputs: Sequence[Tensor], measured: bool
+    ) -> _Queued:
         ins, outs = [inputs[k] for k in part.inputs], [outputs[k] for k in part.outputs]
         spans = [[(t.address, t.nbytes) for t in side] for side in (ins, outs)]
         arena = self._host.arena
@@ -160,7 +182,8 @@ class AscendRun:
             launch = OperatorLaunch(model, arena, spans[0], spans[1])
         else:
             launch = Launch(model, arena, spans[0], spans[1], [t.shape for t in ins])
-        s.queued.append(_Queued(part, model, launch, [t.shape for t in outs]))
+        queued = _Queued(part, model, launch, [t.shape for t in outs], measured)
+        s.queued.append(queued)
         try:
             launch.start(s.handle, blocking=self._host.blocking)
         except BaseException:
@@ -170,6 +193,7 @@ class AscendRun:
             with suppress(RunError):
                 launch.close()
             raise
+        return queued
 
     def wait(self, stream: int, on: int) -> None:
         with self._device.current():
@@ -204,7 +228,10 @@ class AscendRun:
         self._device.synchronize(s.handle, str(s))
         while s.queued:
             q = s.queued[0]
-            q.launch.check(q.shapes)
+            if q.measured and isinstance(q.launch, Launch):
+                q.shapes = q.launch.found(q.shapes)
+            else:
+                q.launch.check(q.shapes)
             del s.queued[0]
             self._done(q)
         downloads, s.downloads = s.downloads, []

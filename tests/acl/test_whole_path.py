@@ -136,6 +136,34 @@ def test_parts_on_device_cpu_device(toolkit: Standin, occ_cli: object, tmp_path:
             np.testing.assert_array_equal(y, want)
 
 
+def test_extents_that_the_data_decide(toolkit: Standin, occ_cli: object, tmp_path: Path) -> None:
+    """The device tells them after the run; one tensor is long enough for all."""
+    text = """g (float[4, 6] x) => (float[n] y, int64[2, n] where, float[4, 6] z) {
+        where = NonZero(x)
+        places = Transpose<perm = [1, 0]>(where)
+        y = GatherND(x, places)
+        z = Neg(x)
+    }"""
+    model = model_of(text)
+    onnx.save(model, tmp_path / "m.onnx")
+    ran = occ_cli("build", "m.onnx", "-t", "ascend310p", "--emit", "om", "-o", "m.occ", "--json")
+    assert (json.loads(ran.out)["device_parts"], json.loads(ran.out)["cpu_parts"]) == (1, 0)
+    rng = np.random.default_rng(2)
+    samples = [rng.standard_normal((4, 6), np.float32) * (rng.random((4, 6)) < share) for share in (0, 0.2, 0.6, 1)]
+    with occ.load("m.occ") as session:
+        for x in (x.astype(np.float32) for x in samples):
+            for got, want in zip(session.run({"x": x}).values(), reference(model, {"x": x}), strict=True):
+                np.testing.assert_array_equal(got, want)
+        x = samples[-1].astype(np.float32)
+        whole, short = occ.DeviceTensor((24,), np.float32), occ.DeviceTensor((5,), np.float32)
+        session.run({"x": x}, outputs={"y": whole})
+        np.testing.assert_array_equal(whole.numpy(), x.reshape(-1))
+        with pytest.raises(occ.RunError, match=r"the data have decided that an output has the shape \[24\]"):
+            session.run({"x": x}, outputs={"y": short})
+        whole.close()
+        short.close()
+
+
 def mlp(width: int = 64, depth: int = 4) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     weights = {f"w{k}": rng.standard_normal((width, width), np.float32) / 8 for k in range(depth)}

@@ -16,6 +16,7 @@ class Chip:
         steps: it has AscendQuant and AscendDequant with scales of 64 bits, which keep quantised products in the matrix unit.
         kernels: operators that stand for groups of others, which it has.
         attention: which kernel of attention it has, or empty; PromptFlashAttention goes with IncreFlashAttention.
+        boxes: how many of a class its NonMaxSuppressionV7 selects at most; 0 where it has none.
     """
 
     missing: frozenset[str] = frozenset({"STRING"})
@@ -24,16 +25,18 @@ class Chip:
     steps: bool = False
     kernels: frozenset[str] = frozenset()
     attention: str = ""
+    boxes: int = 0
 
 
 _OLDER = frozenset({"STRING", "BF16"})
 _SUMS = (("INT32", "INT64"),)
 _ROWS = frozenset({"AddRmsNorm", "RmsNorm", "SwiGlu"})
 CHIPS: dict[str, Chip] = {
-    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS, steps=True, kernels=_ROWS, attention="PromptFlashAttention"),
+    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS, steps=True, kernels=_ROWS, attention="PromptFlashAttention", boxes=700),
     "ascend910": Chip(_OLDER),
     "ascend910b": Chip(
-        block_products=True, steps=True, kernels=_ROWS | {"RotaryPositionEmbedding"}, attention="FusedInferAttentionScore"
+        block_products=True, steps=True, kernels=_ROWS | {"RotaryPositionEmbedding", "UniqueWithCountsAndSorting"},
+        attention="FusedInferAttentionScore", boxes=2**31 - 1,
     ),
 }  # fmt: skip
 # The largest sizes that kernels take: those of a convolution, operands of a Concat or results of a Split.

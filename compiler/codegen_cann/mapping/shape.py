@@ -379,17 +379,8 @@ def _eye_like(e: Emitter, op: Op, x: Ref) -> Ref:
     return e.constant(np.eye(*out.shape, k=op.a.k or 0, dtype=occ_type(out.dtype).numpy))
 
 
-def _compress(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
-    condition = e.known(op, 1)
-    assert condition is not None, "Compress has a condition"
-    axis = op.attrs.get("axis")
-    flat = x if axis is not None else e.reshape(x, (int(np.prod(x.shape)),))
-    k = 0 if axis is None else axis % len(x.shape)
-    return gathered(e, flat, np.flatnonzero(condition[: flat.shape[k]]).astype(np.int64), k)
-
-
 ROWS: dict[str, Row] = {
-    "Compress": _compress, "Concat": _concat, "ConstantOfShape": _constant_of_shape,
+    "Concat": _concat, "ConstantOfShape": _constant_of_shape,
     "DepthToSpace": _space("DepthToSpace"), "Expand": _expand, "EyeLike": _eye_like, "Flatten": _view, "Gather": _gather,
     "GatherElements": _gather_elements, "GatherND": _gather_nd, "OneHot": _one_hot, "Pad": _pad, "Range": _range,
     "Reshape": _view, "ReverseSequence": _reverse_sequence, "ScatterElements": _scatter_elements,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.formats import ge_type
-from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Ref
+from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.ir.dim import Atom, Dim, Sym, Symbol
 from occ.compiler.ir.dtype import from_numpy
@@ -23,24 +23,43 @@ _MOST_ELEMENTS = 64  # that are computed one by one
 _MOST_LOOKED_AT = 1 << 16  # to see which numbers a mask has
 _FUNCTIONS = {"floordiv": "FloorDiv", "min": "Minimum", "max": "Maximum"}
 _DEGREE = 3  # of the products of extents that are tried
+DECIDE = ("NonZero", "UniqueWithCountsAndSorting")  # operators whose results have extents that the data decide
 
 
 class _Extent(NamedTuple):
-    """An extent that differs: an input, by position, its axis, and the value in each gear."""
+    """An extent that differs: a node that shows it, by position, the axis, the value in each gear, and the result."""
 
     port: int
     axis: int
     values: tuple[int, ...]
+    result: int = 0
 
 
 def _differing_extents(parts: Sequence[Graph]) -> list[_Extent]:
-    """The extents of inputs that differ between gears, one for each row of values."""
+    """The extents of inputs, and of what the data decide, that differ between gears: one for each row of values."""
     found: dict[tuple[int, ...], _Extent] = {}
-    for port, nodes in enumerate(zip(*(g.data for g in parts), strict=True)):
-        for axis, values in enumerate(zip(*(n.outputs[0].shape for n in nodes), strict=True)):
-            if len(set(values)) > 1:
-                found.setdefault(values, _Extent(port, axis, values))
+    for port, nodes in enumerate(zip(*(g.nodes for g in parts), strict=True)):
+        if nodes[0].type not in ("Data", *DECIDE):
+            continue
+        for result, descs in enumerate(zip(*(n.outputs for n in nodes), strict=True)):
+            for axis, values in enumerate(zip(*(d.shape for d in descs), strict=True)):
+                if len(set(values)) > 1:
+                    found.setdefault(values, _Extent(port, axis, values, result))
     return list(found.values())
+
+
+def in_order(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes with each after those that it reads, and else as they come."""
+    made: dict[Node, None] = {}
+    for node in nodes:
+        work = [node]
+        while work:
+            missing = [r.node for r in work[-1].inputs if r is not None and r.node not in made]
+            if missing:
+                work += missing
+            else:
+                made[work.pop()] = None
+    return list(made)
 
 
 def _end(flags: np.ndarray) -> int | None:
@@ -98,12 +117,13 @@ class Sizes:
         self, parts: Sequence[Graph], names: set[str], *, bounded: bool = True, known: Known | None = None
     ) -> None:
         self.graph = parts[0]
+        self._nodes = list(self.graph.nodes)  # as they are before constants go
         self._own = Graph(f"{self.graph.name}/sizes")
         self._e = Emitter(self._own, lambda *_: None, names=names)
         self._bounded = bounded
         self._known = known or Known({}, {})
         self._extents, self._count = _differing_extents(parts), len(parts)
-        self._shapes: dict[int, Ref] = {}
+        self._shapes: dict[tuple[int, int], Ref] = {}
         self._products: dict[tuple[_Extent, ...], Ref] = {}
         self._lines: dict[_Line, Ref] = {}
         self._dims: dict[Sym, Ref] = {}
@@ -115,6 +135,7 @@ class Sizes:
         data = len(self.graph.data)
         assert self.graph.nodes[:data] == self.graph.data, "inputs come first"
         self.graph.nodes[data:data] = self._own.nodes
+        self.graph.nodes = in_order(self.graph.nodes)
 
     def value(self, values: Sequence[np.ndarray]) -> Ref | None:
         """What has a given value in each gear; None if nothing is found.
@@ -294,6 +315,17 @@ class Sizes:
                 e, made = self._e, self._of_dim(d)
                 made = made if factor == 1 else e.op("Mul", made, e.ints([factor]))
                 return made if not offset else e.op("Add", made, e.ints([offset]))
+        return self._clamped(values)
+
+    def _clamped(self, values: tuple[int, ...]) -> Ref | None:
+        """A multiple of an extent, but not more than a number: the end of a slice that may reach beyond its operand."""
+        most = max(values)
+        for extent in self._extents:
+            below = [(v, at) for v, at in zip(values, extent.values, strict=True) if v < most]
+            factor = below[0][0] // max(below[0][1], 1)
+            if factor > 0 and values == tuple(min(factor * at, most) for at in extent.values):
+                e, own = self._e, self._extent(extent)
+                return e.op("Minimum", own if factor == 1 else e.op("Mul", own, e.ints([factor])), e.ints([most]))
         return None
 
     def _of_dim(self, d: Dim) -> Ref:
@@ -348,9 +380,9 @@ class Sizes:
 
     def _extent(self, extent: _Extent) -> Ref:
         """An extent of an input as the graph has it at run time."""
-        e, k = self._e, extent.port
-        if k not in self._shapes:
-            data = Ref(self.graph.data[k])
-            self._shapes[k] = e.op("Shape", data, out=Desc("INT64", (len(data.shape),)), dtype="INT64")
+        e, key = self._e, (extent.port, extent.result)
+        if key not in self._shapes:
+            shown = Ref(self._nodes[extent.port], extent.result)
+            self._shapes[key] = e.op("Shape", shown, out=Desc("INT64", (len(shown.shape),)), dtype="INT64")
         at = e.constant(np.array(0, np.int32))
-        return e.op("GatherV2", self._shapes[k], e.ints([extent.axis]), at, out=Desc("INT64", (1,)))
+        return e.op("GatherV2", self._shapes[key], e.ints([extent.axis]), at, out=Desc("INT64", (1,)))

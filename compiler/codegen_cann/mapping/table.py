@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from occ.compiler.codegen_cann.graph.graph import Graph, Ref, data_node, drop_dead
+from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Ref, data_node, drop_dead
 from occ.compiler.codegen_cann.graph.validate import node_problems
 from occ.compiler.codegen_cann.mapping import (
     attention,
@@ -16,6 +16,7 @@ from occ.compiler.codegen_cann.mapping import (
     einsum,
     elementwise,
     experts,
+    found,
     kv_cache,
     linear,
     pooling,
@@ -40,7 +41,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
-    sample, region, kv_cache, experts, signal, taps,
+    sample, region, kv_cache, experts, signal, taps, found,
 )  # fmt: skip
 
 
@@ -112,25 +113,42 @@ def _operand(e: Emitter, op: Op, k: int) -> Ref | None:
 
 
 def verdict(op: Op, precision: str = "origin", module: Module | None = None, chip: Chip | None = None) -> str:
-    """Why the device cannot take an op; empty if it can.
+    """Why the device cannot take an op; empty if it can. The arguments are those of `trial`."""
+    try:
+        trial(op, precision, module, chip)
+    except Unsupported as reason:
+        return str(reason)
+    return ""
+
+
+def trial(
+    op: Op, precision: str = "origin", module: Module | None = None, chip: Chip | None = None, sizes: Sequence[int] = ()
+) -> Graph:
+    """The graph of one op.
 
     Args:
         op: the op.
         precision: `precision_mode_v2`.
         module: has the functions that the op runs.
         chip: what it is meant for.
+        sizes: extents that other ops of its part show.
+
+    Raises:
+        Unsupported: the device cannot take it.
     """
     e = Emitter(Graph("trial"), emit_op, precision, module, chip=chip)
-    try:
-        for k, value in enumerate(dict.fromkeys(op.inputs)):
-            if not isinstance(value, Weight) and not _is_size(value):
-                node = data_node(f"operand{k}", describe(value), k)
-                e.graph.nodes.append(node)
-                e.refs[value] = Ref(node)
-        emit_op(e, op)
-    except Unsupported as reason:
-        return str(reason)
-    return ""
+    if sizes:
+        shown = data_node(e.unique("sizes"), Desc("FLOAT", tuple(sizes)), 0)
+        e.graph.nodes.append(shown)
+        e.graph.data.append(shown)
+    for k, value in enumerate(dict.fromkeys(op.inputs)):
+        if not isinstance(value, Weight) and not _is_size(value):
+            node = data_node(e.unique(f"operand{k}"), describe(value), k)
+            e.graph.nodes.append(node)
+            e.graph.data.append(node)
+            e.refs[value] = Ref(node)
+    emit_op(e, op)
+    return e.graph
 
 
 def _is_size(value: Value) -> bool:

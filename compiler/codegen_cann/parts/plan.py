@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from occ.compiler.codegen_cann.parts.data_sizes import bounds, most
 from occ.compiler.codegen_cann.parts.partition import Part
+from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.plan.plan import dim_expr
@@ -19,6 +22,7 @@ class _PartPlanner:
 
     def __init__(self, m: Module, parts: Sequence[Part]) -> None:
         self.m, self.parts = m, parts
+        self.limits = bounds(m)
         self.buffers: list[Buffer] = []
         self.storages: list[Storage] = []
         self.steps: list[Step] = []
@@ -73,8 +77,16 @@ class _PartPlanner:
 
     def _on_device(self, value: Value) -> int:
         if value not in self.on_device:
-            self.on_device[value] = self._buffer(value, Storage("device", 0, dim_expr(value.tensor.nbytes)))
+            size = product(self._room(value) or value.tensor.dims) * value.tensor.dtype.itemsize
+            self.on_device[value] = self._buffer(value, Storage("device", 0, dim_expr(size)))
         return self.on_device[value]
+
+    def _room(self, value: Value) -> list[Dim]:
+        """The extents that a value has at most, where the data decide them; else none."""
+        if not any(depends_on_data(d) for d in value.tensor.dims):
+            return []
+        found = [most(d, self.limits) for d in value.tensor.dims]
+        return [d for d in found if d is not None]
 
     def _device(self, part: Part) -> None:
         sources = sorted({self.stream_of[v] for v in part.inputs if v in self.stream_of and v in self.on_device})
@@ -90,7 +102,9 @@ class _PartPlanner:
             self.steps.append(Step("wait", "", [], [], attrs={"stream": stream, "on": other}))
         reads, writes = ([self._on_device(v) for v in vs] for vs in (part.inputs, part.outputs))
         nodes = [n for op in part.ops for n in op.loc.nodes]
-        self.steps.append(Step("device", part.name, reads, writes, attrs={"stream": stream}, nodes=nodes))
+        room = [[dim_expr(d) for d in self._room(v)] for v in part.outputs]
+        more = {"room": room} if any(room) else {}
+        self.steps.append(Step("device", part.name, reads, writes, attrs={"stream": stream, **more}, nodes=nodes))
         for value in part.outputs:
             self.stream_of[value] = stream
             if value in self.home or self._read_on_host(value):
@@ -154,5 +168,5 @@ def constant_results(m: Module) -> list[Weight]:
 
 
 def plan_parts(m: Module, parts: Sequence[Part]) -> Plan:
-    """The plan that runs the parts of a module; all extents are constant."""
+    """The plan that runs the parts of a module."""
     return _PartPlanner(m, parts).plan()
