@@ -360,7 +360,7 @@ def _room(step: Step) -> Iterator[DimExpr]:
     """The extents in the `room` of a step, and what is no size where it does not have them for each buffer."""
     room = step.attrs["room"]
     fits = isinstance(room, list) and len(room) == len(step.writes) and all(isinstance(e, list) for e in room)
-    yield from (e for extents in room for e in extents) if fits else (None,)
+    yield from (e for extents in room for e in extents) if fits else ([],)
 
 
 def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:
