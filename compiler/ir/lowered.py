@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
+from random import Random
 from typing import Any
 
 from occ.compiler.ir.calls import ROUTINES, agree, call_problems
@@ -127,7 +128,8 @@ class _Plan:
             envs = [*self._samples([*names])] if all(n in self.m.symbols for n in names) else []
             given = [dict(zip(f.dims, (evaluate(d, env) for d in dims), strict=True)) for env in envs]
             unlike = list({str(g): g for g in given}.values())
-            few = unlike[:: -(-len(unlike) // _CALLS) or 1]
+            # Evenly spaced ones may all have the same for one of the sizes.
+            few = [unlike[k] for k in sorted(Random(0).sample(range(len(unlike)), min(_CALLS, len(unlike))))]
             self.called[key] = next(filter(None, (reach_problem(f, g) for g in few)), "")
         return self.called[key]
 

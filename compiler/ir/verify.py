@@ -126,6 +126,8 @@ def _types(op: Op) -> Iterator[str]:
     except STUMBLES as e:
         yield f"{op_text(op)} has no result for these operands and attributes: {type(e).__name__}: {e}"
         return
+    if len(op.results) > len(inferred):
+        yield f"{op_text(op)} has {len(op.results)} results, and is inferred to have {len(inferred)}"
     for value, found in zip(op.results, inferred, strict=False):
         if not agree(value.type, found):
             yield f"{op_text(op)}: %{value.name} is inferred as {found}"

@@ -136,6 +136,8 @@ TEXTS = {
     "    return %x\n  }\n}\n",
     "has the size n, which is not declared": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     "    %y = Relu(%x) : f32[n]\n    return %y\n  }\n}\n",
+    "has 2 results, and is inferred to have 1": f'module {HEAD}  func @main(%x: f32[4]) -> (f32[4], f32[4]) as "y", "z" {{\n'
+    "    %y, %z = Split(%x) {axis=0, num_outputs=1} : (f32[4], f32[4])\n    return %y, %z\n  }\n}\n",
     "reads %x, which is not defined before it": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     '    %y = fuse(%x) {kind="relu"} : f32[4] do (%a: f32[4]) {\n      %b = Relu(%x) : f32[4]\n      yield %b\n    }\n'
     "    return %y\n  }\n}\n",

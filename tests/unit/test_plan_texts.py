@@ -130,6 +130,27 @@ def test_a_plan_that_leaves_its_memory_is_refused(text, old, new, message):
     assert message in str(e.value)
 
 
+def test_sizes_at_which_a_kernel_is_looked_at_are_unlike():
+    """It runs for no element where c is 1, as it was in each of the evenly spaced samples of the sizes."""
+    text = """module @m {stage="lowered", target="cpu-jit"} {
+  dim a "a" [1, inf]
+  dim b "b" [1, inf]
+  dim c "c"
+  constraint max(0, c - 1) == c - 1 "n"
+  func @main(%x: f32[a,b,c - 1]) -> f32[c - 1] as "y" {
+    %y = alloc() {output=0} : f32[c - 1]
+    kernel(%x, %y) {dims=[dim<a>, dim<b>, dim<c>], te="k", writes=1}
+    return %y
+  }
+  te @k[A [1, inf], B [1, inf], C](%p: f32[A,B,C - 1]) -> (r: f32[C - 1]) {
+    r[i<C - 1] = %p[0, -1, i]
+  }
+}
+"""
+    with pytest.raises(CompileError, match="reads p at -1 of"):
+        load_module(text)
+
+
 def test_types_are_inferred_again():
     text = """module @m {stage="inferred"} {
       func @main(%x: f32[1,2,8,8], %w: f32[2,2,3,3]) -> f32[1,2,8,8] as "y" {
