@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import DimExpr, symbols
-from occ.runtime.manifest import Buffer, Step
+from occ.runtime.manifest import Buffer, Plan, Step
+
+LARGEST = 2**31 - 1  # of a size of which nothing is known: kernels take 32 bits
 
 Bounds = Mapping[str, DimExpr]
 
@@ -51,6 +53,25 @@ def _above(e: DimExpr) -> DimExpr:
 
 def _below(e: DimExpr) -> DimExpr:
     return min(e, 0) if isinstance(e, int) else ["min", e, 0]
+
+
+def vanish_together(plan: Plan, step: Step) -> bool:
+    """Whether the sizes that a step finds take no memory where one of them is 0, however large the others are, as those of a
+    Reshape of nothing: all tensors that have one of them as an extent have all of them, and no other step finds sizes by them.
+    """
+    found = {name for _, _, name in step.binds}
+    others = [s for s in plan.steps if s is not step and (s.binds or s.kind not in ("kernel", "copy", "host"))]
+    by = [e for s in others for b in (*s.reads, *s.writes) if b >= 0 for e in plan.buffers[b].shape]
+    by += [e for s in others for e in s.attrs.get("most", ())]
+    shapes = [b.shape for b in plan.buffers if any(symbols(e) & found for e in b.shape)]
+    return not any(symbols(e) & found for e in by) and all(found <= _factors(["*", *shape]) for shape in shapes)
+
+
+def _factors(e: DimExpr) -> set[str]:
+    """Symbols of which a product is 0 where one of them is."""
+    if isinstance(e, str):
+        return {e}
+    return set() if isinstance(e, int) or e[0] != "*" else {s for x in e[1:] for s in _factors(x)}
 
 
 def _non_zero(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:

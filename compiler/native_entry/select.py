@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from occ.compiler.native_entry.bounds import LARGEST, vanish_together
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
 from occ.compiler.native_entry.sizes import i64
 from occ.compiler.native_entry.suppress import emit_suppression
-from occ.compiler.native_entry.types import DOUBLE, FLOAT, I8, I16, I32, I64
+from occ.compiler.native_entry.types import DOUBLE, FLOAT, I1, I8, I16, I32, I64
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
 from occ.runtime.signature import numpy_dtype
@@ -94,15 +95,22 @@ def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(x)`: the elements of i64[n] are sizes; those that are known have to be what they are, the others no more than `most`."""
+    """`(x)`: the elements of i64[n] are sizes; those that are known have to be what they are, the others no more than `most`.
+
+    What has no elements needs no memory: there sizes may be larger.
+    """
     x, out, a = e.buffer(step.reads[0]), e.buffer(step.writes[0]), step.attrs
     elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["finds"]))]
     found = {name: elements[at] for _, at, name in step.binds}
+    none: Any = I1(0)
+    for n in found.values() if vanish_together(e.r.plan, step) else ():
+        none = e.b.or_(none, e.b.icmp_signed("==", n, I64(0)))
     for at, (n, known, most) in enumerate(zip(elements, a["finds"], a["most"], strict=True)):
         e.support.store(e.b, n, out, 8 * at)
         if isinstance(known, str) and known in found:
             e.require_that(e.b.icmp_signed(">=", n, I64(0)), k)
-            e.require_that(e.b.icmp_signed("<=", n, i64(e.sizes.of(most))), k)
+            limit = e.b.select(none, I64(LARGEST), i64(e.sizes.of(most)))
+            e.require_that(e.b.icmp_signed("<=", n, limit), k)
             e.require(n, found[known], k)
         else:
             e.require(n, e.sizes.of(known), k)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from occ.compiler.native_entry.bounds import HOST, SCRATCH, upper
+from occ.compiler.native_entry.bounds import HOST, LARGEST, SCRATCH, upper
 from occ.compiler.native_entry.plan import Inner, Routine, Slot, nbytes, put, special_name
 from occ.compiler.native_entry.results import Cases, result_rows
 from occ.runtime.attributes import decode_attrs
@@ -19,7 +19,6 @@ from occ.runtime.manifest import Buffer, Function, Manifest, Step, TensorInfo
 from occ.runtime.native.entry import MOST_AXES
 from occ.runtime.signature import numpy_dtype
 
-_UNBOUNDED = 2**31 - 1  # the most that a size can be of which nothing is known
 _NAMED = 5  # problems that an error lists
 _KINDS = ("kernel", "copy", "if", "scan", "loop")
 # Operands that a step may lack, by its kind, or by its name where that is `host`.
@@ -129,7 +128,7 @@ class _Reader:
                     raise Unsuitable("has operands or results that do not lie dense")
                 # a size that was known before is not bound: the step checks it
                 for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=False):
-                    if most == _UNBOUNDED:
+                    if most == LARGEST:
                         raise Unsuitable("finds a size that nothing bounds")
                     r.bounds[name] = upper(most, r.bounds)
                 if step.name in SCRATCH:
