@@ -144,6 +144,7 @@ CASES = (
     case("direct", convolution, (14, 256, 64, 3, 1), summed(2304), winograd="off"),
     case("direct", convolution, (64, 3, 64, 7, 2), summed(147)),
     case("winograd", convolution, (14, 64, 64, 3, 1), WINOGRAD, fast=True),
+    case("winograd", convolution, (14, 64, 64, 5, 1), WINOGRAD, fast=True),
     case("winograd", convolution, (56, 64, 64, 3, 1), WINOGRAD),
     case("winograd", convolution, (28, 128, 64, 3, 1), WINOGRAD),
     case("winograd", convolution, (14, 256, 64, 3, 1), WINOGRAD),

@@ -7,42 +7,55 @@ from onnx import TensorProto, helper, numpy_helper
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.ir.ops.own.winograd import SIZE, TILE, input_rows, output_rows, transformed_weight
+from occ.compiler.ir.ops.own.winograd import input_rows, output_rows, outputs_of, points_of, transformed_weight
 from occ.runtime.session import Session
 
 SHAPES = [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (13, 48, 80)]
 
 
+# Taps along both axes, and one of them with a single tap.
+TAPS = [(3, 3), (5, 5), (3, 5), (1, 3), (5, 1)]
+
+
 def direct(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """A 3x3 convolution with a border of 1, in float64: x [C, H, W], w [O, C, 3, 3]."""
-    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    """A convolution with a border that keeps the size, in float64: x [C, H, W], w [O, C, ky, kx]."""
+    taps = w.shape[2:]
+    padded = np.pad(x.astype(np.float64), ((0, 0), *((k // 2, k // 2) for k in taps)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, taps, (1, 2))
     return np.einsum("cyxij,ocij->oyx", windows, w.astype(np.float64), optimize=True)
 
 
 def by_tiles(x: np.ndarray, w: np.ndarray, dtype: type) -> np.ndarray:
     """The same through the transforms, all arithmetic in a type."""
-    channels, h, width = x.shape
-    down, across = -(-h // TILE), -(-width // TILE)
-    padded = np.pad(x, ((0, 0), (1, down * TILE + 1 - h), (1, across * TILE + 1 - width))).astype(dtype)
-    tiles = np.lib.stride_tricks.sliding_window_view(padded, (SIZE, SIZE), (1, 2))[:, ::TILE, ::TILE]
-    b, a = input_rows().astype(dtype), output_rows().astype(dtype)
-    v = np.einsum("ei,cyxij,gj->egyxc", b, tiles, b, optimize=True).reshape(SIZE * SIZE, down * across, channels)
-    m = np.matmul(v, transformed_weight(w).astype(dtype)).reshape(SIZE, SIZE, down, across, w.shape[0])
-    y = np.einsum("pe,egyxo,qg->oypxq", a, m, a, optimize=True)
-    return y.reshape(w.shape[0], down * TILE, across * TILE)[:, :h, :width]
+    channels, *sizes = x.shape
+    taps = w.shape[2:]
+    sides, each = [points_of(k) for k in taps], [outputs_of(k) for k in taps]
+    down, across = (-(-n // m) for n, m in zip(sizes, each, strict=True))
+    beyond = [k // 2 + t * m - n for k, t, m, n in zip(taps, (down, across), each, sizes, strict=True)]
+    padded = np.pad(x, ((0, 0), *((k // 2, n) for k, n in zip(taps, beyond, strict=True)))).astype(dtype)
+    tiles = np.lib.stride_tricks.sliding_window_view(padded, sides, (1, 2))[:, :: each[0], :: each[1]]
+    b = [(np.ones((1, 1)) if k == 1 else input_rows()).astype(dtype) for k in taps]
+    a = [(np.ones((1, 1)) if k == 1 else output_rows(k)).astype(dtype) for k in taps]
+    v = np.einsum("ei,cyxij,gj->egyxc", b[0], tiles, b[1], optimize=True).reshape(-1, down * across, channels)
+    m = np.matmul(v, transformed_weight(w).astype(dtype)).reshape(*sides, down, across, w.shape[0])
+    y = np.einsum("pe,egyxo,qg->oypxq", a[0], m, a[1], optimize=True)
+    return y.reshape(w.shape[0], down * each[0], across * each[1])[:, : sizes[0], : sizes[1]]
 
 
-def layer(size: int, channels: int, out: int) -> tuple[np.ndarray, np.ndarray]:
+def layer(size: int, channels: int, out: int, taps: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(size)
     x = np.maximum(rng.standard_normal((channels, size, size)), 0).astype(np.float32)
-    w = rng.standard_normal((out, channels, 3, 3)) * np.sqrt(2 / (9 * channels))
+    w = rng.standard_normal((out, channels, *taps)) * np.sqrt(2 / (taps[0] * taps[1] * channels))
     return x, w.astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_error_against_float64_is_near_that_of_direct_convolution(shape: tuple[int, int, int]) -> None:
-    x, w = layer(*shape)
+@pytest.mark.parametrize(
+    ("shape", "taps"), [(s, k) for s in SHAPES for k in TAPS if k == (3, 3) or s[1] == 48], ids=str
+)
+def test_error_against_float64_is_near_that_of_direct_convolution(
+    shape: tuple[int, int, int], taps: tuple[int, int]
+) -> None:
+    x, w = layer(*shape, taps)
     exact = direct(x, w)
     scale = np.abs(exact).max()
     assert np.abs(by_tiles(x, w.astype(np.float64), np.float64) - exact).max() / scale < 1e-12
@@ -50,10 +63,16 @@ def test_error_against_float64_is_near_that_of_direct_convolution(shape: tuple[i
 
 
 def model(
-    h: int | str, w: int | str, channels: int, out: int, pads: list[int], batch: int | str = 2
+    h: int | str,
+    w: int | str,
+    channels: int,
+    out: int,
+    pads: list[int],
+    batch: int | str = 2,
+    taps: tuple[int, int] = (3, 3),
 ) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
-    weight = (rng.standard_normal((out, channels, 3, 3)) * 0.1).astype(np.float32)
+    weight = (rng.standard_normal((out, channels, *taps)) * 0.1).astype(np.float32)
     bias = rng.standard_normal(out).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=pads),
@@ -81,7 +100,7 @@ def agrees(session: Session, w: np.ndarray, b: np.ndarray, shape: tuple[int, ...
     got = session.run({"x": x})["y"]
     top, left, bottom, right = pads
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))
     c = np.einsum("ncyxij,ocij->noyx", windows, w.astype(np.float64), optimize=True) + b[:, None, None]
     want = c / (1 + np.exp(-c))
     assert got.shape == want.shape
@@ -130,6 +149,24 @@ def test_one_symbolic_size_and_many_channels() -> None:
     session = occ.compile(m, "cpu", threads=1)
     for width in (1, 4, 27, 28, 29, 60, 61, 130):
         agrees(session, w, b, (1, 144, 6, width), (1, 1, 1, 1))
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("taps", TAPS[1:], ids=str)
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+def test_other_taps(taps: tuple[int, int], symbolic: bool) -> None:
+    pads = [k // 2 for k in taps]
+    border = (pads[0], pads[1], pads[0], 0)
+    for sizes in ((13, 19), (61, 6)):
+        sizes = (sizes[0], sizes[1] + pads[1])
+        m, w, b = model(*(("h", "w") if symbolic else sizes), 48, 80, [*border], "n" if symbolic else 2, taps)
+        assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
+        session = occ.compile(m, "cpu", threads=1)
+        agrees(session, w, b, (2, 48, *sizes), border)
+        if symbolic:
+            for some in ((1, 4), (33, 200), (200, 33)):
+                agrees(session, w, b, (1, 48, *some), border)
+            break
 
 
 def test_option_turns_it_off() -> None:

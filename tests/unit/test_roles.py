@@ -37,7 +37,7 @@ METHODS = {
     "winograd": (
         WINOGRAD,
         "%x: f32[1,64,12,12]@acdb, %w: f32[36,64,64]@Cab16c", "f32[1,64,12,12]@acdb",
-        "%y = winograd(%x, %w) {pads=[1,1,1,1]} : f32[1,64,12,12]@acdb",
+        "%y = winograd(%x, %w) {kernel_shape=[3, 3], pads=[1,1,1,1]} : f32[1,64,12,12]@acdb",
     ),
     "strassen": (
         STRASSEN,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, ceildiv
 from occ.compiler.ir.te.expr import Load
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINOGRAD
@@ -42,7 +43,11 @@ class _Winograd:
         self.down, self.across = (parts["rows"].axes[k].extent for k in (-5, -4))
         channels = parts["input"].axes[-1].extent
         assert isinstance(channels, int)
-        self.block_x, self.block_y = block_of(self.across, self.down, channels)
+        points = parts["input"].axes[0].extent * parts["input"].axes[1].extent
+        assert isinstance(points, int)
+        self.block_x, self.block_y = block_of(self.across, self.down, channels, points)
+        *_, y, x, _ = (a.extent for a in root.axes)
+        self.tall, self.broad = (_outputs(size, tiles) for size, tiles in ((y, self.down), (x, self.across)))
 
     def directives(self) -> list[Directive]:
         made = [*self._result(), *self._input(), *self._products(), *self._output()]
@@ -78,9 +83,9 @@ class _Winograd:
         *batch, y, x, o = (a.name for a in self.root.axes)
         sizes = [a.extent for a in self.root.axes]
         out = Scheduler(self.root.name)
-        for axis, size in ((x, sizes[-2]), (y, sizes[-3])):
-            whole = isinstance(size, int) and size % 4 == 0
-            out.split(axis, f"{axis}t", f"{axis}i", 4, "Auto" if whole else "GuardWithIf")
+        for axis, size, tile in ((x, sizes[-2], self.broad), (y, sizes[-3], self.tall)):
+            whole = isinstance(size, int) and size % tile == 0
+            out.split(axis, f"{axis}t", f"{axis}i", tile, "Auto" if whole else "GuardWithIf")
         out.split(f"{x}t", f"{x}b", f"{x}s", self.block_x, "GuardWithIf")
         out.split(f"{y}t", f"{y}b", f"{y}s", block_y, "GuardWithIf")
         panels = sizes[-1]
@@ -198,9 +203,8 @@ class _Winograd:
         if output is not self.root and (reads > 1 or self._read_twice(output)):
             *_, oy, ox, oo = (a.name for a in output.axes)
             s = Scheduler(output.name).compute_at(self.root.name, self.tile)
-            s.reorder(oo, ox, oy).vectorize(oo, self.lanes).bound_extent(ox, 4).bound_extent(oy, 4).unroll(ox).unroll(
-                oy
-            )
+            s.reorder(oo, ox, oy).vectorize(oo, self.lanes)
+            s.bound_extent(ox, self.broad).bound_extent(oy, self.tall).unroll(ox).unroll(oy)
             made += s.directives
         return made
 
@@ -226,20 +230,33 @@ class _Winograd:
         return made.directives
 
 
-def block_of(across: Dim, down: Dim, channels: int) -> tuple[int, int]:
+def _outputs(size: Dim, tiles: Dim) -> int:
+    """Outputs of a tile along an axis with so many of both."""
+    return next(n for n in (4, 2, 1) if ceildiv(size, n) == tiles)
+
+
+def block_of(across: Dim, down: Dim, channels: int, points: int = 36) -> tuple[int, int]:
     """Tiles of a block along x and y: divisors of the counts, whole planes where they are small; where counts are symbolic,
-    as many as are multiplied together some times.
+    as many as are multiplied together some times. Tiles along one axis have fewer `points`, so more of them fit.
     """
     if not isinstance(across, int) or not isinstance(down, int):
         most = _TOGETHER * (6 if channels <= 128 else 3)
         return (most, 1) if not isinstance(across, int) else (min(across, most), max(most // across, 1))
     most = 28 if channels <= 128 else 14
+    if points < 36:
+        return _along_one_axis(across, down, most * 36 // points)
     if across <= 7 and down <= 7:
         return across, down
     width = max(k for k in range(1, most + 1) if across % k == 0)
     if width < 7 and across <= 28:
         width = across
     return width, 1
+
+
+def _along_one_axis(across: int, down: int, most: int) -> tuple[int, int]:
+    """Blocks of about as many tiles as the `most`, the last of which may have a few less."""
+    width = ceil(across / ceil(across / most))
+    return width, ceil(down / ceil(down / max(most // width, 1)))
 
 
 def _rows(extent: int, most: int) -> int:

@@ -1,4 +1,7 @@
-"""Convolution by Winograd's minimal filtering, F(4x4, 3x3): 36 multiplications for 16 outputs instead of 144.
+"""Convolution by Winograd's minimal filtering, such as F(4x4, 3x3): 36 multiplications for 16 outputs instead of 144.
+
+Tiles of the input have six positions along an axis, so three taps make four outputs, and five make two; along an axis of one
+tap nothing is transformed.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), with other points: the transforms come from
 polynomial interpolation at 0, +-1/sqrt(2), +-sqrt(2) and infinity. With these an error of f32 stays near that of direct
@@ -20,10 +23,19 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, literal, where
 from occ.compiler.ir.te.roles import WINOGRAD
 
-TILE, TAPS = 4, 3
-SIZE = TILE + TAPS - 1  # side of the input tile, and number of points
+SIZE = 6  # side of the input tile, and number of points
 _COLUMNS = 2048  # of a product: they stay in cache, and BLAS leaves them to one thread (two take eight times as long)
 POINTS = (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0))  # and infinity; pairs +-p share half of their work
+
+
+def points_of(taps: int) -> int:
+    """The positions of a tile of the input along an axis."""
+    return 1 if taps == 1 else SIZE
+
+
+def outputs_of(taps: int) -> int:
+    """The outputs of a tile along an axis."""
+    return points_of(taps) + 1 - taps
 
 
 def input_rows() -> np.ndarray:
@@ -36,34 +48,38 @@ def input_rows() -> np.ndarray:
     return rows
 
 
-def output_rows() -> np.ndarray:
-    """A^T, f64[4, 6]: powers of the points; infinity reaches the last row alone."""
-    rows = np.zeros((TILE, SIZE))
-    for i in range(TILE):
+def output_rows(taps: int) -> np.ndarray:
+    """A^T, f64[4, 6] for three taps: powers of the points; infinity reaches the last row alone."""
+    tile = outputs_of(taps)
+    rows = np.zeros((tile, SIZE))
+    for i in range(tile):
         rows[i, :-1] = [p**i for p in POINTS]
-    rows[TILE - 1, -1] = 1
+    rows[tile - 1, -1] = 1
     return rows
 
 
-def weight_rows() -> np.ndarray:
-    """G, f64[6, 3]."""
-    rows = np.zeros((SIZE, TAPS))
+def weight_rows(taps: int) -> np.ndarray:
+    """G, f64[6, taps]; f64[1, 1] for one tap."""
+    if taps == 1:
+        return np.ones((1, 1))
+    rows = np.zeros((SIZE, taps))
     for k, p in enumerate(POINTS):
-        rows[k] = np.array([p**j for j in range(TAPS)]) / prod(p - q for j, q in enumerate(POINTS) if j != k)
+        rows[k] = np.array([p**j for j in range(taps)]) / prod(p - q for j, q in enumerate(POINTS) if j != k)
     rows[-1, -1] = 1
     return rows
 
 
 def transformed_weight(w: np.ndarray) -> np.ndarray:
     """f[O, C, 3, 3] --> the same type [36, C, O], computed in f64, some input channels at a time."""
-    g = np.kron(weight_rows(), weight_rows())  # applied to the taps in one product: [36, 9] @ [9, c*O]
+    g = np.kron(*map(weight_rows, w.shape[2:]))  # applied to the taps in one product: [36, 9] @ [9, c*O]
+    points, each = g.shape
     filters, channels = w.shape[:2]
-    taps = np.ascontiguousarray(w.reshape(filters, channels, TAPS * TAPS).T)
-    made = np.empty((SIZE * SIZE, channels, filters), w.dtype)
+    taps = np.ascontiguousarray(w.reshape(filters, channels, each).T)
+    made = np.empty((points, channels, filters), w.dtype)
     step = max(_COLUMNS // max(filters, 1), 1)
     for start in range(0, channels, step):
-        part = taps[:, start : start + step].astype(np.float64).reshape(TAPS * TAPS, -1)
-        made[:, start : start + step] = (g @ part).reshape(SIZE * SIZE, -1, filters)
+        part = taps[:, start : start + step].astype(np.float64).reshape(each, -1)
+        made[:, start : start + step] = (g @ part).reshape(points, -1, filters)
     return made
 
 
@@ -80,6 +96,8 @@ def _sum(coefficients: Sequence[float], values: Sequence[Expr], parity: int) -> 
 
 
 def _input_row(k: int, d: Sequence[Expr]) -> Expr:
+    if len(d) == 1:
+        return d[0]
     rows = input_rows()
     if k in (0, SIZE - 1):
         return _sum(rows[k], d, k % 2)  # the other parity is zero: these polynomials are even and odd
@@ -87,14 +105,17 @@ def _input_row(k: int, d: Sequence[Expr]) -> Expr:
     return even + odd if k % 2 else even - odd
 
 
-def _output_row(i: int, t: Sequence[Expr]) -> Expr:
+def _output_row(i: int, t: Sequence[Expr], tile: int) -> Expr:
+    """Output `i` of a tile of `tile`."""
+    if len(t) == 1:
+        return t[0]
     total: Expr | None = t[0] if i == 0 else None
     for k in range(1, SIZE - 1, 2):
         pair = t[k] - t[k + 1] if i % 2 else t[k] + t[k + 1]
         term = pair if i == 0 else pair * literal(POINTS[k] ** i, pair.dtype)
         total = term if total is None else total + term
     assert total is not None
-    return total + t[SIZE - 1] if i == TILE - 1 else total
+    return total + t[SIZE - 1] if i == tile - 1 else total
 
 
 def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
@@ -104,9 +125,14 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
-@op("winograd", tags=("contraction",), reads="channels", writes="channels", own_attributes="pads=ints")
+@op(
+    "winograd", tags=("contraction",), reads="channels", writes="channels", own_attributes="kernel_shape=ints pads=ints"
+)
 class Winograd:
-    """A 3x3 convolution of stride 1 whose weight is `transformed_weight`; `pads` as in Conv."""
+    """A convolution of stride 1 with one, three or five taps along both axes, whose weight is `transformed_weight`.
+
+    `kernel_shape` and `pads` are as in Conv.
+    """
 
     def weight(x, u, *_, a, lanes):
         return in_panels(u.shape, 2, (2, 0, 1), lanes, lanes)
@@ -114,10 +140,13 @@ class Winograd:
     def body(t, x, u, b=None, *, a):
         top, left, bottom, right = a.pads
         n, c, h, w = x.shape
-        rows, columns = h + top + bottom - 2, w + left + right - 2
-        down, across = ceildiv(rows, TILE), ceildiv(columns, TILE)
+        beyond = [taps - 1 for taps in a.kernel_shape]
+        (high, wide), (tall, broad) = (tuple(map(of, a.kernel_shape)) for of in (points_of, outputs_of))
+        rows, columns = h + top + bottom - beyond[0], w + left + right - beyond[1]
+        down, across = ceildiv(rows, tall), ceildiv(columns, broad)
         # The border reaches to the end of the last tile, whose outputs beyond the result are not kept.
-        ends = [TILE * tiles + 2 - size - begin for tiles, size, begin in ((down, h, top), (across, w, left))]
+        sizes = ((tall * down, beyond[0], h, top), (broad * across, beyond[1], w, left))
+        ends = [outputs + more - size - begin for outputs, more, size, begin in sizes]
         padded = t.pad(x, (0, 0, top, left), (0, 0, *ends), literal(0, x.dtype))
 
         # The tiles of an image are numbered along its rows: whatever its size, they fill tiles of the products.
@@ -125,31 +154,31 @@ class Winograd:
 
         def columns_in(i, t_, e, j, k):
             ty, tx = t_ // across, t_ % across
-            taps = [padded[i, k, ty * TILE + r, tx * TILE + j] for r in range(SIZE)]
-            return _choose(e, [_input_row(q, taps) for q in range(SIZE)])
+            taps = [padded[i, k, ty * tall + r, tx * broad + j] for r in range(high)]
+            return _choose(e, [_input_row(q, taps) for q in range(high)])
 
-        half = t.map([n, tiles, SIZE, SIZE, c], columns_in, role=WINOGRAD["columns"])
+        half = t.map([n, tiles, high, wide, c], columns_in, role=WINOGRAD["columns"])
 
         def rows_in(e, g, i, t_, k):
-            return _choose(g, [_input_row(q, [half[i, t_, e, j, k] for j in range(SIZE)]) for q in range(SIZE)])
+            return _choose(g, [_input_row(q, [half[i, t_, e, j, k] for j in range(wide)]) for q in range(wide)])
 
-        v = t.map([SIZE, SIZE, n, tiles, c], rows_in, role=WINOGRAD["input"])
+        v = t.map([high, wide, n, tiles, c], rows_in, role=WINOGRAD["input"])
         out = u.shape[2]
         acc = t.sum(
-            [SIZE, SIZE, n, tiles, out], [c],
-            lambda e, g, i, t_, o, r: f.in_acc(v[e, g, i, t_, r]) * f.in_acc(u[e * SIZE + g, r, o]), role=WINOGRAD["sum"],
+            [high, wide, n, tiles, out], [c],
+            lambda e, g, i, t_, o, r: f.in_acc(v[e, g, i, t_, r]) * f.in_acc(u[e * wide + g, r, o]), role=WINOGRAD["sum"],
         )  # fmt: skip
-        m = t.map([SIZE, SIZE, n, tiles, out], lambda *i: acc[i], role=WINOGRAD["products"])
+        m = t.map([high, wide, n, tiles, out], lambda *i: acc[i], role=WINOGRAD["products"])
 
         def columns_out(i, ty, tx, y, g, o):
             at = ty * across + tx
-            return _choose(y, [_output_row(q, [m[e, g, i, at, o] for e in range(SIZE)]) for q in range(TILE)])
+            return _choose(y, [_output_row(q, [m[e, g, i, at, o] for e in range(high)], tall) for q in range(tall)])
 
-        z = t.map([n, down, across, TILE, SIZE, out], columns_out, role=WINOGRAD["rows"])
+        z = t.map([n, down, across, tall, wide, out], columns_out, role=WINOGRAD["rows"])
 
         def rows_out(i, o, y, x_):
-            parts = [z[i, y // TILE, x_ // TILE, y % TILE, g, o] for g in range(SIZE)]
-            return _choose(x_ % TILE, [_output_row(q, parts) for q in range(TILE)])
+            parts = [z[i, y // tall, x_ // broad, y % tall, g, o] for g in range(wide)]
+            return _choose(x_ % broad, [_output_row(q, parts, broad) for q in range(broad)])
 
         y = t.map([n, out, rows, columns], rows_out, role=WINOGRAD["output"])
         return y if b is None else t.map(y.shape, lambda *i: y[i] + b[i[1]], name="conv_out")
