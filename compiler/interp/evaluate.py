@@ -35,7 +35,7 @@ from occ.compiler.ir.te.expr import (
     Size,
     call_dtype,
 )
-from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Check, Scatter, TeFunc, loads, reduce_axes
 from occ.runtime.errors import RunError
 
 Array = np.ndarray
@@ -58,13 +58,21 @@ def run(f: TeFunc, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Arr
         shape = tuple(dim_value(d, dims) for d in p.type.dims)
         sources[p.name] = unpack(x, p.type.layout, shape)
     with np.errstate(all="ignore"):
-        for c in f.checks:
-            box = _Box(c.axes, dims, sources)
-            if not np.all(np.broadcast_to(box.value(c.cond), box.shape)):
-                raise RunError("OCC0504", c.message)
+        waiting = _check(f.checks, sources, dims)
         for s in f.stages:
             sources[s.name] = _stage(s, sources, dims)
+            waiting = _check(waiting, sources, dims)
     return [pack(sources[r.name], r.type.layout) for r in f.results]
+
+
+def _check(checks: Sequence[Check], sources: Mapping[str, Array], dims: Mapping[str, int]) -> list[Check]:
+    """Fail where one does not hold; returns those that look at stages which are not computed yet."""
+    waiting = [c for c in checks if not {n.source for n in loads(c.cond)} <= sources.keys()]
+    for c in (c for c in checks if c not in waiting):
+        box = _Box(c.axes, dims, sources)
+        if not np.all(np.broadcast_to(box.value(c.cond), box.shape)):
+            raise RunError("OCC0504", c.message)
+    return waiting
 
 
 def _stage(s: AnyStage, sources: Mapping[str, Array], dims: Mapping[str, int]) -> Array:

@@ -289,15 +289,19 @@ class RoiAlign:
             for k in (0, 1)
         ]
         average = a.mode == "avg"
+        # All channels are read at the same places: with them last, that is one read.
+        last = t.map((x.shape[0], *sizes, channels), lambda n, y, z, c: x[n, c, y, z], name="channels_last")
 
-        def term(r, c, py, px, sy, sx, ty, tx):
-            batch = cast(I64, batch_indices[r])
-            value = weighted(lambda p: f.in_acc(x[(batch, c, *p)]), around, [(r, py, sy, ty), (r, px, sx, tx)])
+        def term(r, py, px, c, sy, sx, ty, tx):
+            (y, wy), (z, wz) = (
+                (n.index[at], n.weight[at]) for n, at in zip(around, ((r, py, sy, ty), (r, px, sx, tx)), strict=True)
+            )
+            value = f.in_acc(last[cast(I64, batch_indices[r]), y, z, c]) * wy * wz
             # A sample outside of the image is a zero, one past the last is none.
             none = literal(0 if average else dtype.lowest, dtype)
             return where((sy < samples(r, 0)) & (sx < samples(r, 1)), value, none)
 
-        shape = (count, channels, *bins)
+        shape = (count, *bins, channels)
         acc = t.reduce("sum" if average else "max", shape, (*most, 2, 2), term, name="roi_align")
 
         def element(*i: Expr) -> Expr:
@@ -306,7 +310,8 @@ class RoiAlign:
                 return cast(x.dtype, acc[i] / cast(dtype, n))
             return cast(x.dtype, where(equal(acc[i], dtype.lowest), literal(0, dtype), acc[i]))
 
-        return t.map(shape, element, name="roi_align_out")
+        found = t.map(shape, element, name="found")
+        return t.map((count, channels, *bins), lambda r, c, *p: found[(r, *p, c)], name="roi_align_out")
 
 
 def _roi_neighbours(

@@ -158,7 +158,7 @@ def simplify_stage(stage: AnyStage) -> AnyStage:
 
 
 def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
-    """By how much the offset of a load grows along an axis; None if not evenly."""
+    """By how much the offset of a load grows along an axis; None if not evenly. Positions that are loaded may be the same along it."""
     here = symbols[axis]
     if isinstance(here, int):
         return 0
@@ -166,8 +166,11 @@ def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str
     stride: Dim = 1
     for i, n in zip(reversed(load.index), reversed(sources[load.source]), strict=True):
         d = to_dim(i, symbols)
-        if d is None:
+        if d is None and any(isinstance(e, Index) and e.name == axis for e in walk(i)):
             return None
+        if d is None:
+            stride = stride * n
+            continue
         moved = dim.substitute(d, {symbol: here + 1}) - d
         grown = grown + moved * stride if moved != 0 else grown
         stride = stride * n
