@@ -131,8 +131,6 @@ def test_results_on_further_processors(processor: str, case: str):
         pytest.skip(f"apt install {lacks}")
     if (processor, case) == ("rv64gcv", "special"):
         pytest.skip("QEMU 7.2 fails an assertion of its own (decode_save_opc)")
-    if (processor, case) == ("rv64gcv", "blocks"):
-        pytest.skip("Halide 21 fails an assertion of LLVM for copies of short vectors")
     check(case, {"halide.target": target})
 
 

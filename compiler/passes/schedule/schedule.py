@@ -18,7 +18,7 @@ from occ.compiler.ir.te.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.schedule.attention import attention, clamped_rows
-from occ.compiler.passes.schedule.block_products import block_product
+from occ.compiler.passes.schedule.block_products import block_product, parts_of
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.few_queries import few_queries, fixed_queries
@@ -79,6 +79,8 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
+    if not machine.sums_neighbours and parts_of(f) is not None:
+        return plain(f, machine, fired)  # in vectors Halide 21 fails an assertion of LLVM, or computes something else
     if (made := block_product(f, machine)) is not None:
         fired["block_product"] += 1
         return made
