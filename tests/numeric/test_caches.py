@@ -189,3 +189,20 @@ def test_a_run_with_a_cache_can_be_profiled() -> None:
         a[:] = normal(*a.shape)
     made = profile(session, given | {k: v[:9] for k, v in whole.items()})
     assert "attention" in made.table()
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_keys_that_a_mask_hides_have_no_weight(target: str, empty: bool) -> None:
+    made, keys = attention(6, 2, empty=empty), 700
+    session = occ.compile(made, target, options={"caches": "growing"})
+    given = {"q": normal(1, 6, 3, SIZE), "mask": normal(1, 1, 3, keys)} | {x: normal(1, 2, 3, SIZE) for x in "kv"}
+    given["mask"][..., 0, : keys - 5] = -np.inf  # all but a few of the last, as in a window
+    given["mask"][..., 1, 5:] = -np.inf
+    given["mask"][..., 2, :] = -np.inf
+    old = {x: normal(1, 2, keys - 3, SIZE) for x in ("pk", "pv")}
+    with np.errstate(invalid="ignore"):
+        want = ReferenceEvaluator(made).run(["y"], given | old)[0]
+    got = session.run(given | {k: v.transpose(2, 0, 1, 3).copy() for k, v in old.items()})["y"]
+    np.testing.assert_allclose(got, want, atol=3e-6)
+    assert (got[..., 2, :] == 0).all() if empty else np.isnan(got[..., 2, :]).all()

@@ -1,25 +1,30 @@
-"""Attention for a few rows of queries, with the keys in chunks: scores and their exponentials lie chunk after chunk.
+"""Attention for a few rows of queries, with the keys in chunks: each has a softmax of its own, and what it gives is weighted last.
 
-The rows of all heads for one chunk are read and written together. As whole rows, which are as long as a cache has keys, they
-would be a page or more apart, and each store would wait for memory.
+Keys and values of a chunk are read one after the other, and its scores stay in cache. As whole rows, which are as long as a
+cache has keys, scores would be a page or more apart, and each store would wait for memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 
 from occ.compiler.ir.dim import Dim, ceildiv
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import TeStage, position
-from occ.compiler.ir.te.roles import ATTENTION
+from occ.compiler.ir.te.functions import decay
+from occ.compiler.ir.te.roles import ATTENTION, PEAK
 from occ.compiler.ir.te.walks import replace_indices, transform
 
-CHUNK = 64  # keys of a chunk
+# Keys of a chunk at most. What a chunk gives is as long as its queries and goes through memory: with 64 keys 3 MB for 64 MB of
+# keys and values (32 heads on 8 of 64, f32, 16,384 keys), which takes as long as reading 9. Share of a plain read, one thread of
+# Zen 4: 0.58 with 64 keys, 0.69 with 128, 0.73 with 256, 0.72 with 512.
+CHUNK = 256
+_STEP = 16  # keys in a chunk are a multiple of this
 # Keys whose values are added up in registers, head after head: their rows are read side by side, which processors foresee;
 # with all keys of a head at once every row would be a jump over the other heads.
 NEAR = 8
+FOUR = 4  # lanes whose maximum is taken one by one
 
 
 class NotInChunks(Exception):
@@ -28,7 +33,9 @@ class NotInChunks(Exception):
 
 @dataclass(frozen=True)
 class _Keys:
-    """The axis of keys of one stage in chunks.
+    """The axis of keys of one stage in chunks of equal size.
+
+    There is always one chunk more than it takes, so that threads share also a short cache, and none is longer than `CHUNK`.
 
     Attributes:
         extent: how many keys there are.
@@ -42,26 +49,29 @@ class _Keys:
     @classmethod
     def of(cls, axis: Axis) -> _Keys:
         """Those of an axis."""
-        return cls(axis.extent, Axis(f"{axis.name}c", ceildiv(axis.extent, CHUNK)), Axis(f"{axis.name}q", CHUNK))
+        chunks = axis.extent // CHUNK + 2
+        size = _STEP * ceildiv(axis.extent, _STEP * chunks)
+        return cls(axis.extent, Axis(f"{axis.name}c", chunks), Axis(f"{axis.name}q", size))
 
     @property
     def index(self) -> Expr:
-        """Which key it is; beyond the last in the last chunk."""
-        return Index(self.chunk.name) * CHUNK + Index(self.within.name)
+        """Which key it is; beyond the last in the last chunks."""
+        return Index(self.chunk.name) * wrap(self.within.extent) + Index(self.within.name)
 
     @property
     def clamped(self) -> Expr:
         """The same, where what is read must exist."""
-        whole = isinstance(self.extent, int) and self.extent % CHUNK == 0
+        whole = self.extent == self.chunk.extent * self.within.extent
         return self.index if whole else minimum(self.index, wrap(self.extent - 1))
 
 
 def in_chunks(stages: list[TeStage], lanes: int) -> list[TeStage]:
     """Stages of attention with the keys in chunks.
 
-    `scores[h, i, k]` --> `scores[c, h, i, q<64]` for key `64*c + q`, as all elementwise stages up to the exponentials; logits
-    beyond the last key are the lowest value, so their exponentials are 0. Maximum and total are taken in lanes, and the
-    product with the values in parts, one a chunk.
+    `scores[h, i, k]` --> `scores[c, h, i, q]` for key `c*size + q`, as all elementwise stages up to the exponentials, which are
+    those of differences to the maximum of the chunk; logits beyond the last key are the lowest value, so their exponentials
+    are 0. What a chunk gives are sums of values, the total and the maximum, one after the other in `parts`; the whole is
+    their sum with the weights `decay(maximum - top)`.
 
     Args:
         stages: of attention; the last ones of the roles `top`, `exp`, `total` and `sum` are the whole.
@@ -72,18 +82,15 @@ def in_chunks(stages: list[TeStage], lanes: int) -> list[TeStage]:
     """
     role = {s.role: s for s in stages if s.role}
     e = role[ATTENTION["exp"]]
+    last = (ATTENTION["top"], PEAK, ATTENTION["total"], ATTENTION["sum"])
     chunked = {s.name for s in stages if len(s.axes) == len(e.axes) and _has_keys(s, e)}
-    chunked -= {
-        s.name for s in stages if s.role in (ATTENTION["top"], ATTENTION["total"], ATTENTION["sum"], ATTENTION["query"])
-    }
+    chunked -= {s.name for s in stages if s.role in (*last, ATTENTION["query"])}
     made: list[TeStage] = []
     for s in stages:
-        if s.role in (ATTENTION["top"], ATTENTION["total"]):
-            made += _lanes(s, role, lanes) if s is role[s.role] else []
-        elif s.role == ATTENTION["sum"]:
-            made += _product(s, chunked)
+        if s.role in last:
+            made += _Whole(role, chunked, lanes).of(s) if s is role[s.role] else []
         elif s.name in chunked:
-            made += _chunk(s, chunked, lanes)
+            made += _chunk(_of_the_chunk(s, role) if s is e else s, chunked, lanes)
         else:
             made.append(s)
     return made
@@ -149,41 +156,136 @@ def _in_quads(s: TeStage, lanes: int) -> list[TeStage]:
     return [dot, half, quad, replace(s, expr=total(quad, [wrap(k) for k in range(4)]))]
 
 
-def _lanes(s: TeStage, role: dict[str, TeStage], lanes: int) -> list[TeStage]:
-    """`top[i] = max[k](logits[i, k])` --> `part[i, l<16] = max[c, b<4](logits[c, i, 16*b + l])`, `top[i] = max[l](part[i, l])`."""
-    kind, source = ("max", "logits") if s.role == ATTENTION["top"] else ("sum", "exp")
-    of = role[ATTENTION[source]]
-    keys, name, at = _Keys.of(of.axes[-1]), s.axes[-1].name, position(s.axes)
-    chunk, block = Axis(f"{name}c", keys.chunk.extent), Axis(f"{name}b", CHUNK // lanes)
-    lane, across = Axis(f"{name}l", lanes), Axis(f"{name}x", lanes)
-    read = Load(of.name, (Index(chunk.name), *at, Index(block.name) * lanes + Index(lane.name)), s.dtype)
-    part = replace(s, name=f"{s.name}part", axes=(*s.axes, lane), expr=Reduce(kind, (chunk, block), read, s.dtype))
-    return [
-        part,
-        replace(s, expr=Reduce(kind, (across,), Load(part.name, (*at, Index(across.name)), s.dtype), s.dtype)),
-    ]
+def _of_the_chunk(e: TeStage, role: dict[str, TeStage]) -> TeStage:
+    """Exponentials with the maximum of all keys, or what stands in its place, as that of the chunk; 0 where that is infinite."""
+    top = role[ATTENTION["top"]]
+    peaks = {s.name for s in (top, role.get(PEAK)) if s is not None}
+    low, zero = literal(top.dtype.lowest, top.dtype), literal(0, top.dtype)
+
+    def change(n: Expr) -> Expr | None:
+        if not isinstance(n, Load) or n.source not in peaks:
+            return None
+        most = Load(f"{top.name}most", (Index(_Keys.of(e.axes[-1]).chunk.name), *n.index), n.dtype)
+        return where(binary("eq", most, low), zero, most)
+
+    return replace(e, expr=transform(e.expr, change))
 
 
-def _product(s: TeStage, chunked: set[str]) -> Iterator[TeStage]:
-    """`sum[i] = sum[k](f(k))` --> `near[c, b<8, i] = sum[q<8](f(64*c + 8*b + q))`, `some[c, i] = sum[b](near[c, b, i])`,
-    `parts[c, i] = some[c, i]`, `sum[i] = sum[c](parts[c, i])`; the first two lie in registers and in cache.
+@dataclass(frozen=True)
+class _Whole:
+    """What is made of the chunks.
+
+    Attributes:
+        role: the stages of attention, by role.
+        chunked: names of those that are in chunks.
+        lanes: of a vector.
     """
-    assert isinstance(s.expr, Reduce)
-    (r,), at = s.expr.axes, position(s.axes)
-    keys = _Keys.of(r)
-    block, single, each = Axis(f"{r.name}b", CHUNK // NEAR), Axis(f"{r.name}s", NEAR), Axis(f"{r.name}e", CHUNK // NEAR)
-    body = _read(s.expr.body, chunked, r.name, keys, keys.clamped)
-    body = replace_indices(body, {keys.within.name: Index(block.name) * NEAR + Index(single.name)})
 
-    def stage(name: str, outer: tuple[Axis, ...], over: Axis, value: Expr) -> TeStage:
-        total = Reduce("sum", (over,), value, s.dtype)
-        return replace(s, name=f"{s.name}{name}", axes=(*outer, *s.axes), expr=total, role="")
+    role: dict[str, TeStage]
+    chunked: set[str]
+    lanes: int
 
-    near = stage("near", (keys.chunk, block), single, body)
-    chunk = Index(keys.chunk.name)
-    some = stage("some", (keys.chunk,), each, Load(near.name, (chunk, Index(each.name), *at), s.dtype))
-    axes = tuple(Axis(f"{a.name}p", a.extent) for a in some.axes)
-    parts = replace(some, name=f"{s.name}parts", axes=axes, expr=Load(some.name, position(axes), s.dtype))
-    over = Axis(f"{r.name}x", keys.chunk.extent)
-    whole = Reduce("sum", (over,), Load(parts.name, (Index(over.name), *at), s.dtype), s.dtype)
-    return iter((near, some, parts, replace(s, expr=whole)))
+    def of(self, s: TeStage) -> list[TeStage]:
+        """The stages in the place of a maximum, a total or the product with the values."""
+        if s.role == ATTENTION["top"]:
+            return self._most(s)
+        if s.role == ATTENTION["total"]:
+            return [self._in_lanes(s, "sum", "exp")]
+        return self._product(s) if s.role == ATTENTION["sum"] else []
+
+    def _in_lanes(self, s: TeStage, kind: str, of: str) -> TeStage:
+        """`top[i] = max[k](logits[i, k])` --> `part[c, i, l<16] = max[b](logits[c, i, 16*b + l])`, and totals likewise."""
+        source = self.role[ATTENTION[of]]
+        keys, name = _Keys.of(source.axes[-1]), s.axes[-1].name
+        chunk = Axis(f"{name}c", keys.chunk.extent)
+        block, lane = Axis(f"{name}b", keys.within.extent // self.lanes), Axis(f"{name}l", self.lanes)
+        read = Load(source.name, (*position((chunk, *s.axes)), _at(block, self.lanes, lane)), s.dtype)
+        return replace(
+            s, name=f"{s.name}part", axes=(chunk, *s.axes, lane), expr=Reduce(kind, (block,), read, s.dtype), role=""
+        )
+
+    def _most(self, s: TeStage) -> list[TeStage]:
+        """`part[c, i, l<16]`, `half[c, i, l<8] = max(part[l], part[l + 8])`, .., `most[c, i] = max(.., ..)`."""
+        made = [self._in_lanes(s, "max", "logits")]
+        axes, lanes = made[0].axes[:-1], self.lanes
+        while lanes > FOUR:
+            lanes //= 2
+            lane = Axis(f"{s.axes[-1].name}{lanes}", lanes)
+            two = [self._read(made[-1], axes, Index(lane.name) + k) for k in (0, lanes)]
+            made.append(replace(s, name=f"{s.name}{lanes}", axes=(*axes, lane), expr=binary("max", *two), role=""))
+        all_lanes = [self._read(made[-1], axes, wrap(k)) for k in range(lanes)]
+        most = reduce(lambda a, b: binary("max", a, b), all_lanes)
+        return [*made, replace(s, name=f"{s.name}most", axes=axes, expr=most, role="")]
+
+    @staticmethod
+    def _read(s: TeStage, axes: tuple[Axis, ...], last: Expr) -> Load:
+        return Load(s.name, (*position(axes), last), s.dtype)
+
+    def _product(self, s: TeStage) -> list[TeStage]:
+        """`sum[i] = sum[k](f(k))` --> `near[c, b, i] = sum[q<8](f(size*c + 8*b + q))`, `some[c, i] = sum[b](near[c, b, i])`, which
+        lie in registers and in cache, `parts[c, i]`, and the whole.
+        """
+        assert isinstance(s.expr, Reduce)
+        (r,), at = s.expr.axes, position(s.axes)
+        keys = _Keys.of(r)
+        near_keys = keys.within.extent // NEAR
+        block, single, each = Axis(f"{r.name}b", near_keys), Axis(f"{r.name}s", NEAR), Axis(f"{r.name}e", near_keys)
+        body = _read(s.expr.body, self.chunked, r.name, keys, keys.clamped)
+        body = replace_indices(body, {keys.within.name: _at(block, NEAR, single)})
+
+        def stage(name: str, outer: tuple[Axis, ...], over: Axis, value: Expr) -> TeStage:
+            total = Reduce("sum", (over,), value, s.dtype)
+            return replace(s, name=f"{s.name}{name}", axes=(*outer, *s.axes), expr=total, role="")
+
+        near = stage("near", (keys.chunk, block), single, body)
+        chunk = Index(keys.chunk.name)
+        some = stage("some", (keys.chunk,), each, Load(near.name, (chunk, Index(each.name), *at), s.dtype))
+        parts = self._parts(s, some)
+        return [near, some, parts, *self._weighted(s, parts)]
+
+    def _parts(self, s: TeStage, some: TeStage) -> TeStage:
+        """What a chunk gives: its sums, then a vector of its total, and one of its maximum."""
+        *outer, last = (Axis(f"{a.name}p", a.extent) for a in some.axes)
+        size = s.axes[-1].extent
+        assert isinstance(size, int), "the schedule is for sizes that are known"
+        d, at, lanes = Index(last.name), position(outer), self.lanes
+        sums = Load(some.name, (*at, minimum(d, wrap(size - 1))), s.dtype)
+        lane = binary("max", minimum(d - size, wrap(lanes - 1)), wrap(0))
+        total = Load(f"{self.role[ATTENTION['total']].name}part", (*at, lane), s.dtype)
+        most = Load(f"{self.role[ATTENTION['top']].name}most", at, s.dtype)
+        after = where(binary("lt", d, wrap(size + lanes)), total, most)
+        axes = (*outer, Axis(last.name, size + 2 * lanes))
+        return replace(some, name=f"{s.name}parts", axes=axes, expr=where(binary("lt", d, wrap(size)), sums, after))
+
+    def _weighted(self, s: TeStage, parts: TeStage) -> list[TeStage]:
+        """`top[i] = max[c](maximum of c)`, `weight[c, i] = decay(maximum of c - top[i])`, and the sums with it."""
+        top, total, size = self.role[ATTENTION["top"]], self.role[ATTENTION["total"]], s.axes[-1].extent
+        assert isinstance(size, int)
+        peak = self.role.get(PEAK)
+        chunk = parts.axes[0]
+
+        def part(over: Axis, axes: tuple[Axis, ...], k: Expr) -> Load:
+            return Load(parts.name, (Index(over.name), *position(axes), k), s.dtype)
+
+        def summed(t: TeStage, name: str, axes: tuple[Axis, ...], k: Expr) -> TeStage:
+            over = Axis(f"{t.axes[-1].name}x", chunk.extent)
+            rows = axes[:-1]
+            value = Load(weight.name, (Index(over.name), *position(rows)), s.dtype) * part(over, rows, k)
+            return replace(t, name=name, axes=axes, expr=Reduce("sum", (over,), value, s.dtype))
+
+        most = wrap(size + self.lanes)
+        over = Axis(f"{top.axes[-1].name}x", chunk.extent)
+        made = [replace(top, expr=Reduce("max", (over,), part(over, top.axes, most), s.dtype))]
+        made += [] if peak is None else [peak]
+        axes = tuple(Axis(f"{a.name}w", a.extent) for a in (chunk, *top.axes))
+        highest = Load(made[-1].name, position(axes[1:]), s.dtype)
+        share = decay(part(axes[0], axes[1:], most) - highest)
+        weight = replace(top, name=f"{top.name}weight", axes=axes, expr=share, role="")
+        lane, across = Axis(f"{total.axes[-1].name}l", self.lanes), Axis(f"{total.axes[-1].name}y", self.lanes)
+        lanes = replace(summed(total, f"{total.name}lanes", (*total.axes, lane), Index(lane.name) + size), role="")
+        whole = Reduce("sum", (across,), self._read(lanes, total.axes, Index(across.name)), s.dtype)
+        return [*made, weight, lanes, replace(total, expr=whole), summed(s, s.name, s.axes, Index(s.axes[-1].name))]
+
+
+def _at(block: Axis, size: int, within: Axis) -> Expr:
+    return Index(block.name) * size + Index(within.name)

@@ -9,26 +9,29 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from occ.compiler.ir.dim import Dim, lower
-from occ.compiler.ir.te.expr import Axis, Binary, Cast, Const, Index, Load, Reduce, binary, where, wrap
+from occ.compiler.ir.te.expr import Axis, Binary, Cast, Const, Index, Load, binary, where, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import replace_indices, walk
 from occ.compiler.passes.schedule.block_products import fixed
-from occ.compiler.passes.schedule.chunks_of_keys import CHUNK, NotInChunks, in_chunks
+from occ.compiler.passes.schedule.chunks_of_keys import FOUR, NotInChunks, in_chunks
 from occ.compiler.passes.schedule.facts import extent_of, parts_of
 from occ.compiler.passes.schedule.few import copied, reading
 from occ.compiler.passes.schedule.loops import row_tail
 from occ.compiler.target.machine import Machine
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
-# While a key is read, the one that comes half a chunk later is fetched. GB/s on Zen 4 for one new row, without, with 16 keys
+# While a key is read, the one that comes 32 later is fetched. GB/s on Zen 4 for one new row, without, with 16 keys
 # and with 32: 32 heads on 8 of 64 f32: 6.8, 9.1, 9.0 of 1,024 keys; 10.2, 16.5, 16.6 of 4,096; 10.2, 15.3, 15.8 of 16,384;
 # 9 heads on 3: 5.9, 6.4, 6.5; 9.1, 11.6, 11.8; 10.9, 14.3, 14.6. Where the keys of a head follow each other, a chunk of one head
-# is read after that of another, a cache apart, and the next chunk of the head is fetched meanwhile: 4,096 keys of a batch of 4,
+# is read after that of another, a cache apart, and the keys of the head 64 later are fetched meanwhile: 4,096 keys of a batch of 4,
 # without and with it, 11.6 and 15.2 in f32.
-_AHEAD = CHUNK // 2
+_AHEAD = 32  # keys
+_SHORT = 64  # keys of a constant number that are left to the schedule for many rows
+_NEXT = 64  # keys of the head ahead, where its keys follow each other
 _FAR = 768  # bytes from one key of a head to the next that processors do not foresee: with 512 there is nothing to gain
+_UNROLLED = 40  # vectors of what a chunk gives
 _SUMS = 16  # vectors of sums that are held in registers
 
 
@@ -55,10 +58,10 @@ def few_queries(f: TeFunc, machine: Machine) -> TeFunc:
 
 def fixed_queries(f: TeFunc, machine: Machine) -> TeFunc | None:
     """The same for attention that never has more queries, in the place of what it is else; None for any other function, and
-    where there are fewer keys than a chunk has.
+    where there are fewer keys than 64.
     """
     found = _copies(f, machine)
-    if found is None or not isinstance(found.queries, int) or (isinstance(found.keys, int) and found.keys < CHUNK):
+    if found is None or not isinstance(found.queries, int) or (isinstance(found.keys, int) and found.keys < _SHORT):
         return None
     kept = [s for s in f.stages if s.name not in found.names and s is not found.out]
     return replace(f, stages=(*kept, *found.stages, found.again), schedule=tuple(found.schedule))
@@ -176,7 +179,7 @@ def _place(read: Load, axis: Axis) -> int:
 
 
 class _Few:
-    """The schedule of the copies: all scores, their softmax, and the product, each a chunk of keys at a time."""
+    """The schedule of the copies: scores, their softmax and the product of a chunk of keys, then of the next."""
 
     def __init__(self, f: TeFunc, machine: Machine, caches: dict[str, _Cache]) -> None:
         parts = parts_of(f, ATTENTION)
@@ -189,6 +192,8 @@ class _Few:
         size = fixed(parts["sum"].axes[-1])
         self.width = gcd(size, self.lanes)
         vectors = max(_SUMS // self.group, 1)
+        parts = self._named(f"{parts['sum'].name}parts")
+        self.chunk = (parts.name, parts.axes[0].name)  # the loop over chunks, in which all of a chunk is computed
         self.tile = self.width * max(n for n in range(1, vectors + 1) if size // self.width % n == 0)
 
     def _group(self) -> int:
@@ -218,14 +223,14 @@ class _Few:
         s = self.parts["logits"]
         chunk, *outer, head, row, key = (a.name for a in s.axes)
         self.head, self.block = head, f"{key}o"
-        p = Scheduler(s.name).compute_root().split(key, self.block, f"{key}i", self.lanes)
+        p = Scheduler(s.name).compute_at(*self.chunk).split(key, self.block, f"{key}i", self.lanes)
         loops = [head, self.block]
         if not self.together:  # the keys of a head follow each other: a chunk of them is read for all that share it
             p.split(head, f"{head}p", f"{head}g", self.group)
             self.head = f"{head}g"
             loops = [self.head, self.block, f"{head}p"]
         p.reorder(f"{key}i", *loops, row, *reversed(outer), chunk).vectorize(f"{key}i")
-        return p.parallel(chunk).directives
+        return p.directives
 
     def _scores(self) -> list[Directive]:
         s, logits = self.parts["scores"], self.parts["logits"].name
@@ -260,26 +265,48 @@ class _Few:
         return [*made.directives, *fours.directives, *halves.directives, *start.directives, *update.directives, *ahead]
 
     def _softmax(self) -> list[Directive]:
-        e = self.parts["exp"]
-        made = (
-            Scheduler(e.name).compute_root().vectorize(e.axes[-1].name, self.lanes).parallel(e.axes[0].name).directives
-        )
-        for s in self.f.stages:
-            if not isinstance(s, TeStage) or s.role not in (ATTENTION["top"], PEAK, ATTENTION["total"]):
-                continue
-            made += Scheduler(s.name).compute_root().directives
-            if isinstance(s.expr, Reduce) and len(s.expr.axes) == 2:  # chunk after chunk, all rows of each
-                (*rows, lane), (chunk, block) = (a.name for a in s.axes), (a.name for a in s.expr.axes)
-                made += Scheduler(s.name).vectorize(lane, self.lanes).directives
-                update = Scheduler(s.name, update=True).reorder(lane, block, *reversed(rows), chunk)
-                made += update.vectorize(lane, self.lanes).unroll(block).directives
-        return made
+        """Of a chunk, and of all chunks."""
+        top, total, e = (self.parts[x] for x in ("top", "total", "exp"))
+        made = Scheduler(e.name).compute_at(*self.chunk).vectorize(e.axes[-1].name, self.lanes).directives
+        made += self._lane_by_lane(self._named(f"{top.name}part"))
+        most = self._named(f"{top.name}most")
+        row = most.axes[-1].name
+        made += Scheduler(most.name).compute_at(*self.chunk).directives
+        lanes = self.lanes // 2
+        while lanes >= FOUR:
+            half = self._named(f"{top.name}{lanes}")
+            made += Scheduler(half.name).compute_at(most.name, row).vectorize(half.axes[-1].name).directives
+            lanes //= 2
+        made += self._lane_by_lane(self._named(f"{total.name}part"))
+        for s in (top, self.f.by_role.get(PEAK), total):
+            made += [] if s is None else Scheduler(s.name).compute_root().directives
+        weight = self._named(f"{top.name}weight")
+        head = weight.axes[-2]
+        width = self._width(weight, head.name)
+        p = Scheduler(weight.name).compute_root().vectorize(head.name, width, row_tail(head.extent, width))
+        made += p.directives
+        over, *rows = (a.name for a in (*reduce_axes(top.expr), *reversed(top.axes)))
+        made += Scheduler(top.name, update=True).reorder(*rows, over).directives
+        whole = self._named(f"{total.name}lanes")
+        (over,), (*rows, lane) = (a.name for a in reduce_axes(whole.expr)), (a.name for a in whole.axes)
+        made += Scheduler(whole.name).compute_root().vectorize(lane).directives
+        update = Scheduler(whole.name, update=True).reorder(lane, *reversed(rows), over)
+        return [*made, *update.vectorize(lane).directives]
+
+    def _lane_by_lane(self, s: TeStage) -> list[Directive]:
+        """Of each chunk, in its loops."""
+        (*rows, lane), (block,) = (a.name for a in s.axes), (a.name for a in reduce_axes(s.expr))
+        update = Scheduler(s.name, update=True).reorder(lane, block, *reversed(rows)).vectorize(lane)
+        return [*Scheduler(s.name).compute_at(*self.chunk).vectorize(lane).directives, *update.directives]
 
     def _sums(self) -> list[Directive]:
         near, some, parts = (self._named(f"{self.parts['sum'].name}{x}") for x in ("near", "some", "parts"))
-        chunk = parts.axes[0].name
-        made = self._vectors(Scheduler(parts.name).compute_root().parallel(chunk), parts)
-        made += self._added(self.parts["sum"]) + self._added(some, at=(parts.name, chunk))
+        last = parts.axes[-1]
+        p = Scheduler(parts.name).compute_root().split(last.name, f"{last.name}o", f"{last.name}i", self.width)
+        p.vectorize(f"{last.name}i").parallel(self.chunk[1])
+        if fixed(last) <= _UNROLLED * self.width:  # each vector is of one kind then
+            p.unroll(f"{last.name}o")
+        made = p.directives + self._added(self.parts["sum"]) + self._added(some, at=self.chunk)
         return [*made, *self._tile(near, some), *self._ahead("values", near)]
 
     def _ahead(self, role: str, reader: TeStage) -> list[Directive]:
@@ -287,7 +314,7 @@ class _Few:
         cache = self.caches.get(role)
         if cache is None or (cache.together and cache.apart < _FAR):
             return []
-        keys = _AHEAD if cache.together else CHUNK
+        keys = _AHEAD if cache.together else _NEXT
         return Scheduler(reader.name).fetch_beyond(cache.param.name, keys * cache.apart).directives
 
     def _named(self, name: str) -> TeStage:
