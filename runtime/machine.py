@@ -78,8 +78,9 @@ def missing_feature(machine: str) -> str:
 
 
 def features_of(found: frozenset[str]) -> list[str]:
-    """The features whose flags are all there."""
-    return [name for name, needed in FEATURES.items() if found.issuperset(needed)]
+    """The features of this kind of machine whose flags are all there: in an emulator the file shows the flags of another kind."""
+    arm = KINDS.get(platform.machine(), "").startswith("arm")
+    return [n for n, needed in FEATURES.items() if n.startswith("arm_") == arm and found.issuperset(needed)]
 
 
 def best_of(machines: Sequence[str]) -> int:

@@ -89,7 +89,9 @@ def test_names_are_those_that_a_run_compares():
 
 def test_a_machine_with_aarch64_is_called_by_its_features(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine, "arch_of", lambda _: ARM)
-    monkeypatch.setattr(machine, "flags", lambda: frozenset({"fp", "asimd", "asimddp"}))
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    # An emulator on x86-64 shows the flags of that in /proc/cpuinfo.
+    monkeypatch.setattr(machine, "flags", lambda: frozenset({"fp", "asimd", "asimddp", "sse4_1"}))
     assert machine.code_machine.__wrapped__("host", 128).name == "arm-64-linux-arm_dot_prod"
 
 
