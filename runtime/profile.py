@@ -97,7 +97,8 @@ class Profile:
 # What processors do with operands of other types in the time of a multiply-add of f32: four bytes, or a pair of bf16, in a lane.
 _DOT_BYTES = ("avx512_zen4", "avx512_sapphirerapids", "avxvnni", "arm_dot_prod")
 _DOT_BF16 = ("avx512_zen4", "avx512_sapphirerapids")
-_BYTES_IN_THREE = 4 / 3  # without such an instruction bytes are multiplied, added in pairs, and added to the sum
+_IN_PAIRS = 2.0  # without such an instruction x86 multiplies pairs of 16 bits, which bytes become
+_IN_THREE = 4 / 3  # and others multiply bytes, add them in pairs, and add those to the sum
 
 
 def speed_over_f32(dtypes: Sequence[str], m: Manifest) -> float:
@@ -109,7 +110,8 @@ def speed_over_f32(dtypes: Sequence[str], m: Manifest) -> float:
     """
     bytes_, halves = (sum(d in kinds for d in dtypes) for kinds in (("u8", "i8"), ("bf16",)))
     if m.target == "cpu" and bytes_ > 1:
-        return 4.0 if any(f in m.machine for f in _DOT_BYTES) else _BYTES_IN_THREE
+        without = _IN_PAIRS if m.machine.startswith("x86") else _IN_THREE
+        return 4.0 if any(f in m.machine for f in _DOT_BYTES) else without
     if m.target == "cpu" and halves > 1 and any(f in m.machine for f in _DOT_BF16):
         return 2.0
     return 0.5 if "f64" in dtypes else 1.0
