@@ -14,10 +14,11 @@ from occ.compiler.passes.canonical import canonicalize, fold_affine, use_block_w
 from occ.compiler.passes.manager import Ran
 from occ.compiler.passes.pipeline import PASSES
 from occ.compiler.passes.schedule.schedule import NAMES
+from occ.compiler.target.machine import Machine
 
 _TABLES = {
     "canonicalize": canonicalize.table(), "fold-affine": fold_affine.RULES, "use-integers": use_integers.RULES,
-    "use-block-weights": use_block_weights.RULES, "use-byte-products": {**use_byte_products.RULES, **use_byte_products.BF16_RULES},
+    "use-block-weights": use_block_weights.RULES, "use-byte-products": {**use_byte_products.integer_rules(Machine()), **use_byte_products.BF16_RULES},
 }  # fmt: skip
 _OF_USERS = ("apply-rewrites", "fuse-patterns", "use-kernels", "fold-empty")  # need rules of users, or a device
 KINDS = ("bool", "int", "uint", "float", "half")

@@ -22,13 +22,20 @@ _LEAST = 4  # columns of a weight: fewer are no vector
 _FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector
 
 
-def _integers(machine: Machine, some: int) -> dict[str, tuple[OpRule, ...]]:
+def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
     """The rules for products of integers, `some` in a lane, or as many as the machine adds up at a time."""
     some, panel = some or machine.dots_bytes, 2 * machine.lanes(32)
-    return {
-        "ConvInteger": (lambda op, rw: _convolution(op, rw, some),),
-        "MatMulInteger": (lambda op, rw: _product(op, rw, some), lambda op, rw: _activations_dot(op, rw, panel, some)),
-    }
+
+    def convolution(op: Op, rw: Rewriter) -> bool:
+        return _convolution(op, rw, some)
+
+    def product(op: Op, rw: Rewriter) -> bool:
+        return _product(op, rw, some)
+
+    def activations_dot(op: Op, rw: Rewriter) -> bool:
+        return _activations_dot(op, rw, panel, some)
+
+    return {"ConvInteger": (convolution,), "MatMulInteger": (product, activations_dot)}
 
 
 def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
@@ -232,7 +239,7 @@ class UseByteProducts(Pass):
             return False
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16
-        changes = rw.apply({**_integers(ctx.machine, self.some), **(BF16_RULES if pairs else {})})
+        changes = rw.apply({**integer_rules(ctx.machine, self.some), **(BF16_RULES if pairs else {})})
         erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)
