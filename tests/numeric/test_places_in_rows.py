@@ -57,3 +57,8 @@ def test_any_length(dtype: str, axis: int) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_known_length(axis: int) -> None:
     check(engine("float32", axis, [21, 640]), values("float32", (21, 640)), axis)
+
+
+def test_many_rows_of_one_element() -> None:
+    """The schedule named a loop that there is none of: the kernel did not compile."""
+    check(engine("float32", 1, [16, 1]), np.arange(16, dtype=np.float32)[:, None], 1)

@@ -19,6 +19,7 @@ from tools.fuzz import inputs
 from tools.fuzz.oracle import Reject, model_of, names_read, run_node
 
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
+SMALL = (0, 1, 1, 1, 2, 3, 5, 7, 17)  # of operators by themselves: what is left of vectors, and nothing
 LARGEST = 40_000  # elements of a value
 OPSETS = range(7, 26)
 Fits = Callable[[np.ndarray], bool]
@@ -55,10 +56,11 @@ class Graph:
         opset: of the default domain.
         values: all values so far, by name.
         outer: the graph around a sub-graph.
+        alone: whether every operator has operands of its own, of few elements and of each type alike.
     """
 
-    def __init__(self, rng: Generator, opset: int, outer: Graph | None = None) -> None:
-        self.rng, self.opset, self.outer = rng, opset, outer
+    def __init__(self, rng: Generator, opset: int, outer: Graph | None = None, *, alone: bool = False) -> None:
+        self.rng, self.opset, self.outer, self.alone = rng, opset, outer, alone
         self.values: dict[str, np.ndarray] = {} if outer is None else dict(outer.values)
         self.nodes: list[NodeProto] = []
         self.leaves: dict[str, str] = {}  # name -> input, initializer, or constant
@@ -80,6 +82,8 @@ class Graph:
 
     def extent(self) -> int:
         """Of an axis; now and then nothing."""
+        if self.alone:
+            return self.choose(SMALL)
         return 0 if self.chance(0.004) else self.choose(EXTENTS)
 
     def shape(self, rank: int | None = None) -> tuple[int, ...]:
@@ -93,7 +97,7 @@ class Graph:
     def leaf(self, x: np.ndarray, constant: bool | None = None, hint: str = "x", *, fixed: bool = False) -> str:
         """An input, or a constant; in a sub-graph always a constant. No dim of it is symbolic if it is `fixed`."""
         if constant is None:
-            constant = self.chance(0.35)
+            constant = self.chance(0.02 if self.alone else 0.35)
         x = np.asarray(x)
         name = self.fresh("w" if constant else hint)
         inside = self.outer is not None
@@ -114,7 +118,7 @@ class Graph:
 
     def pick(self, fits: Fits, p: float = 0.85) -> str | None:
         """A value that is there already; later ones are more likely."""
-        found = [n for n, x in self.values.items() if fits(x)]
+        found = [] if self.alone else [n for n, x in self.values.items() if fits(x)]
         if not found or not self.chance(p):
             return None
         return found[-1 - min(int(self.rng.exponential(len(found) / 2.5)), len(found) - 1)]
@@ -193,7 +197,7 @@ class Graph:
         read = set(names_read(self.nodes)) | {i for n in self.nodes for i in names_read([n])}
         made = [o for n in self.nodes if n.op_type != "Constant" for o in n.output]
         found = [n for n in made if n not in read or self.chance(0.1)]
-        return found[-8:]
+        return found if self.alone else found[-8:]
 
     def subgraph(self, yields: Sequence[str], formal: Sequence[ValueInfoProto] = (), name: str = "g") -> GraphProto:
         """The graph as the attribute of a control operator."""
@@ -210,11 +214,13 @@ class Profile:
         weights: of operators; those that are not listed have the weight `rest`.
         rest: weight of all other operators.
         nodes: most nodes of a graph.
+        alone: no operator reads what another one makes.
     """
 
     weights: dict[str, float] = field(default_factory=dict)
     rest: float = 1.0
     nodes: int = 12
+    alone: bool = False
 
 
 def generate(
@@ -230,7 +236,7 @@ def generate(
         steer: factors for the weights.
     """
     rng = default_rng([seed, 13])
-    graph = Graph(rng, int(rng.choice(list(OPSETS[:-5]) + list(OPSETS[-5:]) * 3)))
+    graph = Graph(rng, int(rng.choice(list(OPSETS[:-5]) + list(OPSETS[-5:]) * 3)), alone=profile.alone)
     names = [n for n in makers if not n[0].isupper() or graph.has(n)]
     weights = np.array([profile.weights.get(n, profile.rest) * (steer or {}).get(n, 1.0) for n in names])
     wanted = min(1 + int(rng.exponential(profile.nodes / 2)), 40)

@@ -74,7 +74,10 @@ class Analysis:
         """Take one sample more; False if there are enough."""
         if len(self._samples) == SAMPLES:
             return False
-        self._samples.append(self._sample(len(self._samples)))
+        try:
+            self._samples.append(self._sample(len(self._samples)))
+        except Exception:  # sizes that values decide do not fit each other any more
+            self._samples.append(list(self.exact.values()))
         for k, (n, x) in enumerate(self.exact.items()):
             self.allowed[n] = _spread(x, [s[k] for s in self._samples], self._units.get(n, 0.0))
         return True

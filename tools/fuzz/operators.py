@@ -38,7 +38,7 @@ def dtype_of(g: Graph, kinds: set[Any]) -> Any:
     listed = sorted(kinds, key=str)
     if not listed:
         raise Reject("no type")
-    weights = np.array([WEIGHTS[k] for k in listed])
+    weights = np.array([1 if g.alone else WEIGHTS[k] for k in listed])
     return listed[int(g.rng.choice(len(listed), p=weights / weights.sum()))]
 
 

@@ -34,5 +34,6 @@ PROFILES: dict[str, Profile] = {
     "patterns": Profile(
         _weights((PATTERNS, 30), (["of_quarters", "streamed"], 4), (_COMMON, 6), (_JOINS, 4)), rest=0.2, nodes=8
     ),
+    "lone": Profile(_weights((PATTERNS, 0), (CONTROL, 0.2)), nodes=60, alone=True),
     "sizes": Profile(_weights((["Shape"], 30), (_FOUND, 4), (_CHAINS, 8)), rest=0.6),
 }

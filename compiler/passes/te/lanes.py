@@ -23,7 +23,7 @@ from occ.compiler.ir.te.expr import (
 )
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, position
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.ir.te.walks import replace_indices
+from occ.compiler.ir.te.walks import replace_indices, walk
 
 _FOUR = 4  # lanes of a vector whose elements are combined one by one
 
@@ -63,7 +63,8 @@ def two_passes(f: TeFunc) -> TeFunc:
 def _is_place(e: Expr, params: set[str]) -> bool:
     if not isinstance(e, Reduce) or e.kind not in ("argmax", "argmin"):
         return False
-    return isinstance(e.body, Load) and e.body.source in params
+    along = Index(e.axes[0].name) in walk(e.body)  # an axis of one element is no index
+    return along and isinstance(e.body, Load) and e.body.source in params
 
 
 def _best_and_first(s: TeStage) -> list[TeStage]:
