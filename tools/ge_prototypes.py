@@ -1,4 +1,4 @@
-"""Writes `compiler/codegen_cann/graph/prototypes.json`: the prototypes of the GE operators that the mapping emits.
+"""Writes `compiler/codegen_cann/graph/prototypes.json`: the prototypes of the GE operators that the mapping emits, or that models name.
 
 Run as `python tools/ge_prototypes.py PROTOTYPES.json`, with a record of the public operator headers (REG_OP) of several
 CANN releases: inputs, outputs, attributes, element types, and the releases that have the operator. What is kept is one
@@ -36,9 +36,15 @@ RELEASES = (
 )  # fmt: skip
 
 
-def used_names(known: set[str]) -> list[str]:
-    """Operators whose name stands in quotes in the sources of the package."""
-    found: set[str] = set()
+# How names begin, or end, of what only training and collectives have.
+TRAINING = re.compile(
+    r"(Sparse)?Apply.*|Hcom.*|.*Grad(V\d+|WithArgmax.*)?|.*(Backprop|Table).*|Dataset.*|Embedding(?!Bag).*"
+)
+
+
+def wanted_names(known: set[str]) -> list[str]:
+    """Operators whose name stands in quotes in the sources of the package, and those that models of torch_npu may have."""
+    found = {name for name in known if not TRAINING.fullmatch(name)}
     for path in PACKAGE.rglob("*.py"):
         found |= set(re.findall(r'"([A-Z][A-Za-z0-9]+)"', path.read_text(encoding="utf-8")))
     return sorted(found & known)
@@ -63,7 +69,7 @@ def main() -> None:
     """Write the file."""
     prototypes = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     lines = []
-    for name in used_names(set(prototypes)):
+    for name in wanted_names(set(prototypes)):
         p = prototypes[name]
         record = {
             "in": [tensor(name, r) for r in p["inputs"]],

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from occ.compiler.codegen_cann.device_graphs import (
+    DEVICE_OPERATOR,
     At,
     DeviceGraph,
     check_extents,
@@ -91,6 +92,10 @@ def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op,
             if not reason and (need := _need(m, [op], options)) > limit:
                 found[op] = f"it needs {need} bytes, `npu_mem_limit` is {limit}"
     _move_what_lacks_sizes(m, found, options)
+    stuck = {op: reason for op, reason in found.items() if reason and op.name == DEVICE_OPERATOR}
+    if stuck:
+        remedy = ("no CPU has it: put ONNX operators in its place, or build what is around it",)
+        raise CompileError(replace(d, helps=remedy) for d in refusals(m, stuck, options.target, source))
     if options.cpu_fallback == "off" and any(found.values()):
         remedy = ("build without `-C cpu_fallback=off` to run it on the CPU",)
         raise CompileError(replace(d, helps=remedy) for d in refusals(m, found, options.target, source))

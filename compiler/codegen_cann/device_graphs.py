@@ -26,6 +26,7 @@ from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 
+DEVICE_OPERATOR = "device_operator"
 At = Callable[..., Module]  # `Build.at` of a compilation
 
 
@@ -95,11 +96,16 @@ def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> li
     for op, reason in found.items():
         if reason:
             where = f"{source}: {op.loc}"
-            text = f"`{target}` cannot take `{op.name}`: {reason}"
+            text = f"`{target}` cannot take `{_shown(op)}`: {reason}"
             made.append(
                 Diagnostic("OCC0301", text, where, op_text(op), (), ("it runs on the CPU unless cpu_fallback=off",))
             )
     return made
+
+
+def _shown(op: Op) -> str:
+    """The name of an operator as the model has it."""
+    return shorten(str(op.attrs["type"])) if op.name == DEVICE_OPERATOR else op.name
 
 
 def check_extents(m: Module, target: str) -> None:

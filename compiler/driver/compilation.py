@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.diagnostics import CompileError, Diagnostic, error
+from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source, is_text, load_module, name_of, recipe
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Module, nodes_of
+from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.stages import ORDER, STAGES
 from occ.compiler.ir.types import TensorType
@@ -132,6 +133,8 @@ class Compilation:
             start = time.perf_counter()
             if ORDER[s.name] > ORDER["canonical"]:
                 self._check_target()
+            if s.name == self.last_stage:
+                self._check_operators()
             try:
                 self.manager.run(self.module, self.pipeline[s.name], self.context, stage=s.name)
             except Stopped:
@@ -159,6 +162,11 @@ class Compilation:
                 help=f"build it with `-t {self.module.target}`",
             )
         self.module.target = self.target.name
+
+    def _check_operators(self) -> None:
+        """Refuse operators of a device where the target is none."""
+        if stray := [op for op in self.module.walk() if "device" in op.spec.tags and not self.target.takes(op.name)]:
+            raise CompileError(_only_on_devices(op, self.target.name, self.module.name) for op in stray)
 
     def _save_text(self) -> None:
         if self.settings.save_stages:
@@ -295,6 +303,13 @@ class Compilation:
             notes = [f"{type(e).__name__}: {e}"[:400], f"reproducer: {path}"]
             message = f"the code generator of `{self.target.name}` failed"
             raise error("OCC0901", message, notes=notes, help="report this with the reproducer") from e
+
+
+def _only_on_devices(op: Op, target: str, model: str) -> Diagnostic:
+    what = f"`{shorten(str(op.attrs['type']))}` is an operator of Ascend devices, `{target}` has none of that name"
+    return Diagnostic(
+        "OCC0301", what, f"{model}: {op.loc}", helps=("build with `-t ascend310p`, or the target of your chip",)
+    )
 
 
 def unlinked(machine: str) -> CompileError:

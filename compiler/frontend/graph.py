@@ -11,6 +11,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
 from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
+from occ.compiler.frontend.device_operators import NAME as DEVICE
+from occ.compiler.frontend.device_operators import attributes_of, is_of_a_device
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
 from occ.compiler.frontend.huawei import READERS, read_huawei
 from occ.compiler.frontend.outputs import outputs_of
@@ -190,6 +192,11 @@ class GraphImporter:
                 self._upgrade(made, schema)
         elif made.name in self.m.registry and (signature := self.m.registry[made.name].signature) is not None:
             self._check_operands(proto, signature, operands, where)
+        if made.name not in self.m.registry and made.name not in READERS and is_of_a_device(made.name):
+            infos = [*self.proto.graph.value_info, *self.proto.graph.output]
+            dims = {s.label: s.dim for s in self.m.symbols.values()} | dict(self.signature.fixed)
+            found = self._guard(lambda: attributes_of(proto, attrs, made.operands, infos, dims, where))
+            made.name, made.attrs = DEVICE, found or {}
         self._check_known(made, where)
         outputs = list(proto.output)
         while len(outputs) > 1 and not outputs[-1]:

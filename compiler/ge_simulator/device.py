@@ -12,7 +12,7 @@ import numpy as np
 from occ.compiler.ge_simulator.aipp import Maker, makers
 from occ.compiler.ge_simulator.kernel_table import chip_of
 from occ.compiler.ge_simulator.precision import Precision
-from occ.compiler.ge_simulator.reader import BadGraph, NoKernel
+from occ.compiler.ge_simulator.reader import BadGraph, NoKernel, NotSimulated
 from occ.compiler.ge_simulator.simulate import Simulator
 from occ.runtime.device_part import DevicePart
 from occ.runtime.errors import RunError
@@ -41,6 +41,9 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
             "for a kernel that is missing, build with another `-C precision_mode_v2` or for another chip; a limit that is"
             " exceeded is a fault of occ: report it with the model"
         )
+        raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
+    except NotSimulated as e:
+        remedy = "run the model on a device; without such operators it can be simulated"
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
     except (BadGraph, KeyError) as e:
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", _AGAIN) from None

@@ -34,6 +34,10 @@ class NoKernel(BadGraph):
     """The chip is known not to have what a graph needs."""
 
 
+class NotSimulated(BadGraph):
+    """The simulator does not know what an operator of the graph computes."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor description; `dtype` is None where the file says UNDEFINED."""

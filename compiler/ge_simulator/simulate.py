@@ -13,7 +13,7 @@ import numpy as np
 from occ.compiler.ge_simulator import compute, data, found, fused, quantised, reductions, sampling, window
 from occ.compiler.ge_simulator.limits import beyond
 from occ.compiler.ge_simulator.precision import Computed, Precision
-from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, NoKernel, Tensor, read
+from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, NoKernel, NotSimulated, Tensor, read
 
 Arrays = list[Any]
 Kernel = Callable[[Node, Arrays], Any]
@@ -41,7 +41,7 @@ class Simulator:
         precision: what it is computed in, and on which chip.
 
     Raises:
-        BadGraph: GE would not load it; NoKernel: the chip lacks a kernel for a node, or a node exceeds its limits.
+        BadGraph: GE would not load it; NotSimulated: an operator is not known here; NoKernel: the chip lacks a kernel for a node, or a node exceeds its limits.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Simulator:
         self.precision = precision or Precision()
         unknown = {n.type for g in self.graphs.values() for n in g.nodes} - set(kernels()) - _STRUCTURE
         if unknown:
-            raise BadGraph(f"operators that the simulator does not know: {', '.join(sorted(unknown))}")
+            raise NotSimulated(f"the simulator does not know what {', '.join(sorted(unknown))} computes")
         for g in self.graphs.values():
             quantised.take_offsets(g)
         self.computed = self.types()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -52,13 +53,30 @@ def _formal(text: str) -> Formal:
     return Formal(name.rstrip("?*"), kind, frozenset(dtypes))
 
 
+class _Prototypes(Mapping[str, Prototype]):
+    """The prototypes by name, each made of its record when it is asked for."""
+
+    def __init__(self, records: dict[str, dict[str, Any]]) -> None:
+        self._records = records
+        self._made: dict[str, Prototype] = {}
+
+    def __getitem__(self, name: str) -> Prototype:
+        if name not in self._made:
+            r = self._records[name]
+            attrs = {a[0]: FormalAttr(a[0], a[1], len(a) == 2, a[2] if len(a) > 2 else None) for a in r["attrs"]}
+            ins, outs = (tuple(map(_formal, r[k])) for k in ("in", "out"))
+            self._made[name] = Prototype(name, ins, outs, attrs, tuple(r["graphs"]), RELEASES[r["since"]])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
 @cache
-def prototypes() -> dict[str, Prototype]:
+def prototypes() -> Mapping[str, Prototype]:
     """All prototypes by name."""
-    data = json.loads((files("occ.compiler.codegen_cann.graph") / "prototypes.json").read_text(encoding="utf-8"))
-    made: dict[str, Prototype] = {}
-    for name, r in data.items():
-        attrs = {a[0]: FormalAttr(a[0], a[1], len(a) == 2, a[2] if len(a) > 2 else None) for a in r["attrs"]}
-        ins, outs = (tuple(map(_formal, r[k])) for k in ("in", "out"))
-        made[name] = Prototype(name, ins, outs, attrs, tuple(r["graphs"]), RELEASES[r["since"]])
-    return made
+    text = (files("occ.compiler.codegen_cann.graph") / "prototypes.json").read_text(encoding="utf-8")
+    return _Prototypes(json.loads(text))

@@ -19,6 +19,7 @@ from occ.compiler.codegen_cann.mapping import (
     found,
     kv_cache,
     linear,
+    passed,
     pooling,
     qlinear,
     quantize,
@@ -41,7 +42,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
-    sample, region, kv_cache, experts, signal, taps, found,
+    sample, region, kv_cache, experts, signal, taps, found, passed,
 )  # fmt: skip
 
 

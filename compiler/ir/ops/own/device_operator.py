@@ -1,0 +1,29 @@
+"""An operator of a device that the compiler knows by its name alone: its graph gets it as it is."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from occ.compiler.ir.dtype import BY_NAME
+from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.types import TensorType
+
+
+@op(
+    "device_operator", host="device_operator", pure=False, tags=("device",),
+    own_attributes="type=text attributes=text dtypes=texts ranks=ints dims=sizes",
+)  # fmt: skip
+class DeviceOperator:
+    """`type` with attributes in JSON; its results have the element types, the ranks, and one after the other the extents.
+
+    A result without an element type is like the first operand.
+    """
+
+    def infer(*operands, a):
+        made, start = [], 0
+        for dtype, rank in zip(a.dtypes, a.ranks, strict=True):
+            made.append(TensorType(BY_NAME[dtype], tuple(a.dims[start : start + rank])) if dtype else operands[0].type)
+            start += rank
+        return tuple(made)
+
+
+ALL: tuple[OpSpec, ...] = (DeviceOperator,)
