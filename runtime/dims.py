@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from occ.runtime.errors import RunError
+
 DimExpr = Any  # int | str | list
 
 
@@ -16,12 +18,16 @@ def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
     """The value of an expression.
 
     Raises:
-        KeyError: a symbol has no value.
+        RunError: OCC0502 a symbol has no value, which artifacts that are whole give each.
     """
     if isinstance(e, int):
         return e
     if isinstance(e, str):
-        return env[e]
+        try:
+            return env[e]
+        except KeyError:
+            text = f"the manifest is damaged: nothing says what the size `{e}` is"
+            raise RunError("OCC0502", text, "build the artifact again") from None
     op, *args = e
     values = [evaluate(a, env) for a in args]
     match op:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from building import mlp, reference
+from building import mlp, model_of, reference
 
 import occ
+from occ.compiler.driver.sessions import open_session
 from occ.runtime.artifact import Artifact
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.errors import RunError
@@ -262,3 +263,13 @@ def test_steps_have_what_their_kind_has(change, said):
         return
     with pytest.raises(RunError, match=said):
         Manifest.from_json(json.dumps(record))
+
+
+def test_a_size_that_nothing_gives_is_an_error_of_the_run():
+    artifact = occ.build(model_of("g (float[n] x) => (float[k] y) { y = Unique(x) }"), "cpu-jit")
+    record = json.loads(artifact.manifest.to_json())
+    (buffer,) = [b for b in record["plan"]["buffers"] if b["storage"] == 0]
+    buffer["shape"] = ["ghost"]
+    artifact.manifest, artifact.code = Manifest.from_json(json.dumps(record | {"library": ""})), b""
+    with pytest.raises(RunError, match="nothing says what the size `ghost` is"):
+        open_session(artifact, 1).run({"x": np.ones(3, np.float32)})
