@@ -34,6 +34,12 @@ _CONSTANTS = {
     "value_string": (AttributeProto.STRING, object), "value_strings": (AttributeProto.STRINGS, object),
 }  # fmt: skip
 
+# Operators that language models may hold and that are not computed: why.
+_REFUSED = {
+    "com.microsoft.SparseAttention": ": it attends to blocks that a table of the file names",
+    "com.microsoft.PagedAttention": ": it reads pages of caches that a server hands out",
+}
+
 
 class GraphImporter:
     """One import. Values of the graph live in scopes, innermost last."""
@@ -260,8 +266,10 @@ class GraphImporter:
             return
         domain, _, operator = node.name.rpartition(".")
         known = onnx.defs.has(operator, domain=domain) if operator else False
-        if known:
-            self.sink.error("OCC0301", f"the operator `{shorten(node.name)}` is not supported yet", where=where)
+        if known or node.name in _REFUSED:
+            help_ = "export the model with GroupQueryAttention" if (why := _REFUSED.get(node.name, "")) else ""
+            said = f"the operator `{shorten(node.name)}` is not supported{why or ' yet'}"
+            self.sink.error("OCC0301", said, where=where, help=help_)
         else:
             help_ = (
                 closest(node.name, self.m.registry)
