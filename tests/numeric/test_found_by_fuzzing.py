@@ -261,3 +261,26 @@ def test_zero_point_of_constants_is_rounded_as_that_of_inputs() -> None:
     text = "g (float[2] a) => (uint8[3] y, float s, uint8 z, float[2] b) { y, s, z = DynamicQuantizeLinear(x)  b = Neg(a) }"
     x = np.array([-0.5294118, 0.5294118, 0.1], np.float32)
     check(text, {"a": np.ones(2, np.float32)}, "interp", {"x": x})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("node", ["ScatterND", "ScatterElements"])
+def test_sums_of_truth_values(node: str, target: str) -> None:
+    """True and True was false in native code, where a bit wrapped."""
+    at = np.array([[0], [1]]) if node == "ScatterND" else np.array([0, 1])
+    text = f'g (bool[4] x, bool[2] u) => (bool[4] y) {{ y = {node}<reduction="add">(x, at, u) }}'
+    check(text, {"x": np.array([True, False, True, False]), "u": np.array([True, True])}, target, {"at": at})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("kind", "lowest"), [("uint8", 0), ("float", -np.inf)])
+def test_places_of_the_least_elements_that_there_are(kind: str, lowest: float, target: str) -> None:
+    """They were those of pads, which are no less, before the input."""
+    attributes = "kernel_shape=[2,3], pads=[2,3,0,0], dilations=[2,2]"
+    text = f"g ({kind}[1,2,4,4] x) => ({kind}[1,2,a,b] y, int64[1,2,a,b] z) {{ y, z = MaxPool<{attributes}>(x) }}"
+    x = np.full((1, 2, 4, 4), lowest, np.uint8 if kind == "uint8" else np.float32)
+    found = occ.compile(model_of(text), target).run({"x": x})["z"]
+    rows = np.array([0, 1, 0, 1]) * 4  # the first taps that are not pads
+    np.testing.assert_array_equal(found[0, 0, :, 0] // 4 * 4, rows[: found.shape[2]])
+    assert (found[0, 1] - found[0, 0] == 16).all()
+    np.testing.assert_array_equal(found[0, 0, 0], np.array([1, 0, 1, 0])[: found.shape[3]])

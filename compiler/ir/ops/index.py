@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, is_positive, lower, product
-from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.dtype import BOOL, I64, DType
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import op
@@ -153,6 +153,11 @@ class GatherND:
 
 
 _COMBINE = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+_OF_TRUTH = _COMBINE | {"add": "max", "mul": "min"}  # sums of truth values do not wrap
+
+
+def _combine(reduction: str, dtype: DType) -> str:
+    return (_OF_TRUTH if dtype == BOOL else _COMBINE)[reduction]
 
 
 @op("ScatterElements", static=("indices",))
@@ -175,7 +180,7 @@ class ScatterElements:
             indices.shape,
             lambda *u: (*u[:axis], at(*u), *u[axis + 1 :]),
             lambda *u: updates[u],
-            combine=_COMBINE[a.reduction],
+            combine=_combine(a.reduction, data.dtype),
         )
 
 
@@ -199,7 +204,7 @@ class ScatterND:
             over,
             lambda *u: (*(at(*u[:n], wrap(k)) for k in range(depth)), *u[n:]),
             lambda *u: updates[u],
-            combine=_COMBINE[a.reduction],
+            combine=_combine(a.reduction, data.dtype),
         )
 
 

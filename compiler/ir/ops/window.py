@@ -314,7 +314,7 @@ def _max_positions(
 
     def flat(*i: Expr) -> Expr:
         pos = win.position(i[2:], split(which[i]))
-        rows = [p - b for p, b in zip(pos, win.before, strict=True)]
+        rows = [_inside(p - b, b, d) for p, b, d in zip(pos, win.before, win.dilations, strict=True)]
         total = i[0] * wrap(x.shape[1]) + i[1]
         if column_major:
             inner: Expr = literal(0, I64)
@@ -327,6 +327,11 @@ def _max_positions(
         return total
 
     return t.map(shape, flat, name="indices")
+
+
+def _inside(row: Expr, before: Dim, step: int) -> Expr:
+    """The first tap within the input if `row` lies before it, as where no element is more than what pads are."""
+    return row if before == 0 else where(row < 0, row % step, row)
 
 
 @op("AveragePool", sample=picture, writes="first")
