@@ -75,8 +75,9 @@ class _Winograd:
         if isinstance(self.across, int) and isinstance(self.down, int):
             return []
         made = [(AtMost(self.across * self.down, _PLANE), _PLANE, True)]
-        if not isinstance(self.across, int):
-            made.append((AtMost(self.across, self.block_x // 2), 2, False))
+        short = self.block_x // 2
+        if not isinstance(self.across, int) and not AtMost(short * self.down, _PLANE).always:  # else such planes are small
+            made.append((AtMost(self.across, short), 2, False))
         return [] if any(test.always for test, *_ in made) else [v for v in made if not v[0].never]
 
     def _loops(self, block_y: int, *, one: bool) -> list[Directive]:
