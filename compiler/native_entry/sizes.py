@@ -95,11 +95,16 @@ class Sizes:
                 return self.b.select(self.b.icmp_signed("<" if op == "min" else ">", a, b), a, b)
 
     def _floordiv(self, a: Any, b: Any) -> Any:
-        zero = I64(0)
-        if not isinstance(b, ir.Constant):  # dividing by zero would end the process; such a size is of no use anyway
-            b = self.b.select(self.b.icmp_signed("==", b, zero), I64(1), b)
+        """Processors end a program that divides by zero, or the least number by -1; a size that such a division makes is of no
+        use anyway, and is whatever comes first.
+        """
+        zero, opposite = I64(0), None
+        if not isinstance(b, ir.Constant) or b.constant in (0, -1):
+            opposite = self.b.icmp_signed("==", b, I64(-1))
+            b = self.b.select(self.b.or_(opposite, self.b.icmp_signed("==", b, zero)), I64(1), b)
         quotient = self.b.sdiv(a, b)
         rest = self.b.sub(a, self.b.mul(quotient, b))
         unlike = self.b.icmp_signed("<", self.b.xor(rest, b), zero)
         inexact = self.b.and_(self.b.icmp_signed("!=", rest, zero), unlike)
-        return self.b.sub(quotient, self.b.zext(inexact, I64))
+        floor = self.b.sub(quotient, self.b.zext(inexact, I64))
+        return floor if opposite is None else self.b.select(opposite, self.b.sub(zero, floor), floor)

@@ -175,6 +175,11 @@ def test_a_plan_whose_memory_nobody_has_is_an_error_of_its_run():
         session.run({"x": np.ones((1, 4), np.float32)})
 
 
+def test_a_size_that_is_divided_by_nothing_is_an_error():
+    with pytest.raises(CompileError, match="a size is divided by 0"):
+        load_module(PLAN.replace("f32[N,4]\n    kernel(%b", "f32[N//0,4]\n    kernel(%b"))
+
+
 @pytest.mark.parametrize("entry", ["native", "python"])
 def test_a_negative_extent_is_an_error_of_its_run(entry, monkeypatch):
     monkeypatch.setenv("OCC_ENTRY", entry)

@@ -67,6 +67,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     Raises:
         ZeroDivisionError: `b` is the constant 0.
     """
+    if isinstance(b, int) and b == 0:
+        raise ZeroDivisionError("a size is divided by 0")
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if b == 1:

@@ -76,7 +76,9 @@ class _Winograd:
             return []
         made = [(AtMost(self.across * self.down, _PLANE), _PLANE, True)]
         short = self.block_x // 2
-        if not isinstance(self.across, int) and not AtMost(short * self.down, _PLANE).always:  # else such planes are small
+        if (
+            not isinstance(self.across, int) and not AtMost(short * self.down, _PLANE).always
+        ):  # else such planes are small
             made.append((AtMost(self.across, short), 2, False))
         return [] if any(test.always for test, *_ in made) else [v for v in made if not v[0].never]
 
