@@ -82,8 +82,10 @@ def _fill(m: Module, items: list[Any], read: Callable[[WeightText], np.ndarray])
 
 def _func(text: FuncText, m: Module) -> Func:
     made = Func(text.name, _region(text.region, {}, m), text.result_names)
+    if text.name == "main" and not made.result_names:  # written by hand
+        made.result_names = [v.name for v in made.results]
     inputs, n = [a.name for a in made.args], len(made.result_names)
-    if n != len(made.results) and (n or text.name == "main"):
+    if n not in (0, len(made.results)):
         raise KeyError(f"`@{text.name}` names {n} results, and returns {len(made.results)}")
     if twice := next((name for name in inputs if inputs.count(name) > 1), ""):
         raise KeyError(f"`@{text.name}` has two inputs with the name `{twice}`")

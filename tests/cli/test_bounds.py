@@ -120,7 +120,10 @@ def test_run_that_ends_in_time_is_as_one_without_a_bound(limits: dict[str, Path]
 
 def test_interrupt_ends_a_run_in_native_code(limits: dict[str, Path]) -> None:
     command = [sys.executable, "-m", "occ.cli", "run", limits["model"], "-t", "cpu-jit", "--inputs", limits["ever"]]
-    started = subprocess.Popen([*command, "--timeout", "1000"], start_new_session=True, stderr=subprocess.PIPE)
+    started = subprocess.Popen(
+        [*command, "--timeout", "1000"], start_new_session=True, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it, and so would this
+    )  # fmt: skip
     try:
         (child,) = until(lambda: Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split())
         until(lambda: "memfd:m " in Path(f"/proc/{child}/maps").read_text())  # the library of the model

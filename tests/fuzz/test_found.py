@@ -131,7 +131,6 @@ TEXTS = {
     '    %y = fuse(%x) {kind="pointwise"} : f32[4]\n    return %y\n  }\n}\n',
     "names 2 results, and returns 1": f'module {HEAD}  func @main(%x: f32[4]) -> (f32[4], f32[4]) as "y", "z" {{\n'
     "    return %x\n  }\n}\n",
-    "names 0 results, and returns 1": f"module {HEAD}  func @main(%x: f32[4]) -> f32[4] {{\n    return %x\n  }}\n}}\n",
     "two inputs with the name `x`": f'module {HEAD}  func @main(%x: f32[4], %x: f32[2]) -> f32[4] as "y" {{\n'
     "    return %x\n  }\n}\n",
     "has the size n, which is not declared": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
