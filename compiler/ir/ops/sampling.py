@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
+from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Dim, ceildiv, floordiv
+from occ.compiler.ir.dim import Dim, ceildiv, floordiv, lower
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
 from occ.compiler.ir.ops.ranks import length_of
@@ -256,20 +258,8 @@ class RoiAlign:
         equal_dims(batch_indices.shape[0], count, "`RoiAlign`: regions and their batch indices")
         sizes, bins = x.shape[2:], (a.output_height, a.output_width)
         dtype = x.dtype.acc
-        half = a.coordinate_transformation_mode == "half_pixel"
         _batch_check(t, "RoiAlign", lambda k: cast(I64, batch_indices[k]), rois, x.shape[0])
-
-        def start(r: Expr, k: int) -> Expr:
-            return f.in_acc(rois[r, wrap(1 - k)]) * a.spatial_scale - (0.5 if half else 0.0)
-
-        def width(r: Expr, k: int) -> Expr:
-            span = f.in_acc(rois[r, wrap(3 - k)]) * a.spatial_scale - (0.5 if half else 0.0) - start(r, k)
-            return span if half else maximum(span, 1.0)
-
-        begin = t.map((count, 2), lambda r, k: where(equal(k, 0), start(r, 0), start(r, 1)), name="begin")
-        step = t.map(
-            (count, 2), lambda r, k: where(equal(k, 0), width(r, 0) / bins[0], width(r, 1) / bins[1]), name="step"
-        )
+        begin, step = _bins(t, rois, bins, a)
 
         def samples(r: Expr, k: int) -> Expr:
             if a.sampling_ratio > 0:
@@ -297,9 +287,10 @@ class RoiAlign:
                 (n.index[at], n.weight[at]) for n, at in zip(around, ((r, py, sy, ty), (r, px, sx, tx)), strict=True)
             )
             value = f.in_acc(last[cast(I64, batch_indices[r]), y, z, c]) * wy * wz
-            # A sample outside of the image is a zero, one past the last is none.
+            # A sample outside of the image is a zero, one past the last is none, and an image without pixels has none to read.
             none = literal(0 if average else dtype.lowest, dtype)
-            return where((sy < samples(r, 0)) & (sx < samples(r, 1)), value, none)
+            some = [wrap(n) > 0 for n in sizes if lower(n) < 1]
+            return where(reduce(and_, some, (sy < samples(r, 0)) & (sx < samples(r, 1))), value, none)
 
         shape = (count, *bins, channels)
         acc = t.reduce("sum" if average else "max", shape, (*most, 2, 2), term, name="roi_align")
@@ -312,6 +303,23 @@ class RoiAlign:
 
         found = t.map(shape, element, name="found")
         return t.map((count, channels, *bins), lambda r, c, *p: found[(r, *p, c)], name="roi_align_out")
+
+
+def _bins(t: Builder, rois: Tensor, bins: Sequence[int], a: SimpleNamespace) -> tuple[Tensor, Tensor]:
+    """Where the bins of each region begin, and how long they are, along both axes: [regions, 2]."""
+    half = a.coordinate_transformation_mode == "half_pixel"
+
+    def start(r: Expr, k: int) -> Expr:
+        return f.in_acc(rois[r, wrap(1 - k)]) * a.spatial_scale - (0.5 if half else 0.0)
+
+    def width(r: Expr, k: int) -> Expr:
+        span = f.in_acc(rois[r, wrap(3 - k)]) * a.spatial_scale - (0.5 if half else 0.0) - start(r, k)
+        return span if half else maximum(span, 1.0)
+
+    shape = (rois.shape[0], 2)
+    begin = t.map(shape, lambda r, k: where(equal(k, 0), start(r, 0), start(r, 1)), name="begin")
+    step = t.map(shape, lambda r, k: where(equal(k, 0), width(r, 0) / bins[0], width(r, 1) / bins[1]), name="step")
+    return begin, step
 
 
 def _roi_neighbours(
