@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from onnx import ModelProto, TensorProto, helper
 
 from tools.fuzz.__main__ import main
-from tools.fuzz.nnsmith import Models, values
+from tools.fuzz.nnsmith import Generator, Models, values
 from tools.fuzz.oracle import model_of
 
 
@@ -74,3 +75,11 @@ def test_missing_nnsmith_is_one_message(tmp_path: Path, monkeypatch: pytest.Monk
     found = CliRunner().invoke(main, ["nnsmith", "--out", str(tmp_path)])
     assert found.exit_code == 1
     assert found.output.startswith("Error: nnsmith is an extra of its own: pip install -e '.[nnsmith]'")
+
+
+@pytest.mark.slow
+def test_operators_are_found_whatever_chance_chooses(tmp_path: Path) -> None:
+    """Reshape of two axes or more may be tried with sizes below 0, by which the search of nnsmith ends."""
+    pytest.importorskip("nnsmith")
+    random.seed(2)
+    assert any(o.__name__ == "Reshape" for o in Generator(4, tmp_path)._operators)

@@ -42,6 +42,7 @@ class Generator:
         warnings.filterwarnings("ignore", message="Install pygraphviz")
         import torch
         from nnsmith import narrow_spec
+        from nnsmith.abstract.op import Reshape
         from nnsmith.materialize import Model
 
         self.nodes = nodes
@@ -51,9 +52,13 @@ class Generator:
         narrow_spec.NNSMITH_CACHE_DIR = str(folder / "operators")
         self._type: Any = Model.init("onnx", backend_target="cpu")
         self._type.add_seed_setter()
+        # The search solves what Reshape requires without that sizes are positive, and fails on those that are not; of one axis, the
+        # product of the sizes is that of the input, which is. What is searched for are types.
+        axes, Reshape.num_var_param = Reshape.num_var_param, [1]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._operators = narrow_spec.auto_opset(self._type, vulops=True)
+        Reshape.num_var_param = axes
 
     def __call__(self, seed: int) -> tuple[ModelProto, dict[str, np.ndarray]]:
         """A model of a seed, and inputs.
