@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tools.fuzz import judge
 from tools.fuzz.campaign import Summary, campaign
-from tools.fuzz.cover import UNIVERSE
-from tools.fuzz.generate import Case, Graph, attempt, generate
+from tools.fuzz.cover import UNIVERSE, Cover
+from tools.fuzz.generate import Case, Graph, assemble, attempt, generate
 from tools.fuzz.graphs import Graphs, read, report, steered, write
 from tools.fuzz.oracle import model_of
 from tools.fuzz.patterns import MAKERS, PATTERNS
@@ -43,6 +43,19 @@ def test_pattern_can_be_made(name: str) -> None:
     graphs = [Graph(np.random.default_rng(seed), 23) for seed in range(8)]
     assert any(attempt(g, PATTERNS[name], name) for g in graphs)
     assert any(g.nodes for g in graphs)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("trees", "folds"), ("stepped", "fixed_queries")])
+def test_pattern_reaches_a_rule_that_nothing_else_does(name: str, rule: str) -> None:
+    cover = Cover()
+    for seed in range(24):
+        graph = Graph(np.random.default_rng(seed), 23)
+        if attempt(graph, PATTERNS[name], name):
+            (found,) = outcomes(Runner(assemble(seed, name, graph), [cover]), ["cpu passes"])
+            assert found.kind in ("same", "refused"), found.text
+        if ("schedule rules", rule) in cover.fired:
+            return
+    pytest.fail(f"no graph of 24 makes {rule} fire")
 
 
 def test_steering_of_a_seed_is_kept() -> None:
@@ -76,6 +89,20 @@ def test_wrong_result_is_found_and_the_other_oracle_asked() -> None:
     right = np.array(analysis.exact["y"], np.float32)
     assert judge.verdict({"y": right}, analysis, {"y": right}) == ""
     assert "6 of 6" in judge.verdict({"y": right * np.float32(1.001)}, analysis, {"y": right})
+
+
+def test_other_oracle_is_asked_for_what_differs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have another output wrong, which onnxruntime has right."""
+    case = wrong_sum()
+    case.model.graph.node.append(helper.make_node("Neg", ["x"], ["z"]))
+    case.model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 3]))
+    case.known["z"] = -case.feeds["x"]
+    right = judge.run_other(case.model, case.feeds)
+    monkeypatch.setattr(judge, "run_other", lambda model, feeds: right | {"z": case.feeds["x"]})
+    monkeypatch.setattr(judge, "run_onnxruntime", lambda model, feeds: case.known)
+    assert [o.kind for o in outcomes(Runner(case), ["interp"])] == ["oracle"]
+    monkeypatch.setattr(judge, "run_other", lambda model, feeds: case.known)
+    assert [o.kind for o in outcomes(Runner(case), ["interp"])] == ["differs"]
 
 
 def test_number_where_nan_is_certain_is_wrong() -> None:

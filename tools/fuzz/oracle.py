@@ -18,11 +18,13 @@ from onnx.reference import ReferenceEvaluator
 from occ.compiler.ir.dtype import from_numpy
 
 Arrays = Mapping[str, np.ndarray]
+ML = "ai.onnx.ml"
 onnxruntime.set_default_logger_severity(4)
 # What onnx.reference has wrong in corners: ceil_mode and SAME pads, and LRN where there are more channels than batches.
 UNTRUSTED = frozenset(("AveragePool", "LpPool", "MaxPool", "LRN"))
 # Before operator set 13, which onnx.reference does not know.
 OF_MATRICES = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
+OF_CODES = frozenset(("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger"))
 _NOT_THERE = set[tuple[Any, ...]]()  # operators with types that onnxruntime does not implement
 
 
@@ -124,7 +126,7 @@ def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
     given = _given(node)
     if node.op_type == "DynamicQuantizeLinear":
         return not feeds[node.input[0]].any()
-    if node.op_type in ("QLinearConv", "ConvInteger") and not all(x.size for x in feeds.values()):
+    if node.op_type in OF_CODES and not all(x.size for x in feeds.values()):
         return True  # sums of nothing, which onnxruntime does not write
     if node.op_type == "ConvTranspose" and str(given.get("auto_pad", b"")).find("SAME") >= 0:
         taps = feeds[node.input[1]].shape[2:]
@@ -155,6 +157,8 @@ def node_model(node: NodeProto, feeds: Arrays, opset: int) -> ModelProto:
 def model_of(graph: GraphProto, opset: int) -> ModelProto:
     """A model in the oldest file format that has the operator set, but not older than initialisers that are no inputs."""
     imports = [helper.make_opsetid("", opset)]
+    if any(n.domain == ML for n in graph.node):
+        imports.append(helper.make_opsetid(ML, 3))  # the last one with TreeEnsembleRegressor
     return helper.make_model(graph, opset_imports=imports, ir_version=max(helper.find_min_ir_version_for(imports), 4))
 
 

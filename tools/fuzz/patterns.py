@@ -11,6 +11,7 @@ from onnx import helper
 
 from tools.fuzz.generate import Graph
 from tools.fuzz.inputs import BF16
+from tools.fuzz.learned import LEARNED
 from tools.fuzz.movement import MOVERS
 from tools.fuzz.operators import ELEMENTWISE, F32, ROWS, TYPES, axes, dtype_of, operand
 from tools.fuzz.oracle import Reject
@@ -295,5 +296,5 @@ PATTERNS: dict[str, Any] = {
         neutral, turned, affine, there_and_back, float_product, of_blocks, rounded, attended, of_tiles, of_quarters, streamed,
         cached, carried, joined, of_codes, windowed, enlarged, recast,
     )
-}  # fmt: skip
+} | LEARNED  # fmt: skip
 MAKERS: dict[str, Any] = {**ELEMENTWISE, **MOVERS, **ROWS, **PRODUCTS, **QUANTISED, **CONTROL, **PATTERNS}

@@ -130,7 +130,7 @@ class Runner:
         text = judge.verdict(outputs, self._analysis, self.want)
         if not text:
             return Outcome(way, "same")
-        other = judge.other_oracle(self.case, self.case.feeds, outputs, self._analysis)
+        other = judge.other_oracle(self.case, outputs, self._analysis, self.want)
         return Outcome(way, "oracle" if other else "differs", f"{other}: {text}" if other else text)
 
     def _problem(self, way: str, e: Exception) -> Outcome:
