@@ -15,6 +15,7 @@ from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Select, Size
 from occ.compiler.ir.te.index import axis_of, within
+from occ.compiler.ir.te.ranges import Ranges
 from occ.compiler.ir.te.walks import walk
 
 _CPP_TYPES = {
@@ -107,6 +108,7 @@ class Printer:
         self.carried = ""
         self.relaxed = False
         self.border = ""
+        self._ranges = Ranges()
 
     def data(self, e: Expr, *, guarded: bool = False) -> str:
         """An expression of its own element type."""
@@ -209,6 +211,8 @@ class Printer:
                 return f"({a} {dict(zip(('and', 'or', 'xor'), '&|^', strict=True))[e.op]} {b})"
             case _ if e.op in _SIGNS and e.lhs.dtype.is_float and not self.relaxed:
                 return self._ieee(e, a, b, guarded=guarded)
+            case "add" | "sub" | "mul" if self._wraps(e):
+                return f"te_{e.op}({a}, {b})"
             case _ if e.op in _SIGNS:
                 return f"({a} {_SIGNS[e.op]} {b})"
             case "div" if e.dtype.is_float and self.relaxed:
@@ -217,6 +221,10 @@ class Printer:
                 return self._extremum(e, a, b)
             case _:
                 return f"te_{e.op}({a}, {b})"
+
+    def _wraps(self, e: Expr) -> bool:
+        """Whether this may overflow: Halide takes it that signed numbers of 32 bits and more do not."""
+        return e.dtype.kind == "i" and e.dtype.bits >= 32 and self._ranges.overflows(e)
 
     def _ieee(self, e: Binary, a: str, b: str, *, guarded: bool) -> str:
         """An operation of floats on its own; a product and the sum that it goes into are left to be fused."""
@@ -249,11 +257,14 @@ class Printer:
     def _call(self, e: Call, *, guarded: bool) -> str:
         args = [self.data(a, guarded=guarded) for a in e.args]
         if e.fn == "neg":
-            return f"te_neg({args[0]})" if e.dtype.is_float and not self.relaxed else f"(-{args[0]})"
+            exact = not self.relaxed if e.dtype.is_float else self._wraps(e)
+            return f"te_neg({args[0]})" if exact else f"(-{args[0]})"
         if e.fn == "not":
             return f"(!{args[0]})" if e.dtype == BOOL else f"(~{args[0]})"
         if e.args[0].dtype.is_int and e.fn in ("floor", "ceil", "trunc", "round_even"):
             return args[0]
+        if e.fn == "abs" and self._wraps(e):
+            return f"te_abs({args[0]})"
         if e.fn == "abs" and e.dtype.kind == "i":  # Halide's is unsigned
             return f"cast<{cpp_type(e.dtype)}>(abs({args[0]}))"
         if e.fn in _PLAIN_CALLS:

@@ -103,7 +103,7 @@ def _integer_power(o: Ops, args: list[Any], dtype: DType) -> Any:
     one, zero = o.constant(1, dtype, n), o.constant(0, dtype, n)
     result = one
     square, rest = base, exponent
-    for _ in range(min(dtype.bits, 64).bit_length()):  # beyond 2**6 only 0 and +-1 do not wrap to nonsense
+    for _ in range(dtype.bits):  # large powers wrap too
         odd = o.b.icmp_unsigned("!=", o.b.and_(rest, one), zero)
         result = o.b.select(odd, o.b.mul(result, square), result)
         square = o.b.mul(square, square)

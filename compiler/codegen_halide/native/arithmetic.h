@@ -1,6 +1,7 @@
 // The arithmetic of te in Halide's own types: what its expressions mean where plain Halide arithmetic means something else.
 #pragma once
 #include "Halide.h"
+#include "wraps.h"
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -19,14 +20,21 @@ Expr strictly(Internal::Call::IntrinsicOp op, const Expr &a, const Expr &b, Type
     return Internal::Call::make(t, op, {a, b}, Internal::Call::PureIntrinsic);
 }
 Expr strictly(Internal::Call::IntrinsicOp op, const Expr &a, const Expr &b) { return strictly(op, a, b, a.type()); }
-Expr te_add(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_add, a, b); }
-Expr te_sub(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_sub, a, b); }
-Expr te_mul(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_mul, a, b); }
+Expr te_add(const Expr &a, const Expr &b) {
+    return wraps(a.type()) ? wrapping("te_wrapping_add", a, b) : strictly(Internal::Call::strict_add, a, b);
+}
+Expr te_sub(const Expr &a, const Expr &b) {
+    return wraps(a.type()) ? wrapping("te_wrapping_sub", a, b) : strictly(Internal::Call::strict_sub, a, b);
+}
+Expr te_mul(const Expr &a, const Expr &b) {
+    return wraps(a.type()) ? wrapping("te_wrapping_mul", a, b) : strictly(Internal::Call::strict_mul, a, b);
+}
 Expr te_lt(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_lt, a, b, Bool()); }
 Expr te_eq(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_eq, a, b, Bool()); }
 Expr te_le(const Expr &a, const Expr &b) { return te_lt(a, b) || te_eq(a, b); }  // Halide makes !(b < a) of its own, true for NaN
 Expr te_ne(const Expr &a, const Expr &b) { return !te_eq(a, b); }
-Expr te_neg(const Expr &x) { return te_sub(cast(x.type(), -0.0f), x); }
+Expr te_neg(const Expr &x) { return te_sub(x.type().is_float() ? cast(x.type(), -0.0f) : cast(x.type(), 0), x); }
+Expr te_abs(const Expr &x) { return select(x < 0, te_neg(x), x); }  // of integers; that of the least is itself
 
 // Whether a value is NaN or infinite, by its bits: fast-math lets LLVM take it that nothing that was computed is.
 Expr magnitude(const Expr &x) {
@@ -73,7 +81,7 @@ Expr te_libm(const char *name, const std::vector<Expr> &x) {
 Expr te_div(const Expr &a, const Expr &b) {
     if (a.type().is_float()) return strictly(Internal::Call::strict_div, a, b);
     Expr quotient = div_round_to_zero(a, te_divisor(b));
-    return a.type().is_uint() ? quotient : select(b == -1, -a, quotient);
+    return a.type().is_uint() ? quotient : select(b == -1, wraps(a.type()) ? te_neg(a) : -a, quotient);
 }
 Expr te_rem(const Expr &a, const Expr &b) {
     if (!a.type().is_float()) return mod_round_to_zero(a, te_divisor(b));
@@ -224,7 +232,9 @@ Expr te_power(const Expr &a, const Expr &b) {
 Expr te_pow(const Expr &a, const Expr &b) {
     if (a.type() == Float(64)) return pow(a, b);
     if (a.type().is_float()) return cast(a.type(), te_power(cast<float>(a), cast<float>(b)));
-    return cast(a.type(), te_to_int(Int(64), pow(cast<double>(a), cast<double>(b))));
+    Expr one = cast(a.type(), 1), zero = cast(a.type(), 0);  // a negative power of what is not 1 or -1 is 0
+    Expr inverse = select(a == 1, one, a == -1, select((b & one) != 0, -one, one), zero);
+    return select(b < 0, inverse, wrapping("te_wrapping_pow", a, b));
 }
 
 @FUNCTIONS@

@@ -128,7 +128,7 @@ UNARY(acos, Halide::acos) UNARY(atan, Halide::atan) UNARY(sinh, Halide::sinh) UN
 UNARY(asinh, Halide::asinh) UNARY(acosh, Halide::acosh) UNARY(atanh, Halide::atanh) UNARY(floor, Halide::floor)
 UNARY(ceil, Halide::ceil) UNARY(trunc, Halide::trunc) UNARY(round, Halide::round)
 BINARY(atan2, Halide::atan2) UNARY(popcount, Halide::popcount) UNARY(te_isnan, whole::te_isnan) UNARY(te_isinf, whole::te_isinf)
-BINARY(te_add, whole::te_add) BINARY(te_sub, whole::te_sub) BINARY(te_mul, whole::te_mul) UNARY(te_neg, whole::te_neg)
+BINARY(te_add, whole::te_add) BINARY(te_sub, whole::te_sub) BINARY(te_mul, whole::te_mul) UNARY(te_neg, whole::te_neg) UNARY(te_abs, whole::te_abs)
 BINARY(te_lt, whole::te_lt) BINARY(te_le, whole::te_le) BINARY(te_eq, whole::te_eq) BINARY(te_ne, whole::te_ne)
 BINARY(te_max, whole::te_max) BINARY(te_min, whole::te_min)
 BINARY(te_max_const, whole::te_max_const) BINARY(te_min_const, whole::te_min_const) BINARY(te_div, whole::te_div)
@@ -299,6 +299,7 @@ void compile(const char *name, const char *directory, const char *target) {
     if (known != generators().end()) {
         known->second();
         Halide::Pipeline pipeline(results);
+        pipeline.add_custom_lowering_pass(new whole::Wraps());
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
         if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));
         const whole::Mends mends{Halide::Target(target)};

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from math import pi, sqrt
 
-from occ.compiler.ir.dtype import F32, F64, DType
+from occ.compiler.ir.dtype import F32, F64, I64, U64, DType
 from occ.compiler.ir.te.expr import Const, Expr, binary, call, cast, clamp, literal, maximum, minimum, where
 
 
@@ -65,7 +65,8 @@ def hard_swish(x: Expr) -> Expr:
 
 
 def erf(x: Expr) -> Expr:
-    return call("erf", x)
+    """The error function, of integers too, as operator set 9 has it."""
+    return by_floats(lambda y: call("erf", y))(x)
 
 
 def tanh(x: Expr) -> Expr:
@@ -106,7 +107,19 @@ def power(base: Expr, exponent: Expr) -> Expr:
                 pass
     if base.dtype.is_int and exponent.dtype.is_float:
         return cast(base.dtype, call("pow", cast(F64, base), cast(F64, exponent)))
+    if base.dtype.is_int and exponent.dtype.is_int:
+        return _integer_power(base, exponent)
     return call("pow", base, cast(base.dtype, exponent))
+
+
+def _integer_power(base: Expr, exponent: Expr) -> Expr:
+    """What wraps in 64 bits wraps in fewer alike, so the type that holds both will do."""
+    if exponent.dtype == U64:
+        # The powers of an odd number repeat after 2**62 or sooner, and of an even one all from the 64th on are 0.
+        period = literal(1 << 62, U64)
+        exponent = where(exponent < period, exponent, exponent % period + period)
+    wide = base.dtype if exponent.dtype.bits < 32 or exponent.dtype == base.dtype else I64
+    return cast(base.dtype, call("pow", cast(wide, base), cast(wide, exponent)))
 
 
 def remainder(a: Expr, b: Expr, *, fmod: bool) -> Expr:
@@ -120,5 +133,10 @@ def in_acc(x: Expr) -> Expr:
 
 
 def compute_type(dtype: DType) -> DType:
-    """The float type in which means and norms of `dtype` are computed."""
-    return dtype.acc if dtype.is_float else F32
+    """The float type in which means and norms of `dtype` are computed; of integers one that has them all, or nearly."""
+    return dtype.acc if dtype.is_float else F64 if dtype.bits > 16 else F32
+
+
+def by_floats(fn: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    """A function of floats, of what may be an integer, which it is cut to."""
+    return wraps(fn)(lambda x: fn(x) if x.dtype.is_float else cast(x.dtype, fn(cast(compute_type(x.dtype), x))))
