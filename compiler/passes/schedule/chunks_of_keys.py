@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from occ.compiler.ir.dim import Dim, ceildiv
-from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, literal, minimum, where, wrap
+from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, binary, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import TeStage, position
 from occ.compiler.ir.te.functions import decay
 from occ.compiler.ir.te.roles import ATTENTION, PEAK
@@ -61,8 +61,17 @@ class _Keys:
     @property
     def clamped(self) -> Expr:
         """The same, where what is read must exist."""
-        whole = self.extent == self.chunk.extent * self.within.extent
-        return self.index if whole else minimum(self.index, wrap(self.extent - 1))
+        return self.index if self.is_whole else minimum(self.index, wrap(self.extent - 1))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all places are those of keys."""
+        return self.extent == self.chunk.extent * self.within.extent
+
+    @property
+    def exists(self) -> Expr:
+        """Whether there is a key at a place."""
+        return binary("lt", self.index, wrap(self.extent))
 
 
 def in_chunks(stages: list[TeStage], lanes: int) -> list[TeStage]:
@@ -124,8 +133,7 @@ def _chunk(s: TeStage, chunked: set[str], lanes: int) -> list[TeStage]:
     if s.role == ATTENTION["scores"]:
         return _in_quads(made, lanes)
     if s.role == ATTENTION["logits"]:
-        exists = binary("lt", keys.index, wrap(keys.extent))
-        return [replace(made, expr=where(exists, made.expr, literal(s.dtype.lowest, s.dtype)))]
+        return [replace(made, expr=where(keys.exists, made.expr, literal(s.dtype.lowest, s.dtype)))]
     return [made]
 
 
@@ -231,6 +239,11 @@ class _Whole:
         near_keys = keys.within.extent // NEAR
         block, single, each = Axis(f"{r.name}b", near_keys), Axis(f"{r.name}s", NEAR), Axis(f"{r.name}e", near_keys)
         body = _read(s.expr.body, self.chunked, r.name, keys, keys.clamped)
+        if (
+            not keys.is_whole
+        ):  # the last value stands for those that are not there, and 0 times it is NaN where it is infinite
+            assert isinstance(body, Binary), "exponentials by values"
+            body = body.lhs * where(keys.exists, body.rhs, 0.0)
         body = replace_indices(body, {keys.within.name: _at(block, NEAR, single)})
 
         def stage(name: str, outer: tuple[Axis, ...], over: Axis, value: Expr) -> TeStage:
