@@ -18,9 +18,13 @@ def is_live(op: Op, sizes: Container[str]) -> bool:
     return any(s in sizes for s in _told(op))
 
 
-def told_sizes(func: Func) -> set[str]:
-    """Sizes that steps of a function tell, and nothing that it is given."""
-    return {s for op in func.body.body for s in _told(op)} - given_sizes(func)
+def told_sizes(func: Func) -> dict[str, int]:
+    """Sizes that steps of a function tell, and nothing that it is given, by the number of the first such step."""
+    given, told = given_sizes(func), dict[str, int]()
+    for k, op in enumerate(func.body.body):
+        for name in _told(op) - given - told.keys():
+            told[name] = k
+    return told
 
 
 def given_sizes(func: Func) -> set[str]:

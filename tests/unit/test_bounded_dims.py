@@ -138,12 +138,12 @@ def test_what_is_halved_and_doubled_needs_no_check_of_sizes():
 
 
 def test_a_dim_that_takes_the_place_of_another_has_its_bounds():
-    found = solve(H, W)
+    found = solve(H, W, {})
     assert found is not None
     (merged,) = {dim.symbols(v)["W"] for v in found.values()}
     assert (merged.lo, merged.hi, merged.divisible_by) == (32, 1280, 32)
-    assert solve(H, 3 * W) is None  # nothing says that 3 * W is a multiple of 32
-    assert solve(H, 7) is None  # a run is told, since no size is both
+    assert solve(H, 3 * W, {}) is None  # nothing says that 3 * W is a multiple of 32
+    assert solve(H, 7, {}) is None  # a run is told, since no size is both
 
 
 @pytest.mark.parametrize("target", TARGETS)

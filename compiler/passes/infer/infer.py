@@ -101,7 +101,7 @@ def _forget_types(m: Module) -> None:
 
 def _drop_untold(m: Module) -> None:
     """Drop what was assumed of sizes that the data decide before other ops took the place of those that did."""
-    told = {name for func in m.funcs.values() for name in told_sizes(func) | given_sizes(func)}
+    told = {name for func in m.funcs.values() for name in told_sizes(func).keys() | given_sizes(func)}
     names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
     held = [c for c in m.constraints if c.lhs != c.rhs]
     m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= told]
@@ -291,13 +291,14 @@ class _Inference:
         """Replace symbols by what they are assumed equal to; whether anything changed."""
         values: dict[str, Dim] = {}
         rest: list[Constraint] = []
-        told = {name for f in self.m.funcs.values() if f is not self.m.main for name in told_sizes(f)}
+        told = {name: told_sizes(f) for name, f in self.m.funcs.items()}
+        own = {size for f in self.m.funcs.values() if f is not self.m.main for size in told[f.name]}
         for c in self.assumed:
             a, b = dim.substitute(c.lhs, values), dim.substitute(c.rhs, values)
             if a == b:
                 continue
-            found = solve(a, b)
-            if c.func != "main" and not _is_own(found, told):
+            found = solve(a, b, told[c.func])
+            if c.func != "main" and not _is_own(found, own):
                 found = None  # what holds in a function need not hold where it is not run
             if found is None:
                 rest.append(replace(c, lhs=a, rhs=b))
@@ -349,9 +350,8 @@ class _Inference:
         self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
 
 
-_MOST_SIZES = (
-    64  # of a `dims` op, which chooses an element by comparing its position with each; more than any shape has
-)
+# Of a `dims` op, which chooses an element by comparing its position with each; more than any shape has.
+_MOST_SIZES = 64
 
 
 def _grows(op: Op, count: int, kept: Container[Value]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf, lcm
 
 from occ.compiler.ir import dim
@@ -9,16 +10,21 @@ from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
 
 
-def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
+def solve(a: Dim, b: Dim, told: Mapping[str, int]) -> dict[str, Dim] | None:
     """A substitution of one symbol that makes `a == b` hold, or None.
 
     `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`; `S == min(512, S)` and `1 == min(1, S)` bound `S`.
-    What an input shows is not put in terms of what only the data of a run decide: that is checked when it is known.
+    No size is put in terms of what is known after it: those that an input shows come first, then those that the data of a run
+    decide, in the order of the steps that tell them. Such an equality is checked when all of it is known.
+
+    Args:
+        a, b: what is assumed to be equal.
+        told: the number of the step that tells a size.
     """
     for x, y in ((a, b), (b, a)):
         if isinstance(x, Sym) and x.is_symbol:
             name = str(x)
-            if depends_on_data(y) and not depends_on_data(x):
+            if _known_from(y, told) > _known_from(x, told):
                 continue
             if name not in dim.symbols(y):
                 if (found := _in_place_of(dim.symbols(x)[name], y)) is not None:
@@ -48,6 +54,11 @@ def solve(a: Dim, b: Dim) -> dict[str, Dim] | None:
     if len(gap) == 2 and len(plain) == 2 and gap[0][1] == -gap[1][1]:
         return _in_place_of(plain[0], dim.monomial((plain[1], 1)))
     return None
+
+
+def _known_from(d: Dim, told: Mapping[str, int]) -> int:
+    """From which step on a size is known; -1 for what inputs show."""
+    return max((told.get(name, 0) for name in dim.symbols(d) if depends_on_data(dim.symbol(name))), default=-1)
 
 
 def _not_empty(x: Dim) -> dict[str, Dim] | None:
