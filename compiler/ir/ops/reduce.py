@@ -36,7 +36,9 @@ def static_axes(operator: str, x: Tensor, axes: Tensor | None, *, noop_if_empty:
 def over_axes(
     t: Builder, kind: str, x: Tensor, axes: Sequence[int], fn: Callable[[Expr], Expr], *, keepdims: bool = True
 ) -> Tensor:
-    """Reduce `fn(element)` over `axes`."""
+    """Reduce `fn(element)` over `axes`; over none it is that."""
+    if not axes:
+        return _map(t, x, fn, kind)
     kept = [k for k in range(x.rank) if k not in axes]
     shape = [1 if k in axes else n for k, n in enumerate(x.shape)] if keepdims else [x.shape[k] for k in kept]
 
@@ -67,14 +69,9 @@ REDUCTIONS: dict[str, tuple[str, Step, Step]] = {
     "ReduceProd": ("prod", f.in_acc, lambda s: s),
     "ReduceL1": ("sum", lambda x: f.absolute(f.in_acc(x)), lambda s: s),
     "ReduceSumSquare": ("sum", lambda x: f.in_acc(x) * f.in_acc(x), lambda s: s),
-    "ReduceL2": ("sum", lambda x: f.in_acc(x) * f.in_acc(x), lambda s: _float(s, f.root)),
-    "ReduceLogSum": ("sum", f.in_acc, lambda s: _float(s, f.log)),
+    "ReduceL2": ("sum", lambda x: f.in_acc(x) * f.in_acc(x), f.by_floats(f.root)),
+    "ReduceLogSum": ("sum", f.in_acc, f.by_floats(f.log)),
 }
-
-
-def _float(x: Expr, fn: Step) -> Expr:
-    """A float function of a value that may be an integer."""
-    return fn(x) if x.dtype.is_float else cast(x.dtype, fn(cast(f.compute_type(x.dtype), x)))
 
 
 def _rank(data: Tensor, axes: Tensor | None = None, *, a: SimpleNamespace) -> int | None:

@@ -10,7 +10,7 @@ checks that trip over it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,7 @@ from occ.compiler.ir.ops.samples import Sample
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
 DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
+OLDEST = 7  # of the operator sets whose types of operands are taken
 MEANINGS = ("body", "composite", "host", "region", "kernel")
 
 
@@ -182,7 +183,19 @@ class OpSpec:
             return self.signature.operands
         if self.is_internal:
             return tuple(Operand(name, False, False, "", frozenset()) for name in self._operand_names)
-        return tuple(map(_operand, self.schema.inputs))
+        return tuple(
+            replace(o, types=o.types | self._once_taken(k)) for k, o in enumerate(map(_operand, self.schema.inputs))
+        )
+
+    def _once_taken(self, k: int) -> frozenset[str]:
+        """Types of an operand in earlier operator sets: a later one may have fewer, as ReduceLogSum has from 28 on."""
+        found, version = frozenset[str](), self.since - 1
+        while version >= OLDEST and onnx.defs.has(self.operator, version, self.domain):
+            schema = onnx.defs.get_schema(self.operator, version, self.domain)
+            if k < len(schema.inputs) and schema.inputs[k].name == self.schema.inputs[k].name:
+                found |= frozenset(schema.inputs[k].types)
+            version = schema.since_version - 1
+        return found
 
     @cached_property
     def results(self) -> tuple[Operand, ...]:
