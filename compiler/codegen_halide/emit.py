@@ -232,6 +232,8 @@ class _Generator:
                 self._line(f"{at} = {total if name in self.relaxed else self._exactly(total)};")
             case "fold" | "settle":
                 self._line(f"{at} = {body};")
+                if r.kind == "settle":
+                    self._line(f"te_settle({name}, {r.axes[0].name});")
             case "any" | "all":
                 self._line(f"{at} = {at} {'||' if r.kind == 'any' else '&&'} {body};")
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from occ.compiler.ir.trees import EQ, GTE, LEAF, LEQ, LT, MEMBER, NEQ, Trees, pa
 from occ.compiler.native_entry.suitable import obstacles
 from occ.compiler.target.registry import OWN
 from occ.runtime.open import open_artifact
+from occ.runtime.session import Session
 
 FEATURES = 4
 
@@ -211,3 +213,42 @@ def test_a_target_of_a_package_writes_folds_in_its_own_language(monkeypatch: pyt
     made, x = model(forest(["LEQ"], [6] * 20, targets=1, spread=False, missing=0)), rows(7)
     (want,) = reference(made).run(None, {"x": x})
     np.testing.assert_array_equal(occ.compile(made, "toy-c").run({"x": x})["y"], want)
+
+
+def chains(trees: int, depth: int) -> dict[str, Any]:
+    """Trees of which each inner node has a leaf: numbers up to its own leave the chain there."""
+    inner, leaf = range(depth), range(depth, 2 * depth + 1)
+    one: dict[str, list[Any]] = {
+        "nodeids": [*inner, *leaf], "modes": ["BRANCH_LEQ"] * depth + ["LEAF"] * len(leaf),
+        "featureids": [0] * (2 * depth + 1), "values": [float(k) for k in inner] + [0.0] * len(leaf),
+        "truenodeids": [*leaf[:-1], *[0] * len(leaf)], "falsenodeids": [*inner[1:], leaf[-1], *[0] * len(leaf)],
+    }  # fmt: skip
+    nodes = {f"nodes_{n}": v * trees for n, v in one.items()}
+    ids = [t for t in range(trees) for _ in leaf]
+    given = {
+        "treeids": ids,
+        "nodeids": [*leaf] * trees,
+        "ids": [0] * len(ids),
+        "weights": [float(k) for k in leaf] * trees,
+    }
+    owners = [t for t in range(trees) for _ in range(2 * depth + 1)]
+    return {**nodes, "nodes_treeids": owners, **{f"target_{n}": v for n, v in given.items()}, "n_targets": 1}
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize("trees", [3, 8, 11])
+def test_rows_that_come_to_a_leaf_early_take_no_more_steps(trees: int, target: str) -> None:
+    """Leaves of one level and of 900: steps that change nothing would cost as much as those that do."""
+    made = model(chains(trees, 900))
+    near, far = (np.full((40, FEATURES), v, np.float32) for v in (-1, 1e6))
+    with open_artifact(occ.build(made, target), 1) as session:
+        for x in (near, far):
+            np.testing.assert_array_equal(session.run({"x": x})["y"], reference(made).run(None, {"x": x})[0])
+        took = [min(seconds(session, x) for _ in range(5)) for x in (near, far)]
+    assert took[0] * 5 < took[1], took
+
+
+def seconds(session: Session, x: np.ndarray) -> float:
+    start = time.thread_time()
+    session.run({"x": x})
+    return time.thread_time() - start

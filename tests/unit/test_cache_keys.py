@@ -130,7 +130,18 @@ def test_every_source_of_the_package_is_listed():
 
 @pytest.mark.parametrize(
     "file",
-    ["te.h", "te.cpp", "arithmetic.h", "fetch_ahead.h", "fetch_beyond.h", "mends.h", "wraps.h", "whole.h", "emit.cpp"],
+    [
+        "te.h",
+        "te.cpp",
+        "wraps.h",
+        "arithmetic.h",
+        "fetch_ahead.h",
+        "fetch_beyond.h",
+        "mends.h",
+        "settle.h",
+        "whole.h",
+        "emit.cpp",
+    ],
 )
 def test_a_kernel_depends_on_the_texts_that_it_is_compiled_with(file, monkeypatch):
     before = kernels.Setup.of(TOOLS, "host").kernel(BODY).key

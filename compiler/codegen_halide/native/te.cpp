@@ -15,6 +15,7 @@
 #include "fetch_ahead.h"
 #include "fetch_beyond.h"
 #include "mends.h"
+#include "settle.h"
 #include <map>
 #include <optional>
 #include <unistd.h>
@@ -72,6 +73,7 @@ std::vector<Halide::Argument> arguments;
 std::vector<Halide::Func> results;
 std::map<std::string, int64_t> panels;  // bytes of those that are fetched ahead, by tensor
 whole::FetchBeyond::Distances distances;  // in bytes, of what is fetched beyond the rows that are read
+whole::Settle::Loops settling;
 
 std::map<std::string, void (*)()> &generators() {
     static std::map<std::string, void (*)()> known;
@@ -282,6 +284,11 @@ void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t bytes) {
     distances[{stage.function->func.name(), tensor.function->image->name()}] = bytes;
 }
 
+void te_settle(const Func &fold, Expr steps) {
+    const std::string name = fold.function->func.name();
+    settling[name + ".s1." + variable_of(steps).name()] = name;
+}
+
 Registration::Registration(const char *name, void (*generate)()) { generators()[name] = generate; }
 
 void compile(const char *name, const char *directory, const char *target) {
@@ -302,6 +309,7 @@ void compile(const char *name, const char *directory, const char *target) {
         pipeline.add_custom_lowering_pass(new whole::Wraps());
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
         if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));
+        if (!settling.empty()) pipeline.add_custom_lowering_pass(new whole::Settle(settling));
         const whole::Mends mends{Halide::Target(target)};
         if (mends.needed()) pipeline.add_custom_lowering_pass(new whole::Mends(mends));
         pipeline.compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));

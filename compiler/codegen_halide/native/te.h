@@ -154,6 +154,8 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
 void te_fetch_ahead(const Func &tensor, int64_t bytes);
 // Where a stage reads rows of a tensor, so many bytes beyond them are fetched.
 void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t bytes);
+// The steps of a fold end with the first that changes nothing.
+void te_settle(const Func &fold, Expr steps);
 
 // Generators, by name.
 

@@ -82,10 +82,13 @@ def _in_pieces(out: Scheduler, s: TeStage, piece: int, facts: ScheduleFacts) -> 
 
 def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
     """The parts in which a stage is computed one after the other; none where a border alone is tested, which loops are cut at, or
-    rows are shorter than vectors.
+    rows, or most of the parts, are shorter than vectors.
     """
-    short = facts.machine.lanes(element_bits(s)) > facts.machine.lanes(element_bits(s), s.axes[-1].extent)
-    return () if short or (s.role == PAD and isinstance(s.expr, Select)) else parts(s)
+    extent, lanes = s.axes[-1].extent, facts.machine.lanes(element_bits(s))
+    if lanes > facts.machine.lanes(element_bits(s), extent) or (s.role == PAD and isinstance(s.expr, Select)):
+        return ()
+    found = parts(s)
+    return found if len(found) * lanes <= 2 * nominal(extent) else ()
 
 
 def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Directives:

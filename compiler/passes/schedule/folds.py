@@ -9,6 +9,7 @@ from occ.compiler.passes.schedule.facts import ScheduleFacts, work
 from occ.compiler.passes.schedule.loops import SERIAL, Directives, row_tail, tasks
 
 _ROWS = 32  # that a tree takes before the next one
+_TOGETHER = 8  # trees that a row goes down at a time
 
 
 def folds(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
@@ -34,11 +35,25 @@ def folds(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
         out.parallel(block)
     made = out.directives
     for p in inner:
-        update = Scheduler(p.name, update=True)
-        if len(loops := [*_steps(p), p.axes[0].name, *reversed([a.name for a in p.axes[1:]])]) > 1:
-            update.reorder(*loops)
-        made += [*Scheduler(p.name).compute_at(s.name, block).directives, *update.directives]
+        made += [*Scheduler(p.name).compute_at(s.name, block).directives, *_together(p)]
     return made
+
+
+def _together(p: TeStage) -> Directives:
+    """The steps of some neighbours on the last axis at once, for one row after the other; those beyond the last are of
+    nobody, and nothing reads them. Neighbours lie apart in memory, or LLVM would make vectors of them, which it gathers an
+    element at a time.
+    """
+    row, *others = [a.name for a in p.axes]
+    update = Scheduler(p.name, update=True)
+    if not others or not isinstance(count := p.axes[-1].extent, int) or count < _TOGETHER or not _steps(p):
+        loops = [*_steps(p), row, *reversed(others)]
+        return update.reorder(*loops).directives if len(loops) > 1 else []
+    made = Scheduler(p.name).reorder_storage(row, *reversed(others)).directives
+    *others, last = others
+    update.split(last, f"{last}o", f"{last}i", _TOGETHER, "RoundUp").unroll(f"{last}i")
+    update.reorder(f"{last}i", *_steps(p), row, f"{last}o", *reversed(others))
+    return [*made, *update.directives]
 
 
 def _steps(s: TeStage) -> list[str]:
