@@ -189,6 +189,8 @@ class Artifact:
         made = cls(manifest, weights, code, others(members))
         for machine in manifest.also:
             made.variants = [*made.variants, made._variant(members, machine, source)]
+        if manifest.library and not code:
+            made._compare(LIBRARY, [code])
         late = {p.beside for p in manifest.parts if not p.om}  # compiled in the folder of the artifact, after the build
         for name, data in made._own_members():
             if name not in late:

@@ -16,7 +16,7 @@ from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops.own.decided import is_found
+from occ.compiler.ir.ops.own.decided import DECIDED, is_found
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -180,7 +180,7 @@ def _take_sizes(op: Op, results: Sequence[Any], dims: Dims) -> None:
     Raises:
         RunError: OCC0503 one is not what it has to be.
     """
-    for d, n in zip(op.attrs.get("finds", ()), results[0], strict=True) if "finds" in op.attrs else ():
+    for d, n in zip(op.attrs["finds"], results[0], strict=True) if op.name == DECIDED else ():
         if is_found(d):
             dims.setdefault(str(d), int(n))
         if evaluate(d, dims) != n:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
+from math import prod
 from random import Random
 from typing import Any
 
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.builder import STUMBLES, infer_results
 from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, substitute, symbols
 from occ.compiler.ir.dtype import U8, DType
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import FuncRef, Op
+from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.reach import reach_problem
@@ -67,7 +71,7 @@ class _Plan:
             yield f"has the size {unknown[0]}, which is not declared"
         if any(isinstance(d, int) and d < 0 for d in type_.dims):
             yield "has a negative size"
-        elif not unknown and lower(_reach(type_)) + _offset(op) > _COUNTABLE:
+        elif not unknown and max(lower(_reach(type_)) + _offset(op), _laid_out(type_)) > _COUNTABLE:
             yield "has more bytes than native code can count"
         if "output" in op.attrs:
             k, results = op.attrs["output"], self.func.results
@@ -217,6 +221,11 @@ class _Plan:
                 yield env
 
 
+def _laid_out(t: TensorType) -> int:
+    """Bytes of a tensor with an element in the place of nothing along an axis: who lays it out counts them all the same."""
+    return prod(d for d in t.dims if isinstance(d, int) and d > 0) * t.dtype.itemsize
+
+
 def _host_problems(op: Op, m: Module) -> Iterator[str]:
     """How the operands of a step of the runtime are not those that its routine takes."""
     a = op.attrs
@@ -240,6 +249,21 @@ def _host_problems(op: Op, m: Module) -> Iterator[str]:
         runs = [m.funcs[f] for f in a.values() if isinstance(f, FuncRef) and f in m.funcs]
         for f in runs if routine in ROUTINES.values() else ():
             yield from call_problems(routine, op.operands[:reads], op.operands[reads:], a, f)
+        if (spec := builtin().get(routine)) is not None and spec.host and spec.infer is not None:
+            yield from _routine_problems(op, routine, reads)
+
+
+def _routine_problems(op: Op, operator: str, reads: int) -> Iterator[str]:
+    """Why the operator that a routine computes has no result: native code looks at shapes as its attributes say."""
+    meant = Op(operator, op.operands[:reads], op.attrs, [v and v.type for v in op.operands[reads:]])
+    try:
+        infer_results(meant)
+    except Unresolved:
+        return
+    except (Invalid, *STUMBLES) as e:
+        yield f"does not fit `{operator}`: {e}"
+    finally:
+        meant.set_operands(())
 
 
 def _scan_problems(a: Mapping[str, Any], states: int) -> Iterator[str]:

@@ -33,6 +33,7 @@ def problems(m: Module, *, types: bool = True) -> Iterator[str]:
                 yield f"{op_text(op)} runs @{value}, which does not exist"
         yield from _captures(op, m)
         yield from _undeclared(op, m)
+        yield from _lacking(op)
     for name, w in m.weights.items():
         if w.name != name:
             yield f"weight @{name} calls itself @{w.name}"
@@ -79,6 +80,18 @@ def _captures(op: Op, m: Module) -> Iterator[str]:
     elif op.name in ROUTINES:
         found = (call_problems(ROUTINES[op.name], op.operands, op.results, op.attrs, f) for f in runs)
         yield from (f"{op_text(op)} {text}" for texts in found for text in texts)
+
+
+def _lacking(op: Op) -> Iterator[str]:
+    """Functions that an op does not say that it runs, and results that have less than nothing."""
+    graphs = [a for a in op.spec.attrs.values() if a.required and a.kind == "GRAPH"]
+    yield from (
+        f"{op_text(op)} runs no function as `{a.name}`" for a in graphs if not isinstance(op.attrs.get(a.name), FuncRef)
+    )
+    for r in op.results:
+        shape = (r.type.shape or ()) if isinstance(r.type, TensorType) else ()
+        if negative := [d for d in shape if isinstance(d, int) and d < 0]:
+            yield f"{op_text(op)} has a result of {negative[0]} elements along an axis"
 
 
 def _undeclared(op: Op, m: Module) -> Iterator[str]:

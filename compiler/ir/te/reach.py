@@ -15,6 +15,7 @@ from occ.compiler.ir.dim import Dim, evaluate
 from occ.compiler.ir.dtype import BOOL
 from occ.compiler.ir.te.expr import Axis, Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
+from occ.compiler.ir.te.verify import sizes_of
 from occ.compiler.ir.te.walks import children, walk
 
 Array = np.ndarray  # f64, with NaN for what is not known
@@ -43,7 +44,7 @@ def reach_problem(f: TeFunc, dims: Mapping[str, int]) -> str:
     for r in f.results:
         if shapes.get(r.name) != _extents(r.type.dims, dims):
             return f"computes {_shown(shapes.get(r.name))} for the result {r.name} : {r.type}"
-    if any(n > _EXACT for n in (*dims.values(), *(n for shape in shapes.values() for n in shape))):
+    if any(n > _EXACT for n in (*dims.values(), *_extents([*sizes_of(f)], dims))):
         return ""
     with np.errstate(all="ignore"):
         return _Call(f, dims, shapes).problem()
