@@ -65,6 +65,18 @@ def symbols(e: DimExpr) -> set[str]:
     return set() if isinstance(e, int) else {name for a in e[1:] for name in symbols(a)}
 
 
+def in_order(a: DimExpr, b: DimExpr) -> tuple[DimExpr, DimExpr] | None:
+    """What `a == b` says of two sizes that are not the sides themselves, the one that may not be greater first.
+
+    `min(1, k) == 1` and `max(1, k) == k` say that `k` is at least 1: `(1, "k")`.
+    """
+    for side, other in ((a, b), (b, a)):
+        if isinstance(side, list) and side[0] in ("min", "max") and len(side) == 3 and other in side[1:]:
+            rest = side[2] if side[1] == other else side[1]
+            return (other, rest) if side[0] == "min" else (rest, other)
+    return None
+
+
 def text(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
     """An expression as people read it; `labels` are the names that the model gave its dims."""
     if isinstance(e, int):

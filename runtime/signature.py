@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.runtime.dims import evaluate, symbols, text
+from occ.runtime.dims import evaluate, in_order, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
@@ -65,11 +65,15 @@ def check_constraints(
                     f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
                     "the inputs are too small for this model",
                 )
-            if left > right and isinstance(c.lhs, list) and c.lhs[0] == "max" and c.rhs in c.lhs[1:]:
+            if (ordered := in_order(c.lhs, c.rhs)) is not None:
+                least, size = ordered
+                n, found = evaluate(least, env), evaluate(size, env)
+                reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
                 raise RunError(
                     "OCC0503",
-                    f"node `{c.node}` needs {text(c.rhs, labels)} to be at least {left}, and for these inputs it is {right}",
-                    "choose other extents; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1",
+                    f"node `{c.node}` needs {text(size, labels)} to be at least {n}, and for these inputs it is {found}",
+                    "choose other extents, or build for this size with --dim or --shape"
+                    + (reshape if found == 0 else ""),
                 )
             sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
             raise RunError(

@@ -10,6 +10,7 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import (
     Dim,
     Sym,
+    cases,
     evaluate,
     exact_quotient,
     floordiv,
@@ -96,6 +97,18 @@ def equal_shapes(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None
         equal_dims(n, m, said)
 
 
+def _assume_one(few: Dim) -> None:
+    """Have an extent of at most 1 be 1. `min(1, N)` is that where `N` is not 0, which is what a run says where it is; a symbol
+    has that as its bound.
+    """
+    found = cases(few) if isinstance(few, Sym) else None
+    whole = [d for d in found[1] if d != 1] if found is not None and 1 in found[1] else []
+    if len(whole) == 1 and isinstance(whole[0], Sym) and not whole[0].is_symbol:
+        assume_equal(maximum(1, whole[0]), whole[0])
+    else:
+        assume_equal(few, 1)
+
+
 def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
     """The extent of two broadcast axes. Two unlike symbols are assumed equal, a symbol next to a constant likewise; an extent
     of at most 1, as that of the last of `N` elements, is assumed to be 1.
@@ -108,7 +121,7 @@ def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
         raise Unresolved("broadcast", "shape")  # either may be 1
     for few, other in ((a, b), (b, a)):
         if lower(few) >= 0 and upper(few) == 1 and upper(other) > 1:
-            assume_equal(few, 1)
+            _assume_one(few)
             return other
     return equal_dims(a, b, what)
 

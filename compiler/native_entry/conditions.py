@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from occ.runtime.dims import DimExpr, symbols, text
+from occ.runtime.dims import DimExpr, in_order, symbols, text
 from occ.runtime.manifest import DimInfo, Manifest
 
 
@@ -53,9 +53,13 @@ def conditions(m: Manifest) -> Iterator[Condition]:
         yield from _of_dim(d, *bound[d.name])
     for c in m.constraints:
         if symbols(c.lhs) | symbols(c.rhs) <= set(bound):
-            sides = f"{text(c.lhs, labels)} and {text(c.rhs, labels)}"
-            what = f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}"
-            yield Condition("==", c.lhs, c.rhs, -1, -1, what)
+            if (ordered := in_order(c.lhs, c.rhs)) is not None:
+                least, size = (text(e, labels) for e in ordered)
+                what = f"{size} to be at least {least}, and for these inputs it is not"
+            else:
+                sides = f"{text(c.lhs, labels)} and {text(c.rhs, labels)}"
+                what = f"two sizes to be equal, and for these inputs they are not: {sides}"
+            yield Condition("==", c.lhs, c.rhs, -1, -1, f"node `{c.node}` needs {what}")
 
 
 def _of_dim(d: DimInfo, k: int, axis: int) -> Iterator[Condition]:
