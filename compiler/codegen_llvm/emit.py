@@ -23,6 +23,7 @@ from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import COMBINE, neutral
 from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.native_entry.builder import number
 from occ.compiler.native_entry.loops import for_loop, while_loop
 from occ.compiler.native_entry.types import I1, I32, I64
 
@@ -56,6 +57,8 @@ class KernelEmitter(Expressions):
         self.symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
         plan = plan_loops(s, self.f.shapes, self.vector_bits)
         begin, end = (self.b.sext(a, I64) for a in self.fn.args[1:])
+        if plan.tasks(s) in (0, 1):  # all of it, so that its bounds are constants
+            begin, end = I64(0), I64(plan.tasks(s))
         if plan.block:  # a range of blocks of the only axis
             extent = self.size(s.axes[0].extent, {})
             low = self.b.mul(begin, I64(plan.block))
@@ -143,6 +146,8 @@ class KernelEmitter(Expressions):
 
     def _lanes_below(self, count: Any, w: int) -> Any:
         """Lanes 0 to count - 1."""
+        if (known := number(count)) is not None:
+            return ir.Constant(ir.VectorType(I1, w), [I1(int(k < known)) for k in range(w)])
         return self.b.icmp_signed("<", iota(w), self.o.splat(count, w))
 
     def _rows(self, s: TeStage, plan: LoopPlan, envs: list[Env]) -> None:

@@ -20,6 +20,7 @@ from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const,
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.index import axis_of, is_axis, to_dim, within
 from occ.compiler.ir.te.walks import children
+from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
 
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
@@ -67,7 +68,7 @@ class Expressions:
         fn_type = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
         self.fn = ir.Function(module, fn_type, f.name)
         self.fn.attributes.add("nounwind")
-        self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
+        self.b = Builder(self.fn.append_basic_block("entry"))
         self.o = Ops(self.b)
         self.symbols: dict[str, Dim] = {}
         self._safe: dict[int, tuple[Expr, bool]] = {}

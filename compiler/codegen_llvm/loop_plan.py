@@ -102,7 +102,7 @@ def _score(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> flo
 def _tile_axis(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector: str) -> str:
     """The innermost other axis along which some load does not move: rows share it."""
     for a in reversed(s.axes):
-        if a.name == vector or (isinstance(a.extent, int) and a.extent < 2):
+        if a.name == vector or (isinstance(a.extent, int) and a.extent < _ROWS):
             continue
         if any(step == 0 for step in _steps(a.name, s, sources)):
             return a.name

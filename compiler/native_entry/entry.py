@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.native_entry.bounds import upper
+from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.control import CONTROL_STEPS
 from occ.compiler.native_entry.facts import model_facts
@@ -68,7 +69,7 @@ class _Entry:
     def __init__(self, support: Support, m: Manifest, emitted: RoutineEmitter, fn: ir.Function) -> None:
         self.support, self.m, self.main, self.emitted, self.fn = support, m, emitted.r, emitted, fn
         self.call = self.fn.args[0]
-        self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
+        self.b = Builder(self.fn.append_basic_block("entry"))
         self.symbols: dict[str, Any] = {}
         self.sizes = Sizes(self.b, self.symbols)
         self._extents: dict[tuple[int, int], Any] = {}

@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from occ.compiler.native_entry.arena import order, typical
 from occ.compiler.native_entry.bounds import upper
+from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.loops import unless_empty
 from occ.compiler.native_entry.plan import Routine, nbytes, put
@@ -59,11 +60,11 @@ class RoutineEmitter:
         self._emit_size()
         self.call, self.inputs, self.outputs, self.memory = self.fn.args[:4]
         blocks = [self.fn.append_basic_block(n) for n in ("head", "steps")]
-        self.head, self.b = (ir.IRBuilder(block) for block in blocks)
+        self.head, self.b = (Builder(block) for block in blocks)
         self.failed, self.gone = (self.fn.append_basic_block(n) for n in ("failed", "gone"))
-        fail = ir.IRBuilder(self.failed)
+        fail = Builder(self.failed)
         self._reason = [fail.phi(I32, n) for n in ("code", "step", "detail")]
-        self._code = ir.IRBuilder(self.gone).phi(I32, "code")
+        self._code = Builder(self.gone).phi(I32, "code")
         self.sizes = Sizes(self.head, dict(zip(r.symbols, self.fn.args[4:], strict=True)))
         self._offsets, arena = self._arena(self.sizes)
         self._pointers: dict[int, Any] = {}
@@ -94,7 +95,7 @@ class RoutineEmitter:
 
     def _emit_size(self) -> None:
         """`i64 size(sizes...)`: bytes of memory that a run of the routine needs."""
-        b = ir.IRBuilder(self.size_fn.append_basic_block("entry"))
+        b = Builder(self.size_fn.append_basic_block("entry"))
         sizes = Sizes(b, dict(zip(self.r.symbols, self.size_fn.args, strict=True)))
         b.ret(i64(self._room(sizes, _as_it_is)))
 
@@ -195,7 +196,7 @@ class RoutineEmitter:
         head, steps = (self.fn.append_basic_block(n) for n in ("head", "steps"))
         self.b.branch(head)
         self.head.branch(self._steps)
-        self.head, self.b, self._steps = ir.IRBuilder(head), ir.IRBuilder(steps), steps
+        self.head, self.b, self._steps = Builder(head), Builder(steps), steps
         self.sizes.go_on(self.head, found)
         self._phase += 1
         self._known |= found.keys()
@@ -304,7 +305,7 @@ class RoutineEmitter:
         self.b.position_at_end(after)
 
     def _finish(self) -> None:
-        b, (code, step, detail) = ir.IRBuilder(self.failed), self._reason
+        b, (code, step, detail) = Builder(self.failed), self._reason
         for value, field in ((I32(self.index), "plan"), (step, "step"), (detail, "detail")):
             self.support.store(b, value, self.call, self.support.layout.call[field])
         self._code.add_incoming(code, b.block)

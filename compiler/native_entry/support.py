@@ -14,6 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.sizes import Size, i64
@@ -106,7 +107,7 @@ class Support:
         """`i32 range(call, kernel, args, tasks)`: a kernel on the threads of the caller, or at once."""
         fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32]))
         call, kernel, args, tasks = fn.args
-        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        b = Builder(fn.append_basic_block("entry"))
         threads = self.load(b, call, self.layout.call["threads"], I32)
         parallel = self.load(b, call, self.layout.call["parallel"])
         several = b.and_(b.icmp_signed(">", threads, I32(1)), b.icmp_signed(">", tasks, I32(1)))
@@ -161,7 +162,7 @@ class Support:
         """`void fill(frame, table, rows, values)`: something for each row of a table of u32."""
         fn = self.internal(name, ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, PTR]))
         frame, table, rows, values = fn.args
-        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        b = Builder(fn.append_basic_block("entry"))
 
         def row(i: Any, _: list[Any]) -> list[Any]:
             cells = [

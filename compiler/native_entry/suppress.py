@@ -10,6 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.loops import for_loop, unless_empty, while_loop
 from occ.compiler.native_entry.routine import RoutineEmitter
 from occ.compiler.native_entry.sizes import i64
@@ -65,7 +66,7 @@ def _measure(support: Support, *, centred: bool) -> Any:
         return known
     fn = support.internal(name, ir.FunctionType(ir.VoidType(), [PTR, I64, PTR]))
     boxes, n, edges = fn.args
-    b = ir.IRBuilder(fn.append_basic_block("entry"))
+    b = Builder(fn.append_basic_block("entry"))
 
     def box(k: Any, _: list[Any]) -> list[Any]:
         source, target = b.gep(boxes, [b.mul(k, I64(16))]), b.gep(edges, [b.mul(k, I64(_BOX))])
@@ -100,7 +101,7 @@ def _choose(support: Support) -> Any:
     kinds = [PTR, I64, I64, FLOAT, FLOAT, I1, PTR, PTR, PTR, I64, I64, I64]
     fn = support.internal(name, ir.FunctionType(I64, kinds))
     scores, n, limit, overlap, least, filtered, edges, left, out, batch, label, count = fn.args
-    b = ir.IRBuilder(fn.append_basic_block("entry"))
+    b = Builder(fn.append_basic_block("entry"))
 
     def keep(stays: Any, k: Any, seen: Sequence[Any]) -> list[Any]:
         """Note a box if it stays: how many there are, where the best is, and its score."""
