@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 
 from occ.compiler.codegen_halide.expressions import Printer
@@ -26,6 +27,7 @@ def front_end() -> dict[str, str]:
     return texts
 
 
+@cache
 def _helper(name: str) -> str:
     """A C++ function from the te arithmetic of an approximation."""
     printer = Printer({"x": ()}, {}, {})
