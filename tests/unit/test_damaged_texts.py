@@ -70,20 +70,33 @@ def test_scan_without_a_function_or_with_less_than_nothing_is_refused(old: str, 
     assert why in str(e.value)
 
 
-def test_reductions_over_more_than_64_bits_count_are_not_looked_into() -> None:
-    """numpy cannot lay out positions along such an axis."""
+def reads(stage: str, extent: str = "4") -> str:
+    """What is wrong with a function of four elements that reads another way."""
     text = f"""module @m {{stage="scheduled", target="cpu-jit"}} {{
       func @main(%x: f32[4]) -> f32[4] as "y" {{
-        %y = call(%x) {{te="k"}} : f32[4]
+        %y = call(%x) {{te="k"}} : f32[{extent}]
         return %y
       }}
-      te @k[](%p: f32[4]) -> (r: f32[4]) {{
-        r[i<4] = sum[k<{2**70}](%p[i])
+      te @k[](%p: f32[4]) -> (r: f32[{extent}]) {{
+        r[i<{extent}] = {stage}
       }}
     }}
     """
     (f,) = parse(text).te.values()
-    assert reach_problem(f, {}) == ""
+    return reach_problem(f, {})
+
+
+def test_reductions_over_more_than_64_bits_count() -> None:
+    """numpy cannot lay out positions along such an axis."""
+    assert reads(f"sum[k<{2**70}](%p[i])") == ""
+    assert "reads p at" in reads(f"sum[k<{2**70}](%p[k])")
+    assert "reads p at" in reads(f"sum[k<{2**62}](%p[i + k])")
+
+
+def test_positions_beyond_64_bits_lie_outside() -> None:
+    """They counted as unknown, like those that data decide, which native code clamps."""
+    assert reads("%p[i]") == ""
+    assert "reads p at" in reads(f"%p[i + i * {2**63 - 1}]")
 
 
 def test_nothing_of_more_than_memory_has_along_an_axis_is_refused() -> None:

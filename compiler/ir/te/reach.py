@@ -15,7 +15,6 @@ from occ.compiler.ir.dim import Dim, evaluate
 from occ.compiler.ir.dtype import BOOL
 from occ.compiler.ir.te.expr import Axis, Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
-from occ.compiler.ir.te.verify import sizes_of
 from occ.compiler.ir.te.walks import children, walk
 
 Array = np.ndarray  # f64, with NaN for what is not known
@@ -44,7 +43,7 @@ def reach_problem(f: TeFunc, dims: Mapping[str, int]) -> str:
     for r in f.results:
         if shapes.get(r.name) != _extents(r.type.dims, dims):
             return f"computes {_shown(shapes.get(r.name))} for the result {r.name} : {r.type}"
-    if any(n > _EXACT for n in (*dims.values(), *_extents([*sizes_of(f)], dims))):
+    if any(n > _EXACT for n in (*dims.values(), *(n for shape in shapes.values() for n in shape))):
         return ""
     with np.errstate(all="ignore"):
         return _Call(f, dims, shapes).problem()
@@ -100,7 +99,10 @@ class _Call:
                 case Load():
                     for k, (i, n) in enumerate(zip(node.index, self.shapes.get(node.source, ()), strict=False)):
                         what = f"reads {node.source} at {{}} of {n} along its axis {k}"
-                        yield from _left(scope.value(i), n, guard, scope, what)
+                        at = scope.value(i)
+                        yield from _left(
+                            np.where(np.isnan(at), -1.0, at) if _is_fixed(i) else at, n, guard, scope, what
+                        )
                         stack.append((i, scope, guard))
                 case _:
                     stack.extend((e, scope, guard) for e in children(node))
@@ -111,6 +113,14 @@ def _parts(s: AnyStage) -> list[tuple[tuple[Axis, ...], tuple[Expr, ...]]]:
     if isinstance(s, Scatter):
         return [(s.axes, (s.init,)), (s.over, (*s.target, s.value))]
     return [(s.axes, s.exprs)]
+
+
+def _is_fixed(e: Expr) -> bool:
+    """Whether an index hangs on positions and sizes alone: then what is not known of it is more than 64 bits hold."""
+    return all(
+        isinstance(n, (Const, Index, Size, Select)) or (isinstance(n, Binary) and n.op in (*_BINARY, "and", "or"))
+        for n in walk(e)
+    )
 
 
 def _left(index: Array, extent: int, guard: Array, scope: _Scope, text: str) -> Iterator[str]:
@@ -137,6 +147,7 @@ class _Scope:
         self._memo: dict[int, tuple[Expr, Array]] = {}
 
     def _positions(self, n: int) -> Array:
+        n = min(n, _EXACT)
         most = max(int(_POSITIONS ** (1 / self.count)), 4)
         if n <= most:
             return np.arange(float(max(n, 0)))
