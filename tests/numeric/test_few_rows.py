@@ -6,7 +6,7 @@ from building import model_of, reference
 
 import occ
 
-SIZES = [1, 2, 3, 7, 8, 9, 17]
+SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 17]
 
 
 def weights(seed: int, *shape: int) -> np.ndarray:
@@ -33,7 +33,8 @@ def test_rows(rows, n: int) -> None:
     x, z = weights(3, n, 72), weights(4, n, 84)
     (y,) = session(x, z)
     exact = x.astype(np.float64) @ w + b + 2 * z.astype(np.float64) - z
-    assert np.abs(y - exact).max() <= 1e-5 * np.abs(exact).max()
+    assert y.shape == exact.shape
+    assert np.abs(y - exact).max(initial=0) <= 1e-5 * np.abs(exact).max(initial=0)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def steps():
     return occ.compile(model_of(text, {"w": w}), "cpu"), w
 
 
-@pytest.mark.parametrize(("n", "s"), [(1, 1), (1, 9), (2, 5), (9, 1), (8, 3), (3, 8)])
+@pytest.mark.parametrize(("n", "s"), [(1, 1), (1, 9), (2, 5), (9, 1), (8, 3), (3, 8), (4, 4), (3, 2)])
 def test_steps_of_a_batch(steps, n: int, s: int) -> None:
     session, w = steps
     x = weights(6, n, s, 40)
@@ -70,7 +71,7 @@ def test_half_weights_of_few_rows() -> None:
         assert np.all(np.abs(y.astype(np.float64) - exact) <= 1.01 * 2.0**-11 * np.abs(exact) + 1e-4)
 
 
-@pytest.mark.parametrize("last", [1, 2, 3, 40])
+@pytest.mark.parametrize("last", [1, 2, 3, 4, 5, 40])
 def test_the_last_rows(last: int) -> None:
     """There are no more than so many, which Halide finds out too: tests of variants are stated as it states them."""
     w = weights(11, 40, 24)
@@ -132,3 +133,21 @@ def test_rows_whose_number_is_a_formula_of_several_sizes() -> None:
         exact = both[:, before:9].astype(np.float64) @ both.transpose(0, 2, 1)
         assert y.shape == exact.shape
         assert np.abs(y - exact).max(initial=0) <= 1e-5 * np.abs(exact).max(initial=1e-9)
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 5])
+def test_multiples_of_a_batch(times: int) -> None:
+    """Rows of which no batch has from three to four, and those of which one has."""
+    w = weights(13, 40, 24)
+    text = f"""g (float[n, {times}, 40] x) => (float[m, 24] y) {{
+        shape = Constant <value_ints = [-1, 40]> ()
+        rows = Reshape(x, shape)
+        y = MatMul(rows, w)
+    }}"""
+    session = occ.compile(model_of(text, {"w": w}), "cpu")
+    for n in (0, 1, 2, 4):
+        x = weights(14, n, times, 40)
+        (y,) = session(x)
+        exact = x.reshape(-1, 40).astype(np.float64) @ w
+        assert y.shape == exact.shape
+        assert np.abs(y - exact).max(initial=0) <= 1e-5 * np.abs(exact).max(initial=0)

@@ -18,6 +18,9 @@ from occ.compiler.passes.schedule.product import packed_contraction
 from occ.compiler.passes.schedule.window import window
 from occ.compiler.target.machine import Machine
 
+Rule = Callable[[TeStage, TeFunc], Sequence[Directive] | None]
+_HALF = 4  # rows of the lower tile: as many sums as hide the latency of an addition
+
 
 def has_few(f: TeFunc) -> bool:
     """Whether a function has such a schedule."""
@@ -26,14 +29,14 @@ def has_few(f: TeFunc) -> bool:
 
 def few_rows(f: TeFunc, machine: Machine) -> TeFunc:
     """Tiles of rows whose number is symbolic are computed whole, so one row, as in a step of a recurrence, takes as long as
-    a tile. With `FEW` rows or less the product is computed row by row instead.
+    a tile. With `FEW` rows or less the product is computed row by row instead, and with `_HALF` or less in a lower tile.
 
-    `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 2 ? accfew[i, j] : acc[i, j]`
+    `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 2 ? accfew[i, j] : N <= 4 ? acchalf[i, j] : acc[i, j]`
     """
     for s in f.stages:
         acc = _guarded_product(s, f)
         if acc is not None and isinstance(s, TeStage):
-            return _with_few(f, s, acc, machine)
+            return _with_few(f, _with_half(f, s, acc, machine), s, acc, machine)
     return f
 
 
@@ -53,7 +56,26 @@ def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
     return None
 
 
-def _with_few(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
+def _with_half(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
+    """With a tile of `_HALF` rows for as many: a batch of three or four of a recurrence, GRU of 80: 1.8 times as fast."""
+    found = contraction(acc, f)
+    assert found is not None, "it has a tile"
+    tile = next(
+        d.args[1] for d in f.schedule if (d.stage, d.call, d.args[:1]) == (acc.name, "bound_extent", (found.tile,))
+    )
+    count = extent_of(acc, found.tile)
+    few, test = (AtMost(count, n).simplest for n in (FEW, _HALF))  # of `5*N` rows alike: no N has from 3 to 4
+    if machine.rows or not isinstance(tile, int) or tile < 2 * _HALF or test == few:
+        return f
+    low = replace(machine, rows=_HALF)
+
+    def half(again: TeStage, alone: TeFunc) -> Directives | None:
+        return packed_contraction(again, ScheduleFacts(alone, low))
+
+    return with_variant(f, s, _between(f, s, acc), test, half, suffix="half")
+
+
+def _with_few(f: TeFunc, onto: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
     found = contraction(acc, f)
     assert found is not None, "it has a tile"
     test = AtMost(extent_of(acc, found.tile), FEW)
@@ -63,12 +85,12 @@ def _with_few(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
         facts = ScheduleFacts(alone, machine, few=True)
         return packed_contraction(again, facts) or (window(again, facts) if direct is not acc else None)
 
-    return with_variant(f, s, [direct if x is acc else x for x in _between(f, s, acc)], test, few)
+    return with_variant(f, s, [direct if x is acc else x for x in _between(f, s, acc)], test, few, onto=onto)
 
 
 def with_variant(
-    f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost,
-    rule: Callable[[TeStage, TeFunc], Sequence[Directive] | None],
+    f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost, rule: Rule, *,
+    onto: TeFunc | None = None, suffix: str = "few",
 ) -> TeFunc:  # fmt: skip
     """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test; in the place of
     its own if all do, and as it is if none does or the rule does not apply.
@@ -79,27 +101,31 @@ def with_variant(
         between: stages through which it reads its operands, of which it gets its own.
         test: of sizes.
         rule: schedules the stage and those; it takes the stage and the function that has that one alone.
+        onto: `f` with variants whose tests hold for more sizes, which come after this one; `f` itself by default.
+        suffix: of the names of its own stages.
     """
-    test = test.simplest
+    test, onto = test.simplest, f if onto is None else onto
     if test.never:
-        return f
+        return onto
     if test.always:
         made = rule(s, replace(f, schedule=()))
         own = {s.name, *(x.name for x in between)}
         rest = [d for d in f.schedule if d.stage not in own]
-        return f if made is None else replace(f, schedule=(*made, *rest))
-    copies = {x.name: copied(x, {y.name for y in between}) for x in between}
-    again = replace(s, expr=reading(s.expr, set(copies)))
+        return onto if made is None else replace(f, schedule=(*made, *rest))
+    copies = {x.name: copied(x, {y.name for y in between}, suffix) for x in between}
+    again = replace(s, expr=reading(s.expr, set(copies), suffix))
     stages = [again if x is s else copies.get(x.name, x) for x in f.stages]
     made = rule(again, replace(f, stages=tuple(stages), schedule=()))
     if made is None:
-        return f
+        return onto
     mine = [replace(d, variant=1) if d.stage == s.name else d for d in made]
-    both = replace(s, expr=where(binary("le", wrap(test.left), wrap(test.right)), again.expr, s.expr))
+    others = [replace(d, variant=d.variant + 1) if d.stage == s.name and d.variant else d for d in onto.schedule]
     merged: list[AnyStage] = []
-    for x in f.stages:
-        merged += [copies[x.name], x] if x.name in copies else [both if x is s else x]
-    return replace(f, stages=tuple(merged), schedule=(Directive(s.name, "specialize", (test,)), *mine, *f.schedule))
+    for x in onto.stages:
+        if isinstance(x, TeStage) and x.name == s.name:
+            x = replace(x, expr=where(binary("le", wrap(test.left), wrap(test.right)), again.expr, x.expr))
+        merged += [copies[x.name], x] if x.name in copies else [x]
+    return replace(onto, stages=tuple(merged), schedule=(Directive(s.name, "specialize", (test,)), *mine, *others))
 
 
 def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:
@@ -114,10 +140,10 @@ def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:
     return list(found.values())
 
 
-def copied(s: TeStage, names: set[str]) -> TeStage:
+def copied(s: TeStage, names: set[str], suffix: str = "few") -> TeStage:
     """A stage under another name, with axes of its own, reading others of `names` under their other names."""
-    inner = {a.name: f"{a.name}f" for a in reduce_axes(s.expr)}
-    outer = {a.name: f"{a.name}f" for a in s.axes}
+    inner = {a.name: f"{a.name}{suffix[0]}" for a in reduce_axes(s.expr)}
+    outer = {a.name: f"{a.name}{suffix[0]}" for a in s.axes}
 
     def rename(n: Expr) -> Expr | None:
         if isinstance(n, Index):
@@ -127,10 +153,11 @@ def copied(s: TeStage, names: set[str]) -> TeStage:
         return None
 
     axes = tuple(Axis(outer[a.name], a.extent) for a in s.axes)
-    return replace(s, name=f"{s.name}few", axes=axes, expr=reading(transform(s.expr, rename), names))
+    return replace(s, name=f"{s.name}{suffix}", axes=axes, expr=reading(transform(s.expr, rename), names, suffix))
 
 
-def reading(e: Expr, names: set[str]) -> Expr:
+def reading(e: Expr, names: set[str], suffix: str = "few") -> Expr:
     return transform(
-        e, lambda n: Load(f"{n.source}few", n.index, n.dtype) if isinstance(n, Load) and n.source in names else None
+        e,
+        lambda n: Load(f"{n.source}{suffix}", n.index, n.dtype) if isinstance(n, Load) and n.source in names else None,
     )
