@@ -222,8 +222,9 @@ class _Plan:
 
 
 def _laid_out(t: TensorType) -> int:
-    """Bytes of a tensor with an element in the place of nothing along an axis: who lays it out counts them all the same."""
-    return prod(d for d in t.dims if isinstance(d, int) and d > 0) * t.dtype.itemsize
+    """Bytes of a tensor whose axes and sizes have no less than one element: what lays it out multiplies all the same."""
+    least = {name: max(s.lo, 1) for name, s in symbols(*t.dims).items()}
+    return prod(max(evaluate(d, least), 1) for d in t.dims) * t.dtype.itemsize
 
 
 def _host_problems(op: Op, m: Module) -> Iterator[str]:

@@ -99,6 +99,27 @@ def test_positions_beyond_64_bits_lie_outside() -> None:
     assert "reads p at" in reads(f"%p[i + i * {2**63 - 1}]")
 
 
+def test_memory_that_overflows_at_small_sizes_is_refused() -> None:
+    """Its bytes wrapped to few, and kernels wrote beyond them: what a size of 0 takes had been looked at."""
+    text = """module @m {stage="lowered", target="cpu-jit"} {
+      dim N "N"
+      func @main(%x: f32[N]) -> f32[N] as "y" {
+        %a = alloc() {first=0, last=1} : f32[N,N + EXTRA]
+        kernel(%x, %a) {dims=[dim<N>], te="k", writes=1}
+        %y = alloc() {output=0} : f32[N]
+        kernel(%x, %y) {dims=[dim<N>], te="k", writes=1}
+        return %y
+      }
+      te @k[D](%p: f32[D]) -> (r: f32[D]) {
+        r[i<D] = %p[i]
+      }
+    }
+    """
+    parsed(text.replace("EXTRA", "6"))
+    with pytest.raises(CompileError, match="more bytes than native code can count"):
+        parsed(text.replace("EXTRA", str(2**62)))
+
+
 def test_nothing_of_more_than_memory_has_along_an_axis_is_refused() -> None:
     """numpy lays out no such array, though it has no elements: a ValueError."""
     text = """module @m {stage="lowered", target="cpu-jit"} {
