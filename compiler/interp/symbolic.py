@@ -111,11 +111,13 @@ class _Scalar:
 
 
 def _held(dtype: DType, x: Element) -> Element:
-    """A number as a type holds it: integers wrap, and floats are rounded (10 times 0.7 in f32 is 7, and is less in f64). Sizes are taken to fit 32 bits, and are not known in types of less, nor
+    """A number as a type holds it: integers wrap, floats are rounded (10 times 0.7 in f32 is 7, and is less in f64), and the 0 and 1 of constants are truth values. Sizes are taken to fit 32 bits, and are not known in types of less, nor
     where they are too long to be worked with.
     """
     if isinstance(x, Quotient):
         return x if dtype.bits >= 32 and dim.weight(x.top) <= dim.LONGEST else None
+    if dtype == BOOL and isinstance(x, (int, float)):
+        return bool(x)
     if dtype.is_float and isinstance(x, (int, float)):
         with np.errstate(over="ignore"):
             return float(np.asarray(x, np.float64).astype(dtype.numpy))
