@@ -11,6 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
 from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
+from occ.compiler.frontend.channel_blocks import read_channel_blocks
 from occ.compiler.frontend.device_operators import NAME as DEVICE
 from occ.compiler.frontend.device_operators import attributes_of, is_of_a_device
 from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
@@ -85,6 +86,7 @@ class GraphImporter:
         self.m.funcs["main"] = Func("main", region, names)
         self.sink.raise_errors()
         read_huawei(self.m)
+        read_channel_blocks(self.m)
         self.m.drop_unused_weights()
         return self.m
 

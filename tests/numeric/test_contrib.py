@@ -136,6 +136,17 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
     ),
     "fused-matmul": ("FusedMatMul", {"a": f32(2, 4, 3), "b": f32(2, 5, 4)}, {"transA": 1, "transB": 1, "alpha": 0.5}, 1, 1e-5),
     "fused-matmul-batch": ("FusedMatMul", {"a": f32(3, 2, 4), "b": f32(2, 4, 5)}, {"transBatchA": 1}, 1, 1e-5),
+    "transpose-matmul": ("TransposeMatMul", {"a": f32(2, 4, 3), "b": f32(2, 5, 4)}, {"transA": 1, "transB": 1, "alpha": 0.5}, 1, 1e-5),
+    "expand-dims": ("ExpandDims", {"x": f32(2, 3), "axis": np.array(-1, np.int32)}, {}, 1, 0),
+    "expand-dims-0": ("ExpandDims", {"x": f32(0, 3), "axis": np.array(1, np.int32)}, {}, 1, 0),
+    "cdist": ("CDist", {"a": f32(3, 4), "b": f32(5, 4)}, {"metric": "euclidean"}, 1, 1e-5),
+    "cdist-squares": ("CDist", {"a": f32(1, 7), "b": f32(2, 7)}, {"metric": "sqeuclidean"}, 1, 1e-4),
+    "nhwc-max-pool": ("NhwcMaxPool", {"x": u8(2, 7, 5, 3)}, {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, 1, 0),
+    "nhwc-max-pool-line": ("NhwcMaxPool", {"x": i8(1, 9, 2)}, {"kernel_shape": [3], "dilations": [2]}, 1, 0),
+    "fused-conv-hard-swish": (
+        "FusedConv", {"x": f32(1, 3, 6, 6), "w": f32(4, 3, 3, 3), "b": f32(4)},
+        {"activation": "HardSwish", "activation_params": [1 / 6, 0.5]}, 1, 1e-4,
+    ),
     "fused-conv": ("FusedConv", {"x": f32(1, 3, 6, 6), "w": f32(4, 3, 3, 3), "b": f32(4), "z": f32(1, 4, 4, 4)}, {"activation": "Relu"}, 1, 1e-4),
     "fused-conv-clip": (
         "FusedConv", {"x": f32(1, 3, 6, 6), "w": f32(4, 3, 3, 3), "b": f32(4)},
@@ -246,7 +257,7 @@ def test_contrib_operator_gives_what_onnxruntime_gives(case: str, target: str) -
     name, operands, attrs, n, most = CASES[case]
     given = {k: v for k, v in operands.items() if not k.startswith("_")}
     weights = QUANT_WEIGHTS.get(name, [k for k in given if k not in ("x", "a")] if name in WEIGHTS else ())
-    constant = tuple(k for k in given if k in weights or k == "total")
+    constant = tuple(k for k in given if k in weights or k in ("total", "axis"))
     made = model(name, operands, attrs, n, constant)
     feed = {k: v for k, v in given.items() if k not in constant}
     options = onnxruntime.SessionOptions()

@@ -14,7 +14,7 @@ FAMILIES = (
     "elementwise", "reduce", "contraction", "window", "own.winograd", "own.strassen", "movement", "index", "shape_of",
     "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "ranking", "recurrent",
     "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image",
-    "ml", "ml_trees", "contrib.operators", "contrib.quantized", "contrib.blocks", "contrib.experts", "contrib.states",
+    "ml", "ml_trees", "contrib.operators", "contrib.nchwc", "contrib.quantized", "contrib.blocks", "contrib.experts", "contrib.states",
     "contrib.attention", "contrib.rotary", "contrib.group_query", "contrib.recurrent", "own.legacy", "own.internal",
     "own.quantised_codes", "own.forest", "own.block_products", "own.decided", "own.device_operator",
 )  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import I32
+from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.ops.attention import scaled
 from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.value import Value
@@ -17,7 +18,7 @@ from occ.compiler.ir.value import Value
 DOMAIN = "com.microsoft"
 
 
-def _activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float, ...]) -> Value:
+def activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float, ...]) -> Value:
     """`x` through the activation that a fused operator names.
 
     Raises:
@@ -27,7 +28,9 @@ def _activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float,
     match name:
         case None | "":
             return x
-        case "Relu" | "Tanh" | "Sigmoid" | "Softplus" | "Softsign":
+        case (
+            "Relu" | "Tanh" | "Sigmoid" | "Softplus" | "Softsign" | "HardSwish"
+        ):  # onnxruntime looks at no parameters of these
             return b.op(name, x)
         case "LeakyRelu" | "Elu" | "ThresholdedRelu":
             return b.op(name, x, alpha=alpha)
@@ -60,17 +63,64 @@ class FusedMatMul:
         return scaled(b, made, a.alpha)
 
 
-_CONV = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
+@op(f"{DOMAIN}.TransposeMatMul", signature=FormalSignature.of("A B", alpha=1.0, transA=0, transB=0))
+class TransposeMatMul:
+    """The name that FusedMatMul had first."""
+
+    def composite(b, x, y, *, a):
+        return b.op(f"{DOMAIN}.FusedMatMul", x, y, alpha=a.alpha, transA=a.transA, transB=a.transB)
 
 
-@op(f"{DOMAIN}.FusedConv", signature=FormalSignature.of("X W B? Z?", activation=None, activation_params=None, **_CONV))
+@op(f"{DOMAIN}.ExpandDims", signature=FormalSignature.of("X axis"))
+class ExpandDims:
+    """Unsqueeze of one axis, which is a scalar."""
+
+    def composite(b, x, axis, *, a):
+        known = static_elements(axis)
+        if known is None or len(known) != 1 or not isinstance(known[0], int):
+            raise Invalid("an `axis` that is no known number", code="OCC0107")
+        return b.Unsqueeze(x, b.constant(np.array(known, np.int64)))
+
+
+@op(f"{DOMAIN}.CDist", signature=FormalSignature.of("A B", "C", metric="sqeuclidean"))
+class CDist:
+    """Distances of the rows of `A` `[m, k]` and of `B` `[n, k]`: `[m, n]`."""
+
+    def composite(b, x, y, *, a):
+        if a.metric not in ("sqeuclidean", "euclidean"):
+            raise Invalid(f"`metric` is {a.metric!r}", code="OCC0107", help="`sqeuclidean` and `euclidean` are known")
+        at = [b.constant(np.array([k], np.int64)) for k in (1, 0, 2)]
+        apart = b.Sub(b.Unsqueeze(x, at[0]), b.Unsqueeze(y, at[1]))
+        squares = b.ReduceSum(b.Mul(apart, apart), at[2], keepdims=0)
+        return b.Sqrt(squares) if a.metric == "euclidean" else squares
+
+
+@op(
+    f"{DOMAIN}.NhwcMaxPool",
+    signature=FormalSignature.of("x", "y", auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape=None, pads=None, strides=None),
+)  # fmt: skip
+class NhwcMaxPool:
+    """MaxPool of images with channels last."""
+
+    def composite(b, x, *, a):
+        last = (0, *range(2, x.tensor.rank), 1)
+        first = (0, x.tensor.rank - 1, *range(1, x.tensor.rank - 1))
+        names = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+        y = b.MaxPool(b.Transpose(x, perm=first), **{k: getattr(a, k) for k in names})
+        return b.Transpose(y, perm=last)
+
+
+CONV = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
+
+
+@op(f"{DOMAIN}.FusedConv", signature=FormalSignature.of("X W B? Z?", activation=None, activation_params=None, **CONV))
 class FusedConv:
     """An activation of Conv, to which `Z` is added."""
 
     def composite(b, x, w, bias=None, z=None, *, a):
-        y = b.Conv(x, w, bias, **{k: getattr(a, k) for k in _CONV})
+        y = b.Conv(x, w, bias, **{k: getattr(a, k) for k in CONV})
         y = y if z is None else b.Add(y, z)
-        return _activated(b, y, a.activation, tuple(a.activation_params or ()))
+        return activated(b, y, a.activation, tuple(a.activation_params or ()))
 
 
 @op(
@@ -86,7 +136,7 @@ class FusedGemm:
     def composite(b, x, y, c=None, *, a):
         made = b.Gemm(x, y, c, alpha=a.alpha, beta=a.beta, transA=a.transA, transB=a.transB)
         values = tuple(v for v in (a.activation_alpha, a.activation_beta, a.activation_gamma) if v is not None)
-        return _activated(b, made, a.activation, values)
+        return activated(b, made, a.activation, values)
 
 
 def _gelu(name: str, operands: str, approximate: str) -> OpSpec:
@@ -197,7 +247,7 @@ class EmbedLayerNormalization:
 
 
 ALL = (
-    FusedMatMul, FusedConv, FusedGemm, QuickGelu, GatedAdd, _gelu("Gelu", "X", "none"), _gelu("BiasGelu", "A B", "none"),
+    FusedMatMul, TransposeMatMul, ExpandDims, CDist, NhwcMaxPool, FusedConv, FusedGemm, QuickGelu, GatedAdd, _gelu("Gelu", "X", "none"), _gelu("BiasGelu", "A B", "none"),
     _gelu("FastGelu", "X bias?", "tanh"), SimplifiedLayerNormalization, SkipLayerNormalization,
     SkipSimplifiedLayerNormalization, EmbedLayerNormalization,
 )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Files that onnxruntime optimised for one processor: images whose channels lie in blocks (`com.microsoft.nchwc`).
+
+The compiler chooses the order of elements itself, so all images are `[N, C, H, W]` here, and of the blocks their size alone
+matters, for the order of stored weights. The file does not say it, but mostly has something that is so for one size only:
+weights for 24 channels are no blocks of 16, and 8 channels that take the room of 16 are no blocks of 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from occ.compiler.diagnostics import error
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.contrib.nchwc import DOMAIN
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.value import Value, Weight
+from occ.runtime import machine
+
+_SIZES = (8, 16)  # of processors with AVX or less, and of those with AVX-512 or NEON
+_STORED = ("Conv", "ReorderInput")  # operators to which the size of a block matters
+# What may read channels in blocks without knowing of them.
+_ANY_ORDER = frozenset((
+    "Add", "Clip", "Concat", "Div", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Mul", "Relu",
+    "Sigmoid", "Softplus", "Sub", "Sum", "Swish", "Tanh", "com.microsoft.Gelu", "com.microsoft.QuickGelu", "yield",
+))  # fmt: skip
+
+
+def read_channel_blocks(m: Module) -> None:
+    """State `block` on operators of `com.microsoft.nchwc`, and take out what makes blocks an axis of their own.
+
+    Where nothing in the file decides the size of a block, it is what onnxruntime takes on this machine.
+
+    Raises:
+        CompileError: OCC0107 an operator reads blocks of channels that no optimiser lets it read.
+    """
+    ops = [op for func in m.funcs.values() for op in func.body.walk()]
+    found = [op for op in ops if op.name.startswith(f"{DOMAIN}.")]
+    if not found:
+        return
+    block = next((size for op in found for size in _said(op)), _here())
+    for op in found:
+        if op.name.removeprefix(f"{DOMAIN}.") in _STORED:
+            op.attrs["block"] = block
+    _drop_views(m, ops)
+
+
+def _here() -> int:
+    flags = machine.flags()
+    return 16 if "avx512f" in flags or "asimd" in flags else 8
+
+
+def _said(op: Op) -> Iterator[int]:
+    """The size of a block, if an operator allows only one."""
+    match op.name.removeprefix(f"{DOMAIN}."):
+        case "Conv" if _room(op) % 16:
+            yield 8
+        case "ReorderOutput":
+            maker = op.operands[0].defining_op if op.operands and op.operands[0] is not None else None
+            room, channels = _room(maker), op.attrs.get("channels", 0)
+            fits = [size for size in _SIZES if isinstance(channels, int) and room == -(-channels // size) * size]
+            if len(fits) == 1:
+                yield fits[0]
+        case _:
+            pass
+    for reader in (user for value in op.results for user in value.users):
+        shape = _constant_shape(reader)
+        if len(shape) == 5 and shape[-1] in _SIZES:
+            yield shape[-1]
+
+
+def _room(op: Op | None) -> int:
+    """Channels of the result of a convolution, rounded up to whole blocks; 0 of another operator."""
+    weight = op.operands[1] if op is not None and op.name == f"{DOMAIN}.Conv" and len(op.operands) > 1 else None
+    return weight.data.shape[0] if isinstance(weight, Weight) and weight.data.ndim == 4 else 0
+
+
+def _constant_shape(op: Op) -> tuple[int, ...]:
+    shape: Value | None = op.operands[1] if op.name == "Reshape" and len(op.operands) == 2 else None
+    return tuple(int(d) for d in shape.data) if isinstance(shape, Weight) and shape.data.ndim == 1 else ()
+
+
+def _drop_views(m: Module, ops: list[Op]) -> None:
+    """Images of `[N, C / block, H, W, block]`, by which sums broadcast, are those of `[N, C, H, W]` that they were made of."""
+    rw, in_blocks = Rewriter(m), set[Value]()
+    for op in ops:
+        ours = op.name.startswith(f"{DOMAIN}.")
+        source = op.operands[0] if op.operands else None
+        if ours and not op.name.endswith(".ReorderOutput"):
+            in_blocks.update(op.results)
+        elif not ours and any(v in in_blocks for v in op.operands if v is not None):
+            if op.name == "Reshape" and len(_constant_shape(op)) in (4, 5) and source is not None:
+                rw.replace(op, [source])
+                continue
+            if op.name not in _ANY_ORDER:
+                raise error("OCC0107", f"`{op.name}` reads channels in blocks of onnxruntime", where=str(op.loc))
+            in_blocks.update(op.results)
