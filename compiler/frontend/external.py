@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir import dtype as dt
@@ -247,3 +247,22 @@ def _is_inside(path: Path, folder: Path) -> bool:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
         return False
+
+
+def dense_array(sparse: SparseTensorProto, folder: ModelFolder | None) -> np.ndarray:
+    """The data of a sparse tensor, zeros and all.
+
+    Raises:
+        CompileError: OCC0106 external data cannot be used; OCC0108 the data do not fit the shape.
+    """
+    values, indices = tensor_array(sparse.values, folder), tensor_array(sparse.indices, folder)
+    try:
+        dense = np.zeros(tuple(sparse.dims), values.dtype)
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+    except (ValueError, IndexError, TypeError, MemoryError) as e:
+        what = f"the sparse tensor `{shorten(sparse.values.name)}` does not fit its shape {list(sparse.dims)[:8]}"
+        raise error("OCC0108", what, notes=[str(e)]) from None
+    return dense

@@ -14,7 +14,7 @@ from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.channel_blocks import read_channel_blocks
 from occ.compiler.frontend.device_operators import NAME as DEVICE
 from occ.compiler.frontend.device_operators import attributes_of, is_of_a_device
-from occ.compiler.frontend.external import MappedModel, ModelFolder, tensor_array
+from occ.compiler.frontend.external import MappedModel, ModelFolder, dense_array, tensor_array
 from occ.compiler.frontend.huawei import READERS, read_huawei
 from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.signature import Overrides, Signature
@@ -76,7 +76,7 @@ class GraphImporter:
             raw = self.mapped.raw.get(k)
             self._define(tensor.name, lambda t=tensor, r=raw: tensor_array(t, self.folder, r), scope)
         for sparse in graph.sparse_initializer:
-            self._define(sparse.values.name, lambda s=sparse: self._dense(s), scope)
+            self._define(sparse.values.name, lambda s=sparse: dense_array(s, self.folder), scope)
         region = Region()
         for info in self.inputs:
             type_ = self._guard(lambda i=info: self.signature.type_of(i.name, i.type))
@@ -108,19 +108,6 @@ class GraphImporter:
         if name:
             scope[name] = weight
         return weight
-
-    def _dense(self, sparse: onnx.SparseTensorProto) -> np.ndarray:
-        values, indices = tensor_array(sparse.values, self.folder), tensor_array(sparse.indices, self.folder)
-        try:
-            dense = np.zeros(tuple(sparse.dims), values.dtype)
-            if indices.ndim == 1:
-                dense.reshape(-1)[indices] = values
-            else:
-                dense[tuple(indices.T)] = values
-        except (ValueError, IndexError, TypeError, MemoryError) as e:
-            what = f"the sparse tensor `{shorten(sparse.values.name)}` does not fit its shape {list(sparse.dims)[:8]}"
-            raise error("OCC0108", what, notes=[str(e)]) from None
-        return dense
 
     # graphs
 
@@ -366,7 +353,7 @@ class GraphImporter:
             case "value":
                 data = tensor_array(attr.t, self.folder)
             case "sparse_value":
-                data = self._dense(attr.sparse_tensor)
+                data = dense_array(attr.sparse_tensor, self.folder)
             case name if name not in _CONSTANTS:
                 raise error("OCC0107", f"`Constant` has no attribute `{shorten(name)}`", where=shorten(proto.name))
             case name:
