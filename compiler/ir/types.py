@@ -88,6 +88,13 @@ class SequenceType:
 
 
 @dataclass(frozen=True)
+class EmptySequenceType(SequenceType):
+    """A sequence that surely has no elements yet: it takes the type of the first that is inserted."""
+
+    __str__ = SequenceType.__str__
+
+
+@dataclass(frozen=True)
 class OptionalType:
     """A value of a type, or none."""
 

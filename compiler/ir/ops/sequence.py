@@ -3,23 +3,26 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from functools import reduce
+
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.containers import any_piece, common_elem, is_empty
+from occ.compiler.ir.dim import Dim, Sym, exact_quotient
 from occ.compiler.ir.dtype import BOOL, F32, I64
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim, normalize_axis
+from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
 
 
 def _common(types: list[Type], operator: str) -> Type:
     """The element type of a sequence of values of these types."""
     first = types[0]
-    if all(t == first for t in types):
-        return first
-    if any(not isinstance(t, TensorType) or t.dtype != first.dtype for t in types):
+    if any(t != first and (not isinstance(t, TensorType) or t.dtype != first.dtype) for t in types):
         raise Invalid(
             f"`{operator}` takes values of one element type, not {' and '.join(sorted(set(map(str, types))))}"
         )
-    return TensorType(first.dtype, None)
+    return reduce(common_elem, types)
 
 
 def _elem(sequence, operator: str) -> Type:
@@ -43,7 +46,8 @@ class SequenceConstruct:
 @op("SequenceInsert", host="SequenceInsert")
 class SequenceInsert:
     def infer(sequence, value, position=None, *, a):
-        return SequenceType(_common([_elem(sequence, "SequenceInsert"), value.type], "SequenceInsert"))
+        elem = _common([_elem(sequence, "SequenceInsert"), value.type], "SequenceInsert")
+        return SequenceType(value.type if is_empty(sequence) else elem)
 
 
 @op("SequenceErase", host="SequenceErase")
@@ -76,18 +80,30 @@ class ConcatFromSequence:
         dims = list(elem.dims)
         if not a.new_axis:
             dims.pop(axis)
-        dims.insert(axis, data_dim(0))
+        dims.insert(axis, data_dim(rank))  # those below stand for extents of the elements
         return elem.with_shape(tuple(dims))
 
 
-@op("SplitToSequence", host="SplitToSequence")
+@op("SplitToSequence", host="SplitToSequence", static=("split",))
 class SplitToSequence:
     def infer(x, split=None, *, a):
-        if x.type.shape is None or split is not None:
+        if x.type.shape is None:
             return SequenceType(TensorType(x.dtype, None))
         axis = normalize_axis(a.axis, x.rank, "SplitToSequence")
-        dims = [1 if k == axis else d for k, d in enumerate(x.shape) if k != axis or a.keepdims]
+        dims = list(x.shape)
+        if split is None and not a.keepdims:
+            return SequenceType(TensorType(x.dtype, (*dims[:axis], *dims[axis + 1 :])))
+        dims[axis] = 1 if split is None else _piece(split, dims[axis]) or any_piece(axis)
         return SequenceType(TensorType(x.dtype, tuple(dims)))
+
+
+def _piece(split: Tensor, whole: Dim) -> Dim | None:
+    """The extent of every piece of an axis, where all have the same one."""
+    sizes = {n for n in split.value or (None,) if isinstance(n, (int, Sym))}
+    if len(sizes) != 1 or None in (split.value or (None,)):
+        return None
+    (size,) = sizes
+    return size if split.rank or (size and exact_quotient(whole, size) is not None) else None
 
 
 @op("Optional", host="Optional")

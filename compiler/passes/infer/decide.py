@@ -7,19 +7,21 @@ follows, is then an ordinary kernel over symbolic extents. `ir/ops/own/decided.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Dim, Sym, ceildiv, minimum, product, substitute
+from occ.compiler.ir.access import access
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, substitute
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import DATA_LABEL, Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.own.decided import DECIDED, LARGEST, is_found
+from occ.compiler.ir.ops.own.decided import DECIDED, LARGEST, is_found, on_axes
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, normalize_axes
+from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data, normalize_axes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -35,13 +37,25 @@ def decide(m: Module, known: Known) -> bool:
 
     `%y = Slice(%x, %b, %e)` --> `%p = slice_places(%x, %b, %e)  sizes(%p) {finds=[dim<_u0>, dim<_u1>]}  %y = part(%x, ...)`
     """
+    return _replaced(m, known, lambda op: _RULES.get(op.name) if _waits(op, known) else None)
+
+
+def spread_unlike(m: Module, known: Known) -> bool:
+    """Give sizes to the ops whose operands broadcast as only a run shows: a last resort, when all other sizes are known.
+
+    `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {finds=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
+    """
+    return _replaced(m, known, lambda op: _expand if _may_spread(op, known) else _alike if _is_unlike(op) else None)
+
+
+def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> bool:
+    """Put what rules make in the place of the ops for which they are chosen; returns whether there were any."""
     rw, made = Rewriter(m), False
     for func in m.funcs.values():
         for op in func.body.body:
-            rule = _RULES.get(op.name)
-            if rule is None or not _waits(op, known):
+            rule, result = choose(op), None
+            if rule is None:
                 continue
-            result = None
             with suppress(Invalid):  # in a branch that does not fit, which is an error only where it is taken
                 result = rule(_Decision(m, known, op, rw))
             if result is not None:
@@ -56,6 +70,28 @@ def _waits(op: Op, known: Known) -> bool:
         return False
     static = [v for k, v in enumerate(op.operands) if v is not None and op.spec.operand_name(k) in op.spec.static]
     return any(None in (known.elements(v) or (None,)) for v in static if v.tensor.size != 0)
+
+
+def _may_spread(op: Op, known: Known) -> bool:
+    """Whether sizes alone decide which extents of an Expand are spread, at run time."""
+    if op.name != "Expand" or not all(isinstance(v.type, TensorType) and v.type.shape is not None for v in op.inputs):
+        return False
+    asked = known.elements(op.inputs[1])
+    return bool(asked) and _differ([op.inputs[0].tensor.dims, asked])
+
+
+def _is_unlike(op: Op) -> bool:
+    """Whether an elementwise op has operands that broadcast as only a run shows: either of two extents may be 1."""
+    types = [v.type for v in op.inputs]
+    shapes = [t.shape for t in types if isinstance(t, TensorType) and t.shape is not None]
+    return 1 < len(shapes) == len(types) and _differ(shapes) and access(op).elementwise
+
+
+def _differ(shapes: Sequence[Sequence[Dim | float | None]]) -> bool:
+    """Whether shapes have extents that the data decide, and may be equal or 1."""
+    return any(
+        len(found) > 1 and any(isinstance(d, Sym) and depends_on_data(d) for d in found) for found in on_axes(shapes)
+    )
 
 
 class _Decision:
@@ -132,6 +168,25 @@ def _expand(d: _Decision) -> Value | None:
     return d.b.op("spread", x, d.sizes(d.b.op("expanded_shape", x, d.given(1)), finds))
 
 
+def _alike(d: _Decision) -> Value | None:
+    """An elementwise op on operands that are spread to one shape, which the run finds."""
+    operands = list(dict.fromkeys(d.op.inputs))
+    shapes = [v.tensor.dims for v in operands]
+    finds = [_of_all(d, found) for found in on_axes(shapes)]
+    whole = d.sizes(d.b.op("common_shape", *operands), finds)
+    spread = {
+        x: d.b.op("spread", x, whole) for x, own in zip(operands, shapes, strict=True)
+        if any(n not in (1, m) for n, m in zip(own, finds[len(finds) - len(own) :], strict=True))
+    }  # fmt: skip
+    return d.b.op(d.op.name, *(v and spread.get(v, v) for v in d.op.operands), **d.op.attrs)
+
+
+def _of_all(d: _Decision, found: Collection[Dim]) -> Dim:
+    """The extent of an axis on which operands have these extents besides 1."""
+    certain = [n for n in found if isinstance(n, int)] or (list(found) if len(found) == 1 else [])
+    return certain[0] if certain else d.symbol() if found else 1
+
+
 def _spread(d: _Decision, n: Dim, asked: Dim | float | None) -> Dim:
     """The extent of an axis that is expanded, where it is known."""
     if isinstance(n, int) and n != 1:
@@ -169,17 +224,18 @@ def _constant_of_shape(d: _Decision) -> Value | None:
     return None if shape is None else d.b.ConstantOfShape(shape, value=d.op.a.value)
 
 
-_RULES: Mapping[str, Callable[[_Decision], Value | None]] = {
+Rule = Callable[[_Decision], Value | None]
+_RULES: Mapping[str, Rule] = {
     "Slice": _slice, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _tile,
     "ConstantOfShape": _constant_of_shape,
 }  # fmt: skip
 
 
-def tell_bounds(m: Module) -> None:
+def tell_bounds(m: Module, known: Known) -> None:
     """Note at each `sizes` the most that its symbols can be, for which native code has memory."""
     most: dict[str, Dim] = {}
     for op in m.walk():
-        for d, bound in _bounds(op):
+        for d, bound in _bounds(op, known):
             if is_found(d):
                 most[str(d)] = minimum(most[str(d)], bound) if str(d) in most else bound
     for op in m.walk():
@@ -187,8 +243,10 @@ def tell_bounds(m: Module) -> None:
             op.attrs["most"] = tuple(most.get(str(d), LARGEST) for d in op.attrs["finds"])
 
 
-def _bounds(op: Op) -> list[tuple[Dim, Dim]]:
+def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
     """Sizes that an op reads, each with the most that it can be."""
+    if op.name == DECIDED:
+        return _of_spread(op, known)
     if op.name not in ("part", "Reshape") or op.operands[1] is None:
         return []
     maker, x = op.operands[1].defining_op, op.inputs[0].tensor
@@ -201,3 +259,18 @@ def _bounds(op: Op) -> list[tuple[Dim, Dim]]:
     for k, (axis, step) in enumerate(zip(op.attrs["axes"], op.attrs["strides"], strict=True)):
         bounds += [(found[2 * k], x.shape[axis]), (found[2 * k + 1], ceildiv(x.shape[axis], abs(step)))]
     return bounds
+
+
+def _of_spread(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
+    """Sizes that are those of one of some shapes, whichever is not 1."""
+    maker = op.inputs[0].defining_op
+    if maker is None or maker.name not in ("expanded_shape", "common_shape"):
+        return []
+    shapes = [v.tensor.dims for v in maker.inputs]
+    if maker.name == "expanded_shape":
+        asked = [n for n in known.elements(maker.inputs[1]) or () if isinstance(n, (int, Sym))]
+        if len(asked) != maker.inputs[1].tensor.size:
+            return []
+        shapes[1] = tuple(asked)
+    most = [reduce(maximum, sorted(found, key=str), 1) for found in on_axes(shapes)]
+    return list(zip(op.attrs["finds"], most, strict=True))

@@ -16,7 +16,7 @@ from occ.compiler.ir.builder import STUMBLES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.liveness import given_sizes, told_sizes
+from occ.compiler.ir.liveness import told_sizes
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -35,12 +35,19 @@ from occ.compiler.passes.infer.checks import (
     check_types,
     no_result,
 )
-from occ.compiler.passes.infer.decide import decide, tell_bounds
+from occ.compiler.passes.infer.decide import decide, spread_unlike, tell_bounds
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 from occ.compiler.passes.infer.settle_ranks import settle_ranks
-from occ.compiler.passes.infer.solve import solve
+from occ.compiler.passes.infer.solve import drop_untold, solve
+from occ.compiler.passes.infer.unstack import unstack
 
 _CASES = 32  # steps on cases of sizes that decide ranks
+_STEPS = (
+    unstack,
+    settle_ranks,
+    decide,
+    spread_unlike,
+)  # of making shapes known, each from the start of what the one before left
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
 
 
@@ -64,15 +71,15 @@ class Infer(Pass):
             needed = split_cases(inference, m, cases)
             if needed is None:
                 ctx.sink.raise_errors()
-                if not self.sizes or not (settle_ranks(m, inference) or decide(m, inference)):
+                if not self.sizes or not any(step(m, inference) for step in _STEPS):
                     break
                 _forget_types(m)
                 needed = []
             inference = _settled(m, ctx, needed)
         ctx.sink.raise_errors()
-        _drop_untold(m)
+        drop_untold(m)
         tell_conditions(inference, m)
-        tell_bounds(m)
+        tell_bounds(m, inference)
         return inference.materialise(self.grow) > 0 or untyped
 
 
@@ -97,14 +104,6 @@ def _forget_types(m: Module) -> None:
         results = (r for op in func.body.walk() if "control" in op.spec.tags for r in op.results)
         for value in [*(() if func is m.main else func.args), *results]:
             value.type = None
-
-
-def _drop_untold(m: Module) -> None:
-    """Drop what was assumed of sizes that the data decide before other ops took the place of those that did."""
-    told = {name for func in m.funcs.values() for name in told_sizes(func).keys() | given_sizes(func)}
-    names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
-    held = [c for c in m.constraints if c.lhs != c.rhs]
-    m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= told]
 
 
 def _check_ranks(m: Module, ctx: Context) -> None:
@@ -350,8 +349,7 @@ class _Inference:
         self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
 
 
-# Of a `dims` op, which chooses an element by comparing its position with each; more than any shape has.
-_MOST_SIZES = 64
+_MOST_SIZES = 64  # of a `dims` op, which compares a position with that of each; more than any shape has
 
 
 def _grows(op: Op, count: int, kept: Container[Value]) -> bool:

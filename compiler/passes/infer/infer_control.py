@@ -7,6 +7,7 @@ from itertools import count
 from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.containers import is_empty, joined_containers, loose
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.meaning import Elements
@@ -14,7 +15,7 @@ from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data
-from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import EmptySequenceType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.trips import trip_count
 
@@ -93,7 +94,7 @@ def _loop(inf: Inference, op: Op) -> list[Type | None]:
     n = len(op.operands) - 2 - op.attrs["captures"]
     captures = op.operands[2 + n :]
     head: list[Type | None] = [TensorType(I64, ()), TensorType(BOOL, ())]
-    carried = _start(inf, func, [v and v.type for v in op.operands[2 : 2 + n]], 2)
+    carried = _start(inf, func, [v and _first_type(v) for v in op.operands[2 : 2 + n]], 2)
 
     def body(types: Types) -> list[Type | None]:
         values: list[Elements | None] = [None] * (2 + n) + [v and inf.elements(v) for v in captures]
@@ -154,7 +155,7 @@ def _sequence_map(inf: Inference, op: Op) -> list[Type | None]:
     inner = [_inward(inf, func, k, t) for k, t in enumerate(types)]
     found = inf.function(func, inner, [None] * len(types))
     _count_fits(op, len(found))
-    return [SequenceType(_loose(t)) for t in found if t is not None]
+    return [SequenceType(loose(t)) for t in found if t is not None]
 
 
 _RULES: dict[str, Callable[[Inference, Op], list[Type | None]]] = {
@@ -176,11 +177,16 @@ def _to_fixpoint(
         mark = inf.mark
         found = body(carried)
         wider = [_widen(inf, func, first + k, a, b) for k, (a, b) in enumerate(zip(carried, pick(found), strict=True))]
-        if wider == carried:
+        if wider == carried and not any(isinstance(t, EmptySequenceType) for t in carried):
             return carried, found
         inf.forget(func, mark)
-        carried = wider
+        carried = wider if wider != carried else [t and loose(t) for t in carried]  # nothing is ever inserted
     raise Invalid(f"what `{func.name}` carries changes its type in every iteration")
+
+
+def _first_type(v: Value) -> Type | None:
+    """The type of what a loop carries into its first iteration."""
+    return EmptySequenceType(v.type.elem) if isinstance(v.type, SequenceType) and is_empty(v) else v.type
 
 
 def _start(inf: Inference, func: Func, types: Types, first: int) -> list[Type | None]:
@@ -195,7 +201,7 @@ def _widen(
     if not isinstance(carried, TensorType) or not isinstance(found, TensorType):
         if only_known or carried == found or found is None:
             return carried
-        return _join_containers(carried, found)
+        return joined_containers(carried, loose(found))
     if only_known and (found.shape is None or carried.shape is None or len(found.shape) != len(carried.shape)):
         return carried if found.shape is not None else found
     if carried.dtype != found.dtype:
@@ -237,7 +243,7 @@ def _inward(inf: Inference, func: Func, k: int, t: Type | None) -> Type | None:
 def _outward(t: Type | None, inf: Inference, fresh: Callable[[], Dim]) -> Type | None:
     """The type of a result of a loop: what depends on its symbols is decided by the data."""
     if not isinstance(t, TensorType) or t.shape is None:
-        return _loose(t) if t is not None else None
+        return loose(t) if t is not None else None
     return t.with_shape(tuple(fresh() if depends_on_data(d) else d for d in t.shape))
 
 
@@ -247,19 +253,6 @@ def _stacked(t: Type | None, length: Dim, axis: int, inf: Inference) -> Type | N
     dims = list(t.shape)
     dims.insert(axis % (len(dims) + 1), length)
     return t.with_shape(tuple(dims))
-
-
-def _loose(t: Type) -> Type:
-    """A type without the extents of tensors in sequences, which need not agree."""
-    match t:
-        case TensorType():
-            return t
-        case SequenceType(elem):
-            return SequenceType(_loose(elem))
-        case OptionalType(elem):
-            return OptionalType(_loose(elem))
-        case MapType():
-            return t
 
 
 def join(a: Type | None, b: Type | None, fresh: Callable[[], Dim]) -> Type | None:
@@ -275,31 +268,7 @@ def join(a: Type | None, b: Type | None, fresh: Callable[[], Dim]) -> Type | Non
             return TensorType(a.dtype, None)
         dims = tuple(x if x == y else fresh() for x, y in zip(a.shape, b.shape, strict=True))
         return TensorType(a.dtype, dims)
-    return _join_containers(a, b)
-
-
-def _join_containers(a: Type | None, b: Type | None) -> Type | None:
-    match a, b:
-        case SequenceType(x), SequenceType(y):
-            return SequenceType(_unshaped(x, y))
-        case OptionalType(x), OptionalType(y):
-            return OptionalType(_unshaped(x, y))
-        case OptionalType(x), y if y is not None:
-            return OptionalType(_unshaped(x, y))
-        case x, OptionalType(y) if x is not None:
-            return OptionalType(_unshaped(x, y))
-        case _:
-            raise Invalid(f"the branches give {a} and {b}")
-
-
-def _unshaped(a: Type, b: Type) -> Type:
-    if a == b:
-        return a
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        return TensorType(a.dtype, None)
-    joined = _join_containers(a, b)
-    assert joined is not None
-    return joined
+    return joined_containers(a, b)
 
 
 def _counted() -> Callable[[], Dim]:

@@ -7,6 +7,9 @@ ends are computed: the step `sizes` reads its operand, and from there on the ext
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.dtype import F64, I64
@@ -148,6 +151,36 @@ class ExpandedShape:
         return t.map([rank], lambda j: where(equal(asked(j), 1), pick(own, j), asked(j)) if given else pick(own, j))
 
 
+@op("common_shape", tags=("shape",), own_attributes="")
+class CommonShape:
+    """The shape to which tensors broadcast, some of whose extents may be 1 as only a run shows: i64[rank]."""
+
+    operands = ("xs*",)
+
+    def body(t, *xs, a):
+        axes = [sorted(found, key=str) for found in on_axes([x.shape for x in xs])]
+        whole = [_broadcast(found) for found in axes]
+        said = f"{' and '.join(show_shape(x.shape) for x in xs)} do not broadcast"
+        for found, d in zip(axes, whole, strict=True):
+            for n in found[1:]:
+                t.check([], lambda n=n, d=d: equal(wrap(n), 1) | equal(wrap(n), d), said)
+        return t.map([len(whole)], lambda j: pick(whole, j))
+
+
+def on_axes(shapes: Sequence[Sequence[Any]]) -> list[set[Any]]:
+    """The extents on each axis of what is broadcast, but for those that are 1."""
+    rank = max(map(len, shapes))
+    return [{s[axis - rank] for s in shapes if rank - axis <= len(s)} - {1} for axis in range(rank)]
+
+
+def _broadcast(found: Sequence[Dim]) -> Expr:
+    """The extent of an axis on which tensors have these extents besides 1: the first that is not."""
+    made = wrap(found[-1] if found else 1)
+    for n in reversed(found[:-1]):
+        made = where(equal(wrap(n), 1), made, wrap(n))
+    return made
+
+
 @op("spread", static=("shape",), moves=True, own_attributes="")
 class Spread:
     """Expand to a shape that `expanded_shape` found: any extent of the operand may turn out to be 1."""
@@ -160,6 +193,8 @@ class Spread:
         for n, d in zip(x.shape, own, strict=True):
             if isinstance(n, int) and n != 1:
                 equal_dims(n, d, "`Expand`")
+            elif n not in (1, d):
+                assume_equal((n - 1) * n, (n - 1) * d)  # 1 or the same, as `expanded_shape` finds
         return t.map(
             found,
             lambda *i: x[tuple(_at(k, n, d) for k, n, d in zip(i[len(i) - x.rank :], x.shape, own, strict=True))],
@@ -216,5 +251,5 @@ def is_found(d: Dim) -> bool:
 
 
 ALL: tuple[OpSpec, ...] = (
-    Sizes, SlicePlaces, Part, RangeCount, Ramp, ExpandedShape, Spread, ReshapedShape,
+    Sizes, SlicePlaces, Part, RangeCount, Ramp, ExpandedShape, CommonShape, Spread, ReshapedShape,
 )  # fmt: skip

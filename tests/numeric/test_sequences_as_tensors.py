@@ -1,0 +1,181 @@
+"""Sequences that are tensors in disguise, and those whose elements have ranks: what reads them is compiled before the run."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from building import TARGETS, entry_and_runner, model_of
+
+import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.runtime.errors import RunError
+
+RNG = np.random.default_rng(0)
+SEQUENCES = ("SequenceInsert", "SequenceAt", "SplitToSequence", "SequenceEmpty", "ConcatFromSequence")
+# As torch writes `for row in x: h = tanh(h + row); out.append(h)` and `stack(out, axis)` or `cat(out, axis)`.
+APPENDS = """g (float[t, b, 3] x) => ({result} y, int64 count, float[b, 3] last) {{
+    on = Constant <value = bool {{1}}> ()
+    shape = Shape(x)
+    trips = Gather(shape, zero)
+    start = Gather(x, zero)
+    empty = SequenceEmpty()
+    h, out = Loop <body = step (int64 i, bool going, float[b, 3] before, seq(float) s) => (bool still, float[b, 3] h, seq(float) o) {{
+        still = Identity(going)
+        row = Gather(x, i)
+        sum = Add(before, row)
+        h = Tanh(sum)
+        o = SequenceInsert(s, h)
+    }}> (trips, on, start, empty)
+    y = ConcatFromSequence <axis = {axis}, new_axis = {new}> (out)
+    count = SequenceLength(out)
+    last = SequenceAt(out, end)
+}}"""
+ZERO = {"zero": np.int64(0), "end": np.int64(-1)}
+# As torch writes `for row in x.split(1): out.append(f(row))`.
+PIECES = """g (float[n, 3] x, int64[k] at) => (float[k, m] y, int64 count) {{
+    on = Constant <value = bool {{1}}> ()
+    shape = Shape(x)
+    length = Gather(shape, axes)
+    ones = ConstantOfShape <value = int64[1] {{1}}> (length)
+    pieces = SplitToSequence <axis = {axis}{keepdims}> (x{sizes})
+    count = SequenceLength(pieces)
+    trips = Size(at)
+    y = Loop <body = step (int64 i, bool going) => (bool still, float[m] row) {{
+        still = Identity(going)
+        place = Gather(at, i)
+        piece = SequenceAt(pieces, place)
+        twice = Add(piece, piece)
+        row = Reshape(twice, flat)
+    }}> (trips, on)
+}}"""
+# As torch writes repeat_interleave with as many times as the data say.
+REPEATS = """g (float[n, 3] x, int64[n] times) => (float[m, 3] y, float[3] sums) {
+    on = Constant <value = bool {1}> ()
+    shape = Shape(x)
+    trips = Gather(shape, zero)
+    length = Gather(shape, first)
+    ones = ConstantOfShape <value = int64[1] {1}> (length)
+    counts = SplitToSequence <axis = 0> (times, ones)
+    rows = SplitToSequence <axis = 0> (x, ones)
+    empty = SequenceEmpty()
+    all = Loop <body = step (int64 i, bool going, seq(float) s) => (bool still, seq(float) o) {
+        still = Identity(going)
+        count = SequenceAt(counts, i)
+        row = SequenceAt(rows, i)
+        upright = Unsqueeze(row, one)
+        asked = Concat <axis = 0> (one, count, one)
+        wide = Expand(upright, asked)
+        flat = Reshape(wide, back)
+        o = SequenceInsert(s, flat)
+    }> (trips, on, empty)
+    whole = ConcatFromSequence <axis = 0> (all)
+    total = ReduceSum <keepdims = 1> (times, first)
+    wanted = Concat <axis = 0> (total, three)
+    zeros = ConstantOfShape(wanted)
+    sum = Add(zeros, whole)
+    y = Exp(sum)
+    sums = ReduceSum <keepdims = 0> (whole, first)
+}"""
+FIRST = {
+    "zero": np.int64(0),
+    "first": np.int64([0]),
+    "one": np.int64([1]),
+    "back": np.int64([-1, 3]),
+    "three": np.int64([3]),
+}
+
+
+def onnxruntime_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def lowered(model: onnx.ModelProto) -> set[str]:
+    m = Compilation(model, Settings("cpu-jit", verify=True)).advance("lowered")
+    return {op.attrs.get("routine", op.name) for op in m.walk()}
+
+
+@pytest.mark.parametrize(("axis", "new"), [(0, 1), (1, 1), (-1, 1), (0, 0), (1, 0), (-1, 0)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_loop_appends(target: str, axis: int, new: int) -> None:
+    result = "float[p, q, r]" if new else "float[p, q]"
+    model = model_of(APPENDS.format(result=result, axis=axis, new=new), ZERO)
+    session, peer = occ.compile(model, target), onnxruntime_of(model)
+    for t, b in product((1, 2, 5), (1, 4, 0)):
+        x = RNG.standard_normal((t, b, 3), dtype=np.float32)
+        for got, wanted in zip(session(x), peer.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    with pytest.raises(RunError):  # onnxruntime refuses to join nothing, too
+        session(np.zeros((0, 2, 3), np.float32))
+    assert not lowered(model).intersection(SEQUENCES)
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_appending_has_an_entry(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    native, python = entry_and_runner(
+        occ.build(model_of(APPENDS.format(result="float[p, q, r]", axis=1, new=1), ZERO), target), monkeypatch
+    )
+    x = RNG.standard_normal((4, 2, 3), dtype=np.float32)
+    for a, b in zip(native(x), python(x), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("how", ["keepdims = 0", "keepdims = 1", "ones", "one"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_pieces_of_one(target: str, how: str, axis: int) -> None:
+    keepdims, sizes = (f", {how}", "") if "keepdims" in how else ("", ", " + {"ones": "ones", "one": "unit"}[how])
+    weights = {"axes": np.int64([axis]), "flat": np.int64([-1]), "unit": np.int64(1)}
+    model = model_of(PIECES.format(axis=axis, keepdims=keepdims, sizes=sizes), weights)
+    session, peer = occ.compile(model, target), onnxruntime_of(model)
+    for n, at in ((4, [0, 2, -1]), (3, [-3]), (1, [0])):
+        given = {"x": RNG.standard_normal((n, 3), dtype=np.float32), "at": np.int64(at) // (1 + axis)}
+        for got, wanted in zip(session.run(given).values(), peer.run(None, given), strict=True):
+            assert np.array_equal(got, wanted)
+    with pytest.raises(RunError):
+        session(np.ones((3, 3), np.float32), np.int64([3]))
+    assert not lowered(model).intersection(SEQUENCES)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_repeated_as_the_data_say(target: str) -> None:
+    model = model_of(REPEATS, FIRST)
+    session, peer = occ.compile(model, target), onnxruntime_of(model)
+    for times in ([2, 0, 3, 1], [1], [5], [0, 0, 2], [7, 1, 1, 0, 4]):
+        given = {"x": RNG.standard_normal((len(times), 3), dtype=np.float32), "times": np.int64(times)}
+        for got, wanted in zip(session.run(given).values(), peer.run(None, given), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert "deferred" not in lowered(model)
+
+
+UNLIKE = """g (float[n, 4] x, float[m, 4] y, int64[1] a, int64[1] b) => (float[p, 4] sum, float[q, 4] chosen, float[r, 4] wide) {
+    from = Slice(x, a, b, zero)
+    to = Slice(y, a, b, zero)
+    sum = Add(from, to)
+    less = Less(from, to)
+    chosen = Where(less, from, to)
+    shape = Shape(to)
+    spread = Expand(from, shape)
+    wide = Neg(spread)
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_extents_that_may_be_one(target: str) -> None:
+    model = model_of(UNLIKE, {"zero": np.int64([0])})
+    session, peer = occ.compile(model, target), onnxruntime_of(model)
+    sizes = [(4, 4, 0, 3), (1, 5, 0, 4), (6, 1, 0, 9), (1, 1, 0, 1), (3, 3, 2, 2), (1, 4, 0, 0)]
+    for n, m, a, b in sizes:
+        x, y = (RNG.standard_normal((k, 4), dtype=np.float32) for k in (n, m))
+        given = {"x": x, "y": y, "a": np.int64([a]), "b": np.int64([b])}
+        for got, wanted in zip(session.run(given).values(), peer.run(None, given), strict=True):
+            assert got.shape == wanted.shape
+            assert np.array_equal(got, wanted), (n, m, a, b)
+    with pytest.raises(RunError, match="OCC0504"):
+        session(np.ones((3, 4), np.float32), np.ones((5, 4), np.float32), np.int64([0]), np.int64([9]))
+    assert "deferred" not in lowered(model)
