@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,13 +31,14 @@ def operations(f: TeFunc) -> Dim:
 
 def _at_large(f: TeFunc) -> Iterator[AnyStage]:
     """The stages without those that only compute a result of few rows in another way."""
-    special = {d.stage for d in f.schedule if d.call == "specialize"}
+    variants = Counter(d.stage for d in f.schedule if d.call == "specialize")
     read = {r.name for r in f.results}
     for s in reversed(f.stages):
         if s.name not in read:
             continue
-        if isinstance(s, TeStage) and s.name in special and isinstance(s.expr, Select):
-            s = replace(s, expr=s.expr.other)
+        for _ in range(variants[s.name]):
+            if isinstance(s, TeStage) and isinstance(s.expr, Select):
+                s = replace(s, expr=s.expr.other)
         read |= {n.source for n in loads(*s.exprs)}
         yield s
 
