@@ -19,7 +19,10 @@ demo: $(STAMP)  ## read a picture of some text with a real model, and with onnxr
 	$(BIN)/python docs/demo.py
 
 test: $(STAMP)  ## the tests that take seconds or a few minutes
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not more"
+
+test-more: $(STAMP)  ## what covers the same again: large nets, and more pairs of models and targets; a minute or two
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not slow" $$(grep -rl --include='*.py' 'pytest.mark.more' tests)
 
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -59,4 +62,4 @@ site: $(STAMP) typeroot  ## the documentation as a site in build/site, for readi
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-all lint types typeroot bench fuzz docs site clean
+.PHONY: help setup demo test test-more test-all lint types typeroot bench fuzz docs site clean

@@ -1,5 +1,9 @@
 """The backend suite of `onnx`: whole on `interp` and `cpu-jit`, a fixed tenth on `cpu` and with LLVM's
-whole optimisation, and whole there with the slow tests."""
+whole optimisation, and whole there with the slow tests.
+
+`make test` leaves two kinds of cases to `make test-more`: the large nets, but for two, and on targets that compile, operators
+that are expanded, whose data is that of the case that they expand and whose parts have cases of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import suite
+from onnx.backend.test import loader
 
 from occ.compiler.cache.cache import cache_dir
 from occ.compiler.tools.warm import warm
@@ -31,6 +36,15 @@ def excluded() -> dict[tuple[str, str], str]:
 cases_of = cache(suite.tests)
 NAMES = sorted(cases_of("interp"))
 FAST = set(suite.part(NAMES, TENTH, 10))
+NETS = {case.name.removeprefix("test_") for case in loader.load_model_tests(kind="real")} - {
+    "squeezenet",
+    "bvlc_alexnet",
+}
+
+
+def marks(name: str, *, compiled: bool) -> list[pytest.MarkDecorator]:
+    """What keeps a case out of `make test`."""
+    return [pytest.mark.more] if name in NETS or (compiled and "_expanded" in name) else []
 
 
 @pytest.fixture(scope="session")
@@ -59,13 +73,15 @@ def check(target: str, name: str, **options: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [pytest.param(t, n, marks=marks(n, compiled=t != "interp")) for t in ("interp", "cpu-jit") for n in NAMES],
+)
 def test_backend(target: str, name: str) -> None:
     check(target, name)
 
 
-A_TENTH = [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in NAMES]
+A_TENTH = [pytest.param(n, marks=marks(n, compiled=True) if n in FAST else [pytest.mark.slow]) for n in NAMES]
 
 
 @pytest.mark.parametrize("name", A_TENTH)
