@@ -107,10 +107,12 @@ def _undeclared(op: Op, m: Module) -> Iterator[str]:
 
 
 def _shown_inside(op: Op) -> Iterator[str]:
-    """How what a region is given differs from what it says that it is given."""
+    """What no kernel computes, and how what a region is given differs from what it says that it is given."""
     if len(op.regions) != 1:
         yield f"{op_text(op)} has {len(op.regions)} regions, not one"
         return
+    meant = [x for x in op.regions[0] if x.name != "yield" and x.spec.body is None and x.spec.composite is None]
+    yield from (f"{op_text(x)} is in a kernel, which computes no `{x.name}`" for x in meant)
     given, shown = op.operands, op.regions[0].args
     if len(given) != len(shown):
         yield f"{op_text(op)} gives {len(given)} operands to a region of {len(shown)}"

@@ -116,7 +116,7 @@ def test_contrib_operator(case: str):
     weights = contrib.QUANT_WEIGHTS.get(
         name, [k for k in given if k not in ("x", "a")] if name in contrib.WEIGHTS else ()
     )
-    constant = tuple(k for k in given if k in weights or k == "total")
+    constant = tuple(k for k in given if k in weights or k in contrib.CONSTANT)
     model = contrib.model(name, operands, attrs, n, constant)
     feed = {k: v for k, v in given.items() if k not in constant}
     options = onnxruntime.SessionOptions()

@@ -86,3 +86,14 @@ def test_negative_powers_of_integers_are_those_of_one(target: str) -> None:
     x, e = np.array([1, -1, -1, 2, -5, 0], np.int32), np.array([-3, -3, -2, -1, -1, -1], np.int64)
     model = model_of("g (int32[6] x, int64[6] e) => (int32[6] y) { y = Pow(x, e) }")
     assert occ.compile(model, target).run({"x": x, "e": e})["y"].tolist() == [1, -1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("factor", [0, 3])
+def test_product_with_a_constant_of_one_element(factor: int, target: str) -> None:
+    """With 0, nothing was left of the sum but the addend, whose indices were then rewritten twice: an internal error."""
+    model = model_of(
+        "g (int64[4,1] x, int64[1,4] c) => (int64[1,4] y) { y = Gemm<transB=1>(w, x, c) }", {"w": np.array([[factor]])}
+    )
+    feed = {"x": np.arange(4).reshape(4, 1), "c": np.array([[5, -6, 7, 8]])}
+    np.testing.assert_array_equal(occ.compile(model, target).run(feed)["y"], reference(model, feed)[0])

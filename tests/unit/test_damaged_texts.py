@@ -145,3 +145,33 @@ def test_an_empty_library_is_refused(tmp_path) -> None:
     (folder / LIBRARY).write_bytes(b"")
     with pytest.raises(RunError, match="does not have its digest"):
         Artifact.load(folder)
+
+
+KERNEL = """module @m {stage="fused", target="cpu-jit"} {
+  dim _u0 "?"
+  func @main(%x: f32[4]) -> i64[1,_u0] as "y" {
+    %y = fuse(%x) {kind="abs"} : i64[1,_u0]
+      do (%a: f32[4]) {
+        %b = Abs(%a) : f32[4]
+        %c = NonZero(%b) : i64[1,_u0]
+        yield %c
+      }
+    return %y
+  }
+}
+"""
+
+
+def test_step_of_the_runtime_in_a_kernel_is_refused() -> None:
+    """It was an internal error where kernels are lowered."""
+    with pytest.raises(CompileError) as e:
+        parsed(KERNEL)
+    assert any("which computes no `NonZero`" in note for d in e.value.diagnostics for note in d.notes)
+
+
+@pytest.mark.parametrize("depth", [3, 1 << 32])
+def test_scatter_that_indexes_more_axes_than_there_are(depth: int) -> None:
+    """An index was made for each of them: 2^32 took more than minutes."""
+    model = model_of(f"g (float[2,3] x, int64[1,{depth}] i, float[1] u) => (float[2,3] y) {{ y = ScatterND(x, i, u) }}")
+    with pytest.raises(CompileError, match=f"indexes {depth} axes of a tensor of rank 2"):
+        Compilation(model, Settings("interp", cache=False)).advance("inferred")

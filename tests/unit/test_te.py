@@ -18,6 +18,7 @@ from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te import expr as ex
 from occ.compiler.ir.te.function import Builder, Param, TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, simplify
+from occ.compiler.ir.te.walks import replace_indices
 from occ.compiler.ir.types import TensorType
 
 AXES = (ex.Axis("i0", 6), ex.Axis("i1", 4), ex.Axis("i2", 1))
@@ -85,6 +86,19 @@ def test_simplified_index_arithmetic_has_the_same_value_everywhere(e):
 def test_simplification_is_idempotent(e):
     once = simplify(e, axis_symbols(AXES))
     assert simplify(once, axis_symbols(AXES)) == once
+
+
+@settings(deadline=None)
+@given(INDEX, st.integers(-3, 3), st.integers(-3, 3))
+def test_indices_that_change_places_are_replaced_once(e, i, k):
+    """Also where a term vanishes, so that nothing is left of a sum but a part that has been rewritten."""
+    values = {"i0": ex.Index("i1"), "i1": ex.Index("i0"), "i2": ex.literal(0, dt.I64)}
+    assert by_hand(replace_indices(e, values), {"i0": i, "i1": k}) == by_hand(e, {"i0": k, "i1": i, "i2": 0})
+
+
+def test_a_sum_whose_other_term_vanishes_is_rewritten_once():
+    i0, i1, i2 = (ex.Index(a.name) for a in AXES)
+    assert replace_indices(i0 + i2, {"i0": i1, "i1": i0, "i2": ex.literal(0, dt.I64)}) == i1
 
 
 def test_split_and_merged_indices_cancel():

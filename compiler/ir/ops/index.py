@@ -188,6 +188,8 @@ class ScatterElements:
 class ScatterND:
     def body(t, data, indices, updates, *, a):
         depth = _index_depth("ScatterND", indices)
+        if depth > data.rank:
+            raise Invalid(f"`ScatterND` indexes {depth} axes of a tensor of rank {data.rank}")
         at = positions(t, indices, data.shape[:depth], "ScatterND")
         n = indices.rank - 1
         over = (*indices.shape[:-1], *data.shape[depth:])

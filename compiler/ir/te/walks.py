@@ -104,14 +104,19 @@ def _nodes(e: Expr) -> list[Expr]:
 
 
 def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Bottom-up replacement: `fn` sees each node with rewritten children and returns its replacement or None."""
+    """Bottom-up replacement: `fn` sees each node with rewritten children and returns its replacement or None.
+
+    A node that becomes one of its rewritten parts, as `x + r` where `r` becomes 0, is not rewritten once more.
+    """
     memo: dict[int, Expr] = {}
+    rewritten: set[int] = set()
     for node in walk(e):
         old = children(node)
         new = tuple([memo[id(c)] for c in old])
         built = node if all(map(is_, new, old)) else with_children(node, new)
-        replacement = fn(built)
-        memo[id(node)] = built if replacement is None else replacement
+        replacement = None if built is not node and id(built) in rewritten else fn(built)
+        memo[id(node)] = made = built if replacement is None else replacement
+        rewritten.add(id(made))
     return memo[id(e)]
 
 
