@@ -25,6 +25,7 @@ UNTRUSTED = frozenset(("AveragePool", "LpPool", "MaxPool", "LRN"))
 # Before operator set 13, which onnx.reference does not know.
 OF_MATRICES = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
 OF_CODES = frozenset(("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger"))
+SUMMED = frozenset(("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"))
 _NOT_THERE = set[tuple[Any, ...]]()  # operators with types that onnxruntime does not implement
 
 
@@ -120,10 +121,15 @@ def _is_mistaken(node: NodeProto) -> bool:
 
 def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
     """Whether onnxruntime and onnx.reference answer what ONNX leaves open: the last corner of a size that is scaled to a fraction,
-    a transposed convolution that is to have the SAME size with strides longer than its kernel, the scale of nothing but zeros, and
-    products of codes over nothing.
+    a line that is scaled to one point, a transposed convolution that is to have the SAME size with strides longer than its kernel, the
+    scale of nothing but zeros, products of codes over nothing, logarithms of integers, and sums in bf16, which are kept in it.
     """
     given = _given(node)
+    dtypes = [x.dtype for x in feeds.values()]
+    if node.op_type in ("ReduceLogSum", "ReduceLogSumExp") and dtypes[0].kind in "iu":
+        return True
+    if node.op_type in SUMMED and dtypes[0] == ml_dtypes.bfloat16:
+        return True
     if node.op_type == "DynamicQuantizeLinear":
         return not feeds[node.input[0]].any()
     if node.op_type in OF_CODES and not all(x.size for x in feeds.values()):
@@ -131,7 +137,8 @@ def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
     if node.op_type == "ConvTranspose" and str(given.get("auto_pad", b"")).find("SAME") >= 0:
         taps = feeds[node.input[1]].shape[2:]
         return any(s > k for s, k in zip(given.get("strides", ()), taps, strict=False))
-    if node.op_type == "Resize" and given.get("coordinate_transformation_mode") == b"align_corners":
+    mode = given.get("coordinate_transformation_mode") if node.op_type == "Resize" else None
+    if mode in (b"align_corners", b"pytorch_half_pixel"):
         scales = [feeds[n] for n in node.input[1:3] if n and feeds[n].dtype == np.float32 and feeds[n].size]
         return any(float(s) * n % 1 for x in scales for s, n in zip(x, feeds[node.input[0]].shape, strict=False))
     return False
