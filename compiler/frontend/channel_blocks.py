@@ -42,7 +42,7 @@ def read_channel_blocks(m: Module) -> None:
     for op in found:
         if op.name.removeprefix(f"{DOMAIN}.") in _STORED:
             op.attrs["block"] = block
-    _drop_views(m, ops)
+    _drop_views(m, ops, block)
 
 
 def _here() -> int:
@@ -80,7 +80,18 @@ def _constant_shape(op: Op) -> tuple[int, ...]:
     return tuple(int(d) for d in shape.data) if isinstance(shape, Weight) and shape.data.ndim == 1 else ()
 
 
-def _drop_views(m: Module, ops: list[Op]) -> None:
+def _is_view(op: Op, block: int) -> bool:
+    """Whether an op makes blocks an axis of their own, or no longer."""
+    match _constant_shape(op):
+        case (0, _, 0, 0):
+            return True
+        case (0, _, 0, 0, last):
+            return last == block
+        case _:
+            return False
+
+
+def _drop_views(m: Module, ops: list[Op], block: int) -> None:
     """Images of `[N, C / block, H, W, block]`, by which sums broadcast, are those of `[N, C, H, W]` that they were made of."""
     rw, in_blocks = Rewriter(m), set[Value]()
     for op in ops:
@@ -89,7 +100,7 @@ def _drop_views(m: Module, ops: list[Op]) -> None:
         if ours and not op.name.endswith(".ReorderOutput"):
             in_blocks.update(op.results)
         elif not ours and any(v in in_blocks for v in op.operands if v is not None):
-            if op.name == "Reshape" and len(_constant_shape(op)) in (4, 5) and source is not None:
+            if source is not None and _is_view(op, block):
                 rw.replace(op, [source])
                 continue
             if op.name not in _ANY_ORDER:

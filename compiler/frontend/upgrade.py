@@ -212,8 +212,11 @@ RULES: dict[str, tuple[tuple[int, UpgradeStep], ...]] = {
 }
 _EVERYWHERE = _drop("consumed_inputs")
 
-# operators of other domains that say what ONNX's do; onnxruntime's quantiser writes them for types that old operator sets lack
-SAME = {f"com.microsoft.{name}": name for name in ("QuantizeLinear", "DequantizeLinear")}
+# Operators that say what others do: onnxruntime's quantiser writes two for types that old operator sets lack, and one was renamed.
+SAME = {
+    "com.microsoft.QuantizeLinear": "QuantizeLinear", "com.microsoft.DequantizeLinear": "DequantizeLinear",
+    "com.microsoft.TransposeMatMul": "com.microsoft.FusedMatMul",
+}  # fmt: skip
 
 
 def upgrade(node: Node, version: int, old_defaults: dict[str, Any], new_defaults: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import ceildiv
-from occ.compiler.ir.ops.contrib.operators import CONV, activated
+from occ.compiler.ir.ops.contrib.operators import CONV, WINDOW, activated
 from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.value import Value
 
@@ -91,9 +91,6 @@ class Upsample:
         return b.Resize(x, None, scales, nearest_mode="floor", **how)
 
 
-_WINDOW = {"auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None, "kernel_shape": None, "pads": None, "strides": None}
-
-
 def _pool(name: str, **attributes: object) -> OpSpec:
     def composite(b: GraphBuilder, x: Value, *, a: SimpleNamespace) -> Value:
         return b.op(name, x, **{k: getattr(a, k) for k in attributes})
@@ -103,6 +100,6 @@ def _pool(name: str, **attributes: object) -> OpSpec:
 
 
 ALL = (
-    Conv, ReorderInput, ReorderOutput, Upsample, _pool("MaxPool", **_WINDOW), _pool("GlobalMaxPool"),
-    _pool("AveragePool", count_include_pad=0, **_WINDOW), _pool("GlobalAveragePool"),
+    Conv, ReorderInput, ReorderOutput, Upsample, _pool("MaxPool", **WINDOW), _pool("GlobalMaxPool"),
+    _pool("AveragePool", count_include_pad=0, **WINDOW), _pool("GlobalAveragePool"),
 )  # fmt: skip

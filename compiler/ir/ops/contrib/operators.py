@@ -63,14 +63,6 @@ class FusedMatMul:
         return scaled(b, made, a.alpha)
 
 
-@op(f"{DOMAIN}.TransposeMatMul", signature=FormalSignature.of("A B", alpha=1.0, transA=0, transB=0))
-class TransposeMatMul:
-    """The name that FusedMatMul had first."""
-
-    def composite(b, x, y, *, a):
-        return b.op(f"{DOMAIN}.FusedMatMul", x, y, alpha=a.alpha, transA=a.transA, transB=a.transB)
-
-
 @op(f"{DOMAIN}.ExpandDims", signature=FormalSignature.of("X axis"))
 class ExpandDims:
     """Unsqueeze of one axis, which is a scalar."""
@@ -95,18 +87,17 @@ class CDist:
         return b.Sqrt(squares) if a.metric == "euclidean" else squares
 
 
-@op(
-    f"{DOMAIN}.NhwcMaxPool",
-    signature=FormalSignature.of("x", "y", auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape=None, pads=None, strides=None),
-)  # fmt: skip
+WINDOW = {"auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None, "kernel_shape": None, "pads": None, "strides": None}
+
+
+@op(f"{DOMAIN}.NhwcMaxPool", signature=FormalSignature.of("x", "y", **WINDOW))
 class NhwcMaxPool:
     """MaxPool of images with channels last."""
 
     def composite(b, x, *, a):
         last = (0, *range(2, x.tensor.rank), 1)
         first = (0, x.tensor.rank - 1, *range(1, x.tensor.rank - 1))
-        names = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
-        y = b.MaxPool(b.Transpose(x, perm=first), **{k: getattr(a, k) for k in names})
+        y = b.MaxPool(b.Transpose(x, perm=first), **{k: getattr(a, k) for k in WINDOW})
         return b.Transpose(y, perm=last)
 
 
@@ -247,7 +238,8 @@ class EmbedLayerNormalization:
 
 
 ALL = (
-    FusedMatMul, TransposeMatMul, ExpandDims, CDist, NhwcMaxPool, FusedConv, FusedGemm, QuickGelu, GatedAdd, _gelu("Gelu", "X", "none"), _gelu("BiasGelu", "A B", "none"),
+    FusedMatMul, ExpandDims, CDist, NhwcMaxPool, FusedConv, FusedGemm, QuickGelu, GatedAdd, _gelu("Gelu", "X", "none"),
+    _gelu("BiasGelu", "A B", "none"),
     _gelu("FastGelu", "X bias?", "tanh"), SimplifiedLayerNormalization, SkipLayerNormalization,
     SkipSimplifiedLayerNormalization, EmbedLayerNormalization,
 )  # fmt: skip
