@@ -32,13 +32,16 @@ def read_channel_blocks(m: Module) -> None:
     Where nothing in the file decides the size of a block, it is what onnxruntime takes on this machine.
 
     Raises:
-        CompileError: OCC0107 an operator reads blocks of channels that no optimiser lets it read.
+        CompileError: OCC0107 an operator reads blocks of channels that no optimiser lets it read, or their sizes differ.
     """
     ops = [op for func in m.funcs.values() for op in func.body.walk()]
     found = [op for op in ops if op.name.startswith(f"{DOMAIN}.")]
     if not found:
         return
-    block = next((size for op in found for size in _said(op)), _here())
+    said = {size: op for op in found for size in _said(op)}
+    if len(said) > 1:
+        raise error("OCC0107", "channels lie in blocks of 8 and of 16 in one file", where=str(said[_SIZES[0]].loc))
+    block = next(iter(said), 0) or _here()
     for op in found:
         if op.name.removeprefix(f"{DOMAIN}.") in _STORED:
             op.attrs["block"] = block
