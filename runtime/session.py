@@ -62,6 +62,7 @@ class Session:
         self.artifact, self.threads, self._whole = artifact, threads, whole or artifact
         self.engine = engine
         self._signature = Signature.of(artifact.manifest)
+        self._names = [i.name for i in self._signature.inputs]
         self._quick: Callable[[Mapping[str, Any]], dict[str, Any] | None] | None = getattr(engine, "quick", None)
 
     @property
@@ -112,12 +113,12 @@ class Session:
         Raises:
             RunError: as `run`.
         """
-        names = [i.name for i in self._signature.inputs]
+        names = self._names
         if len(inputs) != len(names):
             raise RunError(
                 "OCC0501", f"the model takes {len(names)} inputs, not {len(inputs)}", f"inputs: {', '.join(names)}"
             )
-        return tuple(self.run(dict(zip(names, inputs, strict=True))).values())
+        return tuple(self.run(dict(zip(names, inputs))).values())  # noqa: B905 - strict=True doubles its time
 
     @cached_property
     def _gives(self) -> dict[str, tuple[TensorInfo, np.dtype[Any] | None, set[str]]]:

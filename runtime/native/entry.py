@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ ABI = 2
 MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
+_TOGETHER = 4096  # bytes of outputs that share memory, which lives as long as any of them does
 
 # What a call gives.
 DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION = range(7)
@@ -56,6 +58,7 @@ class EntryCall(ctypes.Structure):
     )
 
 
+_shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
 _addressof = ctypes.addressof
 _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
@@ -77,6 +80,11 @@ def address(array: np.ndarray) -> int:
 def _takes(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     """Whether kernels can write an output of that shape to an array of the caller, which nobody has checked yet."""
     return given.shape == shape and given.dtype == dtype and given.flags.c_contiguous and given.flags.writeable
+
+
+def _room(size: int) -> int:
+    """Bytes to allocate for an output: it begins aligned, and at least one vector follows it."""
+    return -(-size // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
 
 
 def _beginning(made: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -105,14 +113,15 @@ class _Extents:
     Attributes:
         outputs: of each output the extents, the element type, and the bytes to allocate for it.
         needed: bytes of memory that a run needs.
+        together: bytes of all outputs, where they are few; 0 where each has memory of its own.
     """
 
-    __slots__ = ("address", "extents", "needed", "outputs")
+    __slots__ = ("address", "extents", "needed", "outputs", "together")
 
     def __init__(self, extents: ctypes.Array[ctypes.c_int64]) -> None:
         self.extents, self.address = extents, ctypes.addressof(extents)
         self.outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
-        self.needed = 0
+        self.needed = self.together = 0
 
 
 class _Block:
@@ -142,6 +151,33 @@ class _Block:
         self.call.memory, self.call.capacity = self.memory.ctypes.data, size
         self.capacity = size
 
+    def make(self, known: _Extents, given: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
+        """Point at outputs, those of the caller where kernels can write there."""
+        made: list[np.ndarray] = []
+        for k, (shape, dtype, size) in enumerate(known.outputs):
+            y = None if given is None else given[k]
+            if y is None or not _takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
+                raw = raw_bytes(size)  # kernels write at aligned addresses
+                at = address(raw)
+                start = -at % ALIGNMENT
+                at += start
+                y = np.ndarray(shape, dtype, raw, start)
+            self.outputs[k] = at
+            made.append(y)
+        return made
+
+    def make_together(self, known: _Extents) -> list[np.ndarray]:
+        """Point at small outputs, which share one piece of memory: to allocate it costs more than to fill it."""
+        raw = np.empty(known.together, np.uint8)
+        at = _addressof(_first_byte(raw))
+        start = -at % ALIGNMENT
+        made: list[np.ndarray] = []
+        for k, (shape, dtype, size) in enumerate(known.outputs):
+            self.outputs[k] = at + start
+            made.append(np.ndarray(shape, dtype, raw, start))
+            start += size
+        return made
+
 
 class Entry:
     """Runs a model through its native entry. May be called from many threads.
@@ -168,6 +204,7 @@ class Entry:
         self.names = [i.name for i in manifest.inputs]
         self.ranks = [len(i.shape) for i in manifest.inputs]
         self._takes = [numpy_dtype(i.dtype) for i in manifest.inputs]
+        self._kinds = [np.ndarray] * len(self.names)
         self._gives = [o.name for o in manifest.outputs]
         self.dtypes = [numpy_dtype(o.dtype) for o in manifest.outputs]
         self._out_ranks = [-1 if o.kind == "unranked" else len(o.shape) for o in manifest.outputs]
@@ -186,20 +223,22 @@ class Entry:
         self._run.argtypes = [ctypes.c_void_p]
 
     def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A run on arrays by name that are all as the kernels take them; None if they are not, or do not fit."""
+        """A run on arrays by name that are all as the kernels take them; None if they are not, or do not fit.
+
+        This is most of what a model of a few operations costs, so loops over operands are those of builtin functions.
+        """
+        if len(inputs) != len(self.names):
+            return None
         try:
-            arrays = [inputs[n] for n in self.names]
-            shapes = tuple([x.shape for x in arrays])
-            known = self._known.get(shapes) or self._learn(shapes)
-        except (KeyError, AttributeError, TypeError):
-            return None
-        if known is None or len(inputs) != len(arrays):
-            return None
-        for x, dtype in zip(arrays, self._takes, strict=True):
-            if type(x) is not np.ndarray or (x.dtype is not dtype and x.dtype != dtype):
+            arrays = list(map(inputs.__getitem__, self.names))
+            if list(map(type, arrays)) != self._kinds or list(map(_dtype_of, arrays)) != self._takes:
                 return None
-        found = self._call(arrays, known, None)
-        return None if found is None else dict(zip(self._gives, found, strict=True))
+            shapes = tuple(map(_shape_of, arrays))
+            known = self._known.get(shapes) or self._learn(shapes)
+        except (KeyError, TypeError):
+            return None
+        found = None if known is None else self._call(arrays, known, None)
+        return None if found is None else dict(zip(self._gives, found))  # noqa: B905 - as many, by construction
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         """A run on arrays that are checked; None if the Python runner has to say what is wrong with it.
@@ -224,19 +263,8 @@ class Entry:
             if not (at := address(x)):
                 return None
             block.inputs[k] = at
-        made: list[np.ndarray] = []
-        for k, (shape, dtype, size) in enumerate(known.outputs):
-            y = None if given is None else given[k]
-            if y is None or not _takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
-                raw = raw_bytes(size)  # kernels write at aligned addresses
-                at = address(raw)
-                start = -at % ALIGNMENT
-                at += start
-                y = np.ndarray(shape, dtype, raw, start)
-            block.outputs[k] = at
-            made.append(y)
-        call = block.call
-        call.extents = known.address
+        made = block.make_together(known) if given is None and known.together else block.make(known, given)
+        block.call.extents = known.address
         code = self._run(block.address)
         if code:
             return self._failed(code, block)
@@ -263,8 +291,9 @@ class Entry:
             if min(shape, default=0) < 0:
                 return None
             at += rank if rank >= 0 else 1 + MOST_AXES
-            made.outputs.append((shape, dtype, prod(shape) * dtype.itemsize + 2 * ALIGNMENT))
-        made.needed = block.call.needed
+            made.outputs.append((shape, dtype, _room(prod(shape) * dtype.itemsize)))
+        made.needed, total = block.call.needed, sum(size for _, _, size in made.outputs)
+        made.together = total if total <= _TOGETHER else 0
         if len(self._known) >= _KEPT_SHAPES:
             self._known.clear()
         self._known[shapes] = made

@@ -360,3 +360,25 @@ def test_kernels_write_at_aligned_addresses(entry: str, monkeypatch: pytest.Monk
         assert session.run(feed, {name: mine})[name] is mine
         np.testing.assert_array_equal(mine, session.run(feed)[name])
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [3, 400])
+def test_small_outputs_share_memory(n: int):
+    """To allocate small outputs costs more than to compute them; large ones do not keep each other alive."""
+    model, feed = CASES["chain"]
+    feed = {name: RNG.normal(size=(n, 8)).astype(np.float32) for name in feed}
+    session = occ.compile(model, "cpu")
+    first, second = session.run(feed), session.run({k: -v for k, v in feed.items()})
+    for want, (name, got) in zip(reference(model, feed), first.items(), strict=True):
+        assert got.ctypes.data % 64 == 0
+        assert (got.base is first["y"].base) == (n == 3 or name == "y")
+        assert not np.may_share_memory(got, second[name])
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_runs_refuse_inputs_that_are_not_named():
+    """As many arrays as the model has, and one of another name."""
+    model, feed = CASES["chain"]
+    session = occ.compile(model, "cpu")
+    with pytest.raises(occ.RunError, match=r"has no input `other`"):
+        session.run({("other" if k == "v" else k): v for k, v in feed.items()})
