@@ -18,7 +18,7 @@ from occ.compiler.frontend.external import MappedModel, ModelFolder, dense_array
 from occ.compiler.frontend.huawei import READERS, read_huawei
 from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.signature import Overrides, Signature
-from occ.compiler.frontend.upgrade import SAME, Node, upgrade
+from occ.compiler.frontend.upgrade import Node, rename, upgrade
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -177,9 +177,10 @@ class GraphImporter:
             operands.pop()
         attrs, regions = self._attributes(proto, scopes, where)
         made = Node(
-            SAME.get(name, name), operands, attrs, len(proto.output), lambda a: self.m.add_weight("c", a),
+            name, operands, attrs, len(proto.output), lambda a: self.m.add_weight("c", a),
             lambda op, given, extra: region.insert(Op(op, given, extra, loc=loc)).result,
         )  # fmt: skip
+        rename(made)
         if schema is not None:
             known = len(self.sink.diagnostics)
             self._check_form(proto, schema, made, where)

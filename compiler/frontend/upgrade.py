@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.ir import dtype as dt
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 
@@ -212,11 +213,41 @@ RULES: dict[str, tuple[tuple[int, UpgradeStep], ...]] = {
 }
 _EVERYWHERE = _drop("consumed_inputs")
 
-# Operators that say what others do: onnxruntime's quantiser writes two for types that old operator sets lack, and one was renamed.
-SAME = {
-    "com.microsoft.QuantizeLinear": "QuantizeLinear", "com.microsoft.DequantizeLinear": "DequantizeLinear",
-    "com.microsoft.TransposeMatMul": "com.microsoft.FusedMatMul",
-}  # fmt: skip
+
+def _flat_pads(n: Node) -> None:
+    """`pads` may be a row of a matrix."""
+    if len(n.operands) > 1:
+        n.operands[1] = n.emit("Reshape", [n.operands[1], n.constant(np.array([-1], np.int64))], {})
+
+
+def _step_of_one(n: Node) -> None:
+    if len(n.operands) == 2 and (start := n.operands[0]) is not None:
+        kind = start.tensor.dtype.numpy if isinstance(start.type, TensorType) else np.int64
+        one = n.constant(np.asarray(1, kind))
+        n.put(2, one if start.type is not None else n.emit("CastLike", [one, start], {}))
+
+
+# Operators that say what others do: onnxruntime's quantiser writes two for types that old operator sets lack, one was renamed, and
+# some are older than those of ONNX, which exporters of torch wrote before. Those have another form where a rule follows.
+SAME: dict[str, tuple[str, UpgradeStep | None]] = {
+    "com.microsoft.QuantizeLinear": ("QuantizeLinear", None),
+    "com.microsoft.DequantizeLinear": ("DequantizeLinear", None),
+    "com.microsoft.TransposeMatMul": ("com.microsoft.FusedMatMul", None),
+    "com.microsoft.GatherND": ("GatherND", None),
+    "com.microsoft.GridSample": ("GridSample", _grid_sample),
+    "com.microsoft.Pad": ("Pad", _flat_pads),
+    "com.microsoft.Range": ("Range", _step_of_one),
+    "com.microsoft.SampleOp": ("Identity", None),
+    "com.microsoft.Trilu": ("Trilu", None),
+}
+
+
+def rename(node: Node) -> None:
+    """Give an operator that says what another one does the name and the form of that one, in place."""
+    if node.name in SAME:
+        node.name, rule = SAME[node.name]
+        if rule is not None:
+            rule(node)
 
 
 def upgrade(node: Node, version: int, old_defaults: dict[str, Any], new_defaults: dict[str, Any]) -> None:

@@ -13,11 +13,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "numeric"))
 import test_contrib as contrib
+import test_contrib_exported as exported
 import test_experts as experts
 import test_group_query as group_query
 from simulating import built, simulated
 from test_steps import operators
 
+from occ.compiler.diagnostics import CompileError
 from occ.compiler.ir.dtype import F32
 
 CHIPS = ("ascend310p", "ascend910b")
@@ -124,5 +126,27 @@ def test_contrib_operator(case: str):
     wanted = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed)
     got = simulated(built(model, cpu_fallback="off", qdq="float"), feed)
     for x, y in zip(got, wanted, strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=0, atol=most)
+
+
+# What ONNX's operators are on the device; of the others GE has none.
+TAKEN = {
+    "grid-sample", "grid-sample-nearest", "trilu", "gather-nd", "range", "range-by-two", "pad", "pad-by-a-row", "sample", "unique",
+    "transposed-conv", "transposed-conv-bias",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", exported.CASES)
+def test_operator_of_exporters_is_right_on_the_device_or_refused_by_name(case: str):
+    name, operands, attrs, n, most, constant = exported.CASES[case]
+    model = contrib.model(name, operands, attrs, n, constant)
+    feed = {k: v for k, v in operands.items() if k not in constant}
+    if case not in TAKEN:
+        with pytest.raises(CompileError, match=r"OCC0301.*cannot take `"):
+            built(model, cpu_fallback="off")
+        return
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    for x, y in zip(simulated(built(model, cpu_fallback="off"), feed), wanted, strict=True):
         assert (x.dtype, x.shape) == (y.dtype, y.shape)
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=0, atol=most)

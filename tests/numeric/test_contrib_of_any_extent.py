@@ -7,6 +7,7 @@ import pytest
 from extents import NONE, SOME, of_any_extent, outside
 from onnx import ModelProto
 from test_contrib import CASES, GQA, model
+from test_contrib_exported import CASES as EXPORTED
 
 import occ
 from occ.runtime.errors import RunError
@@ -25,6 +26,8 @@ def models() -> dict[str, ModelProto]:
             given = [k for k in operands if not k.startswith("_")]
             found[f"{name} {case}"] = model(name, operands, attrs, n, tuple(k for k in given if k == "total"))
             found[f"{name} {case}, constants"] = model(name, operands, attrs, n, tuple(given[1:]))
+    for case, (name, operands, attrs, n, _, constant) in EXPORTED.items():
+        found[f"{name} {case}"] = model(name, operands, attrs, n, constant)
     return found
 
 

@@ -114,7 +114,7 @@ class TensorScatter:
         return t.map(past.shape, element, name="written")
 
 
-_LARGEST_MATRIX = 128
+LARGEST_MATRIX = 128  # rows of what is eliminated: each column is a stage of a kernel
 
 
 @op("Det")
@@ -125,9 +125,9 @@ class Det:
         n = x.shape[-1]
         if x.rank < 2 or x.shape[-2] != n or not isinstance(n, int):
             raise Invalid(f"`Det` takes square matrices of constant size, not {x.type}")
-        if n > _LARGEST_MATRIX:
+        if n > LARGEST_MATRIX:
             raise Invalid(
-                f"`Det` takes matrices of up to {_LARGEST_MATRIX} rows, not {n}: each column is a stage of the kernel"
+                f"`Det` takes matrices of up to {LARGEST_MATRIX} rows, not {n}: each column is a stage of the kernel"
             )
         dtype, batch = x.dtype.acc, x.shape[:-2]
         m = t.map(x.shape, lambda *i: cast(dtype, x[i]), name="matrix")
@@ -137,9 +137,9 @@ class Det:
         return det if dtype == x.dtype else t.map(batch, lambda *i: cast(x.dtype, det[i]), name="narrow")
 
 
-def _eliminated(t: Builder, m: Tensor, det: Tensor, c: int) -> tuple[Tensor, Tensor]:
-    """Column `c` of the remaining rows cleared with the largest pivot, and the determinant times that pivot."""
-    n, batch = int(m.shape[-1]), m.shape[:-2]
+def largest_pivot_first(t: Builder, m: Tensor, c: int) -> tuple[Tensor, Tensor]:
+    """Rows of `m` swapped so that row `c` has the largest element of column `c` from there on, and how many rows below it lay."""
+    n, batch = int(m.shape[-2]), m.shape[:-2]
     found = t.reduce("argmax", batch, [n - c], lambda *i: f.absolute(m[(*i[:-1], i[-1] + c, wrap(c))]), name="pivot")
 
     def swapped(*i: Expr) -> Expr:
@@ -148,7 +148,13 @@ def _eliminated(t: Builder, m: Tensor, det: Tensor, c: int) -> tuple[Tensor, Ten
         source = where(equal(row, c), pivot, where(equal(row, pivot), wrap(c), row))
         return m[(*b, source, column)]
 
-    s = t.map(m.shape, swapped, name="swapped")
+    return t.map(m.shape, swapped, name="swapped"), found
+
+
+def _eliminated(t: Builder, m: Tensor, det: Tensor, c: int) -> tuple[Tensor, Tensor]:
+    """Column `c` of the remaining rows cleared with the largest pivot, and the determinant times that pivot."""
+    batch = m.shape[:-2]
+    s, found = largest_pivot_first(t, m, c)
 
     def grown(*b: Expr) -> Expr:
         value = det[b] * s[(*b, wrap(c), wrap(c))]

@@ -1,0 +1,82 @@
+"""Operators of com.microsoft that exporters write where ONNX has none, or had none: what onnxruntime gives for the same node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from test_contrib import f32, model
+
+import occ
+
+RNG = np.random.default_rng(17)
+IMAGE = f32(2, 3, 7, 9)
+GRID = RNG.uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
+ROIS = np.array([[0, 0, 1, 1], [0.1, 0.2, 0.7, 0.9], [0.8, 0.6, 0.1, 0.3], [-0.2, 0.5, 1.4, 0.75]], np.float32)
+CROPS = {"x": IMAGE, "rois": ROIS, "at": np.array([0, 1, 1, 0], np.int32)}
+WORDS = np.array([["one", "", "zwölf"], ["abcd", "a longer text", "abc"]], object)
+IDS = np.array([[1, 2, 3, 1, 2], [4, 4, 4, 4, 4], [0, 1, 0, 2, 0]])
+# name -> (operator, operands, attributes, number of results, largest difference, operands that are constants)
+Case = tuple[str, Mapping[str, np.ndarray], dict[str, Any], int, float, tuple[str, ...]]
+CASES: dict[str, Case] = {
+    "grid-sample": ("GridSample", {"x": IMAGE, "grid": GRID}, {}, 1, 1e-5, ()),
+    "grid-sample-cubic": ("GridSample", {"x": IMAGE, "grid": GRID}, {"mode": "bicubic", "align_corners": 1}, 1, 1e-5, ()),
+    "grid-sample-nearest": ("GridSample", {"x": IMAGE, "grid": GRID}, {"mode": "nearest", "padding_mode": "reflection"}, 1, 0, ()),
+    "trilu": ("Trilu", {"x": f32(2, 4, 5), "k": np.array(1)}, {"upper": 0}, 1, 0, ("k",)),
+    "gather-nd": ("GatherND", {"x": f32(3, 4, 5), "i": np.array([[0, 1], [2, -1]])}, {}, 1, 0, ()),
+    "range": ("Range", {"a": np.array(3, np.float32), "b": np.array(8, np.float32)}, {}, 1, 0, ("a", "b")),
+    "range-by-two": ("Range", {"a": np.array(9), "b": np.array(1), "c": np.array(-2)}, {}, 1, 0, ("a", "b", "c")),
+    "range-of-what-is-given": ("Range", {"a": np.array(3), "b": np.array(8)}, {}, 1, 0, ()),
+    "pad": ("Pad", {"x": f32(2, 3), "p": np.array([1, 0, 2, 1]), "v": np.array([7], np.float32)}, {}, 1, 0, ("p",)),
+    "pad-by-a-row": ("Pad", {"x": f32(4, 3), "p": np.array([[1, 2, 0, 1]])}, {"mode": "reflect"}, 1, 0, ("p",)),
+    "sample": ("SampleOp", {"x": f32(2, 3)}, {}, 1, 0, ()),
+    "unique": ("Unique", {"x": np.array([3, 1, 3, 2, 1], np.float32)}, {}, 3, 0, ()),
+    "inverse": ("Inverse", {"x": f32(5, 3, 3)}, {}, 1, 1e-4, ()),
+    "inverse-one": ("Inverse", {"x": f32(7, 7)}, {}, 1, 1e-4, ()),
+    "inverse-f64": ("Inverse", {"x": RNG.normal(size=(2, 4, 4))}, {}, 1, 1e-10, ()),
+    "inverse-f16": ("Inverse", {"x": (f32(2, 4, 4) + 4 * np.eye(4, dtype=np.float32)).astype(np.float16)}, {}, 1, 1e-3, ()),
+    "inverse-with-a-zero-first": ("Inverse", {"x": np.array([[0, 2], [4, 1]], np.float32)}, {}, 1, 1e-6, ()),
+    "unfold": ("UnfoldTensor", {"x": f32(2, 9, 3)}, {"dim": 1, "size": 4, "step": 2}, 1, 0, ()),
+    "unfold-last": ("UnfoldTensor", {"x": RNG.integers(0, 99, (2, 8))}, {"size": 3}, 1, 0, ()),
+    "transposed-conv": (
+        "ConvTransposeWithDynamicPads", {"x": f32(1, 2, 5, 5), "w": f32(2, 3, 3, 3), "p": np.array([1, 0, 1, 1])},
+        {"strides": [2, 2]}, 1, 1e-4, ("p",),
+    ),
+    "transposed-conv-bias": (
+        "ConvTransposeWithDynamicPads", {"x": f32(1, 2, 5, 5), "w": f32(2, 3, 3, 3), "p": np.zeros(4, np.int64), "b": f32(3)},
+        {"output_padding": [1, 1], "strides": [2, 2]}, 1, 1e-4, ("p",),
+    ),
+    "matmul-16": ("MatMulInteger16", {"a": RNG.integers(-99, 99, (3, 4)).astype(np.int16), "b": RNG.integers(-999, 999, (4, 5)).astype(np.int16)}, {}, 1, 0, ()),
+    "crop": ("CropAndResize", CROPS | {"size": np.array([4, 5], np.int32)}, {}, 1, 1e-5, ("size",)),
+    "crop-to-one": ("CropAndResize", CROPS | {"size": np.array([1, 3], np.int32)}, {"extrapolation_value": 2.5}, 1, 1e-5, ("size",)),
+    "crop-nearest": ("CropAndResize", CROPS | {"size": np.array([6, 2], np.int32)}, {"mode": "nearest"}, 1, 0, ("size",)),
+    "repeated-words": ("NGramRepeatBlock", {"ids": IDS, "x": f32(3, 6)}, {"ngram_size": 3}, 1, 0, ()),
+    "repeated-pairs": ("NGramRepeatBlock", {"ids": IDS, "x": f32(3, 6)}, {"ngram_size": 2}, 1, 0, ()),
+    "repeated-word": ("NGramRepeatBlock", {"ids": IDS, "x": f32(3, 6)}, {"ngram_size": 1}, 1, 0, ()),
+    "repeated-words-of-few": ("NGramRepeatBlock", {"ids": IDS[:, :2], "x": f32(3, 6)}, {"ngram_size": 4}, 1, 0, ()),
+    "hash-i32": ("MurmurHash3", {"x": RNG.integers(-99, 99, (2, 3)).astype(np.int32)}, {}, 1, 0, ()),
+    "hash-i64": ("MurmurHash3", {"x": RNG.integers(-(2**60), 2**60, (5,))}, {"positive": 0, "seed": 7}, 1, 0, ()),
+    "hash-f32": ("MurmurHash3", {"x": f32(2, 3)}, {"seed": 314489979}, 1, 0, ()),
+    "hash-f64": ("MurmurHash3", {"x": RNG.normal(size=4)}, {"positive": 0}, 1, 0, ()),
+    "hash-text": ("MurmurHash3", {"x": WORDS}, {"seed": 5}, 1, 0, ()),
+    "hash-text-signed": ("MurmurHash3", {"x": WORDS}, {"positive": 0}, 1, 0, ()),
+    "warp": ("DynamicTimeWarping", {"x": f32(1, 6, 9)}, {}, 1, 0, ()),
+    "warp-tall": ("DynamicTimeWarping", {"x": f32(8, 3)}, {}, 1, 0, ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("case", CASES)
+def test_operator_of_exporters_gives_what_onnxruntime_gives(case: str, target: str) -> None:
+    name, operands, attrs, n, most, constant = CASES[case]
+    made = model(name, operands, attrs, n, constant)
+    feed = {k: v for k, v in operands.items() if k not in constant}
+    expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, feed)
+    got = list(occ.compile(made, target).run(feed).values())
+    for x, y in zip(got, expected, strict=True):
+        assert x.dtype == y.dtype
+        assert x.shape == y.shape
+        np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=0, atol=most)
