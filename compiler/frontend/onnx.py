@@ -14,6 +14,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
 from occ.compiler.frontend.graph import GraphImporter
+from occ.compiler.frontend.ort_format import OrtFormatError, is_ort, read_ort
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
@@ -34,6 +35,8 @@ def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
         mapped = np.memmap(path, np.uint8, "r").view(np.ndarray) if size else np.empty(0, np.uint8)
     except OSError as e:
         raise error("OCC0101", f"`{path}` cannot be read: {e.strerror}") from None
+    if is_ort(mapped):
+        return _read_ort(mapped, str(path), views=True)
     try:
         model = scan(mapped)
     except WireError as e:
@@ -41,11 +44,26 @@ def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
     return _decode(model.message, str(path)), model
 
 
+def _read_ort(data: bytes | np.ndarray, where: str, *, views: bool) -> tuple[ModelProto, MappedModel]:
+    try:
+        proto, mapped = read_ort(data, views=views)
+    except (OrtFormatError, ValueError) as e:
+        help_ = "take the .onnx file that it was made of"
+        raise error("OCC0102", f"the .ort file `{shorten(where)}` cannot be read", notes=[str(e)], help=help_) from None
+    return _whole(proto, where), mapped
+
+
 def _decode(data: bytes, where: str) -> ModelProto:
+    if is_ort(data):
+        return _read_ort(data, where, views=False)[0]
     try:
         proto = ModelProto.FromString(data)
     except DecodeError as e:
         raise _not_a_model(where, str(e)) from None
+    return _whole(proto, where)
+
+
+def _whole(proto: ModelProto, where: str) -> ModelProto:
     if not proto.HasField("graph") or not proto.opset_import:
         raise _not_a_model(where, "it has no graph" if not proto.HasField("graph") else "it imports no operator set")
     return proto

@@ -10,6 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, shape_inference
 
 from occ.compiler.diagnostics import error
+from occ.compiler.frontend.ort_format import is_ort, read_ort
 
 
 def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, Path]:
@@ -22,7 +23,7 @@ def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPro
         return model, Path()
     try:
         data, folder = (model, Path()) if isinstance(model, bytes) else (Path(model).read_bytes(), Path(model).parent)
-        made = ModelProto.FromString(data)
+        made = read_ort(data)[0] if is_ort(data) else ModelProto.FromString(data)
     except OSError as e:
         raise error("OCC0101", f"`{e.filename}` cannot be read: {e.strerror}") from None
     except Exception as e:  # of protobuf, which has several
