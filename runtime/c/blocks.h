@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
 
 #include "scratch.h"
 
@@ -60,15 +61,34 @@ void *halide_malloc(void *, size_t size) {
 
 void halide_free(void *, void *pointer) { free(pointer); }
 #else
+constexpr size_t kLarge = size_t(16) << 20;  // bytes: a larger block serves only requests of at least a quarter of it
+
+static size_t capacity_of(void *block) { return static_cast<Held *>(block)->capacity; }
+
+static void keep(void *block) {
+    for (std::atomic<void *> &kept : shelf().blocks) {
+        void *empty = nullptr;
+        if (kept.compare_exchange_strong(empty, block)) return;
+    }
+    free(block);
+}
+
+// The smallest kept block that has room. Where none has, the smallest of all makes way for the one that is made then: so a
+// thread comes to as many blocks as its kernels have at a time, each as large as they want, whatever their order. To free what is
+// too large for a request would have kernels of unlike sizes free each other's: 0.1 ms of page faults in a run of 2.6 ms.
 static void *kept_block(size_t size) {
+    void *found = nullptr, *other = nullptr;
     for (std::atomic<void *> &kept : shelf().blocks) {
         void *memory = kept.load(std::memory_order_relaxed) ? kept.exchange(nullptr) : nullptr;
         if (!memory) continue;
-        const size_t capacity = static_cast<Held *>(memory)->capacity;
-        if (capacity >= size && capacity / 4 <= size) return memory;
-        free(memory);
+        const size_t capacity = capacity_of(memory);
+        const bool fits = capacity >= size && (capacity <= kLarge || capacity / 4 <= size);
+        void *&best = fits ? found : other;
+        if (!best || capacity < capacity_of(best)) std::swap(best, memory);
+        if (memory) keep(memory);
     }
-    return nullptr;
+    if (other) found ? keep(other) : free(other);
+    return found;
 }
 
 static void *new_block(size_t size) {
@@ -94,11 +114,7 @@ void halide_free(void *, void *pointer) {
     if (!pointer) return;
     void *memory = let_go(pointer);
     if (has_reserve()) return free_memory(memory);
-    for (std::atomic<void *> &kept : shelf().blocks) {
-        void *empty = nullptr;
-        if (kept.compare_exchange_strong(empty, memory)) return;
-    }
-    free(memory);
+    keep(memory);
 }
 #endif
 
