@@ -170,6 +170,17 @@ def test_other_taps(taps: tuple[int, int], symbolic: bool) -> None:
             break
 
 
+@pytest.mark.toolchain
+@pytest.mark.parametrize(("channels", "out"), [(16, 64), (64, 16), (16, 16)], ids=str)
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+def test_one_vector_of_channels(channels: int, out: int, symbolic: bool) -> None:
+    m, w, b = model(*(("h", "w") if symbolic else (27, 22)), channels, out, [1, 1, 1, 1])
+    assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
+    session = occ.compile(m, "cpu", threads=1)
+    for size in ((27, 22), (4, 5), (7, 121)) if symbolic else ((27, 22),):
+        agrees(session, w, b, (2, channels, *size), (1, 1, 1, 1))
+
+
 def test_option_turns_it_off() -> None:
     m, _, _ = model(13, 9, 48, 80, [1, 1, 1, 1])
     module = Compilation(m, Settings("cpu", options={"winograd": "off"})).advance("fused")
