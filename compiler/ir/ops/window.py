@@ -14,6 +14,7 @@ from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.samples import convolved, picture
 from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.ops.window_lanes import fits_planes, runs_along_rows
 from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, minimum, where, wrap
@@ -140,11 +141,7 @@ def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace)
     return t.sum(shape, (per_group, *win.kernel), product, role=CONV)
 
 
-def _fits_planes(x: Tensor, w: Tensor, a: SimpleNamespace) -> bool:
-    """Whether a depthwise convolution goes along rows as fast as along channels: small windows of images, one after the other."""
-    taps, width = dim.product(w.shape[2:]), x.shape[-1]
-    small = isinstance(taps, int) and taps <= 9 and all(s == 1 for s in a.strides or ())
-    return x.rank == 4 and small and (not isinstance(width, int) or width >= 14)
+_HALF, _WHOLE = 8, 16  # elements of half of a vector, and of one
 
 
 @op("Conv", tags=("contraction",), sample=convolved)
@@ -154,10 +151,9 @@ class Conv:
     def reads(x, w, *_, a):
         """Vectors run along the channels, or along rows where there are groups, or few channels to fill one."""
         if a.group > 1:
-            depthwise = "planes" if _fits_planes(x, w, a) else "channels"
+            depthwise = "planes" if fits_planes(x, w, a) else "channels"
             return depthwise if w.shape[:2] == (a.group, 1) else "rows"
-        few = isinstance(w.shape[0], int) and w.shape[0] < 8
-        return "rows" if few and any(k != 1 for k in w.shape[2:]) else "channels"
+        return "rows" if runs_along_rows(x, w, a) else "channels"
 
     writes = reads
 
@@ -166,13 +162,13 @@ class Conv:
             return None
         taps = tuple(range(2, w.rank))
         if a.group > 1:
-            in_planes = _fits_planes(x, w, a) and not x.type.layout.is_permuted
+            in_planes = fits_planes(x, w, a) and not x.type.layout.is_permuted
             return Layout((*range(1, w.rank), 0)) if w.shape[1] == 1 and not in_planes else None
+        if runs_along_rows(x, w, a):
+            return None
         # Channels innermost for channels-last inputs; taps innermost where channels are few and lie apart.
         wide = x.type.layout.is_permuted or not isinstance(x.shape[1], int) or x.shape[1] >= 8
-        # Fewer than 8 channels do not fill a vector: those kernels run along rows.
-        least = 8 if any(w.shape[k] != 1 for k in taps) else 2
-        return in_panels(w.shape, 0, (0, *taps, 1) if wide else (0, 1, *taps), lanes, least)
+        return in_panels(w.shape, 0, (0, *taps, 1) if wide else (0, 1, *taps), lanes, 2)
 
     def body(t, x, w, b=None, *, a):
         acc = convolution(t, "Conv", x, w, a)
