@@ -171,9 +171,9 @@ def test_other_taps(taps: tuple[int, int], symbolic: bool) -> None:
 
 
 @pytest.mark.toolchain
-@pytest.mark.parametrize(("channels", "out"), [(16, 64), (64, 16), (16, 16)], ids=str)
+@pytest.mark.parametrize(("channels", "out"), [(16, 64), (64, 16), (16, 16), (96, 24), (32, 17), (32, 89)], ids=str)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
-def test_one_vector_of_channels(channels: int, out: int, symbolic: bool) -> None:
+def test_few_channels_and_odd_numbers_of_filters(channels: int, out: int, symbolic: bool) -> None:
     m, w, b = model(*(("h", "w") if symbolic else (27, 22)), channels, out, [1, 1, 1, 1])
     assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
     session = occ.compile(m, "cpu", threads=1)
