@@ -148,7 +148,8 @@ CASES = (
     case("winograd", convolution, (56, 64, 64, 3, 1), WINOGRAD),
     case("winograd", convolution, (28, 128, 64, 3, 1), WINOGRAD),
     case("winograd", convolution, (14, 256, 64, 3, 1), WINOGRAD),
-    case("winograd", convolution, (7, 512, 64, 3, 1), WINOGRAD),
+    case("winograd", convolution, (14, 512, 64, 3, 1), WINOGRAD),
+    case("winograd", convolution, (7, 512, 64, 3, 1), WINOGRAD / 2),  # F(2x2, 3x3)
     # rows, inner extent, columns
     case("product", matmul, (128, 768, 768), summed(768), fast=True),
     case("product", matmul, (197, 384, 1000), summed(384)),

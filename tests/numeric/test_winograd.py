@@ -7,7 +7,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.ir.ops.own.winograd import input_rows, output_rows, outputs_of, points_of, transformed_weight
+from occ.compiler.ir.ops.own.winograd import (
+    SIZE,
+    SMALL,
+    input_rows,
+    output_rows,
+    outputs_of,
+    points_of,
+    transformed_weight,
+)
 from occ.runtime.session import Session
 
 SHAPES = [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (13, 48, 80)]
@@ -25,19 +33,19 @@ def direct(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.einsum("cyxij,ocij->oyx", windows, w.astype(np.float64), optimize=True)
 
 
-def by_tiles(x: np.ndarray, w: np.ndarray, dtype: type) -> np.ndarray:
-    """The same through the transforms, all arithmetic in a type."""
+def by_tiles(x: np.ndarray, w: np.ndarray, dtype: type, size: int = SIZE) -> np.ndarray:
+    """The same through the transforms of tiles of a size, all arithmetic in a type."""
     channels, *sizes = x.shape
     taps = w.shape[2:]
-    sides, each = [points_of(k) for k in taps], [outputs_of(k) for k in taps]
+    sides, each = [points_of(k, size) for k in taps], [outputs_of(k, size) for k in taps]
     down, across = (-(-n // m) for n, m in zip(sizes, each, strict=True))
     beyond = [k // 2 + t * m - n for k, t, m, n in zip(taps, (down, across), each, sizes, strict=True)]
     padded = np.pad(x, ((0, 0), *((k // 2, n) for k, n in zip(taps, beyond, strict=True)))).astype(dtype)
     tiles = np.lib.stride_tricks.sliding_window_view(padded, sides, (1, 2))[:, :: each[0], :: each[1]]
-    b = [(np.ones((1, 1)) if k == 1 else input_rows()).astype(dtype) for k in taps]
-    a = [(np.ones((1, 1)) if k == 1 else output_rows(k)).astype(dtype) for k in taps]
+    b = [(np.ones((1, 1)) if k == 1 else input_rows(size)).astype(dtype) for k in taps]
+    a = [(np.ones((1, 1)) if k == 1 else output_rows(k, size)).astype(dtype) for k in taps]
     v = np.einsum("ei,cyxij,gj->egyxc", b[0], tiles, b[1], optimize=True).reshape(-1, down * across, channels)
-    m = np.matmul(v, transformed_weight(w).astype(dtype)).reshape(*sides, down, across, w.shape[0])
+    m = np.matmul(v, transformed_weight(w, size).astype(dtype)).reshape(*sides, down, across, w.shape[0])
     y = np.einsum("pe,egyxo,qg->oypxq", a[0], m, a[1], optimize=True)
     return y.reshape(w.shape[0], down * each[0], across * each[1])[:, : sizes[0], : sizes[1]]
 
@@ -60,6 +68,15 @@ def test_error_against_float64_is_near_that_of_direct_convolution(
     scale = np.abs(exact).max()
     assert np.abs(by_tiles(x, w.astype(np.float64), np.float64) - exact).max() / scale < 1e-12
     assert np.abs(by_tiles(x, w, np.float32) - exact).max() / scale < 6e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_error_of_small_tiles_is_near_that_of_direct_convolution(shape: tuple[int, int, int]) -> None:
+    x, w = layer(*shape, (3, 3))
+    exact = direct(x, w)
+    scale = np.abs(exact).max()
+    assert np.abs(by_tiles(x, w.astype(np.float64), np.float64, SMALL) - exact).max() / scale < 1e-12
+    assert np.abs(by_tiles(x, w, np.float32, SMALL) - exact).max() / scale < 3e-6
 
 
 def model(
@@ -179,6 +196,25 @@ def test_few_channels_and_odd_numbers_of_filters(channels: int, out: int, symbol
     session = occ.compile(m, "cpu", threads=1)
     for size in ((27, 22), (4, 5), (7, 121)) if symbolic else ((27, 22),):
         agrees(session, w, b, (2, channels, *size), (1, 1, 1, 1))
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("size", [(7, 7), (8, 5), (6, 6), (2, 16), (4, 7)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_small_tiles_of_small_planes_with_large_weights(size: tuple[int, int], threads: int) -> None:
+    h, w = size
+    m, weight, bias = model(h, w, 128, 136, [1, 1, 1, 1])
+    module = Compilation(m, Settings("cpu")).advance("fused")
+    few = h > 2 and h * w > 28  # others waste too much
+    assert [op.operands[1].tensor.dims for op in module.walk() if op.name == "winograd"] == [(16, 128, 136)] * few
+    agrees(occ.compile(m, "cpu", threads=threads), weight, bias, (2, 128, h, w), (1, 1, 1, 1))
+
+
+@pytest.mark.parametrize(("h", "w", "filters"), [(9, 8, 136), (7, 7, 112), (7, "w", 136)], ids=str)
+def test_large_tiles_of_others(h: int, w: int | str, filters: int) -> None:
+    m, _, _ = model(h, w, 128, filters, [1, 1, 1, 1])
+    module = Compilation(m, Settings("cpu")).advance("fused")
+    assert [op.operands[1].tensor.dims for op in module.walk() if op.name == "winograd"] == [(36, 128, filters)]
 
 
 def test_option_turns_it_off() -> None:

@@ -1,7 +1,7 @@
 """Convolution by Winograd's minimal filtering, such as F(4x4, 3x3): 36 multiplications for 16 outputs instead of 144.
 
 Tiles of the input have six positions along an axis, so three taps make four outputs, and five make two; along an axis of one
-tap nothing is transformed.
+tap nothing is transformed. With tiles of four positions, F(2x2, 3x3), weights are less than half as large.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), with other points: the transforms come from
 polynomial interpolation at 0, +-1/sqrt(2), +-sqrt(2) and infinity. With these an error of f32 stays near that of direct
@@ -23,55 +23,61 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, literal, where
 from occ.compiler.ir.te.roles import WINOGRAD
 
-SIZE = 6  # side of the input tile, and number of points
+SIZE, SMALL = 6, 4  # sides of the input tile, and numbers of points
 _COLUMNS = 2048  # of a product: they stay in cache, and BLAS leaves them to one thread (two take eight times as long)
-POINTS = (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0))  # and infinity; pairs +-p share half of their work
+# By the side of a tile, and infinity; pairs +-p share half of their work.
+POINTS = {SIZE: (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0)), SMALL: (0.0, 1.0, -1.0)}
 
 
-def points_of(taps: int) -> int:
+def points_of(taps: int, size: int = SIZE) -> int:
     """The positions of a tile of the input along an axis."""
-    return 1 if taps == 1 else SIZE
+    return 1 if taps == 1 else size
 
 
-def outputs_of(taps: int) -> int:
+def outputs_of(taps: int, size: int = SIZE) -> int:
     """The outputs of a tile along an axis."""
-    return points_of(taps) + 1 - taps
+    return points_of(taps, size) + 1 - taps
 
 
-def input_rows() -> np.ndarray:
+def size_of(kernel_shape: Sequence[int], points: int) -> int:
+    """The side of the tiles of a transformed weight with so many points."""
+    return next(size for size in POINTS if prod(points_of(k, size) for k in kernel_shape) == points)
+
+
+def input_rows(size: int = SIZE) -> np.ndarray:
     """B^T, f64[6, 6]: row k has the coefficients of the product of (x - p) over the other points."""
-    rows = np.zeros((SIZE, SIZE))
-    for k in range(SIZE):
-        others = [p for j, p in enumerate(POINTS) if j != k]
+    rows = np.zeros((size, size))
+    for k in range(size):
+        others = [p for j, p in enumerate(POINTS[size]) if j != k]
         coefficients = np.poly(others)[::-1]  # lowest power first
         rows[k, : len(coefficients)] = coefficients
     return rows
 
 
-def output_rows(taps: int) -> np.ndarray:
+def output_rows(taps: int, size: int = SIZE) -> np.ndarray:
     """A^T, f64[4, 6] for three taps: powers of the points; infinity reaches the last row alone."""
-    tile = outputs_of(taps)
-    rows = np.zeros((tile, SIZE))
+    tile = outputs_of(taps, size)
+    rows = np.zeros((tile, size))
     for i in range(tile):
-        rows[i, :-1] = [p**i for p in POINTS]
+        rows[i, :-1] = [p**i for p in POINTS[size]]
     rows[tile - 1, -1] = 1
     return rows
 
 
-def weight_rows(taps: int) -> np.ndarray:
+def weight_rows(taps: int, size: int = SIZE) -> np.ndarray:
     """G, f64[6, taps]; f64[1, 1] for one tap."""
     if taps == 1:
         return np.ones((1, 1))
-    rows = np.zeros((SIZE, taps))
-    for k, p in enumerate(POINTS):
-        rows[k] = np.array([p**j for j in range(taps)]) / prod(p - q for j, q in enumerate(POINTS) if j != k)
+    rows = np.zeros((size, taps))
+    for k, p in enumerate(POINTS[size]):
+        rows[k] = np.array([p**j for j in range(taps)]) / prod(p - q for j, q in enumerate(POINTS[size]) if j != k)
     rows[-1, -1] = 1
     return rows
 
 
-def transformed_weight(w: np.ndarray) -> np.ndarray:
+def transformed_weight(w: np.ndarray, size: int = SIZE) -> np.ndarray:
     """f[O, C, 3, 3] --> the same type [36, C, O], computed in f64, some input channels at a time."""
-    g = np.kron(*map(weight_rows, w.shape[2:]))  # applied to the taps in one product: [36, 9] @ [9, c*O]
+    g = np.kron(*(weight_rows(k, size) for k in w.shape[2:]))  # applied to the taps in one product: [36, 9] @ [9, c*O]
     points, each = g.shape
     filters, channels = w.shape[:2]
     taps = np.ascontiguousarray(w.reshape(filters, channels, each).T)
@@ -98,8 +104,8 @@ def _sum(coefficients: Sequence[float], values: Sequence[Expr], parity: int) -> 
 def _input_row(k: int, d: Sequence[Expr]) -> Expr:
     if len(d) == 1:
         return d[0]
-    rows = input_rows()
-    if k in (0, SIZE - 1):
+    rows = input_rows(len(d))
+    if k in (0, len(d) - 1):
         return _sum(rows[k], d, k % 2)  # the other parity is zero: these polynomials are even and odd
     even, odd = (_sum(rows[k - (k + 1) % 2], d, parity) for parity in (0, 1))
     return even + odd if k % 2 else even - odd
@@ -110,12 +116,13 @@ def _output_row(i: int, t: Sequence[Expr], tile: int) -> Expr:
     if len(t) == 1:
         return t[0]
     total: Expr | None = t[0] if i == 0 else None
-    for k in range(1, SIZE - 1, 2):
+    for k in range(1, len(t) - 1, 2):
         pair = t[k] - t[k + 1] if i % 2 else t[k] + t[k + 1]
-        term = pair if i == 0 else pair * literal(POINTS[k] ** i, pair.dtype)
+        factor = POINTS[len(t)][k] ** i
+        term = pair if factor == 1 else pair * literal(factor, pair.dtype)
         total = term if total is None else total + term
     assert total is not None
-    return total + t[SIZE - 1] if i == tile - 1 else total
+    return total + t[-1] if i == tile - 1 else total
 
 
 def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
@@ -141,7 +148,8 @@ class Winograd:
         top, left, bottom, right = a.pads
         n, c, h, w = x.shape
         beyond = [taps - 1 for taps in a.kernel_shape]
-        (high, wide), (tall, broad) = (tuple(map(of, a.kernel_shape)) for of in (points_of, outputs_of))
+        size = size_of(a.kernel_shape, u.shape[0])
+        (high, wide), (tall, broad) = (tuple(of(k, size) for k in a.kernel_shape) for of in (points_of, outputs_of))
         rows, columns = h + top + bottom - beyond[0], w + left + right - beyond[1]
         down, across = ceildiv(rows, tall), ceildiv(columns, broad)
         # The border reaches to the end of the last tile, whose outputs beyond the result are not kept.
