@@ -75,17 +75,35 @@ def _column(a: SimpleNamespace, name: str, length: int) -> np.ndarray:
     return made
 
 
-def _places(tree: np.ndarray, number: np.ndarray, wanted_tree: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where nodes lie in the list of (tree, number).
+class _Places:
+    """Where nodes lie in a list of (tree, number), the last of those that are listed twice; found without a Python object a node."""
 
-    Raises:
-        Invalid: there is no such node.
-    """
-    place = {key: k for k, key in enumerate(zip(tree.tolist(), number.tolist(), strict=True))}
-    try:
-        return np.array([place[key] for key in zip(wanted_tree.tolist(), wanted.tolist(), strict=True)], np.int64)
-    except KeyError as e:
-        raise Invalid(f"there is no node {e.args[0][1]} in tree {e.args[0][0]}", code="OCC0107") from None
+    def __init__(self, tree: np.ndarray, number: np.ndarray) -> None:
+        (self._trees, a), (self._numbers, b) = (np.unique(v, return_inverse=True) for v in (tree, number))
+        keys = a * len(self._numbers) + b
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def of(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """The places of some nodes.
+
+        Raises:
+            Invalid: there is no such node.
+        """
+        (a, tree_is_there), (b, number_is_there) = _ranks(self._trees, tree), _ranks(self._numbers, number)
+        keys = a * len(self._numbers) + b
+        at = np.maximum(np.searchsorted(self._keys, keys, side="right") - 1, 0)
+        found = tree_is_there & number_is_there & (self._keys[at] == keys)
+        if not found.all():
+            k = int(np.argmin(found))
+            raise Invalid(f"there is no node {number[k]} in tree {tree[k]}", code="OCC0107")
+        return self._order[at]
+
+
+def _ranks(known: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where values lie in a sorted list, and whether they do."""
+    at = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return at, known[at] == values
 
 
 def _listed(a: SimpleNamespace, leaf: str) -> Trees:
@@ -96,18 +114,20 @@ def _listed(a: SimpleNamespace, leaf: str) -> Trees:
         raise Invalid(f"`nodes_modes` has {len(a.nodes_modes or ())} elements, and there are {n} nodes", code="OCC0107")
     if unknown := set(a.nodes_modes) - set(MODES):
         raise Invalid(f"`nodes_modes` has {min(unknown)!r}", code="OCC0107", note=f"one of {', '.join(MODES)}")
-    mode = np.array([MODES.index(m) for m in a.nodes_modes], np.int8)
+    of_mode = {m: k for k, m in enumerate(MODES)}
+    mode = np.fromiter(map(of_mode.__getitem__, a.nodes_modes), np.int8, n)
+    places = _Places(tree, number)
     inner = np.flatnonzero(mode != LEAF)
     sides = [np.zeros(n, np.int64), np.zeros(n, np.int64)]
     for side, name in zip(sides, ("nodes_truenodeids", "nodes_falsenodeids"), strict=True):
-        side[inner] = _places(tree, number, tree[inner], _numbers(getattr(a, name), n, name)[inner])
+        side[inner] = places.of(tree[inner], _numbers(getattr(a, name), n, name)[inner])
     ids = getattr(a, f"{leaf}_ids") or ()
     trees, nodes = (_numbers(getattr(a, f"{leaf}_{k}"), len(ids), f"{leaf}_{k}") for k in ("treeids", "nodeids"))
     _, first = np.unique(tree, return_index=True)
     return Trees(
         mode, _numbers(a.nodes_featureids, n, "nodes_featureids"), _column(a, "nodes_values", n), *sides,
         _numbers(a.nodes_missing_value_tracks_true, n, "nodes_missing_value_tracks_true") != 0, first,
-        _places(tree, number, trees, nodes), np.asarray(ids, np.int64), _column(a, f"{leaf}_weights", len(ids)),
+        places.of(trees, nodes), np.asarray(ids, np.int64), _column(a, f"{leaf}_weights", len(ids)),
     )  # fmt: skip
 
 

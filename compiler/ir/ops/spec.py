@@ -299,8 +299,10 @@ def attr_value(proto: onnx.AttributeProto) -> Any:
         case onnx.GraphProto() | onnx.SparseTensorProto():
             return value
         case _:
-            texts = bool(value) and isinstance(value[0], bytes)
-            return tuple(v.decode("utf-8", "surrogateescape") for v in value) if texts else tuple(value)
+            if not value or not isinstance(value[0], bytes):
+                return tuple(value)
+            texts = {v: v.decode("utf-8", "surrogateescape") for v in set(value)}  # trees have millions of a few modes
+            return tuple(map(texts.__getitem__, value))
 
 
 def value_type(proto: onnx.TypeProto) -> Type | None:

@@ -56,9 +56,7 @@ def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
             merged += _merge(inner, seen, rw)
         if op.regions or not op.results or not op.spec.pure:
             continue
-        attrs = {k: v for k, v in op.attrs.items() if k not in _NAMES}
-        key = (op.name, op.operands, tuple(sorted((k, frozen(v)) for k, v in attrs.items())), len(op.results))
-        kept = seen.setdefault(key, op)
+        kept = _kept(op, seen)
         if kept is not op:
             names = [r.name for r in kept.results]
             rw.replace(op, kept.results)
@@ -66,3 +64,20 @@ def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
                 value.name = name
             merged += 1
     return merged
+
+
+def _kept(op: Op, seen: dict[Hashable, Op]) -> Op:
+    """The first op that computes what this one does. Attributes, of trees millions of numbers, are looked at where another op
+    reads the same.
+    """
+    rough = (op.name, op.operands, len(op.results))
+    first = seen.setdefault(rough, op)
+    if first is op:
+        return op
+    seen.setdefault(_exact(first), first)
+    return seen.setdefault(_exact(op), op)
+
+
+def _exact(op: Op) -> Hashable:
+    attrs = {k: v for k, v in op.attrs.items() if k not in _NAMES}
+    return (op.name, op.operands, tuple(sorted((k, frozen(v)) for k, v in attrs.items())), len(op.results))
