@@ -21,8 +21,9 @@ demo: $(STAMP)  ## read a picture of some text with a real model, and with onnxr
 test: $(STAMP)  ## the tests that take seconds or a few minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not more"
 
-test-more: $(STAMP)  ## what covers the same again: large nets, and more pairs of models and targets; a minute or two
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not slow" $$(grep -rl --include='*.py' 'pytest.mark.more' tests)
+test-more: $(STAMP)  ## what covers the same again: large nets, more pairs of models and targets, and what tests/more.txt lists
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not slow" \
+	  $$( (grep -rl --include='*.py' 'pytest.mark.more' tests; sed -n '/^#/!s/::.*//p' tests/more.txt) | sort -u | grep -v conftest)
 
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist worksteal

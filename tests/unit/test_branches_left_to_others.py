@@ -1,0 +1,39 @@
+"""Branches of the compiler that models of `make test` do not come to by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from building import model_of
+
+import occ
+from occ.compiler.codegen_halide.emit import generator
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.native_entry.suitable import Unsuitable, routines
+
+BRANCHES = """g (float[3] x) => (float[3] y) {
+  zero = Constant<value = float {0}>()
+  s = ReduceSum<keepdims = 0>(x)
+  c = Greater(s, zero)
+  y = If(c) <
+    then_branch = a () => (float[3] t) { t = Sin(x) },
+    else_branch = b () => (float[3] e) { e = Cos(x) }
+  >
+}"""
+
+
+def test_a_function_that_is_given_other_shapes_has_no_native_entry() -> None:
+    m = occ.build(model_of(BRANCHES), "cpu-jit").manifest
+    assert routines(m)
+    name, f = next(iter(m.functions.items()))
+    wrong = replace(f, inputs=[replace(i, shape=(3, 1)) for i in f.inputs])
+    with pytest.raises(Unsuitable, match=f"runs the function `{name}` on other shapes than it takes"):
+        routines(replace(m, functions={**m.functions, name: wrong}))
+
+
+def test_absolute_values_of_narrow_integers_are_signed_in_halide() -> None:
+    """Halide's `abs` of i8 is u8."""
+    c = Compilation(model_of("g (int8[5] x) => (int8[5] y) { y = Abs(x) }"), Settings("cpu"))
+    (f,) = c.advance("lowered").te.values()
+    assert "cast<int8_t>(abs(" in generator(f, ())
