@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from building import model_of
 
 import occ
 from occ.compiler.codegen_halide.emit import generator
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.interp import evaluate
 from occ.compiler.native_entry.suitable import Unsuitable, routines
 
 BRANCHES = """g (float[3] x) => (float[3] y) {
@@ -37,3 +39,10 @@ def test_absolute_values_of_narrow_integers_are_signed_in_halide() -> None:
     c = Compilation(model_of("g (int8[5] x) => (int8[5] y) { y = Abs(x) }"), Settings("cpu"))
     (f,) = c.advance("lowered").te.values()
     assert "cast<int8_t>(abs(" in generator(f, ())
+
+
+def test_the_interpreter_takes_large_results_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "LARGEST_BOX", 7)  # two rows and a part of the third
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    session = occ.compile(model_of("g (float[5, 3] x) => (float[5, 3] y) { y = Neg(x) }"), "interp")
+    np.testing.assert_array_equal(session.run({"x": x})["y"], -x)
