@@ -18,7 +18,14 @@ from onnx.defs import onnx_opset_version
 import occ
 from occ.compiler.ir.dtype import from_numpy
 
-SEED, EXAMPLES = 20261, 12
+SEED = 20261
+# Targets, and how many examples each has.
+RUNS = [
+    ("interp", 12),
+    ("cpu-jit", 4),
+    pytest.param("cpu-jit", 12, marks=pytest.mark.more),
+    pytest.param("cpu", 2, marks=pytest.mark.slow),
+]
 COUNTS: Counter[str] = Counter()
 
 
@@ -41,12 +48,12 @@ def report() -> Iterator[None]:
     print(f"\nrandom nodes: seed {SEED}, {sum(COUNTS.values())} runs of {len(COUNTS)} operators and targets")
 
 
-@pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("target", "examples"), RUNS)
 @pytest.mark.parametrize("name", MAKERS)
-def test_random_node_gives_what_the_reference_gives(name: str, target: str) -> None:
+def test_random_node_gives_what_the_reference_gives(name: str, target: str, examples: int) -> None:
     @seed(SEED)
     @settings(
-        max_examples=2 if target == "cpu" else EXAMPLES,
+        max_examples=examples,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
