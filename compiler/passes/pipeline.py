@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import error
 from occ.compiler.ir.stages import ORDER
 from occ.compiler.passes.algorithms.grow_caches import GrowCaches
 from occ.compiler.passes.algorithms.round_operands import RoundOperands
+from occ.compiler.passes.algorithms.split_deform_conv import SplitDeformConv
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposedConv
 from occ.compiler.passes.algorithms.use_attention import UseAttention
@@ -115,6 +116,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             *_to_kernels(options),
             UseCodeTables(),
             Fold(),
+            SplitDeformConv(),
             SplitGroups(),
             *((UseWinograd(),) if options.winograd != "off" else ()),
             UseAttention(),

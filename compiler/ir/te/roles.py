@@ -21,6 +21,7 @@ COLUMNS = "columns"  # the right operand of a product in panels of columns: [..,
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
 WINDOW_ROWS = "window_rows"  # what a window in a plane takes of its columns: one row for each row of the result
 SQUARES = "squares"  # what is read across the rows of a tensor
+SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
 
 ROLES = frozenset(
     {
@@ -28,6 +29,7 @@ ROLES = frozenset(
         PANELS,
         COLUMNS,
         SQUARES,
+        SAMPLES,
         CONV,
         WINDOW_ROWS,
         PEAK,

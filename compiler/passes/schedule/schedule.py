@@ -27,6 +27,7 @@ from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.panels import in_columns
 from occ.compiler.passes.schedule.rows import rows
 from occ.compiler.passes.schedule.rules import RULES, ScheduleRule, fallback
+from occ.compiler.passes.schedule.samples import samples
 from occ.compiler.passes.schedule.strassen import strassen
 from occ.compiler.passes.schedule.transposed import with_squares
 from occ.compiler.passes.schedule.wide import wide_planes, wide_rows
@@ -110,7 +111,7 @@ def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) ->
     return _clamp_rows(both)
 
 
-_WHOLE = (winograd, strassen, attention)  # of a whole function
+_WHOLE = (winograd, strassen, attention, samples)  # of a whole function
 NAMES = (
     "block_product",
     "fixed_queries",
