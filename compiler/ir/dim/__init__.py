@@ -29,7 +29,7 @@ from occ.compiler.ir.dim.polynomial import (
     terms_of,
     weight,
 )
-from occ.compiler.ir.dim.walks import evaluate, rebuild, substitute
+from occ.compiler.ir.dim.walks import evaluate, put_atoms, rebuild, substitute
 
 __all__ = [
     "FUNCTIONS",
@@ -54,6 +54,7 @@ __all__ = [
     "minimum",
     "monomial",
     "product",
+    "put_atoms",
     "rebuild",
     "split_constant",
     "substitute",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from occ.compiler.ir.dim.polynomial import FUNCTIONS, Atom, Dim, Monomial, Symbol, build, monomial, symbols
+from occ.compiler.ir.dim.polynomial import FUNCTIONS, Atom, Dim, Func, Monomial, Symbol, build, monomial, symbols
 
 
 def rebuild(d: Dim, of_symbol: Callable[[Symbol], Any], of_func: Callable[[str, list[Any]], Any]) -> Any:
@@ -44,6 +44,21 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
                 value = base * value
         changed = changed + value
     return d if len(kept) == len(d.terms) else build(kept) + changed
+
+
+def put_atoms(d: Dim, values: Mapping[str | Func, Dim]) -> Dim:
+    """Replace symbols by name and whole functions, the outermost first; what is not in `values` stays."""
+    total: Dim = 0
+    for mono, coeff in () if isinstance(d, int) else d.terms:
+        value: Dim = coeff
+        for atom, power in mono:
+            if (base := values.get(atom.name if isinstance(atom, Symbol) else atom)) is None:
+                args = () if isinstance(atom, Symbol) else atom.args
+                base = FUNCTIONS[atom.name](*(put_atoms(a, values) for a in args)) if args else monomial((atom, 1))
+            for _ in range(power):
+                value = base * value
+        total = total + value
+    return d if isinstance(d, int) else total
 
 
 def _replaced(atom: Atom, values: Mapping[str, Dim]) -> Dim:

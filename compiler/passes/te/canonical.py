@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import inf
@@ -39,7 +39,8 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
     """`f` with dims `D0, D1, ...` and with parameters, stages and axes named by position.
 
     A product or function of dims that occurs whole, and its dims nowhere else, becomes one: its value is known, and what hangs on
-    it is a condition on one size.
+    it is a condition on one size. So does a function that occurs within others: layers of a net at different depths, on extents
+    such as `(h + 1)//2` and `((h + 1)//2 + 1)//2`, then share a kernel.
 
     Returns:
         The function; what `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
@@ -50,13 +51,16 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
     }
     made_dims = {unit: _named(f"D{k}", dim.substitute(unit, known)) for k, unit in enumerate(units)}
 
+    atoms = {
+        atom: v for u, v in made_dims.items() if (atom := _atom(u)) is not None
+    }  # symbols by name, whatever their bounds
+
     @cache  # the axes of a function have few extents
     def put(d: Dim) -> Dim:
         total: Dim = 0
         for mono, coeff in dim.terms_of(d):
             whole = dim.monomial(*mono) if mono else 1
-            values = {str(u): v for u, v in made_dims.items() if isinstance(u, dim.Sym) and u.is_symbol}
-            total = total + coeff * made_dims.get(whole, dim.substitute(whole, values))
+            total = total + coeff * (made_dims[whole] if whole in made_dims else dim.put_atoms(whole, atoms))
         return total
 
     names = {p.name: f"p{k}" for k, p in enumerate(f.params)}
@@ -85,7 +89,9 @@ def _named(name: str, d: Dim) -> Dim:
 
 
 def _units(f: TeFunc) -> list[Dim]:
-    """What a function takes for its dims, in order: each of them, or the monomial that alone has it."""
+    """What a function takes for its dims, in order: each of them, the monomial that alone has it, or the largest function of dims
+    outside of which it does not occur.
+    """
     monomials = dict.fromkeys(
         dim.monomial(*mono)
         for d in occurring(f.params, f.stages, f.results, f.checks)
@@ -97,8 +103,37 @@ def _units(f: TeFunc) -> list[Dim]:
     for name in f.dims:
         (whole, *more) = holders[name] or [dim.symbol(name)]
         alone = not more and dim.lower(whole) >= 0 and all(holders[n] == [whole] for n in dim.symbols(whole))
-        units[whole if alone else dim.symbol(name)] = None
+        found = whole if alone else next((u for u in _functions(whole, name) if _is_all(u, holders)), None)
+        units[dim.symbol(name) if found is None else found] = None
     return list(units)
+
+
+def _functions(d: Dim, name: str) -> Iterator[dim.Sym]:
+    """The functions in a dim that a symbol occurs in, the outermost ones first."""
+    for mono, _ in dim.terms_of(d):
+        for atom, _ in mono:
+            if isinstance(atom, dim.Func) and name in dim.symbols(*atom.args):
+                yield dim.monomial((atom, 1))
+                for a in atom.args:
+                    yield from _functions(a, name)
+
+
+def _is_all(unit: dim.Sym, holders: Mapping[str, Sequence[Dim]]) -> bool:
+    """Whether all that a kernel has to know of the symbols of a function is its value, which is no less than 0."""
+    names, atom = dim.symbols(unit).keys(), _atom(unit)
+    if atom is None or dim.lower(unit) < 0:
+        return False
+    one = {atom: dim.symbol("_one")}
+    return all(names.isdisjoint(dim.symbols(dim.put_atoms(m, one))) for n in names for m in holders[n])
+
+
+def _atom(d: Dim) -> str | dim.Func | None:
+    """The symbol, by its name, or the function that a dim is."""
+    match dim.terms_of(d):
+        case ((((atom, 1),), 1),):
+            return atom if isinstance(atom, dim.Func) else atom.name
+        case _:
+            return None
 
 
 def _stem(name: str) -> str:

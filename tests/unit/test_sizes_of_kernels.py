@@ -1,0 +1,70 @@
+"""What kernels take for their sizes: the least that they have to know, so that layers of a net share them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.dim import floordiv, maximum, put_atoms, symbol, terms_of
+from occ.compiler.passes.te.canonical import _functions, _is_all
+
+
+def chain(layers: int) -> onnx.ModelProto:
+    """Convolutions of stride 2, each on the extents of the one before halved."""
+    rng = np.random.default_rng(0)
+    w = [
+        numpy_helper.from_array(rng.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8, f"w{k}")
+        for k in range(layers)
+    ]
+    nodes = [
+        helper.make_node("Conv", [f"x{k}", f"w{k}"], [f"x{k + 1}"], strides=[2, 2], pads=[1, 1, 1, 1]) for k in range(layers)
+    ]  # fmt: skip
+    x = helper.make_tensor_value_info("x0", 1, ["n", 8, "h", "w"])
+    y = helper.make_tensor_value_info(f"x{layers}", 1, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], w)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def test_layers_at_other_depths_share_a_kernel() -> None:
+    """A convolution of stride 2 has to know the extents of its operand, not those of the input that they come from."""
+    m = Compilation(chain(5), Settings("cpu")).advance("scheduled")
+    calls = [op for op in m.walk() if op.name == "call" and op.attrs["te"].startswith("conv")]
+    assert len(calls) == 5
+    assert len({op.attrs["te"] for op in calls[:-1]}) == 1, "but for the last one, whose result is row-major"
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+def test_shared_kernels_compute_every_size(target: str) -> None:
+    model = chain(4)
+    session, right = occ.compile(model, target), onnxruntime.InferenceSession(model.SerializeToString())
+    for n, h, w in ((1, 1, 1), (2, 2, 9), (1, 33, 17), (3, 64, 40)):
+        x = np.random.default_rng(h).standard_normal((n, 8, h, w)).astype(np.float32)
+        (want,) = right.run(None, {"x0": x})
+        np.testing.assert_allclose(session.run({"x0": x})["x4"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_largest_function_outside_of_which_a_size_does_not_occur() -> None:
+    h, w = symbol("h", 1), symbol("w", 1)
+    half = floordiv(h + 1, 2)
+    quarter = floordiv(half + 1, 2)
+    assert list(_functions(quarter, "h")) == [quarter, half]
+    assert not _is_all(quarter, {"h": [half, quarter]})
+    assert _is_all(half, {"h": [half, quarter]})
+    assert not _is_all(half, {"h": [half, h]})
+    mixed = maximum(h, w)
+    assert _is_all(mixed, {"h": [mixed, floordiv(mixed, 2)], "w": [mixed, floordiv(mixed, 2)]})
+    assert not _is_all(mixed, {"h": [mixed], "w": [mixed, w]}), "w is needed for itself"
+
+
+def test_put_atoms_replaces_the_outermost_first() -> None:
+    h, n = symbol("h"), symbol("n")
+    half = floordiv(h + 1, 2)
+    ((((atom, _),), _),) = terms_of(half)
+    assert put_atoms(3 * n * floordiv(half + 1, 2) + half + 7, {atom: n}) == 3 * n * floordiv(n + 1, 2) + n + 7
+    assert put_atoms(5, {atom: n}) == 5
