@@ -47,7 +47,7 @@ def passes() -> Iterator[str]:
     for stage in STAGES:
         yield f"- **{stage.name}**: {stage.doc}"
     yield "\n# Pipelines\n"
-    yield "As `occ opt - -t TARGET --list` prints them; with `-C strassen=on`, say, it prints what runs with that option.\n"
+    yield "As `occ opt - -t TARGET --list` prints them; with `-C strassen=auto`, say, it prints what runs with that option.\n"
     for target in map(get_target, OWN):
         yield f"## {target.name}\n"
         for stage, listed in pipeline_for(target, target.options).items():

@@ -123,7 +123,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),
             UseBlockProducts(rounded=options.precision == "int8"),
             UseByteProducts(),
-            *((UseStrassen(),) if options.strassen == "on" else ()),
+            *((UseStrassen(everywhere=options.strassen == "on"),) if options.strassen != "off" else ()),
             UseJoins(),
             Fuse(lazy_transpose=True),
         ),

@@ -23,6 +23,7 @@ class Machine:
             wide first.
         sums_neighbours: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
             vectors of RISC-V, whose length a processor decides.
+        adds_apart: whether sums of vectors run beside multiply-adds, in units of their own, as on Zen 4 and 5.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions that are computed together besides the lanes, if not 0.
     """
@@ -34,6 +35,7 @@ class Machine:
     dots_bf16: bool = False
     dots_bytes: int = 4
     sums_neighbours: bool = True
+    adds_apart: bool = False
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -64,7 +66,8 @@ def _named(target: str) -> Machine:
         bf16 = any(p.startswith(("avx512_zen4", "avx512_zen5", "avx512_sapphire")) for p in parts)
         fours = 4 if bf16 or "avxvnni" in parts else 2
         if any(p.startswith("avx512") for p in parts):
-            return Machine(512, 32, dots_bf16=bf16, dots_bytes=fours)
+            zen = any(p.startswith(("avx512_zen4", "avx512_zen5")) for p in parts)
+            return Machine(512, 32, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen)
         width = 256 if {"avx", "avx2"} & set(parts) else 128
         return Machine(width, 16, widens_f16="f16c" in parts, dots_bytes=fours)
     wide = "64" in parts
@@ -82,7 +85,7 @@ def _host() -> Machine:
     cores = os.cpu_count() or 1
     if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= flags:
         bf16 = "avx512_bf16" in flags
-        return Machine(512, 32, cores, dots_bf16=bf16, dots_bytes=4 if bf16 else 2)
+        return Machine(512, 32, cores, dots_bf16=bf16, dots_bytes=4 if bf16 else 2, adds_apart="AuthenticAMD" in flags)
     # Halide takes VNNI for a feature of the machine only where there is bf16 or AVX-VNNI besides.
     fours = 4 if "avx_vnni" in flags else 2
     return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags, dots_bytes=fours)

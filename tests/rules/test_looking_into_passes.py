@@ -106,7 +106,8 @@ def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
 @pytest.mark.parametrize(
     ("options", "added", "removed"),
     [
-        ("strassen=on", {"use-strassen"}, set()),
+        ("strassen=auto", {"use-strassen"}, set()),
+        ("strassen=on", {"use-strassen{everywhere=true}"}, set()),
         ("winograd=off", set(), {"use-winograd"}),
         ("precision=bf16", {"round-operands"}, set()),
         (

@@ -41,7 +41,7 @@ METHODS = {
     ),
     "strassen": (
         STRASSEN,
-        "%x: f32[64,64], %w: f32[7,32,64]@Cab32c", "f32[64,128]",
+        "%x: f32[64,64], %w: f32[4,32,64]@Cab32c", "f32[64,128]",
         "%y = strassen(%x, %w) {rows=32, width=32} : f32[64,128]",
     ),
     "attend": (

@@ -11,10 +11,16 @@ namespace whole {
 using namespace Halide::Internal;
 using Halide::Expr;
 
+// The bytes of a panel, and to the one that takes its place: more than its own where some are used in turn. A panel that
+// is used more than once is fetched as often: to fetch it once gains nothing.
+struct Panel {
+    int64_t bytes, distance;
+};
+
 class FetchAhead : public IRMutator {
 public:
-    // Bytes of a panel, by the name of the tensor.
-    explicit FetchAhead(std::map<std::string, int64_t> panels) : panels(std::move(panels)) {}
+    // By the name of the tensor.
+    explicit FetchAhead(std::map<std::string, Panel> panels) : panels(std::move(panels)) {}
 
 private:
     using Lets = std::vector<std::pair<std::string, Expr>>;
@@ -24,17 +30,17 @@ private:
     };
 
     static constexpr int kLine = 64, kMost = 8;  // bytes of a line, and lines that one iteration may fetch
-    const std::map<std::string, int64_t> panels;
+    const std::map<std::string, Panel> panels;
     std::vector<Loop> loops;  // around the current statement, outermost first
     Lets lets;
     bool innermost = false;
 
     // The first load of each tensor in a loop, with what its index is made of.
     struct Loads : IRVisitor {
-        const std::map<std::string, int64_t> &panels;
+        const std::map<std::string, Panel> &panels;
         Lets lets;
         std::map<std::string, const Load *> found;
-        Loads(const std::map<std::string, int64_t> &panels, Lets lets) : panels(panels), lets(std::move(lets)) {}
+        Loads(const std::map<std::string, Panel> &panels, Lets lets) : panels(panels), lets(std::move(lets)) {}
         using IRVisitor::visit;
         void visit(const Load *op) override {
             if (panels.count(op->name)) found.emplace(op->name, op);
@@ -104,13 +110,14 @@ private:
             count = count * loop.extent;
             tiles *= extent ? *extent : 8;  // as many rows as models with symbolic sizes often have
         }
-        const int64_t lines = panels.at(load->name) / kLine, each = (lines + steps * tiles - 1) / (steps * tiles);
+        const auto [bytes, distance] = panels.at(load->name);
+        const int64_t lines = bytes / kLine, each = (lines + steps * tiles - 1) / (steps * tiles);
         if (!in_panel || k == 0 || tiles == 1 || each > kMost) return body;
         const int wide = kLine / load->type.element_of().bytes();
         position = min((tile * (int)steps + position) * (int)each, (int)(lines - each));
         Stmt made = body;
         for (int64_t n = each; n-- > 0;) {
-            Expr index = start + (int)(lines * wide) + (position + (int)n) * wide;
+            Expr index = start + (int)(distance / kLine * wide) + (position + (int)n) * wide;
             Expr base = Variable::make(Halide::Handle(), load->name);
             Expr call = Call::make(load->type.element_of(), Call::prefetch, {base, index, 1, wide}, Call::Intrinsic);
             made = Block::make(Evaluate::make(call), made);

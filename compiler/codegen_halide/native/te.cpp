@@ -71,7 +71,7 @@ Halide::TailStrategy tail_from(TailStrategy t) {
 // The kernel that is being made: its arguments and results in order.
 std::vector<Halide::Argument> arguments;
 std::vector<Halide::Func> results;
-std::map<std::string, int64_t> panels;  // bytes of those that are fetched ahead, by tensor
+std::map<std::string, whole::Panel> panels;  // bytes of those that are fetched ahead, by tensor
 whole::FetchBeyond::Distances distances;  // in bytes, of what is fetched beyond the rows that are read
 whole::Settle::Loops settling;
 
@@ -279,7 +279,9 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
     for (size_t k = 0; k < extents.size(); k++) buffer.dim(k).set_bounds(0, whole_of(extents.begin()[k])).set_stride(whole_of(strides.begin()[k]));
 }
 
-void te_fetch_ahead(const Func &tensor, int64_t bytes) { panels[tensor.function->image->name()] = bytes; }
+void te_fetch_ahead(const Func &tensor, int64_t bytes, int64_t distance) {
+    panels[tensor.function->image->name()] = {bytes, distance ? distance : bytes};
+}
 void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t bytes) {
     distances[{stage.function->func.name(), tensor.function->image->name()}] = bytes;
 }

@@ -150,8 +150,9 @@ void te_dense(const Func &tensor, std::initializer_list<Expr> extents);
 // The same of a part of a tensor, with the distances of neighbours.
 void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initializer_list<Expr> strides);
 
-// While the tiles that share a panel of a tensor are computed, the next panel, of so many bytes, is fetched.
-void te_fetch_ahead(const Func &tensor, int64_t bytes);
+// While the tiles that share a panel of a tensor are computed, the next panel, of so many bytes, is fetched: the one that follows
+// it in memory, or begins so many bytes after it.
+void te_fetch_ahead(const Func &tensor, int64_t bytes, int64_t distance = 0);
 // Where a stage reads rows of a tensor, so many bytes beyond them are fetched.
 void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t bytes);
 // The steps of a fold end with the first that changes nothing.

@@ -117,7 +117,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "atomic": ((), 0),
     "specialize": ((TEST,), 1),
     "in_parts": ((AXIS,), 1),
-    "fetch_ahead": ((SOURCE, INT), 2),
+    "fetch_ahead": ((SOURCE, INT, INT), 2),
     "fetch_beyond": ((SOURCE, INT), 2),
 }
 OF_STORAGE = (

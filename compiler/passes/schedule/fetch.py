@@ -13,7 +13,7 @@ _STREAMED = 1 << 18  # bytes of a constant that is not in a core's cache any mor
 _LINE = 64  # bytes
 
 
-def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts) -> Directives:
+def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts, together: int = 1) -> Directives:
     """Fetches a packed constant ahead, panel by panel.
 
     A panel is used for all tiles of rows, and the first of them would wait for it: the fetching that processors do on their
@@ -25,6 +25,8 @@ def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts
         source: the parameter that it is.
         panel_axes: innermost axes of its memory that make a panel.
         facts: of the function.
+        together: panels that are used in turn before the next ones; each is fetched where its predecessor in memory by
+            that many panels is used.
     """
     param = next((p for p in facts.f.params if p.name == source), None)
     if param is None or facts.few:
@@ -33,4 +35,4 @@ def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts
     whole, panel = (prod(part) * param.type.dtype.itemsize for part in (shape, shape[-panel_axes:]))
     if len(shape) < len(param.type.physical) or whole < _STREAMED or panel % _LINE:
         return []
-    return Scheduler(acc.name).fetch_ahead(source, panel).directives
+    return Scheduler(acc.name).fetch_ahead(source, panel, *([together * panel] if together > 1 else [])).directives

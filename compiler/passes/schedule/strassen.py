@@ -8,6 +8,7 @@ from occ.compiler.ir.te.roles import STRASSEN
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.passes.schedule.facts import ScheduleFacts, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
+from occ.compiler.target.machine import Machine
 
 
 def strassen(facts: ScheduleFacts) -> list[Directive] | None:
@@ -18,12 +19,25 @@ def strassen(facts: ScheduleFacts) -> list[Directive] | None:
     return _Strassen(facts, root, parts).directives()
 
 
+_OTHERS = 6  # registers besides those of sums: two vectors of weights, two that are added to them, broadcast elements
+_PER_TILE = 0.4  # what the weights of a tile cost, in rows of it: by measurement 13 rows serve 64 as well as 8 do, and 11 serve 99
+
+
+def rows_of_tile(rows: int, machine: Machine, width: int) -> int:
+    """How many rows of so many, by a panel of `width` columns, are best computed together."""
+    most = max((machine.registers - _OTHERS) * min(machine.lanes(32), width) // width, 2)
+    return min(range(most, most // 2, -1), key=lambda t: -(-rows // t) * (t + _PER_TILE))
+
+
 class _Strassen:
     """The sums of quarters on the left are computed first, into memory, and those of the result where it is stored.
 
-    Measured on Zen 5, where weights come from memory: to add the quarters on the right in the kernel, a panel at a time,
-    instead of ahead costs 3 to 15 %; to go through the depth in pieces that stay in the nearest cache, up to 20 %. To
-    prefetch a fixed distance ahead costs 3 to 30 %; panel by panel (`fetch.py`) gains 7 %.
+    Quarters on the right are added where a tile reads them, so the constant keeps its size. Zen 5 adds beside multiply-adds, and
+    tiles have many rows, so that reading two vectors for each is no matter: all seven products of a block are 2 % slower than
+    with sums made ahead, which take 1.75 of the memory. The seven are a loop each, since each adds other quarters.
+
+    To go through the depth in pieces that stay in the nearest cache costs up to 20 %, to prefetch a fixed distance ahead 3 to
+    30 %; panel by panel (`fetch.py`) gains 7 %.
     """
 
     def __init__(self, facts: ScheduleFacts, root: TeStage, parts: dict[str, TeStage]) -> None:
@@ -31,9 +45,8 @@ class _Strassen:
         self.half, _, self.width = (int(a.extent) for a in parts["products"].axes[-3:])  # pyright: ignore[reportArgumentType]
         machine = facts.machine
         self.lanes = min(machine.lanes(32), self.width)
-        most = max(machine.accumulators, machine.registers - 10) * self.lanes // self.width
         wanted = facts.hint.tile and min(facts.hint.tile, self.half)
-        self.tile = wanted or min(range(most, most // 2, -1), key=lambda t: (-(-self.half // t) * t, -t))
+        self.tile = wanted or rows_of_tile(self.half, machine, self.width)
 
     def directives(self) -> list[Directive]:
         return [*self._result(), *self._left(), *self._products()]
@@ -65,14 +78,14 @@ class _Strassen:
         p = Scheduler(stage.name).compute_at(self.root.name, self.block)
         p.split(j, f"{j}u", f"{j}v", self.lanes)
         p.split(i, f"{i}o", f"{i}i", self.tile, "Auto" if self.half % self.tile == 0 else "ShiftInwards")
-        p.reorder(f"{j}v", f"{j}u", f"{i}i", f"{i}o", e).vectorize(f"{j}v").unroll(f"{j}u").unroll(f"{i}i")
+        p.reorder(f"{j}v", f"{j}u", f"{i}i", f"{i}o", e).unroll(e).vectorize(f"{j}v").unroll(f"{j}u").unroll(f"{i}i")
         ae, ai, _, aj = (a.name for a in acc.axes[-4:])
         (r,) = (a.name for a in reduce_axes(acc.expr))
         start = Scheduler(acc.name).compute_at(stage.name, f"{i}o")
         start.split(aj, f"{aj}u", f"{aj}v", self.lanes).vectorize(f"{aj}v").unroll(f"{aj}u").unroll(ai)
         update = Scheduler(acc.name, update=True)
         update.split(aj, f"{aj}w", f"{aj}x", self.lanes).reorder(f"{aj}x", f"{aj}w", ai, r, ae)
-        update.vectorize(f"{aj}x").unroll(f"{aj}w").unroll(ai).unroll(r, self.facts.hint.unroll or 4)
+        update.vectorize(f"{aj}x").unroll(f"{aj}w").unroll(ai).unroll(r, self.facts.hint.unroll or 2)
         (weights,) = (w.name for w in self.facts.f.params if w.type.layout.tiles)
-        fetch = fetch_ahead(acc, weights, 2, self.facts)  # the panels of a product follow each other
+        fetch = fetch_ahead(acc, weights, 2, self.facts, together=4)  # quarters of the same columns
         return [*p.directives, *start.directives, *update.directives, *fetch]

@@ -26,21 +26,14 @@ RIGHT = ((1, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, -1), (-1, 0, 1, 0), (0, 0, 0, 1),
 RESULT = ((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), (1, -1, 1, 0, 0, 1, 0))
 
 
-def combined_weight(w: np.ndarray, width: int) -> np.ndarray:
-    """f[K, N] --> the same type [7, K/2, N/2], the right operands of the products; N is a multiple of `2 * width`.
+def quarters_of_weight(w: np.ndarray, width: int) -> np.ndarray:
+    """f[K, N] --> the same type [4, K/2, N/2], its quarters 11, 12, 21, 22; N is a multiple of `2 * width`.
 
     The halves of K follow each other; those of N alternate, `width` columns at a time.
     """
     k, n = (size // 2 for size in w.shape)
     parts = w.reshape(2, k, n // width, 2, width)
-    quarters = [parts[i, :, :, j].reshape(k, n) for i in (0, 1) for j in (0, 1)]
-    made = np.empty((len(RIGHT), k, n), w.dtype)
-    for e, signs in enumerate(RIGHT):
-        first, *rest = ((s, q) for s, q in sorted(zip(signs, quarters, strict=True), key=lambda t: -t[0]) if s)
-        made[e] = first[1]
-        for s, q in rest:  # a sum of two numbers, rounded once
-            made[e] += s * q
-    return made
+    return np.stack([parts[i, :, :, j].reshape(k, n) for i in (0, 1) for j in (0, 1)])
 
 
 def _sum(signs: Sequence[int], values: Sequence[Expr]) -> Expr:
@@ -61,7 +54,7 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
 
 @op("strassen", tags=("contraction",), reads="last", own_attributes="rows=size width=int")
 class Strassen:
-    """`x @ w` for `x : f32[.., M, K]` and `u`, the `combined_weight` of `w : f32[K, N]` for `width`.
+    """`x @ w` for `x : f32[.., M, K]` and `u`, the `quarters_of_weight` of `w : f32[K, N]` for `width`.
 
     The halves of the rows alternate, `rows` at a time, as those of the columns do: so a block of rows by a panel of columns
     has all quarters of a product of its own. Rows that the last block lacks are read as the last row, and not kept.
@@ -77,7 +70,7 @@ class Strassen:
         _, k2, n2 = u.shape
         half, width, nb = a.rows, a.width, len(batch)
         if k != 2 * k2 or n2 % width:
-            raise Invalid(f"`strassen`: f32[{m}, {k}] does not go with f32[7, {k2}, {n2}] and panels of {width}")
+            raise Invalid(f"`strassen`: f32[{m}, {k}] does not go with f32[4, {k2}, {n2}] and panels of {width}")
         blocks = ceildiv(m, 2 * half)
 
         def left(*i):
@@ -94,7 +87,8 @@ class Strassen:
 
         def product(*i):
             *outer, e, row, panel, column, r = i
-            return f.in_acc(v[(*outer, e, row, r)]) * f.in_acc(u[e, r, panel * width + column])
+            right = _choose(e, [_sum(signs, [u[q, r, panel * width + column] for q in range(4)]) for signs in RIGHT])
+            return f.in_acc(v[(*outer, e, row, r)]) * f.in_acc(right)
 
         acc = t.sum([*batch, blocks, len(LEFT), half, n2 // width, width], [k2], product, role=STRASSEN["sum"])
         p = t.map(acc.shape, lambda *i: acc[i], role=STRASSEN["products"])
