@@ -13,12 +13,14 @@ from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStag
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.reductions import neutral
-from occ.compiler.ir.te.roles import COLUMNS, PAD, STRASSEN, WINOGRAD
+from occ.compiler.ir.te.roles import COLUMNS, KEYS_OF_CHUNK, PAD, STRASSEN, WINOGRAD
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import transform, walk
 
 # Stages that are sums of a few multiples, which may be taken in any order: docs/numerics.md says what infinities come to.
 _SUMS = frozenset((*WINOGRAD.values(), *STRASSEN.values()))
+# Stages whose tests of one axis Halide is to find false in all but a few steps of a loop, and which axis that is.
+_BORDERS = {COLUMNS: -1, PAD: -1, KEYS_OF_CHUNK: 0}
 
 
 def comment(text: str) -> str:
@@ -171,7 +173,8 @@ class _Generator:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         printer = Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
         printer.relaxed = isinstance(s, TeStage) and s.role in _SUMS
-        printer.border = s.axes[-1].name if isinstance(s, TeStage) and s.role in (COLUMNS, PAD) and s.axes else ""
+        if isinstance(s, TeStage) and s.role in _BORDERS and s.axes:
+            printer.border = s.axes[_BORDERS[s.role]].name
         return printer
 
     def _domain(self, name: str, axes: Sequence[Axis]) -> None:

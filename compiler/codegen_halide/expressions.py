@@ -92,7 +92,7 @@ class Printer:
         tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
         names: C++ names of hoisted reductions and of what is shared, by id of the node.
         carried: what the step before of a fold came to.
-        border: the axis along which a border is tested in vectors; Halide computes what lies inside in a loop of its own.
+        border: the axis along which a border is tested; Halide computes what lies inside in a loop of its own, without tests.
         relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
     """
 
@@ -168,6 +168,8 @@ class Printer:
                 return f"({self.index(e.lhs)} / {self.index(e.rhs)})"  # Halide rounds down
             case Binary(op="mod"):
                 return f"({self.index(e.lhs)} % {self.index(e.rhs)})"
+            case Binary(op="min") if self._is_along_border(e.lhs):
+                return f"min(likely({self.index(e.lhs)}), {self.index(e.rhs)})"
             case Binary(op="min" | "max"):
                 return f"{e.op}({self.index(e.lhs)}, {self.index(e.rhs)})"
             case Binary():

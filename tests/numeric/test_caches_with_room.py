@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,9 +13,12 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import occ
+from occ.compiler.codegen_halide.emit import generator
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.interp.graph import Interpreter
+from occ.compiler.ir.printer import module_text
+from occ.compiler.ir.te.roles import KEYS_OF_CHUNK
 from occ.runtime.buffers import aligned
 from occ.runtime.errors import RunError
 
@@ -190,3 +194,18 @@ def test_few_queries_in_vectors_of_any_length(features: str) -> None:
     }
     (got,) = Interpreter(m).run([feeds[a.name] for a in m.main.args], {})
     np.testing.assert_allclose(got, ReferenceEvaluator(model).run(None, feeds)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_each_head_of_keys_is_a_task_that_reads_ahead() -> None:
+    """Chunks of all heads were tasks, and a chunk in which all keys exist was computed with tests of that."""
+    made = Compilation(batches(TensorProto.FLOAT), Settings("cpu"))
+    text = module_text(made.advance("scheduled"))
+    task = re.search(r"(\w+)\.fuse\((\w+), \w+, (\w+)\)\n *\1\.fuse\(\3, \w+, (\w+)\)", text)
+    assert task, "chunks, heads and rows of the batch are one loop"
+    assert f"{task[1]}.parallel({task[4]})" in text
+    assert len(re.findall(r"\.fetch_beyond\(p\d, 8192\)", text)) == 2
+    assert text.count("role(attend_chunk)") == 2
+    (attention,) = (f for f in made.module.te.values() if any(s.role == KEYS_OF_CHUNK for s in f.stages))
+    source = generator(attention)
+    assert len(re.findall(r"min\(likely\(", source)) == 2
+    assert "likely(attend_values" in source

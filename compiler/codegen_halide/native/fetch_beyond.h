@@ -2,7 +2,7 @@
 //
 // A cache of a decoder holds the rows of all heads of a key together, and the loops of attention go over the keys of one
 // head: processors do not foresee rows that lie kilobytes apart. Halide's own prefetch asks for lines that leave the first
-// level for nowhere (prefetchnta), which gains nothing so far ahead; this one asks for the second level (prefetcht1).
+// level for nowhere (prefetchnta), which gains nothing so far ahead; this one asks for all levels (prefetcht0).
 #pragma once
 #include "Halide.h"
 
@@ -80,8 +80,8 @@ private:
         const int bytes = line.load->type.element_of().bytes();
         const Expr offset = Halide::cast<int64_t>(line.start) * bytes + make_const(Halide::Int(64), line.more * bytes + line.distance);
         const Expr place = Halide::reinterpret(Halide::Handle(), Halide::reinterpret(Halide::Int(64), base) + offset);
-        const Expr read = 0, second_level = 2, data = 1;
-        return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, second_level, data}, Call::Extern));
+        const Expr read = 0, nearest = 3, data = 1;
+        return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, nearest, data}, Call::Extern));
     }
 
     using IRMutator::visit;

@@ -14,6 +14,7 @@ WINOGRAD = {part: f"winograd_{part}" for part in _WINOGRAD}  # set by the op `wi
 STRASSEN = {part: f"strassen_{part}" for part in _STRASSEN}  # by `strassen`
 ATTENTION = {part: f"attend_{part}" for part in _ATTENTION}  # by `attend_scores` and `attend`
 PEAK = "attend_peak"  # by `attend` where rows may be empty: the top, or 0
+KEYS_OF_CHUNK = "attend_chunk"  # reads keys of a chunk, its first axis; the last chunk may end beyond them
 HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for several of queries
 PAD = "pad"  # a border around a tensor
 PANELS = "panels"  # bytes in panels of columns, fours of rows innermost: [.., panel, four, column, byte]
@@ -34,6 +35,7 @@ ROLES = frozenset(
         WINDOW_ROWS,
         PEAK,
         HEADS,
+        KEYS_OF_CHUNK,
         *WINOGRAD.values(),
         *STRASSEN.values(),
         *ATTENTION.values(),

@@ -13,17 +13,10 @@ from occ.compiler.ir.dim import Dim, ceildiv
 from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, binary, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import TeStage, position
 from occ.compiler.ir.te.functions import decay
-from occ.compiler.ir.te.roles import ATTENTION, PEAK
+from occ.compiler.ir.te.roles import ATTENTION, KEYS_OF_CHUNK, PEAK
 from occ.compiler.ir.te.walks import replace_indices, transform
 
-# Keys of a chunk at most. What a chunk gives is as long as its queries and goes through memory: with 64 keys 3 MB for 64 MB of
-# keys and values (32 heads on 8 of 64, f32, 16,384 keys), which takes as long as reading 9. Share of a plain read, one thread of
-# Zen 4: 0.58 with 64 keys, 0.69 with 128, 0.73 with 256, 0.72 with 512.
-CHUNK = 256
-_STEP = 16  # keys in a chunk are a multiple of this
-# Keys whose values are added up in registers, head after head: their rows are read side by side, which processors foresee;
-# with all keys of a head at once every row would be a jump over the other heads.
-NEAR = 8
+_STEP = 16  # keys in a chunk are a multiple of this, or of those whose values are added up in registers
 FOUR = 4  # lanes whose maximum is taken one by one
 
 
@@ -32,10 +25,30 @@ class NotInChunks(Exception):
 
 
 @dataclass(frozen=True)
+class Chunks:
+    """How keys are cut. Each chunk costs some microseconds, and what it gives goes through memory.
+
+    Attributes:
+        most: keys of a chunk at most.
+        near: keys whose values are added up in registers, head after head.
+    """
+
+    most: int
+    near: int
+
+
+# Share of a plain read of 16,384 keys, 32 heads on 8 of 64, one thread of Zen 5: keys of a head apart from others, f32 with 256,
+# 512 and 1,024 keys 0.71, 0.78, 0.81, with 32 near keys 0.84; all heads of a key together 0.62, 0.67, 0.69. There chunks alone
+# are shared by threads, and rows of near keys are read side by side, which processors foresee: with all keys of a head at once
+# every row would be a jump over the other heads, and 16 are slower than 8.
+APART, TOGETHER = Chunks(1024, 32), Chunks(512, 8)
+
+
+@dataclass(frozen=True)
 class _Keys:
     """The axis of keys of one stage in chunks of equal size.
 
-    There is always one chunk more than it takes, so that threads share also a short cache, and none is longer than `CHUNK`.
+    There is always one chunk more than it takes, so that threads share also a short cache, and none is longer than the most.
 
     Attributes:
         extent: how many keys there are.
@@ -47,10 +60,10 @@ class _Keys:
     within: Axis
 
     @classmethod
-    def of(cls, axis: Axis) -> _Keys:
+    def of(cls, axis: Axis, how: Chunks) -> _Keys:
         """Those of an axis."""
-        chunks = axis.extent // CHUNK + 2
-        size = _STEP * ceildiv(axis.extent, _STEP * chunks)
+        chunks, step = axis.extent // how.most + 2, max(_STEP, how.near)
+        size = step * ceildiv(axis.extent, step * chunks)
         return cls(axis.extent, Axis(f"{axis.name}c", chunks), Axis(f"{axis.name}q", size))
 
     @property
@@ -74,7 +87,7 @@ class _Keys:
         return binary("lt", self.index, wrap(self.extent))
 
 
-def in_chunks(stages: list[TeStage], lanes: int) -> list[TeStage]:
+def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> list[TeStage]:
     """Stages of attention with the keys in chunks.
 
     `scores[h, i, k]` --> `scores[c, h, i, q]` for key `c*size + q`, as all elementwise stages up to the exponentials, which are
@@ -85,6 +98,7 @@ def in_chunks(stages: list[TeStage], lanes: int) -> list[TeStage]:
     Args:
         stages: of attention; the last ones of the roles `top`, `exp`, `total` and `sum` are the whole.
         lanes: of a vector.
+        how: keys are cut.
 
     Raises:
         NotInChunks: a stage reads another one in another way.
@@ -97,9 +111,9 @@ def in_chunks(stages: list[TeStage], lanes: int) -> list[TeStage]:
     made: list[TeStage] = []
     for s in stages:
         if s.role in last:
-            made += _Whole(role, chunked, lanes).of(s) if s is role[s.role] else []
+            made += _Whole(role, chunked, lanes, how).of(s) if s is role[s.role] else []
         elif s.name in chunked:
-            made += _chunk(_of_the_chunk(s, role) if s is e else s, chunked, lanes)
+            made += _chunk(_of_the_chunk(s, role, how) if s is e else s, chunked, lanes, how)
         else:
             made.append(s)
     return made
@@ -123,10 +137,10 @@ def _read(e: Expr, chunked: set[str], axis: str, keys: _Keys, at: Expr) -> Expr:
     return replace_indices(transform(e, change), {axis: at})
 
 
-def _chunk(s: TeStage, chunked: set[str], lanes: int) -> list[TeStage]:
+def _chunk(s: TeStage, chunked: set[str], lanes: int, how: Chunks) -> list[TeStage]:
     """A stage whose last axis is that of keys."""
     *outer, last = s.axes
-    keys = _Keys.of(last)
+    keys = _Keys.of(last, how)
     made = replace(
         s, axes=(keys.chunk, *outer, keys.within), expr=_read(s.expr, chunked, last.name, keys, keys.clamped)
     )
@@ -152,7 +166,8 @@ def _in_quads(s: TeStage, lanes: int) -> list[TeStage]:
     sizes = {"q": depth.extent // lanes, "l": lanes, "h": lanes // 2, "u": 4}
     each, lane, eight, four = (Axis(f"{depth.name}{x}", n) for x, n in sizes.items())
     body = replace_indices(r.body, {depth.name: Index(each.name) * lanes + Index(lane.name)})
-    dot = replace(s, name=f"{s.name}dot", axes=(*s.axes, lane), expr=Reduce("sum", (each,), body, s.dtype), role="")
+    products = Reduce("sum", (each,), body, s.dtype)
+    dot = replace(s, name=f"{s.name}dot", axes=(*s.axes, lane), expr=products, role=KEYS_OF_CHUNK)
 
     def total(source: TeStage, places: list[Expr]) -> Expr:
         return reduce(lambda a, b: binary("add", a, b), [Load(source.name, (*at, k), s.dtype) for k in places])
@@ -164,7 +179,7 @@ def _in_quads(s: TeStage, lanes: int) -> list[TeStage]:
     return [dot, half, quad, replace(s, expr=total(quad, [wrap(k) for k in range(4)]))]
 
 
-def _of_the_chunk(e: TeStage, role: dict[str, TeStage]) -> TeStage:
+def _of_the_chunk(e: TeStage, role: dict[str, TeStage], how: Chunks) -> TeStage:
     """Exponentials with the maximum of all keys, or what stands in its place, as that of the chunk; 0 where that is infinite."""
     top = role[ATTENTION["top"]]
     peaks = {s.name for s in (top, role.get(PEAK)) if s is not None}
@@ -173,7 +188,7 @@ def _of_the_chunk(e: TeStage, role: dict[str, TeStage]) -> TeStage:
     def change(n: Expr) -> Expr | None:
         if not isinstance(n, Load) or n.source not in peaks:
             return None
-        most = Load(f"{top.name}most", (Index(_Keys.of(e.axes[-1]).chunk.name), *n.index), n.dtype)
+        most = Load(f"{top.name}most", (Index(_Keys.of(e.axes[-1], how).chunk.name), *n.index), n.dtype)
         return where(binary("eq", most, low), zero, most)
 
     return replace(e, expr=transform(e.expr, change))
@@ -187,11 +202,13 @@ class _Whole:
         role: the stages of attention, by role.
         chunked: names of those that are in chunks.
         lanes: of a vector.
+        how: keys are cut.
     """
 
     role: dict[str, TeStage]
     chunked: set[str]
     lanes: int
+    how: Chunks
 
     def of(self, s: TeStage) -> list[TeStage]:
         """The stages in the place of a maximum, a total or the product with the values."""
@@ -204,7 +221,7 @@ class _Whole:
     def _in_lanes(self, s: TeStage, kind: str, of: str) -> TeStage:
         """`top[i] = max[k](logits[i, k])` --> `part[c, i, l<16] = max[b](logits[c, i, 16*b + l])`, and totals likewise."""
         source = self.role[ATTENTION[of]]
-        keys, name = _Keys.of(source.axes[-1]), s.axes[-1].name
+        keys, name = _Keys.of(source.axes[-1], self.how), s.axes[-1].name
         chunk = Axis(f"{name}c", keys.chunk.extent)
         block, lane = Axis(f"{name}b", keys.within.extent // self.lanes), Axis(f"{name}l", self.lanes)
         read = Load(source.name, (*position((chunk, *s.axes)), _at(block, self.lanes, lane)), s.dtype)
@@ -235,22 +252,23 @@ class _Whole:
         """
         assert isinstance(s.expr, Reduce)
         (r,), at = s.expr.axes, position(s.axes)
-        keys = _Keys.of(r)
-        near_keys = keys.within.extent // NEAR
-        block, single, each = Axis(f"{r.name}b", near_keys), Axis(f"{r.name}s", NEAR), Axis(f"{r.name}e", near_keys)
+        keys = _Keys.of(r, self.how)
+        near_keys = keys.within.extent // self.how.near
+        block, each = Axis(f"{r.name}b", near_keys), Axis(f"{r.name}e", near_keys)
+        single = Axis(f"{r.name}s", self.how.near)
         body = _read(s.expr.body, self.chunked, r.name, keys, keys.clamped)
         if (
             not keys.is_whole
         ):  # the last value stands for those that are not there, and 0 times it is NaN where it is infinite
             assert isinstance(body, Binary), "exponentials by values"
             body = body.lhs * where(keys.exists, body.rhs, 0.0)
-        body = replace_indices(body, {keys.within.name: _at(block, NEAR, single)})
+        body = replace_indices(body, {keys.within.name: _at(block, self.how.near, single)})
 
         def stage(name: str, outer: tuple[Axis, ...], over: Axis, value: Expr) -> TeStage:
             total = Reduce("sum", (over,), value, s.dtype)
             return replace(s, name=f"{s.name}{name}", axes=(*outer, *s.axes), expr=total, role="")
 
-        near = stage("near", (keys.chunk, block), single, body)
+        near = replace(stage("near", (keys.chunk, block), single, body), role=KEYS_OF_CHUNK)
         chunk = Index(keys.chunk.name)
         some = stage("some", (keys.chunk,), each, Load(near.name, (chunk, Index(each.name), *at), s.dtype))
         parts = self._parts(s, some)

@@ -15,21 +15,18 @@ from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import replace_indices, walk
 from occ.compiler.passes.schedule.block_products import fixed
-from occ.compiler.passes.schedule.chunks_of_keys import FOUR, NotInChunks, in_chunks
+from occ.compiler.passes.schedule.chunks_of_keys import APART, FOUR, TOGETHER, NotInChunks, in_chunks
 from occ.compiler.passes.schedule.facts import extent_of, parts_of
 from occ.compiler.passes.schedule.few import copied, reading
 from occ.compiler.passes.schedule.loops import row_tail
 from occ.compiler.target.machine import Machine
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
-# While a key is read, the one that comes 32 later is fetched. GB/s on Zen 4 for one new row, without, with 16 keys
-# and with 32: 32 heads on 8 of 64 f32: 6.8, 9.1, 9.0 of 1,024 keys; 10.2, 16.5, 16.6 of 4,096; 10.2, 15.3, 15.8 of 16,384;
-# 9 heads on 3: 5.9, 6.4, 6.5; 9.1, 11.6, 11.8; 10.9, 14.3, 14.6. Where the keys of a head follow each other, a chunk of one head
-# is read after that of another, a cache apart, and the keys of the head 64 later are fetched meanwhile: 4,096 keys of a batch of 4,
-# without and with it, 11.6 and 15.2 in f32.
-_AHEAD = 32  # keys
+# While a row is read, what lies so many bytes beyond it is fetched into the nearest cache. Share of a plain read of 16,384 keys,
+# 32 heads on 8 of 64 in f32, one thread of Zen 5: keys of a head apart from others, without, with 4, 8 and 12 KB 0.60, 0.82,
+# 0.89, 0.89, and 0.57 with 32 KB into the next cache; all heads of a key together with 8, 12, 16 and 24 KB 0.58, 0.63, 0.65, 0.63.
+_APART, _TOGETHER = 8 << 10, 16 << 10
 _SHORT = 64  # keys of a constant number that are left to the schedule for many rows
-_NEXT = 64  # keys of the head ahead, where its keys follow each other
 _FAR = 768  # bytes from one key of a head to the next that processors do not foresee: with 512 there is nothing to gain
 _UNROLLED = 40  # vectors of what a chunk gives
 _SUMS = 16  # vectors of sums that are held in registers
@@ -98,13 +95,14 @@ def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
         return None
     mine = _needed(f, out)
     names = {s.name for s in mine}
+    caches = _caches(f, parts)
     try:
-        made = in_chunks([copied(s, names) for s in mine], machine.lanes(32))
+        made = in_chunks([copied(s, names) for s in mine], machine.lanes(32), TOGETHER if _together(caches) else APART)
     except NotInChunks:
         return None
     again = replace(out, expr=reading(out.expr, names))
     alone = replace(f, stages=(*(s for s in f.stages if isinstance(s, TeStage) and s.role == HEADS), *made, again))
-    return _Copies(queries, keys, names, made, out, again, _Few(alone, machine, _caches(f, parts)).directives())
+    return _Copies(queries, keys, names, made, out, again, _Few(alone, machine, caches).directives())
 
 
 def _needed(f: TeFunc, out: TeStage) -> list[TeStage]:
@@ -157,6 +155,11 @@ def _caches(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, _Cache]:
     return found
 
 
+def _together(caches: dict[str, _Cache]) -> bool:
+    """Whether all heads of a key lie together in keys and in values."""
+    return bool(caches) and all(c.together for c in caches.values())
+
+
 def _read(f: TeFunc, s: TeStage) -> Load | None:
     """What a stage reads of a parameter, through others that only say where it is; None if it does more."""
     if len(s.axes) < 3:
@@ -185,7 +188,7 @@ class _Few:
         parts = parts_of(f, ATTENTION)
         assert parts is not None, "the copies have the roles of what they are copies of"
         self.f, self.parts, self.machine = f, parts, machine
-        self.caches, self.together = caches, bool(caches) and all(c.together for c in caches.values())
+        self.caches, self.together = caches, _together(caches)
         self.lanes = machine.lanes(32)
         self.group = self._group()
         # Of a row of values: what divides it, so that tiles of registers never reach beyond it.
@@ -193,8 +196,15 @@ class _Few:
         self.width = gcd(size, self.lanes)
         vectors = max(_SUMS // self.group, 1)
         parts = self._named(f"{parts['sum'].name}parts")
-        self.chunk = (parts.name, parts.axes[0].name)  # the loop over chunks, in which all of a chunk is computed
+        # The loop of tasks, in which all of one is computed: a chunk of all heads, or of those that share a head of keys.
+        self.tasks = [parts.axes[0].name] if self.together else self._tasks(parts)
+        self.chunk = (parts.name, self.tasks[-1])
         self.tile = self.width * max(n for n in range(1, vectors + 1) if size // self.width % n == 0)
+
+    @staticmethod
+    def _tasks(parts: TeStage) -> list[str]:
+        """Names of the loops that chunks become with heads, then with each axis before those."""
+        return [f"{parts.axes[0].name}{'t' * (k + 1)}" for k in range(len(parts.axes) - 3)]
 
     def _group(self) -> int:
         """Heads of queries that share one of keys: what `repeat_heads` divides their number by."""
@@ -303,6 +313,13 @@ class _Few:
         near, some, parts = (self._named(f"{self.parts['sum'].name}{x}") for x in ("near", "some", "parts"))
         last = parts.axes[-1]
         p = Scheduler(parts.name).compute_root().split(last.name, f"{last.name}o", f"{last.name}i", self.width)
+        if not self.together:  # the chunks of a head follow each other: what is fetched beyond one belongs to the next
+            chunk, *outer, head, row, _ = (a.name for a in parts.axes)
+            loops = [f"{head}p", *reversed(outer)]
+            p.split(head, f"{head}p", f"{head}g", self.group)
+            p.reorder(f"{last.name}i", f"{last.name}o", row, f"{head}g", chunk, *loops)
+            for inner, loop, task in zip((chunk, *self.tasks), loops, self.tasks, strict=False):
+                p.fuse(inner, loop, task)
         p.vectorize(f"{last.name}i").parallel(self.chunk[1])
         if fixed(last) <= _UNROLLED * self.width:  # each vector is of one kind then
             p.unroll(f"{last.name}o")
@@ -314,8 +331,7 @@ class _Few:
         cache = self.caches.get(role)
         if cache is None or (cache.together and cache.apart < _FAR):
             return []
-        keys = _AHEAD if cache.together else _NEXT
-        return Scheduler(reader.name).fetch_beyond(cache.param.name, keys * cache.apart).directives
+        return Scheduler(reader.name).fetch_beyond(cache.param.name, _TOGETHER if cache.together else _APART).directives
 
     def _named(self, name: str) -> TeStage:
         found = self.f.stage(name)
