@@ -1,8 +1,9 @@
 """The backend suite of `onnx`: whole on `interp` and `cpu-jit`, a fixed tenth on `cpu` and with LLVM's
 whole optimisation, and whole there with the slow tests.
 
-`make test` leaves two kinds of cases to `make test-more`: the large nets, but for two, and on targets that compile, operators
-that are expanded, whose data is that of the case that they expand and whose parts have cases of their own.
+`make test` leaves three kinds of cases to `make test-more`: the large nets, but for two; on targets that compile, operators
+that are expanded, whose data is that of the case that they expand and whose parts have cases of their own; and on `cpu-jit` two
+thirds of the cases of large families, which tests/more.txt lists.
 """
 
 from __future__ import annotations
