@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def command(
         with progress() as tell:
             settings = flags.settings(target, several=True, running=True, progress=tell)
             session = compile_model(options.source_of(model), settings, threads)
-    if (peers or per_op) and (not reference or not reference.endswith(".onnx")):
+    if (peers or per_op) and (not reference or not reference.endswith((".onnx", ".ort"))):
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
     inputs = given_inputs(session, {}, npz, flags.sizes, 0)
     if npz is None:
@@ -123,6 +124,11 @@ def _peers(against: str, known: tuple[str, ...]) -> list[str]:
     peers = [p.strip() for p in against.split(",") if p.strip()]
     if unknown := [p for p in peers if p not in known]:
         raise click.UsageError(f"--against takes {', '.join(known)}, not {unknown[0]!r}")
+    for p in peers:
+        try:
+            import_module(p.replace("-", "_"))
+        except ImportError:
+            raise click.UsageError(f"--against {p} needs {p}: `pip install {p}`") from None
     return peers
 
 

@@ -35,6 +35,7 @@ def command(model: str, start: tuple[str, ...], end: tuple[str, ...], out: Path,
             "parts of .onnx files can be extracted; of .occ text, `occ dump --format onnx` makes one"
         )
     place = check_out(out, [model])
+    place.parent.mkdir(parents=True, exist_ok=True)
     made = extract(source, start, end, place)  # pyright: ignore[reportArgumentType] - a path or bytes
     inputs, outputs = ([v.name for v in values] for values in (made.graph.input, made.graph.output))
     nodes, weights = len(made.graph.node), len(made.graph.initializer)

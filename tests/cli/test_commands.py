@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,15 @@ def test_wrong_usage_is_2(args, model, occ_cli):
     assert "Traceback" not in ran.err
     assert ran.err
     assert ran.out == ""
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_bench_against_what_is_not_installed_is_wrong_usage(name, model, occ_cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    ran = occ_cli("bench", model, "-t", "cpu-jit", "--against", name)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert f"--against {name} needs {name}: `pip install {name}`" in ran.err
 
 
 # build

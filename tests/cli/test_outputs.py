@@ -44,6 +44,20 @@ def test_the_model_is_not_written_over(occ_cli, model, command):
     assert model.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["build", "m.onnx", "-t", "interp"], ["build", "m.onnx", "-t", "cpu-jit", "--emit", "shared"],
+        ["dump", "m.onnx", "--stage", "inferred"], ["report", "m.onnx", "-t", "cpu-jit"], ["extract", "m.onnx", "--to", "y"],
+        ["run", "m.onnx", "-t", "interp"],
+    ],
+)  # fmt: skip
+def test_folders_that_are_not_there_yet_are_made(occ_cli, model, command):
+    ran = occ_cli(*command, "-o", "a/b/c")
+    assert ran.code == 0, ran.err
+    assert Path("a/b/c").exists()
+
+
 def test_external_data_of_the_model_are_not_written_over(occ_cli, model):
     onnx.save(mlp(), "e.onnx", save_as_external_data=True, location="e.bin", size_threshold=0)
     before = Path("e.bin").read_bytes()
