@@ -110,6 +110,17 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
     "qlinear-global-average": ("QLinearGlobalAveragePool", IMAGE, {}, 1, 1),
     "qlinear-average": ("QLinearAveragePool", IMAGE, POOL, 1, 1),
     "qlinear-average-include": ("QLinearAveragePool", IMAGE, POOL | {"count_include_pad": 1}, 1, 1),
+    "qlinear-conv-channels-last": (
+        "QLinearConv",
+        {"x": u8(1, 7, 8, 3), "xs": s(0.02), "xz": z(120), "w": i8(5, 3, 3, 3), "ws": f32(5) ** 2 * 0.01 + 0.001, "wz": np.zeros(5, np.int8),
+         "ys": s(0.3), "yz": z(128), "b": RNG.integers(-99, 99, (5,)).astype(np.int32)},
+        {"channels_last": 1, "strides": [2, 1], "pads": [1, 0, 1, 1]}, 1, 1,
+    ),
+    "qlinear-conv": (
+        "QLinearConv",
+        {"x": u8(2, 4, 9), "xs": s(0.02), "xz": z(3), "w": u8(6, 2, 3), "ws": s(0.01), "wz": z(99), "ys": s(0.1), "yz": z(7)},
+        {"group": 2}, 1, 1,
+    ),
     "qlinear-concat": (
         "QLinearConcat",
         {"ys": s(0.04), "yz": z(100), "a": u8(2, 3), "as": s(0.02), "az": z(4), "b": u8(2, 2), "bs": s(0.05), "bz": z(77)},
@@ -243,11 +254,35 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
         "MRotaryEmbedding", {"x": f32(2, 2, 3, 32), "p": RNG.integers(0, 9, (3, 2, 3)), "cos": f32(9, 8), "sin": f32(9, 8)},
         {"mrope_section": [3, 3, 2], "mrope_layout": 1, "rotary_embedding_dim": 16, "num_heads": 2}, 1, 1e-5,
     ),
+    "scaled-silu": ("ScaledSiLU", {"x": f32(3, 4)}, {"alpha": 1.7}, 1, 1e-6),
+    "scaled-silu-by-a-number": ("ScaledSiLU", {"x": f32(3, 4), "by": s(0.3)}, {}, 1, 1e-6),
+    "branch-norm": ("BranchwiseRMSNorm", {"x": f32(2, 3, 4, 8), "scale": f32(4, 8)}, {}, 1, 1e-5),
+    "branch-norm-flat": ("BranchwiseRMSNorm", {"x": f32(2, 3, 32), "scale": f32(32)}, {"num_branches": 4, "epsilon": 0.1}, 1, 1e-5),
+    "branch-norm-one-scale": ("BranchwiseRMSNorm", {"x": f32(5, 16), "scale": f32(8)}, {"num_branches": 2}, 1, 1e-5),
+    "branch-norm-alone": ("BranchwiseRMSNorm", {"x": f32(5, 2, 8)}, {}, 1, 1e-5),
+    "pre-mix": ("HyperConnectionPreMix", {"x": f32(2, 3, 4, 8), "gate": f32(2, 3, 4)}, {"reduction_scale": 0.5}, 1, 1e-5),
+    "pre-mix-of-features": ("HyperConnectionPreMix", {"x": f32(2, 3, 32), "gate": f32(2, 3, 32)}, {"num_branches": 4}, 1, 1e-5),
+    "pre-mix-of-columns": ("HyperConnectionPreMix", {"x": f32(2, 4, 8), "gate": f32(2, 4, 1)}, {}, 1, 1e-5),
+    "post-mix": ("HyperConnectionPostMix", {"x": f32(2, 3, 4, 8), "y": f32(2, 3, 8), "gate": f32(2, 3, 4), "mix": f32(2, 3, 4, 4)}, {}, 1, 1e-5),
+    "post-mix-flat": ("HyperConnectionPostMix", {"x": f32(3, 32), "y": f32(3, 8), "gate": f32(3, 4, 8)}, {"num_branches": 4}, 1, 1e-5),
+    "engram-gate": (
+        "EngramGate",
+        {"k": f32(2, 3, 4, 8), "q": f32(2, 3, 4, 8), "v": f32(2, 3, 8), "ks": f32(4, 8), "qs": f32(4, 8), "cs": f32(4, 8)}, {}, 2, 1e-4,
+    ),
+    "engram-gate-alone": ("EngramGate", {"k": f32(1, 3, 2, 8), "q": f32(1, 3, 2, 8), "v": f32(1, 3, 8), "ks": f32(2, 8), "qs": f32(2, 8)}, {}, 1, 1e-5),
     "gated-add": ("GatedAdd", {"x": f32(2, 3, 4), "y": f32(2, 3, 4), "gate": f32(2, 3, 1)}, {}, 1, 1e-6),
     "rotary-offset": ("RotaryEmbedding", {"x": f32(2, 2, 3, 8), "p": np.array([2]), "cos": f32(9, 4), "sin": f32(9, 4)}, {"interleaved": 1}, 1, 1e-5),
 }  # fmt: skip
 # onnxruntime takes scales and zero points of these as constants only
-WEIGHTS = {"QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", "MatMulNBits", "QAttention", "QLinearConcat"}
+WEIGHTS = {
+    "QLinearConv",
+    "QLinearLeakyRelu",
+    "QLinearSigmoid",
+    "QLinearSoftmax",
+    "MatMulNBits",
+    "QAttention",
+    "QLinearConcat",
+}
 QUANT_WEIGHTS = {"DynamicQuantizeLSTM": ("w", "r", "ws", "wz", "rs", "rz")}
 
 CONSTANT = ("total", "axis")  # what decides shapes

@@ -98,6 +98,22 @@ def _global_average(b: GraphBuilder, x: Value, a: SimpleNamespace) -> Value:
     return _channels_last(b, x, a, b.GlobalAveragePool)
 
 
+_CONV = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
+
+
+@op(
+    f"{DOMAIN}.QLinearConv",
+    signature=FormalSignature.of(
+        "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point B?", "y", channels_last=0, **_CONV
+    ),
+)
+class QLinearConvOfOrt:
+    """QLinearConv of images that may have channels last; the order of the weight stays ONNX's."""
+
+    def composite(b, x, *rest, a):
+        return _channels_last(b, x, a, lambda v: b.QLinearConv(v, *rest, **{k: getattr(a, k) for k in _CONV}))
+
+
 @op(f"{DOMAIN}.QLinearConcat", signature=FormalSignature.of("Y_scale Y_zero_point inputs*", axis=0))
 class QLinearConcat:
     """Concat of operands that each have a scale and a zero point."""
@@ -198,6 +214,7 @@ ALL = (
     _unary("QLinearSoftmax", "X X_scale x_zero_point? y_scale y_zero_point", _softmax, axis=-1, opset=None),
     _unary("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", _global_average, channels_last=0),
     _unary("QLinearAveragePool", "X x_scale x_zero_point? y_scale y_zero_point?", _average, channels_last=0, **_POOL),
+    QLinearConvOfOrt,
     QLinearConcat,
     QLinearWhere,
     QEmbedLayerNormalization,
