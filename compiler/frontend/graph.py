@@ -17,6 +17,7 @@ from occ.compiler.frontend.device_operators import attributes_of, is_of_a_device
 from occ.compiler.frontend.external import MappedModel, ModelFolder, dense_array, tensor_array
 from occ.compiler.frontend.huawei import READERS, read_huawei
 from occ.compiler.frontend.outputs import outputs_of
+from occ.compiler.frontend.refused import REFUSED
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import Node, rename, upgrade
 from occ.compiler.ir.location import Location
@@ -34,12 +35,6 @@ _CONSTANTS = {
     "value_int": (AttributeProto.INT, np.int64), "value_ints": (AttributeProto.INTS, np.int64),
     "value_string": (AttributeProto.STRING, object), "value_strings": (AttributeProto.STRINGS, object),
 }  # fmt: skip
-
-# Operators that language models may hold and that are not computed: why.
-_REFUSED = {
-    "com.microsoft.SparseAttention": ": it attends to blocks that a table of the file names",
-    "com.microsoft.PagedAttention": ": it reads pages of caches that a server hands out",
-}
 
 
 class GraphImporter:
@@ -256,9 +251,9 @@ class GraphImporter:
             return
         domain, _, operator = node.name.rpartition(".")
         known = onnx.defs.has(operator, domain=domain) if operator else False
-        if known or node.name in _REFUSED:
-            help_ = "export the model with GroupQueryAttention" if (why := _REFUSED.get(node.name, "")) else ""
-            said = f"the operator `{shorten(node.name)}` is not supported{why or ' yet'}"
+        if known or node.name in REFUSED:
+            why, help_ = REFUSED.get(node.name, ("", ""))
+            said = f"the operator `{shorten(node.name)}` is not supported{f': {why}' if why else ' yet'}"
             self.sink.error("OCC0301", said, where=where, help=help_)
         else:
             help_ = (

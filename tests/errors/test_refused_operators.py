@@ -9,8 +9,16 @@ import occ
 from occ.compiler.diagnostics import CompileError
 
 
-@pytest.mark.parametrize(("operator", "reason"), [("SparseAttention", "blocks"), ("PagedAttention", "pages")])
-def test_says_why_an_operator_is_refused(operator: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("operator", "reason", "remedy"),
+    [
+        ("SparseAttention", "blocks", "GroupQueryAttention"), ("PagedAttention", "pages", "GroupQueryAttention"),
+        ("DecoderMaskedMultiHeadAttention", "beams", "GroupQueryAttention"),
+        ("BeamSearch", "a search of its own", "decoder as models of their own"),
+        ("WhisperBeamSearch", "a search of its own", "decoder as models of their own"), ("MatMulFpQ4", "an order", "MatMulNBits"),
+    ],
+)  # fmt: skip
+def test_says_why_an_operator_is_refused(operator: str, reason: str, remedy: str) -> None:
     node = helper.make_node(operator, ["q", "q", "q"], ["y"], "layer0", domain="com.microsoft", num_heads=2)
     value = helper.make_tensor_value_info
     values = [value(name, TensorProto.FLOAT, [1, 4, 64]) for name in "qy"]
@@ -18,5 +26,5 @@ def test_says_why_an_operator_is_refused(operator: str, reason: str) -> None:
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     with pytest.raises(CompileError) as e:
         occ.compile(helper.make_model(graph, opset_imports=opsets, ir_version=10), "interp")
-    for part in ("OCC0301", f"`com.microsoft.{operator}` is not supported: ", "layer0", reason, "GroupQueryAttention"):
+    for part in ("OCC0301", f"`com.microsoft.{operator}` is not supported: ", "layer0", reason, remedy):
         assert part in str(e.value)

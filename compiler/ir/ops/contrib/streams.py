@@ -8,16 +8,19 @@ unless something else is said.
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.dtype import BOOL, F32
 from occ.compiler.ir.ops.attention import quotient, reshape
 from occ.compiler.ir.ops.contrib.operators import DOMAIN
 from occ.compiler.ir.ops.spec import FormalSignature, op
-from occ.compiler.ir.shape import equal_shapes
+from occ.compiler.ir.shape import equal_dims, equal_shapes
+from occ.compiler.ir.te.expr import Expr, equal, literal, not_equal, where, wrap
 from occ.compiler.ir.value import Value
 
 
@@ -150,4 +153,70 @@ class EngramGate:
         return y, b.Cast(_normal(b, gated, scale, a.epsilon), to=dtype)
 
 
-ALL = (ScaledSiLU, BranchwiseRMSNorm, HyperConnectionPreMix, HyperConnectionPostMix, EngramGate)
+@op(
+    f"{DOMAIN}.NGramHashMapping",
+    signature=FormalSignature.of(
+        "input_ids multipliers vocab_sizes past_ids? head_offsets? eos_token_id? segment_ids?", "hash_ids present_ids?",
+        max_ngram_size=None, n_head_per_ngram=None, pad_id=None, reset_on_eos=0,
+    ),
+)  # fmt: skip
+class NGramHashMapping:
+    """Hashes of the last 2, 3, ... tokens at each position, one for each head: `[N, L, (size - 1) * heads]`.
+
+    Of `size` tokens the product with their multipliers, combined by xor, modulo a size for each head. What lies before the first
+    token, before the end of a text or in another segment counts as the end of a text, or as padding where none is given.
+    """
+
+    def body(t, ids, multipliers, sizes, past=None, offsets=None, eos=None, segments=None, *, a):
+        if not a.max_ngram_size or a.max_ngram_size < 2 or not a.n_head_per_ngram or a.pad_id is None or ids.rank != 2:
+            raise Invalid(f"`NGramHashMapping` of {ids.type} with max_ngram_size={a.max_ngram_size}", code="OCC0107")
+        before, heads, (n, length) = a.max_ngram_size - 1, a.n_head_per_ngram, ids.shape
+        for what, v in (("vocab_sizes", sizes), ("head_offsets", offsets)):
+            if v is not None:
+                equal_shapes(v.shape, (before * heads,), f"`NGramHashMapping`: {what}")
+        for what, v, shape in (("past_ids", past, (n, before)), ("segment_ids", segments, ids.shape)):
+            if v is not None:
+                equal_shapes(v.shape, shape, f"`NGramHashMapping`: {what}")
+        given = multipliers.shape[0]
+        if not isinstance(given, int) or given <= before:
+            equal_dims(given, before + 1, "`NGramHashMapping`: multipliers")
+        t.check(sizes.shape, lambda h: sizes[h] > 0, "`NGramHashMapping` has a head whose size is not positive")
+        lost = literal(a.pad_id, ids.dtype) if eos is None else eos[(0,) * eos.rank]
+
+        def token(i: Expr, at: Expr) -> Expr:
+            old = lost if past is None else past[i, at + before]
+            return where(at >= 0, ids[i, at], old)
+
+        def is_apart(i: Expr, j: Expr, k: int) -> Expr:
+            """Whether the token `k` before position `j` belongs to another text."""
+            ends = [equal(token(i, j - m), lost) for m in range(1, k + 1)] if a.reset_on_eos and eos is not None else []
+            if segments is not None:
+                changes = [not_equal(segments[i, j - m], segments[i, j - m - 1]) for m in range(k)]
+                ends += [where(j > m, changed, literal(False, BOOL)) for m, changed in enumerate(changes)]
+            return reduce(or_, ends, literal(False, BOOL))
+
+        def product(i: Expr, j: Expr, k: int) -> Expr:
+            return where(is_apart(i, j, k), lost, token(i, j - k)) * multipliers[wrap(k)]
+
+        parts = [t.map((n, length), lambda i, j, k=k: product(i, j, k), name="product") for k in range(before + 1)]
+
+        def mixed(i: Expr, j: Expr, g: Expr) -> Expr:
+            mix, found = parts[0][i, j], literal(0, ids.dtype)
+            for k, part in enumerate(parts[1:]):
+                mix = mix ^ part[i, j]
+                found = where(equal(g, k), mix, found)
+            return found
+
+        mixes = t.map((n, length, before), mixed, name="mixes")
+
+        def element(i: Expr, j: Expr, h: Expr) -> Expr:
+            hashed = mixes[i, j, h // heads] % sizes[h]
+            return hashed if offsets is None else hashed + offsets[h]
+
+        made = t.map((n, length, before * heads), element, name="hash_ids")
+        if a.n_results == 1:
+            return made
+        return made, t.map((n, before), lambda i, j: token(i, j + wrap(length - before)), name="present_ids")
+
+
+ALL = (NGramHashMapping, ScaledSiLU, BranchwiseRMSNorm, HyperConnectionPreMix, HyperConnectionPostMix, EngramGate)
