@@ -228,8 +228,9 @@ def _step_of_one(n: Node) -> None:
 
 
 # Operators that say what others do: onnxruntime's quantiser writes two for types that old operator sets lack, one was renamed, and
-# some are older than those of ONNX, which exporters of torch wrote before. Those have another form where a rule follows.
+# some are older than those of ONNX, which exporters of torch wrote before; one ONNX itself had as an experiment. Those have another form where a rule follows.
 SAME: dict[str, tuple[str, UpgradeStep | None]] = {
+    "DynamicSlice": ("Slice", None),
     "com.microsoft.QuantizeLinear": ("QuantizeLinear", None),
     "com.microsoft.DequantizeLinear": ("DequantizeLinear", None),
     "com.microsoft.TransposeMatMul": ("com.microsoft.FusedMatMul", None),

@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "numeric"))
 import test_contrib as contrib
 import test_contrib_exported as exported
+import test_experimental_operators as experimental
 import test_experts as experts
 import test_group_query as group_query
 from simulating import built, simulated
@@ -150,3 +151,8 @@ def test_operator_of_exporters_is_right_on_the_device_or_refused_by_name(case: s
     for x, y in zip(simulated(built(model, cpu_fallback="off"), feed), wanted, strict=True):
         assert (x.dtype, x.shape) == (y.dtype, y.shape)
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=0, atol=most)
+
+
+@pytest.mark.parametrize("case", experimental.CASES)
+def test_experimental_operator(case: str):
+    compared(experimental.model(case), {"x": experimental.IMAGE}, "ascend910b")

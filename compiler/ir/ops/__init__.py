@@ -15,7 +15,7 @@ FAMILIES = (
     "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "ranking", "recurrent",
     "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image",
     "ml", "ml_trees", "contrib.operators", "contrib.nchwc", "contrib.quantized", "contrib.blocks", "contrib.experts", "contrib.states",
-    "contrib.attention", "contrib.rotary", "contrib.group_query", "contrib.recurrent", "contrib.exported", "contrib.streams", "own.legacy", "own.stacked", "own.internal",
+    "contrib.attention", "contrib.rotary", "contrib.group_query", "contrib.recurrent", "contrib.exported", "contrib.experimental", "contrib.streams", "own.legacy", "own.stacked", "own.internal",
     "own.quantised_codes", "own.forest", "own.block_products", "own.decided", "own.device_operator", "own.deform",
 )  # fmt: skip
 
