@@ -16,6 +16,7 @@ from occ.api import Shapes, settings_of
 from occ.compiler.compare import difference, gaps
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.source import is_text, load_module
+from occ.compiler.frontend.ort_format import is_ort
 from occ.compiler.ir.stages import ORDER
 from occ.inputs import random_inputs
 from occ.loading import load
@@ -279,6 +280,8 @@ def _reference(model: ModelProto | str | bytes, names: list[str], given: dict[st
     from onnx.reference import ReferenceEvaluator
 
     taken: Any = os.fspath(model) if isinstance(model, os.PathLike) else model
+    if is_ort(taken) if isinstance(taken, bytes) else str(taken).endswith(".ort"):
+        taken = loaded(taken)[0]
     return list(ReferenceEvaluator(taken).run(names, given))
 
 

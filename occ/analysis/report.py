@@ -148,7 +148,7 @@ def _against(
     model: Source, found: Profile, given: Mapping[str, np.ndarray], nodes: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Rows of ONNX nodes with the times of both sides, and which nodes of the graph they are; or why there are none."""
-    if not isinstance(model, (str, os.PathLike)) or Path(model).suffix != ".onnx":
+    if not isinstance(model, (str, os.PathLike)) or Path(model).suffix not in (".onnx", ".ort"):
         return {"rows": []}
     try:
         made = joined(found, os.fspath(model), given)

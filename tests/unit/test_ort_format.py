@@ -111,6 +111,13 @@ def test_ort_file_keeps_names_and_symbols(tmp_path: Path) -> None:
     onnx.checker.check_model(whole)
 
 
+@pytest.mark.parametrize("against", ["onnxruntime", "reference", "interp"])
+def test_ort_file_is_compared(against: str, tmp_path: Path) -> None:
+    path = saved(MODELS["symbolic"][0], tmp_path / "model.ort", "basic")
+    for model in (path, path.read_bytes()):
+        assert all(row.ok for row in occ.diff(model, "cpu-jit", against=against, every_node=True).rows)
+
+
 def test_weights_of_an_ort_file_are_views_of_it(tmp_path: Path) -> None:
     model, _ = MODELS["a weight that is a view"]
     path = saved(model, tmp_path / "model.ort", "basic")
