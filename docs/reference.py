@@ -9,6 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from occ.compiler.codes import CODES
+from occ.compiler.frontend.refused import REFUSED
+from occ.compiler.frontend.upgrade import SAME
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.pipeline import PASSES, pipeline_for
@@ -30,6 +32,12 @@ def operators() -> Iterator[str]:
         for s in sorted((s for s in public if s.domain == domain), key=lambda s: s.operator):
             yield f"| {s.operator} | {s.since} | {kinds[s.meaning]} | {s.limits} |"
         yield ""
+    yield "## Other names\n"
+    yield "| operator | read as |\n|---|---|"
+    yield from (f"| {name} | {same} |" for name, (same, _) in sorted(SAME.items()))
+    yield "\n## Refused\n"
+    yield "| operator | why |\n|---|---|"
+    yield from (f"| {name} | {why} |" for name, (why, _) in sorted(REFUSED.items()))
 
 
 def passes() -> Iterator[str]:
