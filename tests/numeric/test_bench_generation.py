@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import pytest
@@ -47,7 +49,8 @@ def test_it_times_prompts_and_tokens_beside_onnxruntime(folder, occ_cli) -> None
     assert made["reasons"] == {}
 
 
-def test_runtimes_that_are_not_there_are_named(folder, occ_cli) -> None:
+def test_runtimes_that_cannot_run_the_folder_are_named(folder, occ_cli, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime_genai", ModuleType("onnxruntime_genai"))  # as if it were installed
     ran = occ_cli("bench", folder, "--generate", "4,2", "--against", "onnxruntime-genai,onnxruntime", *RUN)
     assert ran.code == 0, ran.err
     head, ours, theirs, missing = ran.out.strip().splitlines()
@@ -55,6 +58,13 @@ def test_runtimes_that_are_not_there_are_named(folder, occ_cli) -> None:
     assert ours.startswith("occ ")
     assert "3 of 3 tokens agree" in theirs
     assert missing.split(maxsplit=1) == ["onnxruntime-genai", "the folder has no genai_config.json"]
+
+
+def test_runtimes_that_are_not_there_are_refused(folder, occ_cli, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime_genai", None)  # its import fails
+    ran = occ_cli("bench", folder, "--generate", "4,2", "--against", "onnxruntime-genai", *RUN)
+    assert ran.code == 2
+    assert "--against onnxruntime-genai needs onnxruntime-genai: `pip install onnxruntime-genai`" in ran.err
 
 
 def test_there_is_no_ratio_where_tokens_disagree(folder, tmp_path) -> None:
