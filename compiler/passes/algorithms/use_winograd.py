@@ -7,7 +7,6 @@ from math import ceil, prod
 from typing import ClassVar
 
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.layout import panel_width
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.own.winograd import SIZE, SMALL, outputs_of, points_of, transformed_weight
@@ -69,13 +68,10 @@ def _pays(op: Op, lanes: int) -> bool:
         return False
     pads = op.a.pads or (0, 0, 0, 0)
     filters, channels = w.data.shape[:2]
-    # Panels of a single vector have to be full: with a part of one, results of the schedule are wrong.
-    full = filters % lanes == 0 or panel_width(filters, lanes, lanes) > lanes
     if (
         not all(isinstance(p, int) and p >= 0 for p in pads)
         or min(filters, channels) < _LEAST_CHANNELS
         or channels % lanes
-        or not full
     ):
         return False
     sizes = list(zip(op.result.tensor.dims[2:], taps, strict=True))

@@ -193,7 +193,8 @@ class _Winograd:
         z = Scheduler(rows.name).compute_at(self.root.name, self.tile)
         for a in rows.axes[-5:-3]:
             z.bound_extent(a.name, 1)
-        z.reorder(o, y, g).vectorize(o, self.lanes).unroll(g).unroll(y)
+        # A last vector that filters do not fill reads the padding of its panel; moved inwards it would read the panel before.
+        z.reorder(o, y, g).vectorize(o, self.lanes, "RoundUp").unroll(g).unroll(y)
         made = z.directives
         output = self.parts["output"]
         reads = sum(
@@ -206,7 +207,7 @@ class _Winograd:
         if output is not self.root and (reads > 1 or self._read_twice(output)):
             *_, oy, ox, oo = (a.name for a in output.axes)
             s = Scheduler(output.name).compute_at(self.root.name, self.tile)
-            s.reorder(oo, ox, oy).vectorize(oo, self.lanes)
+            s.reorder(oo, ox, oy).vectorize(oo, self.lanes, "RoundUp")
             s.bound_extent(ox, self.broad).bound_extent(oy, self.tall).unroll(ox).unroll(oy)
             made += s.directives
         return made
