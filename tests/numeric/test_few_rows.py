@@ -151,3 +151,19 @@ def test_multiples_of_a_batch(times: int) -> None:
         exact = x.reshape(-1, 40).astype(np.float64) @ w
         assert y.shape == exact.shape
         assert np.abs(y - exact).max(initial=0) <= 1e-5 * np.abs(exact).max(initial=0)
+
+
+def test_rows_of_windows_of_a_batch() -> None:
+    """As of frames of a sound: their number, `n*s - 3*n`, is a sum of products, and tests of two variants hang on it."""
+    filters, w = weights(15, 40, 8, 4) / 8, weights(16, 40, 24)
+    text = """g (float[n, 8, s] x) => (float[n, t, 24] y) {
+        windows = Conv <kernel_shape = [4]> (x, filters)
+        frames = Transpose <perm = [0, 2, 1]> (windows)
+        power = Softmax <axis = 2> (frames)
+        y = MatMul(power, w)
+    }"""
+    model = model_of(text, {"filters": filters, "w": w})
+    session = occ.compile(model, "cpu")
+    for n, s in ((1, 4), (1, 6), (2, 5), (1, 7), (3, 4), (2, 30), (0, 5)):
+        x = weights(17, n, 8, s)
+        np.testing.assert_allclose(session(x)[0], reference(model, {"x": x})[0], rtol=1e-5, atol=1e-6)

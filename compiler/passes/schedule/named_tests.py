@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
@@ -33,7 +34,10 @@ def name_tests(m: Module, functions: Mapping[str, TeFunc]) -> dict[str, TeFunc]:
 
 def _named(f: TeFunc) -> tuple[TeFunc, list[Dim]]:
     """A function with dims for what is tested, and what they stand for."""
-    tests = dict.fromkeys(t for d in f.schedule for t in d.args if isinstance(t, AtMost) and _is_compound(t))
+    several = {s for s, n in Counter(d.stage for d in f.schedule if d.call == "specialize").items() if n > 1}
+    tests = dict.fromkeys(
+        t for d in f.schedule for t in d.args if isinstance(t, AtMost) and _is_lost(t, among=d.stage in several)
+    )
     units = {v: symbol(f"D{len(f.dims) + k}", _least(v)) for k, v in enumerate(dict.fromkeys(map(_variable, tests)))}
     if not units:
         return f, []
@@ -61,9 +65,14 @@ def _variable(t: AtMost) -> Dim:
     return split_constant(t.left - t.right)[0]
 
 
-def _is_compound(t: AtMost) -> bool:
-    """Whether a test hangs on the least or greatest of sizes. Halide finds other tests again, and learns of them how far loops go."""
-    return _has_extremes(_variable(t))
+def _is_lost(t: AtMost, among: bool) -> bool:
+    """Whether Halide does not find a test again: one that hangs on the least or greatest of sizes, or, among several of a stage,
+    one of more than a single dim, whose negation it states in another way once it has dealt with the next. Of the rest it learns
+    how far loops go.
+    """
+    variable = _variable(t)
+    alone = len(found := terms_of(variable)) == 1 and len(mono := found[0][0]) == 1 and mono[0][1] == 1
+    return _has_extremes(variable) or (among and not alone)
 
 
 def _has_extremes(d: Dim) -> bool:
