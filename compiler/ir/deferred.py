@@ -40,7 +40,8 @@ def is_deferred(op: Op) -> bool:
     if spec.host or spec.region or not op.results:
         return False
     types = [v.type for v in (*op.inputs, *op.results)]
-    if foreign_types(op) or any(not isinstance(t, TensorType) or t.shape is None for t in types):
+    foreign = foreign_types(op) and spec.composite is None  # each of the parts of a composite is judged alone
+    if foreign or any(not isinstance(t, TensorType) or t.shape is None for t in types):
         return True
     waiting = any(
         spec.operand_name(k) in spec.static and static_elements(v) is None

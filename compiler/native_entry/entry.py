@@ -9,6 +9,7 @@ blocks, kernels, If, Scan and Loop. The Python runner stays for what the entry d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from llvmlite import ir
@@ -19,7 +20,7 @@ from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.control import CONTROL_STEPS
 from occ.compiler.native_entry.facts import model_facts
 from occ.compiler.native_entry.layout import Layout
-from occ.compiler.native_entry.plan import special_name
+from occ.compiler.native_entry.plan import Routine, special_name
 from occ.compiler.native_entry.results import Cases
 from occ.compiler.native_entry.routine import RoutineEmitter
 from occ.compiler.native_entry.select import HOST_STEPS
@@ -28,13 +29,15 @@ from occ.compiler.native_entry.suitable import Unsuitable, routines
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I32, I64, PTR
 from occ.runtime.manifest import Manifest
-from occ.runtime.native.entry import ABI, INPUTS, MEMORY, MOST_AXES, VERSION
+from occ.runtime.native.entry import ABI, BEGIN, INPUTS, MEMORY, MOST_AXES, RUN, VERSION
+from occ.runtime.native.last_steps import without_last_steps
 
 _COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
 
 
 def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) -> None:
-    """Emit the facts of a model, and its entry if it can have one.
+    """Emit the facts of a model, and its entry if it can have one; else that of the model without its last steps, as
+    `occ_model_begin`, which is for those alone who run the steps after it.
 
     Args:
         module: where to; kernels that it does not have are declared.
@@ -43,12 +46,18 @@ def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) 
         bits: of an address.
     """
     support = Support(module, Layout.of(bits), ranged=ranged)
+    refusal = ""
     try:
-        found = routines(m)
+        _emit(support, m, routines(m), RUN)
     except Unsuitable as why:
-        support.exported("occ_model_facts", model_facts(m, refusal=str(why), ranged=ranged))
-        return
-    support.exported("occ_model_facts", model_facts(m, refusal="", ranged=ranged))
+        refusal = str(why)
+        if (parts := without_last_steps(m)) is not None:
+            with suppress(Unsuitable):
+                _emit(support, parts[0], routines(parts[0]), BEGIN)
+    support.exported("occ_model_facts", model_facts(m, refusal=refusal, ranged=ranged))
+
+
+def _emit(support: Support, m: Manifest, found: Sequence[Routine], exported: str) -> None:
     special = [special_name(k) for k in range(len(m.special))]
     numbers = {name: k for k, name in enumerate(["", *sorted(m.functions), *special])}
     made: dict[str, RoutineEmitter] = {}
@@ -59,8 +68,8 @@ def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) 
         _Entry(support, m.at(k), made[name], support.internal(f"occ_special_{k}", ir.FunctionType(I32, [PTR]))).emit([])
         for k, name in enumerate(special)
     ]
-    exported = ir.Function(module, ir.FunctionType(I32, [PTR]), "occ_model_run")
-    _Entry(support, m, made[""], exported).emit(functions)
+    function = ir.Function(support.module, ir.FunctionType(I32, [PTR]), exported)
+    _Entry(support, m, made[""], function).emit(functions)
 
 
 class _Entry:

@@ -17,6 +17,7 @@ from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Manifest, Step, TensorInfo
 from occ.runtime.native.entry import MOST_AXES
+from occ.runtime.native.last_steps import without_last_steps
 from occ.runtime.signature import numpy_dtype
 
 _NAMED = 5  # problems that an error lists
@@ -46,6 +47,15 @@ def routines(m: Manifest) -> list[Routine]:
 def obstacles(m: Manifest) -> list[str]:
     """What keeps a model from having a native entry, node by node; nothing if it can have one."""
     return _read(m)[1]
+
+
+def nodes_after(m: Manifest) -> list[str]:
+    """The nodes of the last steps that Python runs after a native entry that has the rest; none if no entry has that."""
+    parts = without_last_steps(m)
+    if parts is None or obstacles(parts[0]):
+        return []
+    rest = {id(s) for s in parts[0].plan.steps}
+    return [", ".join(s.nodes[:3]) or s.name for s in m.plan.steps if id(s) not in rest]
 
 
 def _read(m: Manifest) -> tuple[list[Routine], list[str]]:

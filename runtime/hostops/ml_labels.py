@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+_FEW = 64  # elements that are found faster one by one than by routines for arrays
+
 
 def _text(x: Any) -> str:
     return x.decode("utf-8", "surrogateescape") if isinstance(x, bytes) else str(x)
@@ -18,21 +20,43 @@ def _first(*given: Any) -> Any:
     return next((g for g in given if g is not None), None)
 
 
-def _lookup(x: np.ndarray, keys: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """The position of each element in the keys, -1 where it is none; of equal keys the first counts, a NaN is like a NaN."""
-    listed = np.asarray(keys, object if x.dtype.kind in "OUST" else None)
-    if x.dtype.kind in "OUST":
-        where = {_text(k): n for n, k in reversed(list(enumerate(listed)))}
-        found = np.array([where.get(_text(v), -1) for v in x.reshape(-1)], np.int64)
-        return found.reshape(x.shape)
-    if not len(listed):
-        return np.full(x.shape, -1, np.int64)
-    listed = listed.astype(x.dtype)
-    order = np.argsort(listed, kind="stable")
-    at = np.minimum(np.searchsorted(listed[order], x), len(order) - 1)
-    near = listed[order][at]
-    same = (near == x) | ((near != near) & (x != x))
-    return np.where(same, order[at], -1)
+def _once(a: SimpleNamespace, what: tuple[str, np.dtype], make: Callable[[], Any]) -> Any:
+    """What follows from the attributes of a node alone, and is kept with them: runs on a row or two take less than making it."""
+    kept: dict[tuple[str, np.dtype], Any] = a.__dict__.setdefault("kept", {})
+    found = kept.get(what)
+    if found is None:
+        found = kept[what] = make()
+    return found
+
+
+class _Keys:
+    """Keys, ready to be searched for elements of a type."""
+
+    def __init__(self, keys: Sequence[Any] | np.ndarray, dtype: np.dtype) -> None:
+        self._text = dtype.kind in "OUST"
+        self._places: dict[Any, int] | None = None
+        self._listed = np.asarray(keys, object if self._text else None)
+        if not self._text and len(self._listed):
+            self._listed = self._listed.astype(dtype)
+            self._order = np.argsort(self._listed, kind="stable")
+            self._sorted = self._listed[self._order]
+        if dtype.kind not in "fc":
+            listed = [_text(k) if self._text else k for k in self._listed.tolist()]
+            self._places = {k: n for n, k in reversed(list(enumerate(listed)))}
+
+    def find(self, x: np.ndarray) -> np.ndarray:
+        """The position of each element in the keys, -1 where it is none; of equal keys the first counts, a NaN is like a NaN."""
+        if self._places is not None and (self._text or x.size <= _FEW):
+            given = x.reshape(-1).tolist()
+            found = [self._places.get(_text(v) if self._text else v, -1) for v in given]
+            return np.array(found, np.int64).reshape(x.shape)
+        if not len(self._listed):
+            return np.full(x.shape, -1, np.int64)
+        order = self._order
+        at = np.minimum(np.searchsorted(self._sorted, x), len(order) - 1)
+        near = self._sorted[at]
+        same = (near == x) | ((near != near) & (x != x))
+        return np.where(same, order[at], -1)
 
 
 def _table(values: Sequence[Any] | np.ndarray, default: Any, dtype: np.dtype) -> np.ndarray:
@@ -43,10 +67,24 @@ def _table(values: Sequence[Any] | np.ndarray, default: Any, dtype: np.dtype) ->
     return made
 
 
+class _Encoder:
+    """Keys and the value that stands for each; the default after them, where position -1 finds it."""
+
+    def __init__(self, keys: Sequence[Any] | np.ndarray, values: np.ndarray, given: np.dtype) -> None:
+        self._keys, self._values = _Keys(keys, given), values
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self._values[self._keys.find(x)]
+
+
 def label_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
+    return _once(a, ("encoder", x.dtype), lambda: _label_encoder(x.dtype, a))(x)
+
+
+def _label_encoder(given: np.dtype, a: SimpleNamespace) -> _Encoder:
     classes = getattr(a, "classes_strings", None)
     if classes:
-        return _between(x, classes, range(len(classes)), a)
+        return _between(given, classes, range(len(classes)), a)
     keys = _first(a.keys_tensor, a.keys_strings, a.keys_int64s, a.keys_floats)
     if keys is None:
         raise ValueError("`LabelEncoder` has no keys")
@@ -62,21 +100,21 @@ def label_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
             default = own if a.default_tensor is None else np.asarray(a.default_tensor).reshape(-1)[0]
         if len(keys) != len(values):
             raise ValueError(f"`LabelEncoder` has {len(keys)} keys and {len(values)} values")
-        return _table(values, default, np.dtype(dtype))[_lookup(x, keys)]
+        return _Encoder(keys, _table(values, default, np.dtype(dtype)), given)
     raise ValueError("`LabelEncoder` has no values")
 
 
-def _between(x: np.ndarray, strings: Sequence[str], numbers: Sequence[int], a: SimpleNamespace) -> np.ndarray:
-    if x.dtype.kind in "OUST":
-        return _table(numbers, a.default_int64, np.dtype(np.int64))[_lookup(x, strings)]
-    return _table(strings, a.default_string, np.dtype(object))[_lookup(x, np.array(numbers, np.int64))]
+def _between(given: np.dtype, strings: Sequence[str], numbers: Sequence[int], a: SimpleNamespace) -> _Encoder:
+    if given.kind in "OUST":
+        return _Encoder(strings, _table(numbers, a.default_int64, np.dtype(np.int64)), given)
+    return _Encoder(np.array(numbers, np.int64), _table(strings, a.default_string, np.dtype(object)), given)
 
 
 def category_mapper(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     strings, numbers = a.cats_strings or (), a.cats_int64s or ()
     if len(strings) != len(numbers):
         raise ValueError(f"`CategoryMapper` has {len(strings)} strings and {len(numbers)} numbers")
-    return _between(x, strings, numbers, a)
+    return _once(a, ("encoder", x.dtype), lambda: _between(x.dtype, strings, numbers, a))(x)
 
 
 def one_hot_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
@@ -84,7 +122,8 @@ def one_hot_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     categories = a.cats_strings if x.dtype.kind in "OUST" else a.cats_int64s
     if not categories:
         raise ValueError(f"`OneHotEncoder` has no categories for {x.dtype}")
-    at = _lookup(x if x.dtype.kind in "OUST" else x.astype(np.int64), categories)
+    x = x if x.dtype.kind in "OUST" else x.astype(np.int64)
+    at = _once(a, ("categories", x.dtype), lambda: _Keys(categories, x.dtype)).find(x)
     if not a.zeros and (at < 0).any():
         raise ValueError(f"{x[at < 0].reshape(-1)[0]!r} is no category of `OneHotEncoder`")
     return (at[..., None] == np.arange(len(categories))).astype(np.float32)
@@ -95,7 +134,7 @@ def zip_map(x: np.ndarray, *, a: SimpleNamespace) -> tuple[list[dict[Any, float]
     rows = x.reshape(1, -1) if x.ndim == 1 else x
     if rows.shape[1] != len(keys):
         raise ValueError(f"`ZipMap` has {len(keys)} classes for {rows.shape[1]} scores")
-    return ([dict(zip(keys, row, strict=True)) for row in rows.tolist()],)
+    return ([dict(zip(keys, row)) for row in rows.tolist()],)  # noqa: B905 - as many, as the shape says
 
 
 def dict_vectorizer(x: Mapping[Any, Any], *, a: SimpleNamespace) -> np.ndarray:

@@ -17,9 +17,10 @@ from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
 from occ.runtime.manifest import Constraint, Manifest, Plan, Step
 from occ.runtime.native.control import CONTROL
-from occ.runtime.native.entry import Entry, kernel_error
+from occ.runtime.native.entry import BEGIN, RUN, Entry, kernel_error
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
 from occ.runtime.native.frame import KernelCall, Segment, segment_of
+from occ.runtime.native.last_steps import LastSteps, without_last_steps
 from occ.runtime.native.lending import run_tasks
 from occ.runtime.native.library import Library
 from occ.runtime.native.program import Program
@@ -61,16 +62,21 @@ class NativeEngine:
         self._special = [(Signature.of(m), self._program_of(m)) for m in special]
         self._functions = {name: self._program(f.plan, f.constraints) for name, f in manifest.functions.items()}
         self.observer: Observer | None = None
+        self._last: LastSteps | None = None
         self._entry = self._native_entry()
 
     def _native_entry(self) -> Entry | None:
         """The compiled plan, if the library has it and OCC_ENTRY does not ask for the Python runner."""
-        if self._library is None or not hasattr(self._library.dll, "occ_model_run"):
+        if self._library is None or entry_choice() == "python":
             return None
-        if entry_choice() == "python":
-            return None
+        m, name = self.manifest, RUN
+        if not hasattr(self._library.dll, RUN):
+            parts = without_last_steps(m) if hasattr(self._library.dll, BEGIN) else None
+            if parts is None:
+                return None
+            (m, self._last), name = parts, BEGIN
         workers = self._workers if self._library.run is None and self.threads > 1 else None
-        return Entry(self.manifest, self._library, self._weights, self.threads, workers)
+        return Entry(m, self._library, self._weights, self.threads, workers, name)
 
     def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         """A run in native code, if the inputs are arrays that it takes as they are; None says to call `run`.
@@ -80,7 +86,10 @@ class NativeEngine:
         """
         if self._entry is None or self.observer is not None:
             return None
-        return self._entry.quick(inputs)
+        found = self._entry.quick(inputs)
+        if found is None or self._last is None:
+            return found
+        return self._last.run(found.values())
 
     def _program_of(self, m: Manifest) -> Program:
         """The main plan of a manifest."""
@@ -109,11 +118,20 @@ class NativeEngine:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
         if self._entry is not None and self.observer is None:
-            found = self._entry.run(inputs, outputs)
+            found = self._begun(self._entry, inputs, outputs)
             if found is not None:
                 return found
         program, known = self._chosen(inputs, env)
         return program.run(inputs, known, outputs)
+
+    def _begun(self, entry: Entry, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> list[Any] | None:
+        """A run through the entry, and what comes after it; None if the Python runner has to do it."""
+        if self._last is None:
+            return entry.run(inputs, outputs)
+        if any(y is not None for y in outputs):
+            return None
+        made = entry.run(inputs, [None] * self._last.count)
+        return None if made is None else list(self._last.run(made).values())
 
     def call(self, name: str, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
         """Run a function of the manifest.

@@ -24,6 +24,7 @@ from occ.runtime.native.workers import Workers
 from occ.runtime.signature import numpy_dtype
 
 ABI = 2
+RUN, BEGIN = "occ_model_run", "occ_model_begin"  # a whole model; all but its last steps, which Python runs
 MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
@@ -184,10 +185,11 @@ class Entry:
 
     Args:
         manifest: of the model.
-        library: with `occ_model_run`.
+        library: with the entry.
         weights: constants.
         threads: of one run.
         workers: run the parallel loops of kernels that leave those to their caller; None for the others.
+        name: of the entry, `RUN` or `BEGIN`.
     """
 
     def __init__(
@@ -197,6 +199,7 @@ class Entry:
         weights: Sequence[np.ndarray],
         threads: int,
         workers: Workers | None = None,
+        name: str = RUN,
     ) -> None:
         self.threads, self.workers, self._library = threads, workers, library
         self._arrays = weights
@@ -219,7 +222,7 @@ class Entry:
         self._plans = manifest.plans
         self._known: dict[tuple[tuple[int, ...], ...], _Extents] = {}
         self._idle: list[_Block] = []
-        self._run = library.dll.occ_model_run
+        self._run = getattr(library.dll, name)
         self._run.argtypes = [ctypes.c_void_p]
 
     def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:

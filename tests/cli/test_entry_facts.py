@@ -29,3 +29,20 @@ def test_the_nodes_that_keep_an_artifact_from_having_one(occ_cli, tmp_path: Path
     )
     (only,) = json.loads(occ_cli("inspect", tmp_path / "m.occ", "--json").out)["entry"]
     assert only.startswith("node `culprit`")
+
+
+def test_the_nodes_that_python_runs_after_one(occ_cli, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 4]>
+    g (float[n, 3] x) => (string[n] label, seq(map(int64, float)) scores) {
+        y = Relu(x)
+        best = ArgMax <axis = 1, keepdims = 0> (y)
+        [named] label = ai.onnx.ml.LabelEncoder <keys_int64s = [0, 1, 2], values_strings = ["a", "b", "c"]> (best)
+        [mapped] scores = ai.onnx.ml.ZipMap <classlabels_int64s = [5, 6, 7]> (y)
+    }"""
+    onnx.save(model_of(text), tmp_path / "m.onnx")
+    built = occ_cli("build", tmp_path / "m.onnx", "-t", "cpu-jit", "-o", tmp_path / "m.occ")
+    assert built.code == 0, built.err
+    assert "entry native, after which Python runs `named`, `mapped`" in " ".join(built.err.split())
+    facts = json.loads(occ_cli("inspect", tmp_path / "m.occ", "--json").out)
+    assert facts["after_entry"] == ["named", "mapped"]
+    assert len(facts["entry"]) > 1
