@@ -20,7 +20,17 @@ _ROUNDED = ("sin", "cos")  # they tell what is whole from what is left, which fa
 def front_end() -> dict[str, str]:
     """The files that generators are compiled with; arithmetic.h has the approximations that te defines filled in."""
     native = files("occ.compiler.codegen_halide").joinpath("native")
-    names = ("te.h", "wraps.h", "arithmetic.h", "fetch_ahead.h", "fetch_beyond.h", "mends.h", "settle.h", "te.cpp")
+    names = (
+        "te.h",
+        "wraps.h",
+        "arithmetic.h",
+        "fetch_ahead.h",
+        "fetch_beyond.h",
+        "mends.h",
+        "settle.h",
+        "whole_loops.h",
+        "te.cpp",
+    )
     texts = {name: native.joinpath(name).read_text("utf-8") for name in names}
     functions = "\n\n".join(_helper(name) for name in _HELPERS)
     texts["arithmetic.h"] = texts["arithmetic.h"].replace("@FUNCTIONS@", functions)

@@ -16,6 +16,7 @@
 #include "fetch_beyond.h"
 #include "mends.h"
 #include "settle.h"
+#include "whole_loops.h"
 #include <map>
 #include <optional>
 #include <unistd.h>
@@ -36,6 +37,8 @@ struct Function {
     Halide::Func func;
     std::optional<Halide::ImageParam> image;
     std::vector<Halide::Stage> special;  // definitions for where a condition holds, numbered from -2 down
+    const Function *host = nullptr;      // in whose loop it is computed, and which one that is
+    std::string loop = "";
 };
 
 namespace {
@@ -71,6 +74,7 @@ Halide::TailStrategy tail_from(TailStrategy t) {
 // The kernel that is being made: its arguments and results in order.
 std::vector<Halide::Argument> arguments;
 std::vector<Halide::Func> results;
+std::vector<const Function *> functions;  // all that are computed
 std::map<std::string, whole::Panel> panels;  // bytes of those that are fetched ahead, by tensor
 whole::FetchBeyond::Distances distances;  // in bytes, of what is fetched beyond the rows that are read
 whole::Settle::Loops settling;
@@ -188,7 +192,7 @@ Expr te_to_int(Type t, Expr x) { return made(whole::te_to_int(type_from(t), whol
 
 // Functions
 
-Func::Func(const char *name) : Stage{new Function{Halide::Func(name)}, -1} {}
+Func::Func(const char *name) : Stage{new Function{Halide::Func(name)}, -1} { functions.push_back(function); }
 Ref Func::at(std::initializer_list<Expr> position) const {
     if (function->image) return made((*function->image)(all_of(position)));
     return new Node{{}, {}, function->func(all_of(position))};
@@ -228,6 +232,8 @@ Stage Stage::specialize(Expr condition) {
 Func &Func::compute_root() { return function->func.compute_root(), *this; }
 Func &Func::store_root() { return function->func.store_root(), *this; }
 Func &Func::compute_at(const Func &where, Expr v) {
+    function->host = where.function;
+    function->loop = variable_of(v).name();
     return function->func.compute_at(Halide::LoopLevel(where.function->func, variable_of(v))), *this;
 }
 Func &Func::store_at(const Func &where, Expr v) {
@@ -307,6 +313,10 @@ void compile(const char *name, const char *directory, const char *target) {
     const auto known = generators().find(name);
     if (known != generators().end()) {
         known->second();
+        for (const Function *sum : functions) {
+            if (!whole::is_long_sum(sum->func.function())) continue;
+            for (const Function *f = sum; f->host; f = f->host) whole::keep_whole(f->host->func.function(), f->loop);
+        }
         Halide::Pipeline pipeline(results);
         pipeline.add_custom_lowering_pass(new whole::Wraps());
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
