@@ -143,6 +143,11 @@ def test_text_reads_back_as_the_same_dim(tree):
         (lambda n, m: (6 * n + 4) // 4, lambda n, m: n + (n // 2) * 0 + (2 * n + 4) // 4),
         (lambda n, m: (n * m) // m, lambda n, m: n),
         (lambda n, m: (n // 2) // 3, lambda n, m: n // 6),
+        (lambda n, m: ((n + 1) // 2 + 1) // 2, lambda n, m: (n + 3) // 4),
+        (lambda n, m: (n // 2 + (n + 1) // 2) // 2, lambda n, m: n // 2),
+        (lambda n, m: (m * (n // 4) + m * ((n + 2) // 4) + 1) // 5, lambda n, m: (m * (n // 2) + 1) // 5),
+        (lambda n, m: (n // 3 + (n + 2) // 3 + (n + 1) // 3) // 2, lambda n, m: n // 2),
+        (lambda n, m: dim.maximum(n, -((-n) // 2) + n // 2), lambda n, m: n),
         (lambda n, m: n - n, lambda n, m: 0),
         (lambda n, m: n % 4 + 4 * (n // 4), lambda n, m: n),
         (lambda n, m: dim.minimum(n, n + 1), lambda n, m: n),
@@ -173,6 +178,37 @@ def test_arithmetic_with_expressions_is_theirs() -> None:
     n, load = SYMBOLS["M"], Load("x", (), I64)
     for made in (n - load, n + load, n * load, n // load, n % load, load - n):
         assert isinstance(made, Expr)
+
+
+SHARES = st.tuples(
+    st.integers(-2, 2), st.sampled_from(["1", "M", "N"]), st.sampled_from(["N", "M", "K", "E"]), st.integers(0, 6)
+)
+
+
+@given(st.lists(SHARES, min_size=2, max_size=6), st.sampled_from([2, 3, 4, 6]), st.integers(1, 6), ENVS)
+def test_divided_sums_of_shares_of_sizes(shares, parts, by, env):
+    """Of one divisor, so that many of them are joined."""
+    made, wanted = 0, 0
+    for times, of, size, shift in shares:
+        made += times * ({"1": 1, **SYMBOLS}[of] * ((SYMBOLS[size] + shift) // parts))
+        wanted += times * ({"1": 1, **env}[of] * ((env[size] + shift) // parts))
+    assert dim.evaluate(made // by, env) == wanted // by
+    assert dim.evaluate(dim.maximum(made, SYMBOLS["M"]), env) == max(wanted, env["M"])
+
+
+def test_halves_of_a_size_are_joined_only_where_they_are_divided():
+    n = symbol("N")
+    low, high = n // 2, (n + 1) // 2
+    assert low + high - high == low
+    assert (3 * low + high) // 2 == (n + 2 * low) // 2
+    assert (low - high) // 2 != low - high
+
+
+def test_a_bound_is_a_whole_number():
+    """Rounded up to a multiple of 4, half of a size is no less than the half rounded up."""
+    n = symbol("N")
+    assert dim.lower(2 * ((n + 3) // 4) - (n + 1) // 2) == 0
+    assert dim.upper((n + 1) // 2 - 2 * ((n + 3) // 4)) == 0
 
 
 def test_bounds_of_a_size_less_one_of_its_extremes():

@@ -42,9 +42,9 @@ def _bounds(d: Sym) -> tuple[float, float]:
         pick, parts = found
         lo, hi = max(lo, pick(map(lower, parts))), min(hi, pick(map(upper, parts)))
     if lo == -inf and (relaxed := _relax(d, 1)) is not None:
-        lo = lower(relaxed[0]) / relaxed[1]
+        lo = -_floor(-lower(relaxed[0]), relaxed[1])  # a whole number: not -1/2 but 0
     if hi == inf and (relaxed := _relax(d, -1)) is not None:
-        hi = upper(relaxed[0]) / relaxed[1]
+        hi = _floor(upper(relaxed[0]), relaxed[1])
     return lo, hi
 
 

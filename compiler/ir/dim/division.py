@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from math import gcd
 
 from occ.compiler.ir.dim.bounds import factor_of, is_multiple, is_positive, lower, upper
@@ -11,6 +12,7 @@ from occ.compiler.ir.dim.polynomial import (
     Dim,
     Func,
     Monomial,
+    Sym,
     build,
     monomial,
     share_of,
@@ -94,6 +96,7 @@ def _split_divisible(a: Dim, b: Dim) -> tuple[Dim, Dim]:
 
 
 def _divide_by_constant(a: Dim, b: int) -> Dim:
+    a = _joined(a)
     # a = b*whole + rest, with coefficients in [0, b) left in `rest`.
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
@@ -120,13 +123,45 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
         return outer + floordiv(inner - slack, b)
     if lower(inner) >= 0 and upper(inner) < b:
         return outer
-    if len(inner.terms) == 1 and inner.terms[0][1] == 1:  # (x//a)//b == x//(a*b)
-        ((mono, _),) = inner.terms
-        if len(mono) == 1 and mono[0][1] == 1 and isinstance(mono[0][0], Func) and mono[0][0].name == "floordiv":
-            x, inner_divisor = mono[0][0].args
+    if isinstance(variable, Sym) and variable.is_atom:  # (x//a + c)//b == (x + a*c)//(a*b)
+        ((((atom, _),), _),) = variable.terms
+        if isinstance(atom, Func) and atom.name == "floordiv":
+            x, inner_divisor = atom.args
             if isinstance(inner_divisor, int) and inner_divisor > 0:
-                return outer + floordiv(x, inner_divisor * b)
+                return outer + floordiv(x + const * inner_divisor, inner_divisor * b)
     return outer + monomial((Func("floordiv", (inner, b)), 1))
+
+
+def _joined(d: Dim) -> Dim:
+    """The same size, with one quotient for several that share what they divide, by Hermite's identity: `N//2 + (N + 1)//2` is `N`,
+    and `N//4 + (N + 2)//4` is `N//2`. Paddings before and after an axis are such halves.
+
+    Only what is divided is joined. Sums are not, or `x + y - y` would not be `x` of `N//2` and `(N + 1)//2`.
+    """
+    found: dict[tuple[Monomial, Dim, int], dict[int, Monomial]] = {}
+    for mono, _ in terms_of(d):
+        for factors, x, by in _quotients_in(mono):
+            variable, first = split_constant(x)
+            found.setdefault((factors, variable, by), {})[first] = mono
+    for (factors, x, by), parts in found.items():
+        for first, step in ((f, s) for f in parts for s in range(f + 1, by // 2 + 1) if by % s == 0):
+            monos = [mono for at in range(first, by, step) if (mono := parts.get(at)) is not None]
+            coeffs = [c for mono, c in terms_of(d) if mono in monos]
+            if len(monos) == by // step and min(coeffs) * max(coeffs) > 0:
+                times = min(coeffs, key=abs)
+                share = build({factors: times}) * floordiv(x + first, step)
+                return _joined(d - build(dict.fromkeys(monos, times)) + share)
+    return d
+
+
+@cache
+def _quotients_in(mono: Monomial) -> tuple[tuple[Monomial, Dim, int], ...]:
+    """The quotients by constants that are factors of a monomial: what the others make, what is divided, and by what."""
+    return tuple(
+        (mono[:k] + mono[k + 1 :], atom.args[0], by)
+        for k, (atom, power) in enumerate(mono)
+        if power == 1 and isinstance(atom, Func) and atom.name == "floordiv" and isinstance(by := atom.args[1], int)
+    )
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
@@ -140,6 +175,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
 
 
 def _extremum(name: str, a: Dim, b: Dim) -> Dim:
+    a, b = _joined(a), _joined(b)
     if a == b:
         return a
     if lower(a - b) >= 0:

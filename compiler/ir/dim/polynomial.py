@@ -72,8 +72,13 @@ class Sym:
     @property
     def is_symbol(self) -> bool:
         """Whether the polynomial is one bare symbol."""
+        return self.is_atom and type(self.terms[0][0][0][0]) is Symbol
+
+    @property
+    def is_atom(self) -> bool:
+        """Whether the polynomial is one bare symbol or function."""
         (mono, coeff), *rest = self.terms
-        return not rest and coeff == 1 and len(mono) == 1 and mono[0][1] == 1 and type(mono[0][0]) is Symbol
+        return not rest and coeff == 1 and len(mono) == 1 and mono[0][1] == 1
 
     def __add__(self, other: Dim) -> Dim:
         if not isinstance(other, Dim):  # such as an expression, whose arithmetic it is then
