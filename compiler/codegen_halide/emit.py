@@ -65,8 +65,8 @@ def _stored(f: TeFunc) -> set[str]:
     return {r.name for r in f.results} | {d.stage for d in f.schedule if d.call in ("compute_at", "compute_root")}
 
 
-def _untested_products(f: TeFunc) -> set[str]:
-    """Sums of products whose value nothing asks about before it is in memory.
+def _untested_sums(f: TeFunc) -> set[str]:
+    """Sums of products, and of the lanes of vectors, whose value nothing asks about before it is in memory.
 
     Fast-math lets LLVM conclude what a value is, not compute another one, so these may keep fused multiply-add. Maps in
     between are inlined into the stage that is stored.
@@ -84,7 +84,9 @@ def _untested_products(f: TeFunc) -> set[str]:
             for r in readers.get(name, ())
         )
 
-    return {s.name for s in f.stages if isinstance(s, TeStage) and _is_product(s.expr) and not tested(s.name)}
+    of_lanes = {d.stage for d in f.schedule if d.call == "atomic"}  # in any order
+    sums = [s for s in f.stages if isinstance(s, TeStage) and (_is_product(s.expr) or s.name in of_lanes)]
+    return {s.name for s in sums if not tested(s.name)}
 
 
 def _tiled(f: TeFunc) -> set[str]:
@@ -106,7 +108,7 @@ class _Generator:
         self.layouts = {p.name: p.type.layout for p in f.params if not p.type.layout.is_row_major}
         self.lines: list[str] = []
         self.is_exact = any(_meets_infinities(n) for s in f.stages for e in s.exprs for n in walk(e))
-        self.relaxed = _untested_products(f) if self.is_exact else set[str]()
+        self.relaxed = _untested_sums(f) if self.is_exact else set[str]()
         self.tiled = frozenset(_tiled(f))
         self.in_parts = {d.stage for d in f.schedule if d.call == "in_parts"}
 

@@ -203,8 +203,9 @@ def test_each_head_of_keys_is_a_task_that_reads_ahead() -> None:
     task = re.search(r"(\w+)\.fuse\((\w+), \w+, (\w+)\)\n *\1\.fuse\(\3, \w+, (\w+)\)", text)
     assert task, "chunks, heads and rows of the batch are one loop"
     assert f"{task[1]}.parallel({task[4]})" in text
-    assert len(re.findall(r"\.fetch_beyond\(p\d, 8192\)", text)) == 2
+    assert len(re.findall(r"\.fetch_beyond\(p\d, 8192, 32768\)", text)) == 2
     assert text.count("role(attend_chunk)") == 2
+    assert re.search(r"tile\.update\.atomic\(\)", text), "scores are sums of the lanes of several registers at once"
     (attention,) = (f for f in made.module.te.values() if any(s.role == KEYS_OF_CHUNK for s in f.stages))
     source = generator(attention)
     assert len(re.findall(r"min\(likely\(", source)) == 2

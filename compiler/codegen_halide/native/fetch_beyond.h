@@ -1,8 +1,9 @@
-// A lowering pass: a fixed number of bytes beyond the rows of a tensor that a stage reads, memory is fetched into the cache.
+// A lowering pass: a fixed number of bytes beyond the rows of a tensor that a stage reads, memory is fetched into the caches.
 //
 // A cache of a decoder holds the rows of all heads of a key together, and the loops of attention go over the keys of one
 // head: processors do not foresee rows that lie kilobytes apart. Halide's own prefetch asks for lines that leave the first
-// level for nowhere (prefetchnta), which gains nothing so far ahead; this one asks for all levels (prefetcht0).
+// level for nowhere (prefetchnta), which gains nothing so far ahead. This one asks for the second level (prefetcht1) far
+// ahead, since few lines can be on their way to the first one at a time (24 on Zen 4), and for all levels (prefetcht0) from nearer.
 #pragma once
 #include "Halide.h"
 
@@ -13,7 +14,10 @@ using Halide::Expr;
 
 class FetchBeyond : public IRMutator {
 public:
-    using Distances = std::map<std::pair<std::string, std::string>, int64_t>;  // bytes, by names of stage and tensor
+    struct Distance {
+        int64_t near, far;  // bytes to what is fetched into the first level, and into the second; 0 for nothing
+    };
+    using Distances = std::map<std::pair<std::string, std::string>, Distance>;  // by names of stage and tensor
     explicit FetchBeyond(Distances distances) : distances(std::move(distances)) {}
 
 private:
@@ -25,7 +29,7 @@ private:
         const Load *load;
         Expr start;  // the element that it begins with, in terms of what is known around the loop; so many more:
         int64_t more;
-        int64_t distance;
+        Distance distance;
     };
 
     // The lines that the stages in a loop read, each once.
@@ -75,13 +79,13 @@ private:
         }
     };
 
-    static Stmt fetch(const Line &line) {
+    static Stmt fetch(const Line &line, int64_t distance, int level) {
         const Expr base = Variable::make(Halide::Handle(), line.load->name);
         const int bytes = line.load->type.element_of().bytes();
-        const Expr offset = Halide::cast<int64_t>(line.start) * bytes + make_const(Halide::Int(64), line.more * bytes + line.distance);
+        const Expr offset = Halide::cast<int64_t>(line.start) * bytes + make_const(Halide::Int(64), line.more * bytes + distance);
         const Expr place = Halide::reinterpret(Halide::Handle(), Halide::reinterpret(Halide::Int(64), base) + offset);
-        const Expr read = 0, nearest = 3, data = 1;
-        return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, nearest, data}, Call::Extern));
+        const Expr read = 0, data = 1;
+        return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, level, data}, Call::Extern));
     }
 
     using IRMutator::visit;
@@ -91,7 +95,11 @@ private:
         if (innermost) {
             Lines lines(distances);
             body.accept(&lines);
-            for (auto line = lines.found.rbegin(); line != lines.found.rend(); line++) body = Block::make(fetch(*line), body);
+            constexpr int second = 2, first = 3;  // as LLVM counts
+            for (auto line = lines.found.rbegin(); line != lines.found.rend(); line++) {
+                if (line->distance.near) body = Block::make(fetch(*line, line->distance.near, first), body);
+                if (line->distance.far) body = Block::make(fetch(*line, line->distance.far, second), body);
+            }
         }
         innermost = false;
         if (body.same_as(op->body)) return op;

@@ -288,8 +288,8 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
 void te_fetch_ahead(const Func &tensor, int64_t bytes, int64_t distance) {
     panels[tensor.function->image->name()] = {bytes, distance ? distance : bytes};
 }
-void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t bytes) {
-    distances[{stage.function->func.name(), tensor.function->image->name()}] = bytes;
+void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_t far) {
+    distances[{stage.function->func.name(), tensor.function->image->name()}] = {near, far};
 }
 
 void te_settle(const Func &fold, Expr steps) {

@@ -118,7 +118,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "specialize": ((TEST,), 1),
     "in_parts": ((AXIS,), 1),
     "fetch_ahead": ((SOURCE, INT, INT), 2),
-    "fetch_beyond": ((SOURCE, INT), 2),
+    "fetch_beyond": ((SOURCE, INT, INT), 2),
 }
 OF_STORAGE = (
     "reorder_storage",

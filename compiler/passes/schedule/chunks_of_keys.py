@@ -145,38 +145,32 @@ def _chunk(s: TeStage, chunked: set[str], lanes: int, how: Chunks) -> list[TeSta
         s, axes=(keys.chunk, *outer, keys.within), expr=_read(s.expr, chunked, last.name, keys, keys.clamped)
     )
     if s.role == ATTENTION["scores"]:
-        return _in_quads(made, lanes)
+        return _in_tiles(made, lanes)
     if s.role == ATTENTION["logits"]:
         return [replace(made, expr=where(keys.exists, made.expr, literal(s.dtype.lowest, s.dtype)))]
     return [made]
 
 
-def _in_quads(s: TeStage, lanes: int) -> list[TeStage]:
-    """Scores as sums in the lanes of a vector, then in half as many, and in four, of which vectors along the keys are made.
+def _in_tiles(s: TeStage, lanes: int) -> list[TeStage]:
+    """Scores as sums in the lanes of a vector, of which a tile of scores is made at once.
 
-    `scores[i, k] = sum[r<64](f(r))` --> `dot[i, k, l<16] = sum[q<4](f(16*q + l))`,
-    `half[i, k, l<8] = dot[i, k, l] + dot[i, k, l + 8]`, `quad[i, k, l<4] = half[i, k, l] + half[i, k, l + 4]`,
-    `scores[i, k] = quad[i, k, 0] + quad[i, k, 1] + ..`
+    `scores[i, k] = sum[r<64](f(r))` --> `dot[i, k, l<16] = sum[q<4](f(16*q + l))`, `tile[i, k] = sum[m<16](dot[i, k, m])`,
+    `scores[i, k] = tile[i, k]`
     """
     r, at = s.expr, position(s.axes)
     assert isinstance(r, Reduce)
     (depth,) = r.axes
-    if not isinstance(depth.extent, int) or depth.extent % lanes or lanes % 8:  # half of the lanes are fours
+    if not isinstance(depth.extent, int) or depth.extent % lanes:
         return [s]
-    sizes = {"q": depth.extent // lanes, "l": lanes, "h": lanes // 2, "u": 4}
-    each, lane, eight, four = (Axis(f"{depth.name}{x}", n) for x, n in sizes.items())
+    each, lane, over = (
+        Axis(f"{depth.name}{x}", n) for x, n in (("q", depth.extent // lanes), ("l", lanes), ("m", lanes))
+    )
     body = replace_indices(r.body, {depth.name: Index(each.name) * lanes + Index(lane.name)})
     products = Reduce("sum", (each,), body, s.dtype)
     dot = replace(s, name=f"{s.name}dot", axes=(*s.axes, lane), expr=products, role=KEYS_OF_CHUNK)
-
-    def total(source: TeStage, places: list[Expr]) -> Expr:
-        return reduce(lambda a, b: binary("add", a, b), [Load(source.name, (*at, k), s.dtype) for k in places])
-
-    both = total(dot, [Index(eight.name), Index(eight.name) + lanes // 2])
-    half = replace(s, name=f"{s.name}half", axes=(*s.axes, eight), expr=both, role="")
-    fours = total(half, [Index(four.name) + k for k in range(0, lanes // 2, 4)])
-    quad = replace(s, name=f"{s.name}quad", axes=(*s.axes, four), expr=fours, role="")
-    return [dot, half, quad, replace(s, expr=total(quad, [wrap(k) for k in range(4)]))]
+    total = Reduce("sum", (over,), Load(dot.name, (*at, Index(over.name)), s.dtype), s.dtype)
+    tile = replace(s, name=f"{s.name}tile", expr=total, role="")
+    return [dot, tile, replace(s, expr=Load(tile.name, at, s.dtype))]
 
 
 def _of_the_chunk(e: TeStage, role: dict[str, TeStage], how: Chunks) -> TeStage:

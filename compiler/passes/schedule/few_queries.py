@@ -6,7 +6,7 @@ is that of reading its cache.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import gcd
 
 from occ.compiler.ir.dim import Dim, lower
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Const, Index, Load, binary, where, wrap
@@ -22,14 +22,15 @@ from occ.compiler.passes.schedule.loops import row_tail
 from occ.compiler.target.machine import Machine
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
-# While a row is read, what lies so many bytes beyond it is fetched into the nearest cache. Share of a plain read of 16,384 keys,
-# 32 heads on 8 of 64 in f32, one thread of Zen 5: keys of a head apart from others, without, with 4, 8 and 12 KB 0.60, 0.82,
-# 0.89, 0.89, and 0.57 with 32 KB into the next cache; all heads of a key together with 8, 12, 16 and 24 KB 0.58, 0.63, 0.65, 0.63.
-_APART, _TOGETHER = 8 << 10, 16 << 10
+# While a row is read, what lies so many bytes beyond it is fetched into the nearest cache, and into the next one. Share of a plain
+# read of 4,096 keys, 32 heads on 8 of 64 in f32, one thread of Zen 4, all heads of a key together: 0.39 with 8 KB
+# into the nearest cache alone, to which only 24 lines can be on their way at a time, 0.70 with 32 KB into the next one, 0.71 with
+# both. On Zen 5, keys of a head apart from others, 0.60 without, 0.89 with 8 KB into the nearest cache, 0.57 with 32 KB into the next.
+_NEAR, _FAR_AHEAD = 8 << 10, 32 << 10
 _SHORT = 64  # keys of a constant number that are left to the schedule for many rows
-_FAR = 768  # bytes from one key of a head to the next that processors do not foresee: with 512 there is nothing to gain
 _UNROLLED = 40  # vectors of what a chunk gives
 _SUMS = 16  # vectors of sums that are held in registers
+_MOST_KEYS = 4  # whose scores are made at once: with 16 for one head each, what is fetched ahead at once is too much
 
 
 def few_queries(f: TeFunc, machine: Machine) -> TeFunc:
@@ -125,12 +126,10 @@ class _Cache:
 
     Attributes:
         param: the parameter.
-        apart: bytes from one key to the next in a batch of one.
         together: whether all heads of a key lie together in memory, as in a cache that grows, and not all keys of a head.
     """
 
     param: Param
-    apart: int
     together: bool
 
 
@@ -149,9 +148,7 @@ def _caches(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, _Cache]:
         place, head = (_place(read, s.axes[k]) for k in (key, -3))
         if head < 0:
             return {}
-        sizes = [n for n in param.type.physical[place + 1 :] if isinstance(n, int)]
-        apart = prod(sizes) * param.type.dtype.itemsize
-        found[role] = _Cache(param, apart, place < head)
+        found[role] = _Cache(param, place < head)
     return found
 
 
@@ -246,33 +243,44 @@ class _Few:
         s, logits = self.parts["scores"], self.parts["logits"].name
         chunk, *outer, head, row, key = (a.name for a in s.axes)
         outer.insert(0, chunk)
-        made = Scheduler(s.name).compute_at(logits, self.head).bound_extent(key, self.lanes).vectorize(key)
         named = {x.name: x for x in self.f.stages}
-        dot, half, quad = (named.get(f"{s.name}{x}") for x in ("dot", "half", "quad"))
-        if not isinstance(dot, TeStage) or not isinstance(half, TeStage) or not isinstance(quad, TeStage):
+        dot, tile = (named.get(f"{s.name}{x}") for x in ("dot", "tile"))
+        if not isinstance(dot, TeStage) or not isinstance(tile, TeStage):
+            made = Scheduler(s.name).compute_at(logits, self.head).bound_extent(key, self.lanes).vectorize(key)
             (r,) = (a.name for a in reduce_axes(s.expr))
             update = Scheduler(s.name, update=True).reorder(r, key, head, row, *reversed(outer)).atomic().vectorize(r)
             return [*made.directives, *update.directives]
-        # Where all heads of a key lie together they are taken one after the other: in the order of memory.
-        four, lane, (q,) = quad.axes[-1].name, dot.axes[-1].name, (a.name for a in reduce_axes(dot.expr))
-        fours = Scheduler(quad.name).compute_at(logits, self.block).bound_extent(key, self.lanes)
-        inner, loops = head, [key]
-        if self.together:
-            inner, loops = f"{head}g", [f"{head}p", key]
-            fours.split(head, f"{head}p", inner, self.group)
+        keys = next(n for n in (_MOST_KEYS, 2, 1) if n == 1 or self._fits(n))
+        whole = Scheduler(s.name).compute_at(logits, self.block).bound_extent(key, self.lanes)
+        whole.split(key, f"{key}o", f"{key}i", keys)
+        inner, loops = head, [f"{key}o"]
+        if self.together:  # the heads of a few keys, then those of the next: nearly the order of memory
+            inner, loops = f"{head}g", [f"{head}p", f"{key}o"]
+            whole.split(head, f"{head}p", inner, self.group)
         else:
-            fours.bound_extent(head, self.group)
-        fours.reorder(four, inner, *loops, row, *reversed(outer)).unroll(inner).vectorize(four)
-        halves = Scheduler(half.name).compute_at(quad.name, inner).vectorize(half.axes[-1].name)
-        start = Scheduler(dot.name).compute_at(quad.name, inner).vectorize(lane)
-        update = (
-            Scheduler(dot.name, update=True)
-            .reorder(lane, q, key, head, row, *reversed(outer))
-            .vectorize(lane)
-            .unroll(q)
-        )
-        ahead = self._ahead("keys", dot)
-        return [*made.directives, *fours.directives, *halves.directives, *start.directives, *update.directives, *ahead]
+            whole.bound_extent(head, self.group)
+        whole.reorder(f"{key}i", inner, *loops, row, *reversed(outer)).vectorize(f"{key}i").unroll(inner)
+        return [*whole.directives, *self._tile_of_scores(dot, tile, (s.name, loops[0]), keys)]
+
+    def _fits(self, keys: int) -> bool:
+        """Whether the sums of so many keys with the heads that share them are held in registers."""
+        return self.lanes % keys == 0 and keys * self.group <= self.machine.accumulators
+
+    def _tile_of_scores(self, dot: TeStage, tile: TeStage, at: tuple[str, str], keys: int) -> list[Directive]:
+        """Of some keys and the heads that share them: sums in the lanes of registers, then those of all lanes at once, pair by pair."""
+        *outer, head, row, key = (a.name for a in tile.axes)
+        (q,), (lane,) = (tuple(a.name for a in reduce_axes(s.expr)) for s in (dot, tile))
+
+        def start(s: TeStage) -> Scheduler:
+            return Scheduler(s.name).compute_at(*at).bound_extent(key, keys).bound_extent(head, self.group)
+
+        made = start(tile).vectorize(key).vectorize(head).directives
+        update = Scheduler(tile.name, update=True).reorder(lane, key, head, row, *reversed(outer)).atomic()
+        made += update.vectorize(lane).vectorize(key).vectorize(head).directives
+        lane = dot.axes[-1].name
+        made += start(dot).vectorize(lane).unroll(key).unroll(head).directives
+        update = Scheduler(dot.name, update=True).reorder(lane, head, key, q, row, *reversed(outer)).vectorize(lane)
+        return [*made, *update.unroll(head).unroll(key).unroll(q).directives, *self._ahead("keys", dot)]
 
     def _softmax(self) -> list[Directive]:
         """Of a chunk, and of all chunks."""
@@ -329,9 +337,9 @@ class _Few:
     def _ahead(self, role: str, reader: TeStage) -> list[Directive]:
         """The rows of keys or values that come next, fetched while a stage reads those of a head."""
         cache = self.caches.get(role)
-        if cache is None or (cache.together and cache.apart < _FAR):
+        if cache is None:
             return []
-        return Scheduler(reader.name).fetch_beyond(cache.param.name, _TOGETHER if cache.together else _APART).directives
+        return Scheduler(reader.name).fetch_beyond(cache.param.name, _NEAR, _FAR_AHEAD).directives
 
     def _named(self, name: str) -> TeStage:
         found = self.f.stage(name)
