@@ -79,16 +79,16 @@ def cached(heads: int, groups: int, size: int, kind: int = TensorProto.FLOAT) ->
 @pytest.mark.parametrize(
     ("caches", "kind", "groups", "lines"),
     [
-        # Each line of a key once in two loops, for keys that are there and those that are not, and of a value in one more, for
-        # blocks of keys that are all there.
-        ("growing", TensorProto.FLOAT, 4, 5 * 64 * 4 // 64),
+        # Four keys at once and a value, each in two loops: for blocks of keys that are all there, and for others.
+        ("growing", TensorProto.FLOAT, 4, 10 * 64 * 4 // 64),
         ("growing", TensorProto.FLOAT, 1, 0),  # the rows of an only head lie side by side
-        ("growing", TensorProto.FLOAT16, 8, 5 * 64 * 2 // 64),
-        ("as-is", TensorProto.FLOAT, 4, 5 * 64 * 4 // 64),  # chunks of one head after those of another
+        ("growing", TensorProto.FLOAT16, 8, 10 * 64 * 2 // 64),
+        ("as-is", TensorProto.FLOAT, 4, 10 * 64 * 4 // 64),  # chunks of one head after those of another
     ],
 )
 def test_rows_of_a_cache_that_lie_far_apart_are_fetched(
     caches: str, kind: int, groups: int, lines: int, tmp_path: Path
 ) -> None:
     made = Compilation(cached(8, groups, 64, kind), Settings("cpu", options={"caches": caches})).artifact()
-    assert sum("prefetcht0" in line for line in disassembled(made.code, tmp_path).splitlines()) == lines
+    code = disassembled(made.code, tmp_path).splitlines()
+    assert [sum(level in line for line in code) for level in ("prefetcht0", "prefetcht1")] == [lines, lines]

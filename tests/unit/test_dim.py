@@ -143,7 +143,6 @@ def test_text_reads_back_as_the_same_dim(tree):
         (lambda n, m: (6 * n + 4) // 4, lambda n, m: n + (n // 2) * 0 + (2 * n + 4) // 4),
         (lambda n, m: (n * m) // m, lambda n, m: n),
         (lambda n, m: (n // 2) // 3, lambda n, m: n // 6),
-        (lambda n, m: ((n + 1) // 2 + 1) // 2, lambda n, m: (n + 3) // 4),
         (lambda n, m: (n // 2 + (n + 1) // 2) // 2, lambda n, m: n // 2),
         (lambda n, m: (m * (n // 4) + m * ((n + 2) // 4) + 1) // 5, lambda n, m: (m * (n // 2) + 1) // 5),
         (lambda n, m: (n // 3 + (n + 2) // 3 + (n + 1) // 3) // 2, lambda n, m: n // 2),

@@ -123,12 +123,14 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
         return outer + floordiv(inner - slack, b)
     if lower(inner) >= 0 and upper(inner) < b:
         return outer
-    if isinstance(variable, Sym) and variable.is_atom:  # (x//a + c)//b == (x + a*c)//(a*b)
-        ((((atom, _),), _),) = variable.terms
+    # (x//a)//b == x//(a*b). Not so with a constant beside the quotient: kernels of layers at other depths are one because the size
+    # of each is a function of the one before.
+    if isinstance(inner, Sym) and inner.is_atom:
+        ((((atom, _),), _),) = inner.terms
         if isinstance(atom, Func) and atom.name == "floordiv":
             x, inner_divisor = atom.args
             if isinstance(inner_divisor, int) and inner_divisor > 0:
-                return outer + floordiv(x + const * inner_divisor, inner_divisor * b)
+                return outer + floordiv(x, inner_divisor * b)
     return outer + monomial((Func("floordiv", (inner, b)), 1))
 
 
