@@ -63,7 +63,7 @@ def check_constraints(
                 raise RunError(
                     "OCC0503",
                     f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
-                    "the inputs are too small for this model",
+                    "the inputs are too small for this model; some are not for a build of their size: --dim or --shape",
                 )
             if (ordered := in_order(c.lhs, c.rhs)) is not None:
                 least, size = ordered

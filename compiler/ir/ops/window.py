@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
-from occ.compiler.ir.dim import Dim, ceildiv, floordiv
+from occ.compiler.ir.dim import Dim, ceildiv, floordiv, lower
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.ops.samples import convolved, picture
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window_lanes import fits_planes, runs_along_rows
-from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
+from occ.compiler.ir.shape import assume_equal, equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -38,8 +38,15 @@ class Window:
         return tuple(i * s + j * d for i, s, j, d in zip(o, self.strides, k, self.dilations, strict=True))
 
 
-def window_of(name: str, spatial: Sequence[Dim], kernel: Sequence[Dim], a: SimpleNamespace) -> Window:
+def window_of(
+    name: str, spatial: Sequence[Dim], kernel: Sequence[Dim], a: SimpleNamespace, *, clips: bool = False
+) -> Window:
     """The window that the attributes of Conv and the pools describe.
+
+    Args:
+        clips: a window that lacks less than a stride of its elements is taken, over those that are there. So the pools of
+            onnxruntime do, and the shape inference of ONNX, which round towards 0. Symbolic sizes round down, so as to stay
+            short, and the run checks that this is the same.
 
     Raises:
         Invalid: an attribute has the wrong length, or the kernel does not fit into the padded input.
@@ -57,6 +64,11 @@ def window_of(name: str, spatial: Sequence[Dim], kernel: Sequence[Dim], a: Simpl
     out: list[Dim] = []
     for size, r, s, b, e in zip(spatial, reach, strides, before, after, strict=True):
         space = size + b + e - r
+        if clips and lower(space) < 0:
+            if isinstance(space, int):
+                space = 0 if space > -s else space
+            else:
+                assume_equal(dim.minimum(ceildiv(space, s), 0), dim.minimum(floordiv(space, s), 0))
         if isinstance(space, int) and space < 0:
             raise Invalid(f"the window of `{name}` spans {r} elements, but the padded input has only {size + b + e}")
         if getattr(a, "ceil_mode", 0):
@@ -257,7 +269,7 @@ class ConvTranspose:
 
 
 def _pool_kernel(x: Tensor, a: SimpleNamespace, name: str) -> Window:
-    return window_of(name, x.shape[2:], a.kernel_shape, a)
+    return window_of(name, x.shape[2:], a.kernel_shape, a, clips=True)
 
 
 def _reachable_end(x: Tensor, win: Window) -> tuple[Dim, ...]:

@@ -1,0 +1,73 @@
+"""Pools whose window is longer than the axis by less than a stride: onnxruntime takes what is there."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import occ
+from occ.compiler.diagnostics import CompileError
+from occ.runtime.errors import RunError
+
+FORMS = (
+    {"kernel_shape": [2], "strides": [2]},
+    {"kernel_shape": [2], "strides": [3]},
+    {"kernel_shape": [4], "strides": [3], "pads": [0, 1]},
+)
+KINDS = {"MaxPool": {}, "AveragePool": {"count_include_pad": 1}, "LpPool": {"p": 2}}
+LENGTHS = (1, 2, 3, 4, 7)
+
+
+def pool(op: str, form: dict[str, list[int]], length: object) -> onnx.ModelProto:
+    node = helper.make_node(op, ["x"], ["y"], **form, **KINDS[op])
+    x, y = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", ["n", 2, length]), ("y", None)))
+    graph = helper.make_graph([node], "g", [x], [y])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 19)])
+
+
+def expected(m: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    return onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[
+        0
+    ]
+
+
+def values(length: int) -> np.ndarray:
+    return np.random.default_rng(length).standard_normal((3, 2, length)).astype(np.float32) - 3
+
+
+def past_the_end(form: dict[str, list[int]], length: int) -> bool:
+    return length + sum(form.get("pads", [0])) < form["kernel_shape"][0]
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("op", KINDS)
+def test_a_window_is_clipped_where_the_length_is_known(op: str, form: dict[str, list[int]], target: str) -> None:
+    for length in LENGTHS:
+        m, x = pool(op, form, length), values(length)
+        if length + sum(form.get("pads", [0])) <= form["kernel_shape"][0] - form["strides"][0]:
+            with pytest.raises(CompileError, match="OCC0202"):
+                occ.compile(m, target)
+            continue
+        np.testing.assert_allclose(occ.compile(m, target).run({"x": x})["y"], expected(m, x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("op", KINDS)
+def test_a_run_refuses_what_a_build_of_any_length_would_leave_out(
+    op: str, form: dict[str, list[int]], target: str
+) -> None:
+    m = pool(op, form, "t")
+    session = occ.compile(m, target)
+    for length in LENGTHS:
+        x = values(length)
+        if past_the_end(form, length):
+            with pytest.raises(RunError, match=r"OCC0503.*a result of node") as e:
+                session.run({"x": x})
+            assert "--shape" in str(e.value)
+        else:
+            np.testing.assert_allclose(session.run({"x": x})["y"], expected(m, x), rtol=1e-6)
+    if form["strides"] <= form["kernel_shape"]:  # nothing of a window is there: no result, as onnxruntime has it
+        assert session.run({"x": values(0)})["y"].shape == (3, 2, 0)
