@@ -24,7 +24,7 @@ import numpy as np
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
-from occ.runtime.mapped import release
+from occ.runtime.mapped import in_huge_pages, release
 from occ.runtime.members import ALSO, LIBRARY, MANIFEST, WEIGHTS, Members, Nested, Within, is_plain, members_of, others
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can name
@@ -105,7 +105,7 @@ class Artifact:
                 (made / member).write_bytes(data)
             for member, artifact in self._weight_files():
                 with open(made / member, "wb") as f:
-                    f.writelines(artifact.weight_pieces())
+                    f.writelines(in_huge_pages(artifact.weight_pieces()))
             (made / MANIFEST).write_text(self._manifest_text())
             made.chmod(0o755)
             _replace_folder(made, target)
@@ -143,7 +143,7 @@ class Artifact:
         with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the interpreter
             digest = other.submit(lambda: self._weights_digest)
             with z.open(_info(member, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
-                for piece in self.weight_pieces():
+                for piece in in_huge_pages(self.weight_pieces(), z.fp.tell()):
                     f.write(piece)
             digest.result()
 

@@ -10,7 +10,7 @@ import pytest
 
 from occ.compiler.ir import spill
 from occ.compiler.ir.module import Module
-from occ.runtime.mapped import mapped_file, release
+from occ.runtime.mapped import in_huge_pages, mapped_file, release
 
 MIB = 1 << 20
 
@@ -80,6 +80,17 @@ def test_release_leaves_what_is_written_or_in_no_file_alone() -> None:
     release([array, plain, plain[:0]])
     assert array.min() == 7
     assert plain.min() == 1
+
+
+@pytest.mark.parametrize("start", [0, 64, 2 * MIB, 5 * MIB - 3])
+def test_parts_for_huge_pages_end_where_pages_end(start) -> None:
+    rng = np.random.default_rng(start)
+    pieces = [rng.bytes(n) for n in (3, 0, 7 * MIB + 1, 64, 2 * MIB, MIB // 2)]
+    parts = list(in_huge_pages(map(memoryview, pieces), start))
+    assert b"".join(parts) == b"".join(pieces)
+    ends = start + np.cumsum([len(p) for p in parts])
+    assert not (ends[:-1] % (2 * MIB)).any()
+    assert max(map(len, parts)) == 2 * MIB
 
 
 def test_room_that_arrays_leave_is_used_again_and_no_other() -> None:
