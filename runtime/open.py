@@ -11,8 +11,11 @@ import numpy as np
 
 from occ.runtime.artifact import Artifact
 from occ.runtime.device import Accelerator, DeviceEngine, Island
+from occ.runtime.dims import evaluate, symbols
 from occ.runtime.errors import RunError
 from occ.runtime.machine import best_of, missing_feature, shown
+from occ.runtime.manifest import Manifest
+from occ.runtime.mapped import WORTH_READING_AHEAD, read_ahead
 from occ.runtime.native.engine import NativeEngine, RunDeferred
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
@@ -72,7 +75,25 @@ def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) 
             "build it on this machine, or for it: `-t cpu -C halide.target=x86-64-linux-sse41`",
         )
     arrays = [np.ascontiguousarray(w) for w in artifact.weights]
-    return NativeEngine(artifact.manifest, arrays, artifact.code, threads, run_deferred, artifact.files)
+    made = NativeEngine(artifact.manifest, arrays, artifact.code, threads, run_deferred, artifact.files)
+    if sum(w.nbytes for w in arrays) >= WORTH_READING_AHEAD:  # at the end: what maps memory waits for what reads it
+        whole = used_whole(artifact.manifest)
+        read_ahead([arrays[k] for k in whole], [w for k, w in enumerate(arrays) if k not in whole])
+    return made
+
+
+def used_whole(m: Manifest) -> dict[int, None]:
+    """The weights of which a run reads every byte, in the order of the plan; of others it reads rows, as Gather does.
+
+    They are those for which a kernel does an operation for 8 bytes at the least, where all sizes are 1.
+    """
+    found: dict[int, None] = {}
+    for plan in m.plans:
+        for step in plan.steps:
+            count = evaluate(step.operations, dict.fromkeys(symbols(step.operations), 1))
+            storages = [plan.storages[plan.buffers[b].storage] for b in step.reads if b >= 0]
+            found |= {s.index: None for s in storages if s.kind == "weight" and m.weights[s.index].nbytes <= 8 * count}
+    return found
 
 
 def _on_device(

@@ -1,16 +1,22 @@
 """Large constants in temporary files, and memory of mapped files that is given back."""
 
+import ctypes
 import mmap
 import os
+import re
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from building import model_of
 
+import occ
 from occ.compiler.ir import spill
 from occ.compiler.ir.module import Module
-from occ.runtime.mapped import in_huge_pages, mapped_file, release
+from occ.runtime import mapped
+from occ.runtime.mapped import in_huge_pages, mapped_file, read_ahead, release
+from occ.runtime.open import used_whole
 
 MIB = 1 << 20
 
@@ -91,6 +97,70 @@ def test_parts_for_huge_pages_end_where_pages_end(start) -> None:
     ends = start + np.cumsum([len(p) for p in parts])
     assert not (ends[:-1] % (2 * MIB)).any()
     assert max(map(len, parts)) == 2 * MIB
+
+
+def cached(array: np.ndarray) -> float:
+    """The share of a mapped array whose pages the system has in memory."""
+    start = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    length = array.ctypes.data + array.nbytes - start
+    found = np.empty(-(-length // mmap.PAGESIZE), np.uint8)
+    pointers = [ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_void_p(found.ctypes.data)]
+    assert ctypes.CDLL(None).mincore(*pointers) == 0
+    return float((found & 1).mean())
+
+
+def file_that_is_not_cached(path: Path, size: int) -> np.ndarray:
+    path.write_bytes(np.random.default_rng(0).bytes(size))
+    with path.open("rb") as f:
+        os.fsync(f.fileno())
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    array = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    if cached(array) > 0.1:
+        pytest.skip("this file system keeps its files in memory")
+    return array
+
+
+def flags_of(array: np.ndarray) -> set[str]:
+    """What Linux was told of the part of the memory in which an array begins."""
+    inside, address = False, array.ctypes.data
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address < int(found[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return set(line.split()[1:])
+    raise AssertionError("the array lies nowhere")
+
+
+def test_pages_are_read_before_they_are_used(tmp_path) -> None:
+    array = file_that_is_not_cached(tmp_path / "weights", 32 * MIB)
+    whole, in_part = [array[: 9 * MIB + 5], array[24 * MIB :]], [array[10 * MIB : 20 * MIB]]
+    before = resident_files()
+    thread = read_ahead(whole, in_part)
+    assert thread is not None
+    thread.join()
+    assert [cached(x) for x in whole] == [1, 1]
+    assert resident_files() - before < 23 * MIB
+    assert ["hg" in flags_of(x) for x in (*whole, *in_part)] == [True, True, False]
+    assert "nh" in flags_of(*in_part)
+
+
+def test_of_an_embedding_rows_are_read_and_of_a_matrix_all() -> None:
+    text = "g (int64[n] ids) => (float[n,16] y) { x = Gather(table, ids) z = MatMul(x, w) y = Add(z, bias) }"
+    rng = np.random.default_rng(0)
+    sizes = {"table": (1000, 8), "w": (8, 16), "bias": (16,)}
+    model = model_of(text, {name: rng.standard_normal(size, dtype=np.float32) for name, size in sizes.items()})
+    m = occ.build(model, "cpu-jit").manifest
+    assert {w.nbytes for k, w in enumerate(m.weights) if k in used_whole(m)} == {512, 64}
+    assert {w.nbytes for w in m.weights} == {32000, 512, 64}
+
+
+def test_nothing_is_read_ahead_that_does_not_fit_or_pay(tmp_path, monkeypatch) -> None:
+    array = file_that_is_not_cached(tmp_path / "weights", 24 * MIB)
+    assert read_ahead([array[:MIB]]) is None
+    assert read_ahead([np.zeros(24 * MIB, np.uint8)]) is None
+    monkeypatch.setattr(mapped, "_memory", lambda: 40 * MIB)
+    assert read_ahead([array]) is None
+    assert cached(array) < 0.1
 
 
 def test_room_that_arrays_leave_is_used_again_and_no_other() -> None:
