@@ -14,11 +14,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+// Schedules say what becomes vectors. LLVM's own search for more finds the addresses of the rows of a tile: it computes them
+// as one vector and takes that apart lane by lane, in the innermost loop (100 rows by [1575, 256] on Zen 4: 0.91 ms, 0.74 without).
+static void leave_scalars() {
+    const char *given = getenv("HL_LLVM_ARGS");
+    setenv("HL_LLVM_ARGS", (std::string("-vectorize-slp=0") + (given ? std::string(" ") + given : "")).c_str(), 1);
+}
+
 int main(int argc, char **argv) {
     if (argc < 5) {
         fprintf(stderr, "usage: %s OUT_DIR TARGET JOBS SECONDS UNIT.so... NAME...\n", argv[0]);
         return 2;
     }
+    leave_scalars();
     const int jobs = atoi(argv[3]) > 0 ? atoi(argv[3]) : 1;
     using Clock = std::chrono::steady_clock;
     std::map<pid_t, std::pair<std::string, Clock::time_point>> running;
