@@ -10,6 +10,7 @@ import occ
 from occ.compiler.diagnostics import CompileError
 from occ.runtime.errors import RunError
 
+Form = dict[str, object]
 FORMS = (
     {"kernel_shape": [2], "strides": [2]},
     {"kernel_shape": [2], "strides": [3]},
@@ -19,7 +20,7 @@ KINDS = {"MaxPool": {}, "AveragePool": {"count_include_pad": 1}, "LpPool": {"p":
 LENGTHS = (1, 2, 3, 4, 7)
 
 
-def pool(op: str, form: dict[str, list[int]], length: object) -> onnx.ModelProto:
+def pool(op: str, form: Form, length: object) -> onnx.ModelProto:
     node = helper.make_node(op, ["x"], ["y"], **form, **KINDS[op])
     x, y = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", ["n", 2, length]), ("y", None)))
     graph = helper.make_graph([node], "g", [x], [y])
@@ -36,14 +37,14 @@ def values(length: int) -> np.ndarray:
     return np.random.default_rng(length).standard_normal((3, 2, length)).astype(np.float32) - 3
 
 
-def past_the_end(form: dict[str, list[int]], length: int) -> bool:
+def past_the_end(form: Form, length: int) -> bool:
     return length + sum(form.get("pads", [0])) < form["kernel_shape"][0]
 
 
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", KINDS)
-def test_a_window_is_clipped_where_the_length_is_known(op: str, form: dict[str, list[int]], target: str) -> None:
+def test_a_window_is_clipped_where_the_length_is_known(op: str, form: Form, target: str) -> None:
     for length in LENGTHS:
         m, x = pool(op, form, length), values(length)
         if length + sum(form.get("pads", [0])) <= form["kernel_shape"][0] - form["strides"][0]:
@@ -56,9 +57,7 @@ def test_a_window_is_clipped_where_the_length_is_known(op: str, form: dict[str, 
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", KINDS)
-def test_a_run_refuses_what_a_build_of_any_length_would_leave_out(
-    op: str, form: dict[str, list[int]], target: str
-) -> None:
+def test_a_run_refuses_what_a_build_of_any_length_would_leave_out(op: str, form: Form, target: str) -> None:
     m = pool(op, form, "t")
     session = occ.compile(m, target)
     for length in LENGTHS:
@@ -71,3 +70,10 @@ def test_a_run_refuses_what_a_build_of_any_length_would_leave_out(
             np.testing.assert_allclose(session.run({"x": x})["y"], expected(m, x), rtol=1e-6)
     if form["strides"] <= form["kernel_shape"]:  # nothing of a window is there: no result, as onnxruntime has it
         assert session.run({"x": values(0)})["y"].shape == (3, 2, 0)
+
+
+@pytest.mark.parametrize("length", [1, "t"])
+@pytest.mark.parametrize("op", KINDS)
+def test_with_ceil_mode_any_length_will_do(op: str, length: object) -> None:
+    m = pool(op, {"kernel_shape": [2], "strides": [2], "ceil_mode": 1}, length)
+    np.testing.assert_allclose(occ.compile(m, "interp").run({"x": values(1)})["y"], expected(m, values(1)), rtol=1e-6)
