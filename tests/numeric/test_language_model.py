@@ -73,6 +73,29 @@ def test_products_in_codes_are_as_near_the_truth_as_those_of_onnxruntime(
         assert np.sqrt(np.mean((ours - theirs) ** 2)) < 0.5 * allowed * truth.std()
 
 
+def test_long_prompts_are_read_in_parts(
+    lm: occ.LanguageModel, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    run = lm.session.run
+
+    def counted(inputs: dict[str, np.ndarray], *rest: object) -> dict[str, np.ndarray]:
+        sizes.append(inputs["input_ids"].size)
+        return run(inputs, *rest)
+
+    monkeypatch.setattr(lm.session, "run", counted)
+    monkeypatch.setattr("occ.generation.decoder.PROMPT_PART", 16)
+    ids = np.random.default_rng(8).integers(0, WORDS, 60).tolist()
+    want = Reference(model).logits(ids)
+    with lm.decoders.holding([]) as decoder:
+        for count, parts in ((60, [15, 15, 15, 15]), (23, [23]), (25, [13, 12]), (1, [1])):
+            decoder.rewind(0)
+            sizes.clear()
+            np.testing.assert_allclose(decoder.append(ids[:count]), want[count - 1], rtol=1e-4, atol=1e-4)
+            assert sizes == parts
+            assert decoder.tokens == ids[:count]
+
+
 def test_all_texts_share_the_beginning_that_they_have_in_common(lm: occ.LanguageModel, model: onnx.ModelProto) -> None:
     reference = Reference(model)
     for ids in (PROMPT, [*PROMPT, 8, 8], PROMPT[:3], PROMPT, [1]):
