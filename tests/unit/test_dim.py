@@ -143,7 +143,9 @@ def test_text_reads_back_as_the_same_dim(tree):
         (lambda n, m: (6 * n + 4) // 4, lambda n, m: n + (n // 2) * 0 + (2 * n + 4) // 4),
         (lambda n, m: (n * m) // m, lambda n, m: n),
         (lambda n, m: (n // 2) // 3, lambda n, m: n // 6),
+        (lambda n, m: ((n + 1) // 2 + 1) // 2, lambda n, m: (n + 3) // 4),
         (lambda n, m: (n // 2 + (n + 1) // 2) // 2, lambda n, m: n // 2),
+        (lambda n, m: ((n // 2 + 1) // 2 + n // 4 + 1) // 2, lambda n, m: (n // 2 + 1) // 2),
         (lambda n, m: (m * (n // 4) + m * ((n + 2) // 4) + 1) // 5, lambda n, m: (m * (n // 2) + 1) // 5),
         (lambda n, m: (n // 3 + (n + 2) // 3 + (n + 1) // 3) // 2, lambda n, m: n // 2),
         (lambda n, m: dim.maximum(n, -((-n) // 2) + n // 2), lambda n, m: n),
@@ -201,6 +203,50 @@ def test_halves_of_a_size_are_joined_only_where_they_are_divided():
     assert low + high - high == low
     assert (3 * low + high) // 2 == (n + 2 * low) // 2
     assert (low - high) // 2 != low - high
+
+
+QUOTIENTS = st.tuples(st.integers(-6, 6), st.integers(1, 6), st.integers(1, 3))
+
+
+@given(QUOTIENTS, st.lists(st.tuples(st.integers(-6, 6), st.integers(1, 4)), max_size=3), ENVS)
+def test_a_quotient_in_terms_of_another(inner, steps, env):
+    """Of quotients of quotients, whose parts and constants are put together."""
+    shift, by, times = inner
+    known, value = (times * symbol("N") + shift) // by, (times * env["N"] + shift) // by
+    made, wanted = known, value
+    for more, step in steps:
+        made, wanted = (made + more) // step, (wanted + more) // step
+    atoms = {a: symbol("V", -1000) for mono, _ in dim.terms_of(known) for a, _ in mono if isinstance(a, dim.Func)}
+    for atom, v in atoms.items():
+        of_known = dim.monomial((atom, 1))
+        again = dim.put_atoms(made, {atom: v})
+        assert dim.evaluate(again, {**env, "V": dim.evaluate(of_known, env)}) == wanted
+
+
+def test_a_quotient_of_a_quotient_knows_that_alone():
+    n, half = symbol("N"), symbol("H")
+    ((((atom, _),), _),) = dim.terms_of((n + 1) // 2)
+    assert dim.put_atoms((n + 3) // 4 + (n + 7) // 8, {atom: half}) == (half + 1) // 2 + (half + 3) // 4
+    assert dim.put_atoms((n + 2) // 4, {atom: half}) == (n + 2) // 4, "which is no quotient of it"
+    ((((atom, _),), _),) = dim.terms_of((2 * n + 1) // 3)
+    assert dim.put_atoms(((2 * n + 1) // 3 + 1) // 2, {atom: half}) == (half + 1) // 2
+
+
+@settings(max_examples=300, deadline=None)
+@given(TREES, TREES, TREES, ENVS)
+def test_in_terms_of_another_dim(a, b, c, env):
+    unit, d = as_dim(a), as_dim(a) * as_dim(b) + as_dim(c)
+    if isinstance(unit, Sym):
+        made = dim.in_terms_of(d, unit, symbol("U", -(10**9)))
+        assert dim.evaluate(made, {**env, "U": dim.evaluate(unit, env)}) == dim.evaluate(d, env)
+
+
+def test_a_sum_is_found_in_products_and_quotients():
+    n, h, u = symbol("N"), symbol("H"), symbol("U")
+    unit = h - h // 3
+    assert dim.in_terms_of(2 * n * unit + dim.maximum(unit, n) + 3, unit, u) == 2 * n * u + dim.maximum(u, n) + 3
+    assert dim.in_terms_of(unit * unit, unit, u) == u * u
+    assert dim.in_terms_of(h + 1, unit, u) == h + 1
 
 
 def test_a_bound_is_a_whole_number():

@@ -53,7 +53,7 @@ def test_the_largest_function_outside_of_which_a_size_does_not_occur() -> None:
     h, w = symbol("h", 1), symbol("w", 1)
     half = floordiv(h + 1, 2)
     quarter = floordiv(half + 1, 2)
-    assert list(_functions(quarter, "h")) == [quarter, half]
+    assert list(_functions(maximum(half, w), "h")) == [maximum(half, w), half]
     assert not _is_all(quarter, {"h": [half, quarter]})
     assert _is_all(half, {"h": [half, quarter]})
     assert not _is_all(half, {"h": [half, h]})
@@ -68,3 +68,75 @@ def test_put_atoms_replaces_the_outermost_first() -> None:
     ((((atom, _),), _),) = terms_of(half)
     assert put_atoms(3 * n * floordiv(half + 1, 2) + half + 7, {atom: n}) == 3 * n * floordiv(n + 1, 2) + n + 7
     assert put_atoms(5, {atom: n}) == 5
+
+
+def halved_and_joined(levels: int) -> onnx.ModelProto:
+    """Maps halved level by level, and joined again: each is padded with zeros to the extents of the one that it is added to."""
+    nodes, w = [], []
+    for k in range(levels):
+        nodes.append(
+            helper.make_node("MaxPool", [f"x{k}"], [f"x{k + 1}"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+        )
+    below = f"x{levels}"
+    for k in reversed(range(levels)):
+        nodes += [
+            helper.make_node("ConvTranspose", [below, "up"], [f"u{k}"], strides=[2, 2], group=8),
+            helper.make_node("Shape", [f"x{k}"], [f"s{k}"]),
+            helper.make_node("Shape", [f"u{k}"], [f"t{k}"]),
+            helper.make_node("Sub", [f"s{k}", f"t{k}"], [f"less{k}"]),
+            helper.make_node("Concat", ["none", f"less{k}"], [f"pads{k}"], axis=0),
+            helper.make_node("Pad", [f"u{k}", f"pads{k}"], [f"p{k}"]),
+            helper.make_node("Add", [f"p{k}", f"x{k}"], [f"a{k}"]),
+            helper.make_node("Conv", [f"a{k}", "w"], [f"b{k}"], pads=[1, 1, 1, 1]),
+        ]
+        below = f"b{k}"
+    rng = np.random.default_rng(1)
+    w = [
+        numpy_helper.from_array(rng.standard_normal((8, 1, 2, 2)).astype(np.float32) / 2, "up"),
+        numpy_helper.from_array(rng.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8, "w"),
+        numpy_helper.from_array(np.zeros(4, np.int64), "none"),
+    ]
+    x = helper.make_tensor_value_info("x0", 1, ["n", 8, "h", "w"])
+    y = helper.make_tensor_value_info(below, 1, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], w)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.toolchain
+def test_a_kernel_has_one_size_for_each_extent() -> None:
+    """The height of a map that is cropped is a sum of quotients; a kernel that works on it has that for its size."""
+    text = """
+      <ir_version: 10, opset_import: ["" : 18]>
+      g (float[n, 8, h, w] x) => (float[n, 8, p, q] cut, float[n, 8, p, q] y) {
+        shape = Shape <start = 2> (x)
+        three = Constant <value_ints = [3, 3]> ()
+        third = Div(shape, three)
+        axes = Constant <value_ints = [2, 3]> ()
+        cut = Slice(x, third, shape, axes)
+        y = Softmax <axis = 3> (cut)
+      }"""
+    model = onnx.parser.parse_model(text)
+    m = Compilation(model, Settings("cpu")).advance("scheduled")
+    functions = [f for f in m.te.values() if "softmax" in f.name]
+    assert functions
+    assert all(len(terms_of(d)) <= 1 for f in functions for p in (*f.params, *f.results) for d in p.type.dims), (
+        functions
+    )
+    session, right = occ.compile(model, "cpu"), onnxruntime.InferenceSession(model.SerializeToString())
+    for n, h, w in ((1, 1, 1), (2, 5, 9), (1, 3, 40)):
+        x = np.random.default_rng(h).standard_normal((n, 8, h, w)).astype(np.float32)
+        _, want = right.run(None, {"x": x})
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.toolchain
+def test_layers_at_other_depths_of_a_decoder_share_a_kernel() -> None:
+    model = halved_and_joined(4)
+    m = Compilation(model, Settings("cpu")).advance("scheduled")
+    calls = [op for op in m.walk() if op.name == "call" and "conv" in op.attrs["te"]]
+    assert max(len(str(d)) for op in calls for f in [m.te[op.attrs["te"]]] for p in f.params for d in p.type.dims) < 20
+    session, right = occ.compile(model, "cpu"), onnxruntime.InferenceSession(model.SerializeToString())
+    for n, h, w in ((1, 16, 16), (2, 17, 33), (1, 31, 19)):
+        x = np.random.default_rng(h).standard_normal((n, 8, h, w)).astype(np.float32)
+        (want,) = right.run(None, {"x0": x})
+        np.testing.assert_allclose(session.run({"x0": x})["b0"], want, rtol=1e-3, atol=1e-4)

@@ -22,6 +22,7 @@ from occ.compiler.ir.dim.polynomial import (
     Symbol,
     build,
     monomial,
+    primitive,
     product,
     split_constant,
     symbol,
@@ -29,7 +30,7 @@ from occ.compiler.ir.dim.polynomial import (
     terms_of,
     weight,
 )
-from occ.compiler.ir.dim.walks import evaluate, put_atoms, rebuild, substitute
+from occ.compiler.ir.dim.walks import evaluate, in_terms_of, put_atoms, rebuild, substitute
 
 __all__ = [
     "FUNCTIONS",
@@ -47,12 +48,14 @@ __all__ = [
     "exact_quotient",
     "factor_of",
     "floordiv",
+    "in_terms_of",
     "is_multiple",
     "is_positive",
     "lower",
     "maximum",
     "minimum",
     "monomial",
+    "primitive",
     "product",
     "put_atoms",
     "rebuild",

@@ -22,7 +22,8 @@ from occ.compiler.ir.dim.polynomial import (
 )
 
 
-def _monomial_divide(a: Monomial, b: Monomial) -> Monomial | None:
+def divided_monomial(a: Monomial, b: Monomial) -> Monomial | None:
+    """The monomial that times `b` is `a`, or None."""
     powers = dict(a)
     for atom, power in b:
         if powers.get(atom, 0) < power:
@@ -41,7 +42,7 @@ def exact_quotient(a: Dim, b: Dim) -> Dim | None:
         if a == 0:
             return quotient
         mono, coeff = _leading(a)
-        rest = _monomial_divide(mono, lead_mono)
+        rest = divided_monomial(mono, lead_mono)
         term = None if rest is None else share_of(rest, _ratio(coeff, lead_coeff))
         if term is None:
             return None
@@ -123,15 +124,27 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
         return outer + floordiv(inner - slack, b)
     if lower(inner) >= 0 and upper(inner) < b:
         return outer
-    # (x//a)//b == x//(a*b). Not so with a constant beside the quotient: kernels of layers at other depths are one because the size
-    # of each is a function of the one before.
-    if isinstance(inner, Sym) and inner.is_atom:
-        ((((atom, _),), _),) = inner.terms
+    if isinstance(variable, Sym) and variable.is_atom:  # (x//a + c)//b == (x + a*c)//(a*b)
+        ((((atom, _),), _),) = variable.terms
         if isinstance(atom, Func) and atom.name == "floordiv":
             x, inner_divisor = atom.args
             if isinstance(inner_divisor, int) and inner_divisor > 0:
-                return outer + floordiv(x, inner_divisor * b)
+                return outer + floordiv(x + const * inner_divisor, inner_divisor * b)
     return outer + monomial((Func("floordiv", (inner, b)), 1))
+
+
+def of_quotient(atom: Func, known: Func, value: Dim) -> Dim | None:
+    """A quotient in terms of another one of the same size, or None: `(N + 3)//4` is `(value + 1)//2` where `(N + 1)//2` is `value`."""
+    (x, by), (y, step) = atom.args, known.args
+    if atom.name != "floordiv" or known.name != "floordiv" or not isinstance(by, int) or not isinstance(step, int):
+        return None
+    (x, first), (y, least) = split_constant(x), split_constant(y)
+    scale = exact_quotient(y, x)
+    if not isinstance(scale, int) or scale <= 0 or scale * by <= step or scale * by % step:
+        return None
+    # (x + first)//by == (scale*x + scale*first + more)//(scale*by)
+    more = next((k for k in range(scale) if (scale * first + k - least) % step == 0), None)
+    return None if more is None else floordiv(value + (scale * first + more - least) // step, scale * by // step)
 
 
 def _joined(d: Dim) -> Dim:

@@ -243,6 +243,12 @@ def split_constant(d: Dim) -> tuple[Dim, int]:
     return d - const, const
 
 
+def primitive(d: Dim) -> Dim:
+    """A dim divided by the greatest number that divides all of its coefficients."""
+    by = gcd(*(c for _, c in terms_of(d)))
+    return build({mono: c // by for mono, c in terms_of(d)}) if by > 1 else d
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     """The product, 1 for none."""
     return reduce(lambda a, b: a * b, dims, 1)

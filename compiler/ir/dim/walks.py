@@ -6,7 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from occ.compiler.ir.dim.polynomial import FUNCTIONS, Atom, Dim, Func, Monomial, Symbol, build, monomial, symbols
+from occ.compiler.ir.dim.division import divided_monomial, of_quotient
+from occ.compiler.ir.dim.polynomial import (
+    FUNCTIONS,
+    Atom,
+    Dim,
+    Func,
+    Monomial,
+    Sym,
+    Symbol,
+    build,
+    monomial,
+    product,
+    symbols,
+    terms_of,
+)
+
+_STEPS = 200  # of a long division
 
 
 def rebuild(d: Dim, of_symbol: Callable[[Symbol], Any], of_func: Callable[[str, list[Any]], Any]) -> Any:
@@ -47,18 +63,67 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
 
 
 def put_atoms(d: Dim, values: Mapping[str | Func, Dim]) -> Dim:
-    """Replace symbols by name and whole functions, the outermost first; what is not in `values` stays."""
+    """Replace symbols by name and whole functions, the outermost first, also within quotients of them; what is not in `values`
+    stays.
+    """
     total: Dim = 0
     for mono, coeff in () if isinstance(d, int) else d.terms:
         value: Dim = coeff
         for atom, power in mono:
-            if (base := values.get(atom.name if isinstance(atom, Symbol) else atom)) is None:
-                args = () if isinstance(atom, Symbol) else atom.args
-                base = FUNCTIONS[atom.name](*(put_atoms(a, values) for a in args)) if args else monomial((atom, 1))
+            base = _put(atom, values)
             for _ in range(power):
                 value = base * value
         total = total + value
     return d if isinstance(d, int) else total
+
+
+def _put(atom: Atom, values: Mapping[str | Func, Dim]) -> Dim:
+    if (known := values.get(atom.name if isinstance(atom, Symbol) else atom)) is not None:
+        return known
+    if isinstance(atom, Symbol):
+        return monomial((atom, 1))
+    of_known = (of_quotient(atom, f, value) for f, value in values.items() if isinstance(f, Func))
+    if (found := next((q for q in of_known if q is not None), None)) is not None:
+        return found
+    return FUNCTIONS[atom.name](*(put_atoms(a, values) for a in atom.args))
+
+
+def in_terms_of(d: Dim, unit: Dim, value: Dim) -> Dim:
+    """A dim with `value` for a polynomial that can be divided out, also within functions, where it needs none of its symbols then:
+    `N*h - N*(h//2) + 3` is `N*value + 3` where the unit is `h - h//2`. Else as it is.
+    """
+    names = symbols(unit).keys()
+    if isinstance(d, int) or names.isdisjoint(symbols(d)):
+        return d
+    lead, times = terms_of(unit)[0]
+    left = _within_functions(d, lambda a: in_terms_of(a, unit, value))
+    rest: Dim = 0
+    quotient: Dim = 0
+    for _ in range(_STEPS):
+        if left == 0:
+            break
+        mono, coeff = terms_of(left)[0]
+        term = build({mono: coeff})
+        factor = divided_monomial(mono, lead)
+        if factor is None or coeff % times:
+            rest, left = rest + term, left - term
+            continue
+        part = build({factor: coeff // times})
+        quotient, left = quotient + part, left - part * unit
+    made = rest + left + (in_terms_of(quotient, unit, value) if quotient else 0) * value
+    return made if names.isdisjoint(symbols(made)) else d
+
+
+def _within_functions(d: Sym, of: Callable[[Dim], Dim]) -> Dim:
+    """A dim with the arguments of its functions as `of` makes them."""
+
+    def made(atom: Atom) -> Dim:
+        return monomial((atom, 1)) if isinstance(atom, Symbol) else FUNCTIONS[atom.name](*map(of, atom.args))
+
+    total: Dim = 0
+    for mono, coeff in d.terms:
+        total = total + coeff * product(made(atom) for atom, power in mono for _ in range(power))
+    return total
 
 
 def _replaced(atom: Atom, values: Mapping[str, Dim]) -> Dim:

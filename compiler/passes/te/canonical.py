@@ -39,8 +39,8 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
     """`f` with dims `D0, D1, ...` and with parameters, stages and axes named by position.
 
     A product or function of dims that occurs whole, and its dims nowhere else, becomes one: its value is known, and what hangs on
-    it is a condition on one size. So does a function that occurs within others: layers of a net at different depths, on extents
-    such as `(h + 1)//2` and `((h + 1)//2 + 1)//2`, then share a kernel.
+    it is a condition on one size. So does a sum, such as `h - h//3` of a map that is cropped, and a function that others can be said
+    in: layers of a net at different depths, on extents such as `(h + 1)//2` and `(h + 3)//4`, then share a kernel.
 
     Returns:
         The function; what `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
@@ -50,13 +50,18 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
         n: dim.monomial((s, 1)) for n, s in dim.symbols(*occurring(f.params, f.stages, f.results, f.checks)).items()
     }
     made_dims = {unit: _named(f"D{k}", dim.substitute(unit, known)) for k, unit in enumerate(units)}
-
+    sums = {
+        unit: dim.symbol(f"_{d}") for unit, d in made_dims.items() if _is_sum(unit)
+    }  # dims of `f` may have names such as D0
     atoms = {
         atom: v for u, v in made_dims.items() if (atom := _atom(u)) is not None
     }  # symbols by name, whatever their bounds
+    atoms |= {str(v): made_dims[u] for u, v in sums.items()}
 
     @cache  # the axes of a function have few extents
     def put(d: Dim) -> Dim:
+        for unit, value in sums.items():
+            d = dim.in_terms_of(d, unit, value)
         total: Dim = 0
         for mono, coeff in dim.terms_of(d):
             whole = dim.monomial(*mono) if mono else 1
@@ -89,23 +94,41 @@ def _named(name: str, d: Dim) -> Dim:
 
 
 def _units(f: TeFunc) -> list[Dim]:
-    """What a function takes for its dims, in order: each of them, the monomial that alone has it, or the largest function of dims
-    outside of which it does not occur.
+    """What a function takes for its dims, in order: each of them, the monomial that alone has it, or the sum or the largest function
+    of dims outside of which it does not occur.
     """
-    monomials = dict.fromkeys(
-        dim.monomial(*mono)
-        for d in occurring(f.params, f.stages, f.results, f.checks)
-        for mono, _ in dim.terms_of(d)
-        if mono
-    )
+    dims = list(dict.fromkeys(occurring(f.params, f.stages, f.results, f.checks)))
+    monomials = dict.fromkeys(dim.monomial(*mono) for d in dims for mono, _ in dim.terms_of(d) if mono)
     holders = {name: [m for m in monomials if name in dim.symbols(m)] for name in f.dims}
+    sums = _sums(f, dims)
     units: dict[Dim, None] = {}
     for name in f.dims:
         (whole, *more) = holders[name] or [dim.symbol(name)]
         alone = not more and dim.lower(whole) >= 0 and all(holders[n] == [whole] for n in dim.symbols(whole))
-        found = whole if alone else next((u for u in _functions(whole, name) if _is_all(u, holders)), None)
+        functions = (u for m in (whole, *more) for u in _functions(m, name))
+        found = whole if alone else next((u for u in sums if name in dim.symbols(u)), None)
+        found = found or next((u for u in functions if _is_all(u, holders)), None)
         units[dim.symbol(name) if found is None else found] = None
     return list(units)
+
+
+def _is_sum(d: Dim) -> bool:
+    return len(dim.terms_of(d)) > 1
+
+
+def _sums(f: TeFunc, dims: Sequence[Dim]) -> list[Dim]:
+    """Sums, less their constants, that are extents of tensors, and all that a kernel has to know of the dims in them: those of
+    different ones are different.
+    """
+    extents = (d for p in (*f.params, *f.results) for d in p.type.dims)
+    found: dict[Dim, None] = {}
+    for unit in dict.fromkeys(dim.primitive(v) for v, const in map(dim.split_constant, extents) if const <= 0):
+        names = dim.symbols(unit).keys()
+        if _is_sum(unit) and all(names.isdisjoint(dim.symbols(u)) for u in found):
+            one = dim.symbol("_one")
+            if all(names.isdisjoint(dim.symbols(dim.in_terms_of(d, unit, one))) for d in dims):
+                found[unit] = None
+    return list(found)
 
 
 def _functions(d: Dim, name: str) -> Iterator[dim.Sym]:
