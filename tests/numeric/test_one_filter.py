@@ -60,3 +60,33 @@ def test_one_filter_a_few_rows_at_a_time(
         x = RNG.standard_normal((batch, channels, height + more * symbolic, width), np.float32)
         (want,) = peer.run(None, {"x": x})
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("filters", [1, 2])
+def test_few_filters_of_images_of_any_size(filters: int) -> None:
+    """Rows of which several are computed at once read the border that is in memory for all of them, and few taps stand one after the
+    other: with a test of the border at each of 800 places Halide did not end.
+    """
+    text = f"""g (float[n, 4, h, w] x) => (float[n, {filters}, p, q] y) {{
+        c = Conv <pads = [2, 2, 2, 2]> (x, k, b)
+        y = Sigmoid(c)
+    }}"""
+    weights = {
+        "k": RNG.standard_normal((filters, 4, 5, 5), np.float32) / 10,
+        "b": RNG.standard_normal(filters, np.float32),
+    }
+    model = model_of(text, weights)
+    for f in Compilation(model, Settings("cpu")).advance("scheduled").te.values():
+        stored = {d.stage for d in f.schedule if d.call in ("compute_at", "compute_root")}
+        assert all(s.name in stored for s in f.stages if s.role == "pad"), f
+        for s in f.stages:
+            unrolled = [d.args[0] for d in f.schedule if d.stage == s.name and d.call == "unroll" and d.update]
+            taps = [a.extent for a in getattr(getattr(s, "expr", None), "axes", ()) if a.name in unrolled]
+            assert np.prod(taps, initial=1) <= 49, s
+    session = occ.compile(model, "cpu", threads=2)
+    peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for batch, height, width in ((1, 1, 1), (2, 3, 40), (1, 7, 17), (1, 8, 5), (2, 17, 16), (1, 24, 33)):
+        x = RNG.standard_normal((batch, 4, height, width), np.float32)
+        (want,) = peer.run(None, {"x": x})
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-5)

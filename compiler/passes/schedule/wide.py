@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.passes.schedule.depthwise import depthwise_planes
 from occ.compiler.passes.schedule.facts import ScheduleFacts
@@ -31,7 +31,7 @@ def wide_rows(f: TeFunc, machine: Machine) -> TeFunc:
             tile = _together(s, f, machine)
             if tile > 1:
                 test = AtMost(tile, s.axes[-2].extent)
-                return with_variant(f, s, _mine(s, facts), test, lambda x, alone: _schedule(x, alone, machine))
+                return with_variant(f, s, _mine(s, f, machine), test, lambda x, alone: _schedule(x, alone, machine))
     return f
 
 
@@ -81,16 +81,13 @@ def _together(s: TeStage, f: TeFunc, machine: Machine) -> int:
     return next((n for axis, _, _, n, *_ in splits if axis == s.axes[-2].name and isinstance(n, int)), 0)
 
 
-def _mine(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
-    """What is computed in the loops of a stage: stages without memory, and a border that they alone read."""
-    inside: list[AnyStage] = list(facts.inlined_into(s))
-    names = {x.name for x in inside}
-    results = {r.name for r in facts.f.results}
-    for p in facts.f.stages:
-        readers = [x for x in facts.f.stages if any(n.source == p.name for e in x.exprs for n in loads(e))]
-        if p.name not in results and readers and all(x.name in names for x in readers):
-            inside.append(p)
-    return [x for x in facts.f.stages if isinstance(x, TeStage) and any(x is y for y in inside)]
+def _mine(s: TeStage, f: TeFunc, machine: Machine) -> list[TeStage]:
+    """What this schedule computes in the loops of a stage: stages without memory, and a border that it places there; another one
+    stays in memory, for both schedules.
+    """
+    facts = ScheduleFacts(f, machine)
+    names = {x.name for x in facts.inlined_into(s)} | {d.stage for d in _schedule(s, f, machine)} - {s.name}
+    return [x for x in f.stages if isinstance(x, TeStage) and x.name in names]
 
 
 def _inside(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:

@@ -16,6 +16,11 @@ from occ.compiler.passes.schedule.facts import (
 )
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
 
+_WINDOW = 7  # taps along an axis of a small window
+_MOST = (
+    _WINDOW * _WINDOW
+)  # taps that stand one after the other: 5x5 of 4 channels, 8 rows at once, took Halide 15 s in place of 2
+
 
 def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     """Other reductions with lanes along the innermost axis of the result: depthwise convolutions, pools, column sums.
@@ -36,7 +41,7 @@ def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, row_tail(last.extent, lanes))
     out.vectorize(f"{last.name}i")
     taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
-    small = len(sums) == 1 and all(isinstance(n, int) and n <= 7 for n in taps)
+    small = len(sums) == 1 and all(isinstance(n, int) and n <= _WINDOW for n in taps)
     tile, block = (
         _neighbours(s, facts) if small and len(names) > 1 else 1,
         (facts.hint.block or 4) if small and len(names) > 2 else 1,
@@ -62,7 +67,7 @@ def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     for p in borders:
         made += _border(p, s.name, fused.get(outer[-3], outer[-3]), tile, facts)
     for r in sums:
-        made += _taps(r, s.name, outer[-1], lanes, tile, small=small)
+        made += _taps(r, s.name, outer[-1], lanes, tile)
     return made
 
 
@@ -113,7 +118,7 @@ def _border(p: AnyStage, root: str, level: str, tile: int, facts: ScheduleFacts)
     return made.directives
 
 
-def _taps(r: TeStage, root: str, level: str, lanes: int, tile: int, *, small: bool) -> Directives:
+def _taps(r: TeStage, root: str, level: str, lanes: int, tile: int) -> Directives:
     """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
     axis = r.axes[-1].name
     start = Scheduler(r.name).compute_at(root, level).vectorize(axis, lanes)
@@ -125,7 +130,9 @@ def _taps(r: TeStage, root: str, level: str, lanes: int, tile: int, *, small: bo
     for name in near:
         start.unroll(name)
         update.unroll(name)
+    unrolled = 1
     for a in reversed(reduce_axes(r.expr)):
-        if small or (isinstance(a.extent, int) and a.extent <= 7):
+        if isinstance(a.extent, int) and a.extent <= _WINDOW and unrolled * a.extent <= _MOST:
             update.unroll(a.name)
+            unrolled *= a.extent
     return [*start.directives, *update.directives]
