@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from textwrap import wrap
@@ -105,6 +106,7 @@ def guarded(run: Callable[[], Any]) -> int:
     from occ.compiler.diagnostics import CompileError, Diagnostic, exit_code
     from occ.runtime.errors import RunError
 
+    warnings.showwarning = lambda message, *_: show_error(f"warning: {message}")
     try:
         return int(run() or 0)
     except CompileError as e:

@@ -1,16 +1,18 @@
 // Compiles generators to object files: `emit OUT_DIR TARGET JOBS SECONDS UNIT.so... NAME...`. Units are loaded and bring the
 // generators. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide is loaded once and
-// so that what a kernel becomes does not depend on which kernels came before it. One that takes longer than SECONDS (0: any
-// time) is given up. A kernel that fails has a line on stderr and no object file; the others are compiled all the same. What each
-// took is in OUT_DIR/seconds.txt.
+// so that what a kernel becomes does not depend on which kernels came before it. One that takes more SECONDS of the processor (0:
+// any number) is given up. A kernel that fails has a line on stderr and no object file; the others are compiled all the same. What
+// each took is in OUT_DIR/seconds.txt, `inf` for those that were given up.
 
 #include "te.h"
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <map>
 #include <string>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,6 +46,7 @@ int main(int argc, char **argv) {
             return;
         }
         failed = 1;
+        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU && seconds) fprintf(seconds, "%s inf\n", name.c_str());
         if (WIFSIGNALED(status)) fprintf(stderr, "%s: ended by signal %d\n", name.c_str(), WTERMSIG(status));
         unlink((std::string(argv[1]) + "/" + name + ".o").c_str());
     };
@@ -58,7 +61,9 @@ int main(int argc, char **argv) {
         fflush(nullptr);
         pid_t pid = fork();
         if (pid == 0) {
-            alarm(atoi(argv[4]));
+            const rlim_t most = atoi(argv[4]);
+            const rlimit limit{most, most + 1};
+            if (most) setrlimit(RLIMIT_CPU, &limit);
             te::compile(argv[i], argv[1], argv[2]);
             fflush(nullptr);
             _exit(0);
