@@ -28,6 +28,9 @@ test-more: $(STAMP)  ## what covers the same again: large nets, more pairs of mo
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+test-models: $(STAMP)  ## build the models of the folders in OCC_TEST_MODELS for cpu, and compare a run of each with onnxruntime
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/models/test_builds_of_models.py
+
 lint: $(STAMP) typeroot  ## ruff, formatting, and the import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -63,4 +66,4 @@ site: $(STAMP) typeroot  ## the documentation as a site in build/site, for readi
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-more test-all lint types typeroot bench fuzz docs site clean
+.PHONY: help setup demo test test-more test-models test-all lint types typeroot bench fuzz docs site clean
