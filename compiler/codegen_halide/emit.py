@@ -8,6 +8,7 @@ from math import isfinite
 
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
+from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
@@ -334,6 +335,8 @@ class _Generator:
     def _argument(self, d: Directive, a: Arg) -> str:
         if d.update and d.stage in self.in_parts and a == self.f.stage(d.stage).axes[-1].name:
             return _axis_of_part(str(a), d.update)
+        if isinstance(a, Sym):
+            return dim_text(a)
         return f"TailStrategy::{a}" if a in TAILS else str(a)
 
     def _bounds(self, p: Param) -> None:

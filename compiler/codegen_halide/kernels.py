@@ -22,7 +22,7 @@ from occ.compiler.target.machine import Machine
 
 UNITS = 2  # translation units compiled at once
 _SHORT = 8_000  # bytes of generators in one unit: g++ takes 55 ms to start and 5 ms for 1,000 bytes (g++ 12, AMD EPYC)
-_SECONDS = 60  # of a processor that Halide may take for one kernel: those of real models take up to 6 (Zen 4)
+_SECONDS = 60.0  # of a processor that Halide may take for one kernel: those of real models take up to 6 (Zen 4)
 _OF_USERS = "user_kernels"  # the translation unit of bodies that users wrote
 _UNIT = (*FLAGS, "-shared", "-fPIC")
 # What ours need is in the program that loads them. To link no libraries saves a fifth of the time: 66 ms in place of 82 for a
@@ -117,10 +117,14 @@ def compile_kernels(
     endless = [replace(k, text=k.simpler()) for k in kernels if made.took.get(k.name) == inf and k.simpler is not None]
     for k in endless:
         text = (
-            f"Halide did not compile the kernel `{k.name}` in {_SECONDS} seconds: it has plain loops now, and is slow"
+            f"Halide did not compile the kernel `{k.name}` in {_SECONDS:g} seconds: it has plain loops now, and is slow"
         )
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    again = _run(endless, UNITS, setup, cache, jobs, lines=12, tell=tell) if endless else _Made({}, {})
+    again = (
+        _run(endless, UNITS, setup, cache, jobs, lines=12, tell=tell, seconds=10 * _SECONDS)
+        if endless
+        else _Made({}, {})
+    )
     for problem in (
         {n: p for n, p in made.failed.items() if n not in {k.name for k in endless}} | again.failed
     ).values():
@@ -184,6 +188,7 @@ def _run(
     *,
     lines: int,
     tell: Tell = lambda _: None,
+    seconds: float = 0,
 ) -> _Made:
     """Compile generators and run them.
 
@@ -195,6 +200,7 @@ def _run(
         jobs: kernels at once.
         lines: of what the tools say that errors repeat.
         tell: told how many kernels are compiled.
+        seconds: of a processor that Halide may take for one kernel; `_SECONDS` by default.
 
     Raises:
         CompileError: OCC0403 a translation unit does not compile.
@@ -211,7 +217,7 @@ def _run(
         run_all([_command(name, tools) for name in texts], work, lines=lines)
         (work / "out").mkdir()
         longest = sorted(kernels, key=lambda k: (-len(k.text), k.name))  # last ones that take long leave a core idle
-        limits = [str(max(jobs, 1)), str(_SECONDS)]
+        limits = [str(max(jobs, 1)), str(seconds or _SECONDS)]
         command = [
             str(emitter(tools, cache)),
             "out",

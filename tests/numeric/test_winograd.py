@@ -141,6 +141,16 @@ SIZES = [
 ]
 
 
+def test_blocks_of_symbolic_sizes_are_one_code_for_all() -> None:
+    """As many rows of tiles as a run has room for in a block are the same loops; variants are compiled one by one."""
+    m, *_ = model("h", "w", 64, 64, [1, 1, 1, 1], "n")
+    (f,) = (
+        f for f in Compilation(m, Settings("cpu")).advance("scheduled").te.values() if f.name.startswith("winograd")
+    )
+    assert not [d for d in f.schedule if d.call == "specialize"]
+    assert [str(d) for d in f.schedule if "dim<max(1, 30//" in str(d)]
+
+
 @pytest.mark.toolchain
 def test_symbolic_batch_height_and_width() -> None:
     m, w, b = model("h", "w", 48, 80, [1, 0, 1, 1], batch="n")

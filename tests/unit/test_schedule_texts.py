@@ -6,6 +6,7 @@ import pytest
 
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import load_module
+from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te.schedule import Scheduler
 
 TEXT = """module @m {stage="scheduled", target="cpu"} {
@@ -32,7 +33,8 @@ WRONG = [
     ("y.split(b, c, d, 4)", "has b where it takes a loop"),
     ("y.split(a, bi, d, 4)", "has bi where it takes a new loop"),
     ("y.split(a, c, d, 0)", "has 0 where it takes a number"),
-    ("y.split(a, c, d)", "takes a loop, a new loop, a new loop, a number, a tail"),
+    ("y.split(a, c, d)", "takes a loop, a new loop, a new loop, a number or a size of at least 1, a tail"),
+    ("y.split(a, c, d, dim<N//2>)", "has N//2 where it takes a number or a size of at least 1"),
     ("y.split(a, c, d, 4, Guard)", "has Guard where it takes a tail"),
     ("y.reorder()", "takes a loop"),
     ("y.compute_root(a)", "takes nothing"),
@@ -58,6 +60,15 @@ def test_a_wrong_directive_is_an_error(wrong, message):
     with pytest.raises(CompileError, match="OCC0601") as e:
         load_module(TEXT.replace("DIRECTIVE", wrong))
     assert f"te @f, line 14: `{wrong}` {message}" in str(e.value)
+
+
+def test_a_size_that_a_run_decides_is_read_back():
+    text = TEXT.replace("DIRECTIVE", "y.split(a, c, d, dim<max(1, 30//N)>, GuardWithIf)")
+    text = text.replace("f32[64,64]", "f32[N,64]").replace("<64, b<64", "<N, b<64").replace("i<64", "i<N")
+    text = text.replace("@f[]", "@f[N]").replace('te="f"', 'te="f", dims=[dim<N>]')
+    m = load_module(text.replace("  func", '  dim N "N" [1, inf]\n  func'))
+    assert "y.split(a, c, d, dim<max(1, 30//N)>, GuardWithIf)" in module_text(m)
+    assert module_text(load_module(module_text(m))) == module_text(m)
 
 
 def test_rules_cannot_write_what_does_not_exist():

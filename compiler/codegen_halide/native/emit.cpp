@@ -12,7 +12,7 @@
 #include <dlfcn.h>
 #include <map>
 #include <string>
-#include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
             return;
         }
         failed = 1;
-        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU && seconds) fprintf(seconds, "%s inf\n", name.c_str());
+        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF && seconds) fprintf(seconds, "%s inf\n", name.c_str());
         if (WIFSIGNALED(status)) fprintf(stderr, "%s: ended by signal %d\n", name.c_str(), WTERMSIG(status));
         unlink((std::string(argv[1]) + "/" + name + ".o").c_str());
     };
@@ -61,9 +61,9 @@ int main(int argc, char **argv) {
         fflush(nullptr);
         pid_t pid = fork();
         if (pid == 0) {
-            const rlim_t most = atoi(argv[4]);
-            const rlimit limit{most, most + 1};
-            if (most) setrlimit(RLIMIT_CPU, &limit);
+            const double most = atof(argv[4]);
+            const itimerval limit{{0, 0}, {time_t(most), suseconds_t((most - time_t(most)) * 1e6)}};
+            setitimer(ITIMER_PROF, &limit, nullptr);
             te::compile(argv[i], argv[1], argv[2]);
             fflush(nullptr);
             _exit(0);

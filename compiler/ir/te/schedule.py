@@ -60,7 +60,7 @@ class AtMost:
         return cls(left, right)
 
 
-Arg = int | str | AtMost
+Arg = int | str | AtMost | Sym
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Directive:
     Attributes:
         stage: name of the stage.
         call: a scheduling call of Halide, of `CALLS`.
-        args: names of axes, stages and tail strategies, integers, and tests.
+        args: names of axes, stages and tail strategies, integers, tests, and sizes that a run decides.
         update: the number of the update definition that it schedules, from 1 on, or 0 for the start value. A reduction has one; a
             stage that is computed in parts (`in_parts`) has one for each, and its last axis is that of the part.
         variant: the number of the variant of the stage that it belongs to, from 1 on in the order of the calls
@@ -88,18 +88,19 @@ class Directive:
     def __str__(self) -> str:
         variant = f".variant{self.variant}" if self.variant else ""
         update = f".update{self.update if self.update > 1 else ''}" if self.update else ""
-        return f"{self.stage}{update}{variant}.{self.call}({', '.join(map(str, self.args))})"
+        args = (f"dim<{a}>" if isinstance(a, Sym) else str(a) for a in self.args)
+        return f"{self.stage}{update}{variant}.{self.call}({', '.join(args)})"
 
 
-AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST, TEST = (
+AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST, TEST, SIZE = (
     "a loop", "a new loop", "another stage", "a loop of that stage", "a parameter", "a tail", "a number", "a first position",
-    "a test of sizes",
+    "a test of sizes", "a number or a size of at least 1",
 )  # fmt: skip
 TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
 
 # call -> (arguments, how many of them must be there); `...` repeats the one before
 CALLS: dict[str, tuple[tuple[str, ...], int]] = {
-    "split": ((AXIS, NEW, NEW, INT, TAIL), 4),
+    "split": ((AXIS, NEW, NEW, SIZE, TAIL), 4),
     "fuse": ((AXIS, AXIS, NEW), 3),
     "reorder": ((AXIS, "..."), 1),
     "vectorize": ((AXIS, INT, TAIL), 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from occ.compiler.ir.dim import symbols
+from occ.compiler.ir.dim import Sym, lower, symbols
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.schedule import (
@@ -15,6 +15,7 @@ from occ.compiler.ir.te.schedule import (
     LOOP,
     NEW,
     OF_STORAGE,
+    SIZE,
     SOURCE,
     STAGE,
     TAIL,
@@ -70,8 +71,10 @@ def _problem(d: Directive, f: TeFunc, loops: dict[Scope, set[str]]) -> str:
 
 def _is(kind: str, a: Arg, d: Directive, f: TeFunc, here: set[str], loops: dict[Scope, set[str]]) -> bool:
     """Whether an argument is of a kind."""
-    if kind in (INT, FIRST):
-        return isinstance(a, int) and a >= (kind == INT)
+    if kind == SIZE and isinstance(a, Sym):
+        return lower(a) >= 1 and set(symbols(a)) <= set(f.dims)
+    if kind in (INT, SIZE, FIRST):
+        return isinstance(a, int) and a >= (kind != FIRST)
     if kind == AXIS:
         return a in here
     if kind == NEW:

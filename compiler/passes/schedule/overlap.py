@@ -45,7 +45,10 @@ def _overlapping(directives: list[Directive], extents: dict[str, Dim]) -> list[D
         if d.call == "split":
             axis, outer, inner = map(str, d.args[:3])
             factor = d.args[3]
-            assert isinstance(factor, int)
+            if not isinstance(factor, int):  # which nothing moves inwards
+                inwards[outer] = inwards[inner] = inwards[axis]
+                count[outer] = count[inner] = 0
+                continue
             rest = count[axis] % factor
             moved = bool(rest) and d.args[4:] in ((), ("Auto",), ("ShiftInwards",))
             # A block of tiles meets the one before if it is the last tile alone, which lies inwards.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 
-from occ.compiler.ir.dim import Dim, ceildiv
+from occ.compiler.ir.dim import Dim, ceildiv, floordiv, maximum, minimum
 from occ.compiler.ir.te.expr import Load
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINOGRAD
-from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
+from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
@@ -17,7 +16,7 @@ from occ.compiler.passes.schedule.fetch import fetch_ahead
 # Where sizes are symbolic: 5 tiles of a plane together, since its last ones are thrown away when they do not fill that. With 7
 # the sums are 3 % faster, and all of a 10x10 plane 1.3, a 20x20 plane 1.12, an 80x80 plane 1.15 times as slow.
 _TOGETHER = 5
-_PLANE = 30  # tiles of a plane that are one block: 20x20 has 25
+_PLANE = 30  # tiles of a plane that are one block, and of the rows of one: 20x20 has 25
 _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
 
 
@@ -45,6 +44,7 @@ class _Winograd:
         assert isinstance(channels, int)
         points = parts["input"].axes[0].extent * parts["input"].axes[1].extent
         assert isinstance(points, int)
+        self.symbolic = not (isinstance(self.across, int) and isinstance(self.down, int))
         self.block_x, self.block_y = block_of(self.across, self.down, channels, points)
         *_, y, x, _ = (a.extent for a in root.axes)
         self.tall, self.broad = (_outputs(size, tiles) for size, tiles in ((y, self.down), (x, self.across)))
@@ -61,28 +61,9 @@ class _Winograd:
         return made
 
     def _result(self) -> list[Directive]:
-        """The loops of the result; where sizes are symbolic, some more for small planes and short rows of tiles."""
-        root, made = self.root.name, list[Directive]()
-        for k, (test, rows, one) in enumerate(self._variants(), start=1):
-            made.append(Directive(root, "specialize", (test,)))
-            made += [replace(d, variant=k) for d in self._loops(rows, one=one)]
-        tiles = self.across * self.down
-        one = isinstance(tiles, int) and tiles <= self.block_x * self.block_y
-        return [*made, *self._loops(self.block_y, one=one)]
-
-    def _variants(self) -> list[tuple[AtMost, int, bool]]:
-        """The test of a variant, the rows of tiles of its blocks, and whether a plane is one block."""
-        if isinstance(self.across, int) and isinstance(self.down, int):
-            return []
-        made = [(AtMost(self.across * self.down, _PLANE), _PLANE, True)]
-        short = self.block_x // 2
-        if (
-            not isinstance(self.across, int) and not AtMost(short * self.down, _PLANE).always
-        ):  # else such planes are small
-            made.append((AtMost(self.across, short), 2, False))
-        return [] if any(test.always for test, *_ in made) else [v for v in made if not v[0].never]
-
-    def _loops(self, block_y: int, *, one: bool) -> list[Directive]:
+        """The loops of the result. Where sizes are symbolic those of a run say how many rows of tiles a block has; a schedule for small
+        planes, one for short rows and one for the rest took Halide three times as long, and were no faster (Zen 4).
+        """
         *batch, y, x, o = (a.name for a in self.root.axes)
         sizes = [a.extent for a in self.root.axes]
         out = Scheduler(self.root.name)
@@ -90,27 +71,44 @@ class _Winograd:
             whole = isinstance(size, int) and size % tile == 0
             out.split(axis, f"{axis}t", f"{axis}i", tile, "Auto" if whole else "GuardWithIf")
         out.split(f"{x}t", f"{x}b", f"{x}s", self.block_x, "GuardWithIf")
-        out.split(f"{y}t", f"{y}b", f"{y}s", block_y, "GuardWithIf")
+        out.split(f"{y}t", f"{y}b", f"{y}s", self.block_y, "GuardWithIf")
         panels = sizes[-1]
         assert isinstance(panels, int)
         tail = "Auto" if panels % self.width == 0 else "GuardWithIf"
         inner = [f"{o}v", f"{x}i", f"{y}i", f"{x}s", f"{y}s", f"{o}u"]
+        near, far = (f"{y}b", f"{x}b") if self.symbolic and self.down == 1 else (f"{x}b", f"{y}b")
         # One block: threads share the channels of the result, and each transforms the input for itself. To share
         # the transformed input costs more, because the cores then take it from each other's caches.
-        count, cores = -(-panels // self.width), self.facts.machine.cores
-        shared = one and count > 1 and cores > 1
+        count, cores, one = -(-panels // self.width), self.facts.machine.cores, self._one_block
+        shared = one is not False and count > 1 and cores > 1
         out.split(o, f"{o}c" if shared else f"{o}p", f"{o}q", self.width, tail)
         out.split(f"{o}q", f"{o}u", f"{o}v", self.lanes)
         if shared:
-            out.split(f"{o}c", f"{o}t", f"{o}p", -(-count // cores), "GuardWithIf")
-        out.reorder(*inner, f"{o}p", f"{x}b", f"{y}b", *([f"{o}t"] if shared else []), *reversed(batch))
+            out.split(f"{o}c", f"{o}t", f"{o}p", self._panels(count, cores), "GuardWithIf")
+        out.reorder(*inner, f"{o}p", near, far, *([f"{o}t"] if shared else []), *reversed(batch))
         out.vectorize(f"{o}v").unroll(f"{x}i").unroll(f"{y}i")
-        self.tile, self.panel, self.block = f"{x}s", f"{o}p", f"{x}b"
-        if shared:
+        self.tile, self.panel, self.block = f"{x}s", f"{o}p", near
+        if shared and one is None:
+            out.fuse(far, f"{o}t", f"{o}t{far}").parallel(f"{o}t{far}")
+        elif shared:
             out.parallel(f"{o}t")
         elif not one:
-            out.parallel(f"{y}b" if self.down != block_y else f"{x}b")
+            out.parallel(far if self.symbolic or self.down != self.block_y else near)
         return out.directives
+
+    @property
+    def _one_block(self) -> bool | None:
+        """Whether a plane is one block; None where a run decides."""
+        tiles = self.across * self.down
+        return None if self.symbolic else isinstance(tiles, int) and tiles <= self._block
+
+    def _panels(self, count: int, cores: int) -> Dim:
+        """Panels of the result that a task computes: a share of them where a plane is one block, and all of them where there are more."""
+        share = -(-count // cores)
+        if not self.symbolic:
+            return share
+        blocks = ceildiv(self.across, self.block_x) * ceildiv(self.down, self.block_y)
+        return minimum(count, share + count * maximum(blocks - 1, 0))
 
     def _input(self) -> list[Directive]:
         e, g, *_, t, c = (a.name for a in self.parts["input"].axes)
@@ -118,7 +116,7 @@ class _Winograd:
         v.reorder(c, g, e, t)
         self._vectorise(v, self.parts["input"])
         v.unroll(g).unroll(e)
-        if self._variants():
+        if self.symbolic:
             v.bound_storage(t, -(-self._block // self._tile_rows) * self._tile_rows)
         if self._even and self.block_x == self.across:
             v.split(t, f"{t}y", f"{t}x", self.block_x)
@@ -151,7 +149,7 @@ class _Winograd:
         rows = self._tile_rows
         p = Scheduler(m.name).compute_at(self.root.name, self.panel).bound_extent(o, self.width)
         p.split(o, f"{o}u", f"{o}v", self.lanes)
-        if self._variants():
+        if self.symbolic:
             p.bound_storage(t, self._block)
         p.split(t, f"{t}o", f"{t}i", rows, "Auto" if self._even and self._block % rows == 0 else "GuardWithIf")
         p.reorder(f"{o}v", f"{o}u", f"{t}i", f"{t}o", g, e)
@@ -170,15 +168,13 @@ class _Winograd:
     @property
     def _block(self) -> int:
         """Tiles of a block at most."""
-        return max([self.block_x * self.block_y, *([_PLANE] if self._variants() else [])])
+        return self.block_x * self.block_y if isinstance(self.block_y, int) and not self.symbolic else _PLANE
 
     @property
     def _tile_rows(self) -> int:
         """Tiles whose sums are in registers together."""
         most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
-        return min(self.facts.machine.rows, self._block) or (
-            _TOGETHER if self._variants() else _rows(self._block, most)
-        )
+        return min(self.facts.machine.rows, self._block) or (_TOGETHER if self.symbolic else _rows(self._block, most))
 
     @property
     def _even(self) -> bool:
@@ -239,13 +235,14 @@ def _outputs(size: Dim, tiles: Dim) -> int:
     return next(n for n in (4, 2, 1) if ceildiv(size, n) == tiles)
 
 
-def block_of(across: Dim, down: Dim, channels: int, points: int = 36) -> tuple[int, int]:
+def block_of(across: Dim, down: Dim, channels: int, points: int = 36) -> tuple[int, Dim]:
     """Tiles of a block along x and y: divisors of the counts, whole planes where they are small; where counts are symbolic,
     as many as are multiplied together some times. Tiles along one axis have fewer `points`, so more of them fit.
     """
     if not isinstance(across, int) or not isinstance(down, int):
         most = _TOGETHER * (6 if channels <= 128 else 3)
-        return (most, 1) if not isinstance(across, int) else (min(across, most), max(most // across, 1))
+        rows = 1 if down == 1 else maximum(floordiv(_PLANE, across), 1)
+        return min(across, most) if isinstance(across, int) else most, rows
     most = 28 if channels <= 128 else 14
     if points < 36:
         return _along_one_axis(across, down, most * 36 // points)
