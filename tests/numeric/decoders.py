@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 HEADS, GROUPS, SIZE, WORDS, LAYERS = 4, 2, 32, 50, 2
 WIDTH = HEADS * SIZE
-RNG = np.random.default_rng(11)
 
 
 def decoder(taps: int = 0, **attributes: int | float) -> onnx.ModelProto:
@@ -19,10 +18,10 @@ def decoder(taps: int = 0, **attributes: int | float) -> onnx.ModelProto:
 
     With `taps` a causal convolution with a state follows the embedding.
     """
-    n, held = helper.make_node, []
+    n, held, rng = helper.make_node, [], np.random.default_rng(11)
 
     def weight(name: str, *shape: int, by: float = 0.3) -> str:
-        held.append(numpy_helper.from_array((RNG.normal(size=shape) * by).astype(np.float32), name))
+        held.append(numpy_helper.from_array((rng.normal(size=shape) * by).astype(np.float32), name))
         return name
 
     angles = np.arange(256)[:, None] / 100.0 ** (np.arange(SIZE // 2) / (SIZE // 2))
