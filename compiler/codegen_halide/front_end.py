@@ -26,6 +26,7 @@ def front_end() -> dict[str, str]:
         "arithmetic.h",
         "fetch_ahead.h",
         "fetch_beyond.h",
+        "lane_sums.h",
         "mends.h",
         "settle.h",
         "whole_loops.h",

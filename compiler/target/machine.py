@@ -24,6 +24,8 @@ class Machine:
         sums_neighbours: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
             vectors of RISC-V, whose length a processor decides.
         adds_apart: whether sums of vectors run beside multiply-adds, in units of their own, as on Zen 4 and 5.
+        foresees_rows: whether it fetches rows that are read one after the other by itself, and asking for them only takes longer, as
+            on Zen 4.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions that are computed together besides the lanes, if not 0.
     """
@@ -36,6 +38,7 @@ class Machine:
     dots_bytes: int = 4
     sums_neighbours: bool = True
     adds_apart: bool = False
+    foresees_rows: bool = False
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -66,8 +69,11 @@ def _named(target: str) -> Machine:
         bf16 = any(p.startswith(("avx512_zen4", "avx512_zen5", "avx512_sapphire")) for p in parts)
         fours = 4 if bf16 or "avxvnni" in parts else 2
         if any(p.startswith("avx512") for p in parts):
-            zen = any(p.startswith(("avx512_zen4", "avx512_zen5")) for p in parts)
-            return Machine(512, 32, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen)
+            zen4, zen5 = (any(p.startswith(name) for p in parts) for name in ("avx512_zen4", "avx512_zen5"))
+            zen = zen4 or zen5
+            return Machine(
+                512, 32, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen, foresees_rows=zen4 and not zen5
+            )
         width = 256 if {"avx", "avx2"} & set(parts) else 128
         return Machine(width, 16, widens_f16="f16c" in parts, dots_bytes=fours)
     wide = "64" in parts
@@ -84,8 +90,9 @@ def _host() -> Machine:
         flags = set[str]()
     cores = os.cpu_count() or 1
     if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= flags:
-        bf16 = "avx512_bf16" in flags
-        return Machine(512, 32, cores, dots_bf16=bf16, dots_bytes=4 if bf16 else 2, adds_apart="AuthenticAMD" in flags)
+        bf16, zen = "avx512_bf16" in flags, "AuthenticAMD" in flags
+        fours, zen4 = 4 if bf16 else 2, zen and "avx_vnni" not in flags  # which Zen 5 has
+        return Machine(512, 32, cores, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen, foresees_rows=zen4)
     # Halide takes VNNI for a feature of the machine only where there is bf16 or AVX-VNNI besides.
     fours = 4 if "avx_vnni" in flags else 2
     return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags, dots_bytes=fours)

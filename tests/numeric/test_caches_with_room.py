@@ -25,6 +25,7 @@ from occ.runtime.errors import RunError
 RNG = np.random.default_rng(16)
 HEADS, GROUPS, SIZE, ROOM = 6, 2, 32, 150
 TARGETS = ["cpu-jit", "cpu"]
+SKYLAKE = "x86-64-linux-avx-avx2-f16c-fma-sse41-avx512-avx512_skylake"
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -198,7 +199,7 @@ def test_few_queries_in_vectors_of_any_length(features: str) -> None:
 
 def test_each_head_of_keys_is_a_task_that_reads_ahead() -> None:
     """Chunks of all heads were tasks, and a chunk in which all keys exist was computed with tests of that."""
-    made = Compilation(batches(TensorProto.FLOAT), Settings("cpu"))
+    made = Compilation(batches(TensorProto.FLOAT), Settings("cpu", options={"halide.target": SKYLAKE}))
     text = module_text(made.advance("scheduled"))
     task = re.search(r"(\w+)\.fuse\((\w+), \w+, (\w+)\)\n *\1\.fuse\(\3, \w+, (\w+)\)", text)
     assert task, "chunks, heads and rows of the batch are one loop"

@@ -26,8 +26,12 @@ _FEW = 4  # rows that are computed one at a time: packing keys and values takes 
 # read of 4,096 keys, 32 heads on 8 of 64 in f32, one thread of Zen 4, all heads of a key together: 0.39 with 8 KB
 # into the nearest cache alone, to which only 24 lines can be on their way at a time, 0.70 with 32 KB into the next one, 0.71 with
 # both. On Zen 5, keys of a head apart from others, 0.60 without, 0.89 with 8 KB into the nearest cache, 0.57 with 32 KB into the next.
+# Zen 4 foresees those that lie apart: 0.84 to 0.90 without, 0.73 with both; of size 128, 0.75 to 0.81 and 0.60. Where lines are used for
+# more multiply-adds than those, they come too late without: heads of f16 0.63 without, 0.66 with both, 64 on 8 in f32 0.63 and 0.66.
 _NEAR, _FAR_AHEAD = 8 << 10, 32 << 10
+_MUCH = 8  # multiply-adds of vectors for each line of a cache
 _SHORT = 64  # keys of a constant number that are left to the schedule for many rows
+_LINE = 64  # bytes of a line of a cache
 _UNROLLED = 40  # vectors of what a chunk gives
 _SUMS = 16  # vectors of sums that are held in registers
 _MOST_KEYS = 4  # whose scores are made at once: with 16 for one head each, what is fetched ahead at once is too much
@@ -157,6 +161,10 @@ def _together(caches: dict[str, _Cache]) -> bool:
     return bool(caches) and all(c.together for c in caches.values())
 
 
+def _divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]
+
+
 def _read(f: TeFunc, s: TeStage) -> Load | None:
     """What a stage reads of a parameter, through others that only say where it is; None if it does more."""
     if len(s.axes) < 3:
@@ -191,12 +199,20 @@ class _Few:
         # Of a row of values: what divides it, so that tiles of registers never reach beyond it.
         size = fixed(parts["sum"].axes[-1])
         self.width = gcd(size, self.lanes)
-        vectors = max(_SUMS // self.group, 1)
+        self.heads, vectors = self._tile_of_values(size // self.width)
+        self.tile = self.width * vectors
         parts = self._named(f"{parts['sum'].name}parts")
         # The loop of tasks, in which all of one is computed: a chunk of all heads, or of those that share a head of keys.
         self.tasks = [parts.axes[0].name] if self.together else self._tasks(parts)
         self.chunk = (parts.name, self.tasks[-1])
-        self.tile = self.width * max(n for n in range(1, vectors + 1) if size // self.width % n == 0)
+
+    def _tile_of_values(self, row: int) -> tuple[int, int]:
+        """Heads that share values and vectors of a row of so many: their sums are held in registers, enough of them that none waits
+        for the last. Rows are read whole where that can be, one after the other as they lie in memory, if need be for some heads
+        and then for others.
+        """
+        tiles = [(h, v) for h in _divisors(self.group) for v in _divisors(row) if h * v <= _SUMS]
+        return max(tiles, key=lambda tile: (tile[0] * tile[1] >= _SUMS // 2, tile[1], tile[0]))
 
     @staticmethod
     def _tasks(parts: TeStage) -> list[str]:
@@ -279,8 +295,8 @@ class _Few:
         made += update.vectorize(lane).vectorize(key).vectorize(head).directives
         lane = dot.axes[-1].name
         made += start(dot).vectorize(lane).unroll(key).unroll(head).directives
-        update = Scheduler(dot.name, update=True).reorder(lane, head, key, q, row, *reversed(outer)).vectorize(lane)
-        return [*made, *update.unroll(head).unroll(key).unroll(q).directives, *self._ahead("keys", dot)]
+        update = Scheduler(dot.name, update=True).reorder(lane, head, q, key, row, *reversed(outer)).vectorize(lane)
+        return [*made, *update.unroll(head).unroll(q).unroll(key).directives, *self._ahead("keys", dot)]
 
     def _softmax(self) -> list[Directive]:
         """Of a chunk, and of all chunks."""
@@ -337,9 +353,14 @@ class _Few:
     def _ahead(self, role: str, reader: TeStage) -> list[Directive]:
         """The rows of keys or values that come next, fetched while a stage reads those of a head."""
         cache = self.caches.get(role)
-        if cache is None:
+        if cache is None or self._foreseen(cache):
             return []
         return Scheduler(reader.name).fetch_beyond(cache.param.name, _NEAR, _FAR_AHEAD).directives
+
+    def _foreseen(self, cache: _Cache) -> bool:
+        """Whether the processor fetches rows by itself as fast as they are used."""
+        work = self.group * _LINE // cache.param.type.dtype.itemsize // self.lanes
+        return self.machine.foresees_rows and not self.together and work < _MUCH
 
     def _named(self, name: str) -> TeStage:
         found = self.f.stage(name)
@@ -354,9 +375,9 @@ class _Few:
         start = Scheduler(stage.name).compute_at(*at) if at else Scheduler(stage.name).compute_root()
         *outer, head, row, d = (a.name for a in stage.axes)
         (x,) = (a.name for a in reduce_axes(stage.expr))
-        update = Scheduler(stage.name, update=True).split(head, f"{head}p", f"{head}g", self.group)
+        update = Scheduler(stage.name, update=True).split(head, f"{head}p", f"{head}g", self.heads)
         update.split(d, f"{d}o", f"{d}t", self.tile).split(f"{d}t", f"{d}u", f"{d}v", self.width)
-        loops = [f"{head}p", row, x] if self.together else [x, f"{head}p", row]
+        loops = [f"{head}p", row, x] if self.together else [f"{head}p", x, row]
         update.reorder(f"{d}v", f"{d}u", f"{head}g", f"{d}o", *loops, *reversed(outer))
         update.vectorize(f"{d}v").unroll(f"{d}u").unroll(f"{head}g")
         return [*self._vectors(start, stage), *update.directives]
@@ -367,7 +388,7 @@ class _Few:
 
     def _registers(self, acc: TeStage, start: Scheduler) -> list[Directive]:
         *before, head, row, e = (a.name for a in acc.axes)
-        start.bound_extent(head, self.group).bound_extent(e, self.tile)
+        start.bound_extent(head, self.heads).bound_extent(e, self.tile)
         update = Scheduler(acc.name, update=True)
         (r,) = (a.name for a in reduce_axes(acc.expr))
         for s in (start, update):
