@@ -71,9 +71,7 @@ def _named(target: str) -> Machine:
         if any(p.startswith("avx512") for p in parts):
             zen4, zen5 = (any(p.startswith(name) for p in parts) for name in ("avx512_zen4", "avx512_zen5"))
             zen = zen4 or zen5
-            return Machine(
-                512, 32, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen, foresees_rows=zen4 and not zen5
-            )
+            return Machine(512, 32, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen, foresees_rows=zen4 and not zen5)
         width = 256 if {"avx", "avx2"} & set(parts) else 128
         return Machine(width, 16, widens_f16="f16c" in parts, dots_bytes=fours)
     wide = "64" in parts

@@ -25,10 +25,10 @@ def test_pairs_of_vectors_are_interleaved(tmp_path: Path) -> None:
     """Halide added even lanes to odd ones, by two tables of lanes for each pair."""
     value, kind = helper.make_tensor_value_info, TensorProto.FLOAT
     operands, results = ["q", "k", "v", "", "pk", "pv"], ["y", "K", "V"]
-    node = helper.make_node("Attention", operands, results, q_num_heads=8, kv_num_heads=2)
-    inputs = [value("q", kind, [1, 1, 512]), *(value(x, kind, [1, 1, 128]) for x in "kv")]
-    inputs += [value(x, kind, [1, 2, "P", 64]) for x in ("pk", "pv")]
-    outputs = [value("y", kind, [1, 1, 512]), *(value(x, kind, [1, 2, "T", 64]) for x in "KV")]
+    node = helper.make_node("Attention", operands, results, q_num_heads=16, kv_num_heads=4)
+    inputs = [value("q", kind, [1, 1, 1024]), *(value(x, kind, [1, 1, 256]) for x in "kv")]
+    inputs += [value(x, kind, [1, 4, "P", 64]) for x in ("pk", "pv")]
+    outputs = [value("y", kind, [1, 1, 1024]), *(value(x, kind, [1, 4, "T", 64]) for x in "KV")]
     graph = helper.make_graph([node], "g", inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
     made = Compilation(model, Settings("cpu", options={"halide.target": SKYLAKE, "caches": "growing"}))

@@ -112,9 +112,9 @@ def test_tiles_of_registers_of_any_processor(processor: str, heads: int, size: i
         np.testing.assert_allclose(got, want, atol=3e-6)
 
 
-def scheduled(processor: str, kind: int, size: int) -> str:
-    settings = Settings("cpu", options={"halide.target": processor})
-    return module_text(Compilation(with_room(kind, 8, -1, size), settings).advance("scheduled"))
+def scheduled(processor: str, model: ModelProto) -> str:
+    settings = Settings("cpu", options={"halide.target": processor, "caches": "growing"})
+    return module_text(Compilation(model, settings).advance("scheduled"))
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,24 @@ def scheduled(processor: str, kind: int, size: int) -> str:
     [(ZEN4, TensorProto.FLOAT, 0), (ZEN4, TensorProto.FLOAT16, 2), (f"{ZEN4}-avx512_zen5", TensorProto.FLOAT, 2)],
 )
 def test_rows_are_fetched_that_the_processor_does_not_foresee(processor: str, kind: int, fetches: int) -> None:
-    assert scheduled(processor, kind, SIZE).count(".fetch_beyond(") == fetches
+    assert scheduled(processor, with_room(kind, 8, -1)).count(".fetch_beyond(") == fetches
 
 
 def test_rows_are_read_whole_and_one_after_the_other() -> None:
     """A part of each of several rows was read before their rest, which no processor foresees."""
-    text = scheduled(ZEN4, TensorProto.FLOAT, 128)
+    text = scheduled(ZEN4, with_room(TensorProto.FLOAT, 8, -1, 128))
     (order,) = re.findall(r"dot\.update\.reorder\((.*)\)", text)
     assert [name[0] for name in order.split(", ")[:4]] == ["r", "i", "r", "i"], "all parts of a key, then the next key"
     assert re.search(r"some\.update\.split\(\w+, \w+, \w+, 128\)", text), "all of the value"
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads", "keys", "sums"),
+    [(TensorProto.FLOAT, 8, 1, 8), (TensorProto.FLOAT, 2, 4, 1), (TensorProto.FLOAT16, 8, 4, 4)],
+)
+def test_all_heads_of_a_key_are_read_in_their_order(kind: int, heads: int, keys: int, sums: int) -> None:
+    """Unless lines are used for much, or no heads share keys."""
+    text = scheduled(ZEN4, growing(kind, heads))
+    (near, far) = re.findall(r"fetch_beyond\(p\d, 8192, (\d+)\)", text)
+    assert {int(near), int(far)} == ({16384, 32768} if keys == 1 else {32768})
+    assert sorted(map(int, re.findall(r"tile\.bound_extent\(\w+, (\d+)\)", text))) == sorted([keys, sums])

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from occ.compiler.ir.dim import Dim, lower
-from occ.compiler.ir.te.expr import Axis, Binary, Cast, Const, Index, Load, binary, where, wrap
-from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.expr import Binary, Const, binary, where, wrap
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
-from occ.compiler.ir.te.walks import replace_indices, walk
+from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.block_products import fixed
+from occ.compiler.passes.schedule.caches import Cache, all_together, caches_of
 from occ.compiler.passes.schedule.chunks_of_keys import APART, FOUR, TOGETHER, NotInChunks, in_chunks
 from occ.compiler.passes.schedule.facts import extent_of, parts_of
 from occ.compiler.passes.schedule.few import copied, reading
@@ -28,8 +29,9 @@ _FEW = 4  # rows that are computed one at a time: packing keys and values takes 
 # both. On Zen 5, keys of a head apart from others, 0.60 without, 0.89 with 8 KB into the nearest cache, 0.57 with 32 KB into the next.
 # Zen 4 foresees those that lie apart: 0.84 to 0.90 without, 0.73 with both; of size 128, 0.75 to 0.81 and 0.60. Where lines are used for
 # more multiply-adds than those, they come too late without: heads of f16 0.63 without, 0.66 with both, 64 on 8 in f32 0.63 and 0.66.
-_NEAR, _FAR_AHEAD = 8 << 10, 32 << 10
-_MUCH = 8  # multiply-adds of vectors for each line of a cache
+# Where all heads of a key lie together and are read in that order, 0.80 with 8 KB and 32 KB, 0.78 to 0.85 with 8 KB and 16 KB.
+_NEAR, _FAR_AHEAD, _IN_ORDER = 8 << 10, 32 << 10, 16 << 10
+_MUCH = 8  # multiply-adds of vectors for each line of a cache: with more, time is theirs
 _SHORT = 64  # keys of a constant number that are left to the schedule for many rows
 _LINE = 64  # bytes of a line of a cache
 _UNROLLED = 40  # vectors of what a chunk gives
@@ -100,9 +102,11 @@ def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
         return None
     mine = _needed(f, out)
     names = {s.name for s in mine}
-    caches = _caches(f, parts)
+    caches = caches_of(f, parts)
     try:
-        made = in_chunks([copied(s, names) for s in mine], machine.lanes(32), TOGETHER if _together(caches) else APART)
+        made = in_chunks(
+            [copied(s, names) for s in mine], machine.lanes(32), TOGETHER if all_together(caches) else APART
+        )
     except NotInChunks:
         return None
     again = replace(out, expr=reading(out.expr, names))
@@ -124,76 +128,18 @@ def _needed(f: TeFunc, out: TeStage) -> list[TeStage]:
     return [s for name, s in named.items() if name in found]
 
 
-@dataclass(frozen=True)
-class _Cache:
-    """A parameter that holds keys or values.
-
-    Attributes:
-        param: the parameter.
-        together: whether all heads of a key lie together in memory, as in a cache that grows, and not all keys of a head.
-    """
-
-    param: Param
-    together: bool
-
-
-def _caches(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, _Cache]:
-    """Where keys and values of several heads are, by role; empty where one of them is no parameter.
-
-    Found from the stages that gather keys and values, whose last axes are heads and then, in their order, keys.
-    """
-    found: dict[str, _Cache] = {}
-    for role, key in (("keys", -1), ("values", -2)):
-        s = parts[role]
-        read = _read(f, s)
-        param = next((p for p in f.params if read is not None and p.name == read.source), None)
-        if read is None or param is None:
-            return {}
-        place, head = (_place(read, s.axes[k]) for k in (key, -3))
-        if head < 0:
-            return {}
-        found[role] = _Cache(param, place < head)
-    return found
-
-
-def _together(caches: dict[str, _Cache]) -> bool:
-    """Whether all heads of a key lie together in keys and in values."""
-    return bool(caches) and all(c.together for c in caches.values())
-
-
 def _divisors(n: int) -> list[int]:
     return [k for k in range(1, n + 1) if n % k == 0]
-
-
-def _read(f: TeFunc, s: TeStage) -> Load | None:
-    """What a stage reads of a parameter, through others that only say where it is; None if it does more."""
-    if len(s.axes) < 3:
-        return None
-    named = {x.name: x for x in f.stages if isinstance(x, TeStage)}
-    e = s.expr
-    while isinstance(e, Cast) or (isinstance(e, Load) and e.source in named):
-        if isinstance(e, Cast):
-            e = e.arg
-            continue
-        inner = named[e.source]
-        e = replace_indices(inner.expr, {a.name: i for a, i in zip(inner.axes, e.index, strict=True)})
-    return e if isinstance(e, Load) else None
-
-
-def _place(read: Load, axis: Axis) -> int:
-    """The axis of memory along which one of a stage goes; -1 if there is none."""
-    places = [k for k, i in enumerate(read.index) if any(isinstance(n, Index) and n.name == axis.name for n in walk(i))]
-    return places[0] if places else -1
 
 
 class _Few:
     """The schedule of the copies: scores, their softmax and the product of a chunk of keys, then of the next."""
 
-    def __init__(self, f: TeFunc, machine: Machine, caches: dict[str, _Cache]) -> None:
+    def __init__(self, f: TeFunc, machine: Machine, caches: dict[str, Cache]) -> None:
         parts = parts_of(f, ATTENTION)
         assert parts is not None, "the copies have the roles of what they are copies of"
         self.f, self.parts, self.machine = f, parts, machine
-        self.caches, self.together = caches, _together(caches)
+        self.caches, self.together = caches, all_together(caches)
         self.lanes = machine.lanes(32)
         self.group = self._group()
         # Of a row of values: what divides it, so that tiles of registers never reach beyond it.
@@ -266,37 +212,55 @@ class _Few:
             (r,) = (a.name for a in reduce_axes(s.expr))
             update = Scheduler(s.name, update=True).reorder(r, key, head, row, *reversed(outer)).atomic().vectorize(r)
             return [*made.directives, *update.directives]
-        keys = next(n for n in (_MOST_KEYS, 2, 1) if n == 1 or self._fits(n))
+        keys, heads = self._tile_of_keys(s)
         whole = Scheduler(s.name).compute_at(logits, self.block).bound_extent(key, self.lanes)
         whole.split(key, f"{key}o", f"{key}i", keys)
         inner, loops = head, [f"{key}o"]
-        if self.together:  # the heads of a few keys, then those of the next: nearly the order of memory
+        if (
+            self.together
+        ):  # the heads of a few keys, then those of the next: nearly the order of memory, or just that for one key
             inner, loops = f"{head}g", [f"{head}p", f"{key}o"]
-            whole.split(head, f"{head}p", inner, self.group)
+            whole.split(head, f"{head}p", inner, heads)
         else:
-            whole.bound_extent(head, self.group)
+            whole.bound_extent(head, heads)
         whole.reorder(f"{key}i", inner, *loops, row, *reversed(outer)).vectorize(f"{key}i").unroll(inner)
-        return [*whole.directives, *self._tile_of_scores(dot, tile, (s.name, loops[0]), keys)]
+        return [*whole.directives, *self._tile_of_scores(dot, tile, (s.name, loops[0]), (keys, heads))]
 
-    def _fits(self, keys: int) -> bool:
-        """Whether the sums of so many keys with the heads that share them are held in registers."""
-        return self.lanes % keys == 0 and keys * self.group <= self.machine.accumulators
+    def _tile_of_keys(self, scores: TeStage) -> tuple[int, int]:
+        """Keys and heads whose scores are made at once. Their sums are held in registers."""
+        sums = self.machine.accumulators
+        if self._in_order():
+            shared = _divisors(fixed(scores.axes[-3]) // self.group)
+            return 1, self.group * max(n for n in shared if n == 1 or n * self.group <= sums)
+        fits = (n for n in (_MOST_KEYS, 2, 1) if self.lanes % n == 0 and n * self.group <= sums)
+        return next(fits, 1), self.group
 
-    def _tile_of_scores(self, dot: TeStage, tile: TeStage, at: tuple[str, str], keys: int) -> list[Directive]:
-        """Of some keys and the heads that share them: sums in the lanes of registers, then those of all lanes at once, pair by pair."""
+    def _in_order(self) -> bool:
+        """Whether keys are read one at a time, all heads as they lie together in memory: where lines are used for little, which is
+        worth reading queries for each key, but not as many of them as of keys.
+        """
+        return self.together and self.group > 1 and self._work(self.caches["keys"]) < _MUCH
+
+    def _tile_of_scores(
+        self, dot: TeStage, tile: TeStage, at: tuple[str, str], size: tuple[int, int]
+    ) -> list[Directive]:
+        """Of some keys and heads: sums in the lanes of registers, then those of all lanes at once, pair by pair."""
         *outer, head, row, key = (a.name for a in tile.axes)
         (q,), (lane,) = (tuple(a.name for a in reduce_axes(s.expr)) for s in (dot, tile))
+        keys, heads = size
 
         def start(s: TeStage) -> Scheduler:
-            return Scheduler(s.name).compute_at(*at).bound_extent(key, keys).bound_extent(head, self.group)
+            return Scheduler(s.name).compute_at(*at).bound_extent(key, keys).bound_extent(head, heads)
 
         made = start(tile).vectorize(key).vectorize(head).directives
         update = Scheduler(tile.name, update=True).reorder(lane, key, head, row, *reversed(outer)).atomic()
         made += update.vectorize(lane).vectorize(key).vectorize(head).directives
-        lane = dot.axes[-1].name
+        lane, shared, group = dot.axes[-1].name, f"{head}s", f"{head}g"
         made += start(dot).vectorize(lane).unroll(key).unroll(head).directives
-        update = Scheduler(dot.name, update=True).reorder(lane, head, q, key, row, *reversed(outer)).vectorize(lane)
-        return [*made, *update.unroll(head).unroll(q).unroll(key).directives, *self._ahead("keys", dot)]
+        update = Scheduler(dot.name, update=True).split(head, group, shared, self.group)
+        update.reorder(lane, shared, q, group, key, row, *reversed(outer)).vectorize(lane)
+        update.unroll(shared).unroll(q).unroll(group).unroll(key)
+        return [*made, *update.directives, *self._ahead("keys", dot, _IN_ORDER if self._in_order() else _FAR_AHEAD)]
 
     def _softmax(self) -> list[Directive]:
         """Of a chunk, and of all chunks."""
@@ -350,17 +314,20 @@ class _Few:
         made = p.directives + self._added(self.parts["sum"]) + self._added(some, at=self.chunk)
         return [*made, *self._tile(near, some), *self._ahead("values", near)]
 
-    def _ahead(self, role: str, reader: TeStage) -> list[Directive]:
+    def _ahead(self, role: str, reader: TeStage, far: int = _FAR_AHEAD) -> list[Directive]:
         """The rows of keys or values that come next, fetched while a stage reads those of a head."""
         cache = self.caches.get(role)
         if cache is None or self._foreseen(cache):
             return []
-        return Scheduler(reader.name).fetch_beyond(cache.param.name, _NEAR, _FAR_AHEAD).directives
+        return Scheduler(reader.name).fetch_beyond(cache.param.name, _NEAR, far).directives
 
-    def _foreseen(self, cache: _Cache) -> bool:
+    def _foreseen(self, cache: Cache) -> bool:
         """Whether the processor fetches rows by itself as fast as they are used."""
-        work = self.group * _LINE // cache.param.type.dtype.itemsize // self.lanes
-        return self.machine.foresees_rows and not self.together and work < _MUCH
+        return self.machine.foresees_rows and not self.together and self._work(cache) < _MUCH
+
+    def _work(self, cache: Cache) -> int:
+        """Multiply-adds of vectors for each line of a cache."""
+        return self.group * _LINE // cache.param.type.dtype.itemsize // self.lanes
 
     def _named(self, name: str) -> TeStage:
         found = self.f.stage(name)

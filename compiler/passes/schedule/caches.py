@@ -1,0 +1,67 @@
+"""Where the keys and values of attention lie: in caches, which hold the heads of a key together, or the keys of a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from occ.compiler.ir.te.expr import Axis, Cast, Index, Load
+from occ.compiler.ir.te.function import Param, TeFunc, TeStage
+from occ.compiler.ir.te.walks import replace_indices, walk
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A parameter that holds keys or values.
+
+    Attributes:
+        param: the parameter.
+        together: whether all heads of a key lie together in memory, as in a cache that grows, and not all keys of a head.
+    """
+
+    param: Param
+    together: bool
+
+
+def caches_of(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, Cache]:
+    """Where keys and values of several heads are, by role; empty where one of them is no parameter.
+
+    Found from the stages that gather keys and values, whose last axes are heads and then, in their order, keys.
+    """
+    found: dict[str, Cache] = {}
+    for role, key in (("keys", -1), ("values", -2)):
+        s = parts[role]
+        read = _read(f, s)
+        param = next((p for p in f.params if read is not None and p.name == read.source), None)
+        if read is None or param is None:
+            return {}
+        place, head = (_place(read, s.axes[k]) for k in (key, -3))
+        if head < 0:
+            return {}
+        found[role] = Cache(param, place < head)
+    return found
+
+
+def all_together(caches: dict[str, Cache]) -> bool:
+    """Whether all heads of a key lie together in keys and in values."""
+    return bool(caches) and all(c.together for c in caches.values())
+
+
+def _read(f: TeFunc, s: TeStage) -> Load | None:
+    """What a stage reads of a parameter, through others that only say where it is; None if it does more."""
+    if len(s.axes) < 3:
+        return None
+    named = {x.name: x for x in f.stages if isinstance(x, TeStage)}
+    e = s.expr
+    while isinstance(e, Cast) or (isinstance(e, Load) and e.source in named):
+        if isinstance(e, Cast):
+            e = e.arg
+            continue
+        inner = named[e.source]
+        e = replace_indices(inner.expr, {a.name: i for a, i in zip(inner.axes, e.index, strict=True)})
+    return e if isinstance(e, Load) else None
+
+
+def _place(read: Load, axis: Axis) -> int:
+    """The axis of memory along which one of a stage goes; -1 if there is none."""
+    places = [k for k, i in enumerate(read.index) if any(isinstance(n, Index) and n.name == axis.name for n in walk(i))]
+    return places[0] if places else -1
