@@ -140,3 +140,47 @@ def test_kernels_of_unlike_sizes_leave_each_other_their_scratch_memory(occ_cli: 
     first, *later = subprocess.run(["./main"], capture_output=True, check=True, timeout=60).stdout.split()
     assert int(first) > 0
     assert later == [b"0"] * 3
+
+
+# An attention has blocks for all of its keys and values, and small ones besides.
+GROWING = """g (float[4, a, 64] x) => (float[4, a, 64] y) {
+    t = Transpose <perm = [0, 2, 1]> (x)
+    p = MatMul(x, t)
+    s = Softmax(p)
+    y = MatMul(s, x)
+}"""
+HELD = """
+#include "net.h"
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+static float x[4 * 800 * 64], y[4 * 800 * 64];
+int main(int argc, char **argv) {
+    occ_model *model;
+    if (net_open(NULL, &model) || occ_set_threads(model, 1)) return 1;
+    for (int k = 1; k < argc; k++) {
+        const occ_tensor in = {.data = x, .rank = 3, .extents = {4, atoi(argv[k]), 64}};
+        occ_tensor out = {.data = y, .bytes = sizeof y};
+        if (occ_run(model, &in, 1, &out, 1)) return 2;
+    }
+    const struct mallinfo2 held = mallinfo2();
+    printf("%zu", held.uordblks + held.hblkhd);
+    occ_close(model);
+    return 0;
+}
+"""
+
+
+def test_scratch_memory_that_grows_from_run_to_run_is_held_once(occ_cli: Any):
+    onnx.save(model_of(GROWING), "net.onnx")
+    Path("main.c").write_text(HELD)
+    ran = occ_cli("build", "net.onnx", "--emit", "static", "-o", ".", "--json")
+    assert ran.code == 0, ran.out
+    subprocess.run([*shlex.split(json.loads(ran.out)["link"]), "-o", "main"], check=True)
+
+    def held(*rows: int) -> int:
+        command = ["./main", *map(str, rows)]
+        return int(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+
+    assert held(800) > held(100) + 100_000
+    assert held(100, 200, 300, 400, 500, 600, 700, 800) < held(800) + 50_000
