@@ -14,7 +14,6 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +38,7 @@ class Artifact:
         manifest: signature, plan and facts.
         weights: constants in its order.
         code: the shared library with the kernels, or nothing.
-        files: further members, by path.
+        files: further members, by path; those of an artifact that was loaded are read when they are asked for.
         variants: the same model for further machines, those of `manifest.also`.
     """
 
@@ -122,7 +121,7 @@ class Artifact:
     def _own_members(self) -> Iterator[tuple[str, bytes]]:
         if self.code:
             yield LIBRARY, self.code
-        yield from sorted(self.files.items())
+        yield from ((name, self.files[name]) for name in sorted(self.files))  # one at a time: they may not be in memory
 
     def _prefixed(self) -> list[tuple[str, Artifact]]:
         """The variants, each with the folder of its members."""
@@ -138,6 +137,8 @@ class Artifact:
         return _sha256(self.weight_pieces())
 
     def _write_weights(self, z: zipfile.ZipFile, member: str) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # what only runs models does not need it
+
         size = sum(map(len, self.weight_pieces()))
         assert z.fp is not None
         with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the interpreter
@@ -189,12 +190,12 @@ class Artifact:
         made = cls(manifest, weights, code, others(members))
         for machine in manifest.also:
             made.variants = [*made.variants, made._variant(members, machine, source)]
-        if manifest.library and not code:
+        if manifest.library:
             made._compare(LIBRARY, [code])
         late = {p.beside for p in manifest.parts if not p.om}  # compiled in the folder of the artifact, after the build
-        for name, data in made._own_members():
+        for name in made.files:
             if name not in late:
-                made._compare(name, [data])
+                made._compare(name, members.pieces(name))
         return made
 
     def _variant(self, members: Members, machine: str, source: Path) -> Artifact:

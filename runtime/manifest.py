@@ -11,7 +11,7 @@ from typing import Any
 from occ.runtime.device_part import DevicePart
 from occ.runtime.dims import DimExpr, is_expression
 from occ.runtime.errors import RunError
-from occ.runtime.records import decode
+from occ.runtime.records import decode, encode, encoded
 
 FORMAT = 2
 
@@ -258,7 +258,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """The manifest as text; the same manifest gives the same text."""
-        return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+        return encode(asdict(self))
 
     @property
     def plans(self) -> list[Plan]:
@@ -275,11 +275,11 @@ class Manifest:
     @property
     def code_digest(self) -> str:
         """SHA-256 of what the native code was compiled for; the code knows it too, see `occ.runtime.native.engine`."""
-        record = {name: getattr(self, name) for name in _OF_CODE}
-        if self.special:
-            record["special"] = self.special
-        text = json.dumps(record, default=vars, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        names = (*_OF_CODE, "special") if self.special else _OF_CODE
+        digest = hashlib.sha256()
+        for text in encoded({name: getattr(self, name) for name in names}):
+            digest.update(text.encode())
+        return digest.hexdigest()
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Manifest:

@@ -6,7 +6,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from occ.runtime.errors import RunError
 
 MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
 ALSO = "machines"  # the folder with the code for further machines, an artifact for each
+_PIECE = 64 << 10  # bytes
 
 
 class Members(Protocol):
@@ -30,6 +31,14 @@ class Members(Protocol):
 
         Raises:
             RunError: OCC0502 it is missing or damaged.
+        """
+        ...
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a member, part by part.
+
+        Raises:
+            RunError: as `read`.
         """
         ...
 
@@ -51,10 +60,36 @@ def members_of(path: Path) -> Members:
     return Folder(path) if path.is_dir() else Zip(path)
 
 
-def others(members: Members) -> dict[str, bytes]:
+def others(members: Members) -> Mapping[str, bytes]:
     """All members but those that every artifact has, and those of further machines."""
     own = (n for n in members.names() if not n.startswith(f"{ALSO}/"))
-    return {n: members.read(n) for n in own if n not in (MANIFEST, WEIGHTS, LIBRARY)}
+    return Unread(members, [n for n in own if n not in (MANIFEST, WEIGHTS, LIBRARY)])
+
+
+class Unread(Mapping[str, bytes]):
+    """Members that are read each time they are asked for: most are for people, and no run needs them.
+
+    Args:
+        members: where they are.
+        names: of these members, in order.
+    """
+
+    def __init__(self, members: Members, names: Sequence[str]) -> None:
+        self._members, self._names = members, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._members.read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def is_plain(name: str) -> bool:
@@ -75,6 +110,9 @@ class Folder:
             return self._find(name).read_bytes()
         except OSError as e:
             raise RunError("OCC0502", f"`{name}` of `{self.path}` cannot be read: {e.strerror}") from None
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        yield self.read(name)
 
     def map(self, name: str) -> np.ndarray:
         found = self._find(name)
@@ -101,16 +139,18 @@ class Nested:
     """Members of an artifact that lies in another one."""
 
     def __init__(self, files: Mapping[str, bytes], prefix: str) -> None:
-        self.files = {n.removeprefix(prefix): data for n, data in files.items() if n.startswith(prefix)}
-        self.prefix = prefix
+        self.files, self.prefix = files, prefix
 
     def names(self) -> list[str]:
-        return sorted(self.files)
+        return sorted(n.removeprefix(self.prefix) for n in self.files if n.startswith(self.prefix))
 
     def read(self, name: str) -> bytes:
-        if name not in self.files:
+        if self.prefix + name not in self.files:
             raise RunError("OCC0502", f"`{self.prefix}{name}` is missing in the artifact", "build the artifact again")
-        return self.files[name]
+        return self.files[self.prefix + name]
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        yield self.read(name)
 
     def map(self, name: str) -> np.ndarray:
         return np.frombuffer(self.read(name), np.uint8)
@@ -127,6 +167,9 @@ class Within:
 
     def read(self, name: str) -> bytes:
         return self.outer.read(self.prefix + name)
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        return self.outer.pieces(self.prefix + name)
 
     def map(self, name: str) -> np.ndarray:
         return self.outer.map(self.prefix + name if self.prefix + name in self.outer.names() else name)
@@ -164,14 +207,14 @@ def _problems(listed: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
 
 
 class Zip:
-    """Members of an artifact that is a zip."""
+    """Members of an artifact that is a zip. It stays open: its members can be read when another one lies at its path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with zipfile.ZipFile(path) as z:
-                self.infos = {i.filename: i for i in z.infolist()}
-                listed, size = z.infolist(), path.stat().st_size
+            self._zip = zipfile.ZipFile(path)
+            self.infos = {i.filename: i for i in self._zip.infolist()}
+            listed, size = self._zip.infolist(), path.stat().st_size
         except FileNotFoundError:
             raise RunError("OCC0502", f"`{path}` does not exist") from None
         except DAMAGE as e:
@@ -180,10 +223,14 @@ class Zip:
             raise RunError("OCC0502", f"`{path}` is not an artifact: {why}", "build the artifact again")
 
     def read(self, name: str) -> bytes:
-        self._find(name)
+        return b"".join(self.pieces(name))
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        info = self._find(name)
         try:
-            with zipfile.ZipFile(self.path) as z:
-                return z.read(name)
+            with self._zip.open(info) as f:
+                while piece := f.read(_PIECE):
+                    yield piece
         except DAMAGE as e:
             raise RunError(
                 "OCC0502", f"`{name}` in `{self.path}` is damaged: {e}", "build the artifact again"

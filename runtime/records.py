@@ -1,8 +1,10 @@
-"""Dataclasses from JSON, by their type hints."""
+"""Dataclasses from JSON, by their type hints, and JSON of them: the same value has the same text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -10,9 +12,29 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 Decoder = Callable[[Any], Any]
 
+encode = json.JSONEncoder(default=vars, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
+_AT_A_TIME = 64  # elements of a list
+
+
+def encoded(value: Any) -> Iterator[str]:
+    """The text of a value as `encode` gives it, part by part: the whole takes 3 MiB for a language model with 30 layers."""
+    value = vars(value) if is_dataclass(value) else value
+    if isinstance(value, list) and len(value) > _AT_A_TIME:
+        for k in range(0, len(value), _AT_A_TIME):
+            yield ("," if k else "[") + encode(value[k : k + _AT_A_TIME])[1:-1]
+        yield "]"
+    elif isinstance(value, dict) and value:
+        for k, name in enumerate(sorted(value)):
+            yield ("," if k else "{") + encode(name) + ":"
+            yield from encoded(value[name])
+        yield "}"
+    else:
+        yield encode(value)
+
 
 def decode(kind: Any, value: Any) -> Any:
-    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors.
+    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors. The lists of `value` are empty
+    afterwards: the manifest of a language model is megabytes of small objects, and is not to be in memory twice.
 
     Raises:
         TypeError: a value has another type than its field.
@@ -34,7 +56,9 @@ def _decoder(kind: Any) -> Decoder:
     if origin in (Union, UnionType):  # of a type and None
         some = _decoder(parts[0])
         return lambda value: None if value is None else some(value)
-    return _exactly(kind) if kind in (int, str, bool) else lambda value: value
+    if kind is str:
+        return _take_text
+    return _exactly(kind) if kind in (int, bool) else lambda value: value
 
 
 @cache
@@ -59,7 +83,8 @@ def _list(part: Decoder) -> Decoder:
     def take(value: Any) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
-        return [part(v) for v in value]
+        value.reverse()
+        return [part(value.pop()) for _ in range(len(value))]  # what is made takes the memory of what it is made of
 
     return take
 
@@ -82,3 +107,9 @@ def _exactly(kind: type) -> Decoder:
         return value
 
     return take
+
+
+def _take_text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} is not str")
+    return sys.intern(value)  # there are as many names of kernels and types as steps and buffers, and few that differ

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
+import tracemalloc
 import zipfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ from occ.compiler.driver.sessions import open_session
 from occ.runtime.artifact import Artifact
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import Manifest
+from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Special, Storage, TensorInfo, WeightInfo
 from occ.runtime.members import LIBRARY, MANIFEST, WEIGHTS
 
 X = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32)
@@ -133,6 +136,30 @@ def test_a_failure_while_writing_leaves_nothing(built, tmp_path, monkeypatch):
 def test_an_artifact_is_readable_by_others(built, tmp_path):
     path = built.save(tmp_path / "m.occ")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_members_that_no_run_needs_are_read_when_they_are_asked_for(built, tmp_path):
+    files = {**built.files, "src/long.txt": bytes(8 << 20)}
+    path = replace(built, files=files).save(tmp_path / "m.occ")
+    tracemalloc.start()
+    loaded = Artifact.load(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2 << 20
+    path.unlink()
+    assert loaded.files == files
+
+
+def test_the_digest_of_what_code_was_made_for_is_that_of_its_text():
+    """Part by part it is the same: artifacts of earlier builds know the digest of the whole."""
+    plan = Plan([Buffer("f32", [k, "n"], k) for k in range(200)], [Storage("arena")] * 64, [], [], [])
+    names = ("inputs", "outputs", "dims", "constraints", "weights", "plan", "functions")
+    m = Manifest("m", "cpu", "", [], [TensorInfo('ä"', "f32", [1])], [], [], [WeightInfo("w", 0, 4)] * 65, plan)
+    m = replace(m, functions={"b": Function([], [], plan), "a": Function([], [], plan)})
+    for made in (m, replace(m, special=[Special([], [], [], [], plan)] * 70)):
+        whole = {n: v for n, v in asdict(made).items() if n in names or (n == "special" and v)}
+        text = json.dumps(whole, separators=(",", ":"), sort_keys=True)
+        assert made.code_digest == hashlib.sha256(text.encode()).hexdigest()
 
 
 # damage
