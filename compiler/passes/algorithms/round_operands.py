@@ -8,12 +8,11 @@ from typing import ClassVar
 import ml_dtypes
 import numpy as np
 
-from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import BF16, F32
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.shape import nominal_count
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.weight_codes import column_codes
 from occ.compiler.passes.base import Context, Pass, finish
@@ -138,7 +137,7 @@ def _is_product(op: Op, least: int, reuse: int) -> bool:
     terms, columns = _extents(op, w)
     if is_rounded(x) is not None or terms * columns < reuse * (terms + columns):
         return False
-    return nominal(product(op.result.tensor.dims)) * terms >= least
+    return nominal_count(op.result.tensor.dims) * terms >= least
 
 
 def _extents(op: Op, w: Weight) -> tuple[int, int]:

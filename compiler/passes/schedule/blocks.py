@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from occ.compiler.ir.dim import Dim, evaluate, product, symbols
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.dim import Dim, evaluate, symbols
+from occ.compiler.ir.shape import nominal, nominal_count
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.schedule.facts import Contraction, element_bits, extent_of
@@ -38,7 +38,7 @@ def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int,
     is whole. Otherwise a block is a part of a panel. What a hint says counts before that.
     """
     size = element_bits(acc) // 8
-    depth = nominal(product(a.extent for a in reduce_axes(acc.expr)))
+    depth = nominal_count(a.extent for a in reduce_axes(acc.expr))
     columns = nominal(extent_of(acc, c.lanes))
     tiles = ceil(_least(extent_of(acc, c.tile)) / rows)
     outermost = columns * depth * size <= _NEAR

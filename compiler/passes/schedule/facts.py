@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from occ.compiler.ir.dim import Dim, product
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.shape import nominal_count
 from occ.compiler.ir.te.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
@@ -243,12 +243,12 @@ def work(s: AnyStage, facts: ScheduleFacts) -> int:
     """Operations that computing a stage takes, roughly, with what is inlined into it; symbolic dims at typical values."""
     if facts.hint.parallel is False:
         return 0  # not worth a second thread
-    size = nominal(product(s.shape))
+    size = nominal_count(s.shape)
     total = sum(len(list(walk(e))) for e in s.exprs)
     for inner in facts.inlined_into(s):
-        total += len(list(walk(inner.expr))) * nominal(product(a.extent for a in reduce_axes(inner.expr)))
+        total += len(list(walk(inner.expr))) * nominal_count(a.extent for a in reduce_axes(inner.expr))
     if isinstance(s, TeStage):
-        total *= nominal(product(a.extent for a in reduce_axes(s.expr)))
+        total *= nominal_count(a.extent for a in reduce_axes(s.expr))
     return max(size * max(total, 1), SERIAL if facts.hint.parallel else 0)
 
 

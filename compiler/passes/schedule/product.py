@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I16
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.shape import nominal, nominal_count
 from occ.compiler.ir.te.expr import Expr, Index
 from occ.compiler.ir.te.function import AnyStage, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import CONV
@@ -187,7 +187,7 @@ def _update(acc: TeStage, c: Contraction, lanes: int, rest: list[str], facts: Sc
 
 def _cost(s: TeStage, acc: TeStage, c: Contraction, facts: ScheduleFacts) -> int:
     """Operations, for `parallel`: vectors are through with a small product before a second thread has begun."""
-    products = nominal(product(acc.shape)) * nominal(product(a.extent for a in reduce_axes(acc.expr)))
+    products = nominal_count(acc.shape) * nominal_count(a.extent for a in reduce_axes(acc.expr))
     if facts.few:
         products = products * FEW // nominal(extent_of(acc, c.outer[-1]))
     return 0 if products < _SMALL and facts.hint.parallel is None else work(s, facts)

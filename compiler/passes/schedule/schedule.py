@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from occ.compiler.ir.dim import product
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.shape import nominal, nominal_count
 from occ.compiler.ir.te.expr import Index, Load, Reduce, minimum, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
@@ -147,7 +146,7 @@ def _lanes(f: TeFunc, machine: Machine) -> TeFunc:
     for s in f.stages:
         if isinstance(s, TeStage) and _wants_lanes(s, f) and isinstance(s.expr, Reduce):
             # One vector after the other would wait for the one before: sums of a whole tensor take four at a time.
-            several = 4 if nominal(product(s.shape)) <= 2 and nominal(s.expr.axes[-1].extent) >= _LONG else 1
+            several = 4 if nominal_count(s.shape) <= 2 and nominal(s.expr.axes[-1].extent) >= _LONG else 1
             stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)) * several)
         else:
             stages.append(s)

@@ -1,0 +1,44 @@
+"""The sizes that schedules count on where those of a run are not known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from building import model_of
+
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.dim import Dim, symbol
+from occ.compiler.ir.shape import NOMINAL, nominal, nominal_count
+
+D = symbol("d")
+
+
+@pytest.mark.parametrize(
+    ("d", "size"),
+    [
+        (7, 7),
+        (0, 0),
+        (D, NOMINAL),
+        (2 * D + 1, 2 * NOMINAL + 1),
+        (symbol("d", 0, 10), 10),
+        (symbol("d", 320, 1280), 320),
+        ((D + 128) // 160 - 3, 1),  # of a d of 512
+        (symbol("d", 0, 10) - 20, 1),  # which no d makes 1
+    ],
+    ids=str,
+)
+def test_nominal(d: Dim, size: int) -> None:
+    assert nominal(d) == size
+
+
+def test_extents_of_a_shape_are_counted_one_by_one() -> None:
+    windows = D // 160 - 3
+    assert nominal_count((windows, windows, 5)) == nominal(windows) ** 2 * 5
+
+
+def test_windows_that_are_longer_than_typical_sizes_are_shared_by_threads() -> None:
+    """A spectrogram: 257 filters of 512 elements, 160 apart, of a signal whose length is symbolic."""
+    text = """g (float[n, 1, length] x) => (float[n, 257, frames] y) { y = Conv <strides = [160]> (x, w) }"""
+    m = model_of(text, {"w": np.ones((257, 1, 512), np.float32)})
+    (f,) = (f for f in Compilation(m, Settings("cpu")).advance("scheduled").te.values() if f.name.startswith("conv"))
+    assert [d for d in f.schedule if d.call == "parallel"]
