@@ -238,11 +238,15 @@ class RoutineEmitter:
 
     def _call_kernel(self, k: int, step: Step, args: Any) -> None:
         tasks = None if step.tasks is None else self.sizes.of(step.tasks)
-        code = self.support.run_kernel(self.b, self.call, step.name, args, tasks)
+        code = self.support.run_kernel(self.b, self.call, step.name, args, tasks, self._operations(step))
         self._unless(self.b.icmp_signed("!=", code, I32(0)), KERNEL, k, code)
         if step.flag >= 0:
             flag = self.b.load(self.b.bitcast(self.buffer(step.flag), I32.as_pointer()))
             self._unless(self.b.icmp_signed(">", flag, I32(0)), CHECK, k, flag)
+
+    def _operations(self, step: Step) -> Size:
+        """Arithmetic operations of a kernel, and elements that it writes, which is all that a copy does."""
+        return self.sizes.of(["+", step.operations, *(["*", *self.r.plan.buffers[w].shape, 1] for w in step.writes)])
 
     def _work(self, step: Step) -> Any:
         """Whether any result of a kernel has elements: a bool, or an i1."""

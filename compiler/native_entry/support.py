@@ -14,11 +14,12 @@ from typing import Any
 
 from llvmlite import ir
 
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.sizes import Size, i64
-from occ.compiler.native_entry.types import I8, I32, I64, PTR
+from occ.compiler.native_entry.types import I1, I8, I32, I64, PTR
 
 _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
 _RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
@@ -90,33 +91,41 @@ class Support:
 
     # kernels
 
-    def run_kernel(self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None) -> Any:
-        """Call a kernel; returns its error code."""
+    def run_kernel(self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None, operations: Size) -> Any:
+        """Call a kernel; returns its error code. One of few operations in this run, as of a single row, stays on this thread; where
+        operations are constant, its schedule has decided that.
+        """
         block = b.bitcast(args, PTR.as_pointer())
         kernel = self.external(name, _RANGED if self.ranged else _WHOLE)
+        few = None if isinstance(operations, int) else b.icmp_signed("<", operations, I64(SERIAL))
         if not self.ranged:  # one of Halide, which may lack scratch memory
-            guarded = self.external("occ_run_kernel", ir.FunctionType(I32, [PTR, PTR.as_pointer()]))
+            kind = ir.FunctionType(I32, [PTR, PTR.as_pointer()])
+            guarded = self.external("occ_run_kernel", kind)
+            if few is not None:
+                guarded = b.select(few, self.external("occ_run_kernel_alone", kind), guarded)
             return b.call(guarded, [b.bitcast(kernel, PTR), block])
         if isinstance(tasks, int) and tasks < 2:
             return b.call(kernel, [block, I32(0), I32(tasks)])
         count = I32(tasks) if isinstance(tasks, int) else b.trunc(tasks, I32)
-        return b.call(self._range, [call, b.bitcast(kernel, PTR), args, count])
+        return b.call(self._range, [call, b.bitcast(kernel, PTR), args, count, I1(0) if few is None else few])
 
     @cached_property
     def _range(self) -> ir.Function:
-        """`i32 range(call, kernel, args, tasks)`: a kernel on the threads of the caller, or at once."""
-        fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32]))
-        call, kernel, args, tasks = fn.args
+        """`i32 range(call, kernel, args, tasks, few)`: a kernel on the threads of the caller, or at once."""
+        fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32, I1]))
+        call, kernel, args, tasks, few = fn.args
         b = Builder(fn.append_basic_block("entry"))
         threads = self.load(b, call, self.layout.call["threads"], I32)
         parallel = self.load(b, call, self.layout.call["parallel"])
         several = b.and_(b.icmp_signed(">", threads, I32(1)), b.icmp_signed(">", tasks, I32(1)))
         lent = b.icmp_signed("!=", b.ptrtoint(parallel, I64), I64(0))
-        with b.if_then(b.and_(several, lent)):
+        with b.if_then(b.and_(b.and_(several, lent), b.not_(few))):
             for field, value in (("kernel", kernel), ("arguments", args), ("tasks", tasks)):
                 self.store(b, value, call, self.layout.call[field])
+            asked = self.load(b, call, self.layout.call["detail"], I32)  # see `LentLoops`
+            self.store(b, b.add(asked, I32(1)), call, self.layout.call["detail"])
             said = b.call(b.bitcast(parallel, _PARALLEL.as_pointer()), [call])
-            b.ret(b.sub(said, I32(1)))  # a callback that is lost returns 0, and so fails
+            b.ret(b.sub(said, I32(1)))
         whole = b.bitcast(kernel, _RANGED.as_pointer())
         b.ret(b.call(whole, [b.bitcast(args, PTR.as_pointer()), I32(0), tasks]))
         return fn

@@ -137,6 +137,14 @@ int occ_run_kernel(occ_kernel_t kernel, void **args) {
     return code == kNoMemory ? halide_error_out_of_memory(nullptr) : code;
 }
 
+// The same on this thread alone, for kernels that are done before another thread would have begun.
+int occ_run_kernel_alone(occ_kernel_t kernel, void **args) {
+    tls_depth++;
+    const int code = occ_run_kernel(kernel, args);
+    tls_depth--;
+    return code;
+}
+
 // Runs kernels in order; 0, or 1 + the index of the one that failed.
 int occ_run_kernels(int count, const occ_kernel_t *kernels, void **const *args, int threads) {
     int before = occ_enter(threads);

@@ -143,6 +143,13 @@ int occ_run_kernel(Whole kernel, void **args) {
     return code == kNoMemory ? halide_error_out_of_memory(nullptr) : code;
 }
 
+int occ_run_kernel_alone(Whole kernel, void **args) {
+    run.depth++;
+    const int code = occ_run_kernel(kernel, args);
+    run.depth--;
+    return code;
+}
+
 int32_t occ_pool_tasks(void *kernel, void *args, int32_t tasks) {
     return reinterpret_cast<Ranged>(kernel)(args, 0, tasks);
 }

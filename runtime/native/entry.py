@@ -28,6 +28,7 @@ RUN, BEGIN = "occ_model_run", "occ_model_begin"  # a whole model; all but its la
 MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
+_LOST = "did not run, for the reason that Python has printed"
 _TOGETHER = 4096  # bytes of outputs that share memory, which lives as long as any of them does
 
 # What a call gives.
@@ -271,6 +272,8 @@ class Entry:
         code = self._run(block.address)
         if code:
             return self._failed(code, block)
+        if block.lent is not None and block.call.detail:
+            raise RunError("OCC0505", f"a parallel loop of the model {_LOST}")
         for k, at, rank in self._decided:
             made[k] = _beginning(made[k], tuple(block.results[at : at + rank]))
         if len(self._idle) < _KEPT_BLOCKS:
@@ -311,8 +314,8 @@ class Entry:
         step = self._plans[call.plan].steps[call.step]
         if code == CHECK:
             raise check_error(step, call.detail)
-        if block.lent is not None and call.detail == -1:
-            raise kernel_error(step, "its parallel loop did not run, for the reason that Python has printed")
+        if block.lent is not None and step.tasks is not None and block.lent.codes != [call.detail]:
+            raise kernel_error(step, f"its parallel loop {_LOST}")
         raise kernel_error(step, self._library.message if self._library.run is not None else f"code {call.detail}")
 
 

@@ -27,8 +27,8 @@ class LentLoops:
 
     Python handles the signals that came while native code ran before the first instruction of a callback, and ctypes prints and
     drops what their handlers raise there. A generator waits *within* its `try`, so that it catches that too. What keeps
-    it from being resumed at all, such as a stack that is full, is still printed and dropped; ctypes then returns 0, with
-    which the loop has failed.
+    it from being resumed at all, such as a stack that is full, is still printed and dropped, and ctypes returns whatever lies on the
+    stack: native code counts the loops that it asks for in `call.detail`, and those that have run are taken off.
 
     Args:
         call: an `EntryCall`.
@@ -37,24 +37,30 @@ class LentLoops:
     Attributes:
         address: of the function for C.
         raised: by a loop; the run fails, and is to raise it when native code has returned.
+        codes: of the last loop that ran, if any did.
     """
 
     def __init__(self, call: Any, workers: Workers) -> None:
         self.raised: list[BaseException] = []
-        answers = _answers(call, workers, self.raised)
+        self.codes: list[int] = []
+        answers = _answers(call, workers, self.raised, self.codes)
         next(answers)
         self._function = _PARALLEL(answers.send)
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
 
-def _answers(call: Any, workers: Workers, raised: list[BaseException]) -> Generator[int, object, None]:
+def _answers(
+    call: Any, workers: Workers, raised: list[BaseException], codes: list[int]
+) -> Generator[int, object, None]:
     """1 + the error code of each loop that `call` asks for; 0 for one that raised."""
     answer = 0
     while True:
         try:
             while True:
                 yield answer
-                answer = 1 + run_tasks(workers, call.kernel, call.arguments, call.tasks)
+                codes[:] = [run_tasks(workers, call.kernel, call.arguments, call.tasks)]
+                call.detail -= 1
+                answer = 1 + codes[0]
         except GeneratorExit:
             return
         except BaseException as e:

@@ -251,3 +251,18 @@ def test_a_run_whose_loop_is_lost_on_the_way_fails(monkeypatch: pytest.MonkeyPat
 def iter_once() -> Generator[int, object, None]:
     """Takes no call."""
     yield 0
+
+
+def lucky() -> Generator[int, object, None]:
+    """Answers as if each loop had run: what a lost callback returns lies on the stack, and may be just that."""
+    while True:
+        yield 1
+
+
+def test_a_lost_loop_that_seems_to_have_run_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = occ.compile(CONV, "cpu-jit", threads=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(lending, "_answers", lambda *_: lucky())
+        with pytest.raises(occ.RunError, match=r"OCC0505.*a parallel loop of the model did not run"):
+            session.run({"x": X})
+    session.run({"x": X})

@@ -11,6 +11,7 @@ from occ.compiler.ir.te.expr import Binary, Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads
 from occ.compiler.ir.te.walks import children, walk
 
+SERIAL = 40_000  # operations below which a loop is not worth a second thread: about 10 us
 _FREE = ("neg", "not", "isnan", "isinf")
 
 

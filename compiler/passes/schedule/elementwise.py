@@ -6,6 +6,7 @@ from math import gcd
 
 from occ.compiler.ir.dim import is_multiple
 from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis, Binary, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
@@ -14,7 +15,7 @@ from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
-from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
 
 _BLOCK = 4096  # elements of a symbolic number that are computed in one task
 

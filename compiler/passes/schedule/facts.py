@@ -8,6 +8,7 @@ from functools import cached_property
 
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.shape import nominal_count
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
@@ -15,7 +16,6 @@ from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import COLUMNS, PANELS
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
-from occ.compiler.passes.schedule.loops import SERIAL
 from occ.compiler.passes.te.inline import materialised
 from occ.compiler.passes.te.sampled import sampled_rows
 from occ.compiler.target.machine import Machine

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import FOLDS, Reduce
 from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.passes.schedule.facts import ScheduleFacts, work
-from occ.compiler.passes.schedule.loops import SERIAL, Directives, row_tail, tasks
+from occ.compiler.passes.schedule.loops import Directives, row_tail, tasks
 
 _ROWS = 32  # that a tree takes before the next one
 _TOGETHER = 8  # trees that a row goes down at a time

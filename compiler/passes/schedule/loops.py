@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import Dim, is_multiple
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 
 Directives = list[Directive]
-SERIAL = 40_000  # operations below which a loop is not worth a second thread: about 10 us
 
 
 def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.reductions import COMBINE
@@ -18,7 +19,7 @@ from occ.compiler.passes.schedule.facts import (
     work,
 )
 from occ.compiler.passes.schedule.folds import is_fold
-from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, tasks
+from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
 from occ.compiler.passes.schedule.window import window
 
 

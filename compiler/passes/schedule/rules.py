@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.function import AnyStage, TeStage
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.passes.schedule.depthwise import depthwise_planes
@@ -18,7 +19,7 @@ from occ.compiler.passes.schedule.facts import (
 )
 from occ.compiler.passes.schedule.folds import folds
 from occ.compiler.passes.schedule.in_vectors import in_vectors
-from occ.compiler.passes.schedule.loops import SERIAL, Directives, parallel, tasks
+from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
 from occ.compiler.passes.schedule.planes import planes
 from occ.compiler.passes.schedule.product import packed_contraction
 from occ.compiler.passes.schedule.resample import resample
