@@ -103,7 +103,9 @@ class _Entry:
         self._return_if(b.icmp_signed("<", room, needed), MEMORY)
         pointers = [load(b, self.call, self.support.layout.call[f]) for f in ("inputs", "outputs", "memory")]
         before = None
-        if not self.support.ranged:
+        if self.support.ranged:  # loops are counted in it, and a plan for other extents may have refused these
+            self.support.store(b, I32(0), self.call, self.support.layout.call["detail"])
+        else:
             enter = self.support.external("occ_enter", ir.FunctionType(I32, [I32]))
             before = b.call(enter, [load(b, self.call, self.support.layout.call["threads"], I32)])
         code = b.call(self.emitted.fn, [self.call, *pointers, *given])
