@@ -83,9 +83,8 @@ def build(
     """
     setup, _ = setup_for(target, cache, sanitize)
     linker = linker_for(setup)
-    kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in functions]
-    missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
-    took = compile_kernels(missing, setup, cache, jobs, tell) if missing else {}
+    compiled = compile_kernels([setup.kernel(f, nodes.get(f.name, ())) for f in functions], setup, cache, jobs, tell)
+    kernels = compiled.kernels
     objects = {f"{k.name}.o": cache.path("kernel", k.key, ".o") for k in kernels}
     code = b""
     if linker is not None and entry is not None:
@@ -96,7 +95,7 @@ def build(
     files = sources(kernels, setup)
     if entry is not None:
         files["entry.ll"] = entry.text.read_bytes()
-    return Built(code, files, took, objects, cache)
+    return Built(code, files, compiled.took, objects, cache)
 
 
 def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, bool]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -23,6 +25,7 @@ from occ.compiler.target.machine import Machine
 UNITS = 2  # translation units compiled at once
 _SHORT = 8_000  # bytes of generators in one unit: g++ takes 55 ms to start and 5 ms for 1,000 bytes (g++ 12, AMD EPYC)
 _SECONDS = 60.0  # of a processor that Halide may take for one kernel: those of real models take up to 6 (Zen 4)
+_ENDLESS = ".json"  # the note on a kernel that takes longer
 _OF_USERS = "user_kernels"  # the translation unit of bodies that users wrote
 _UNIT = (*FLAGS, "-shared", "-fPIC")
 # What ours need is in the program that loads them. To link no libraries saves a fifth of the time: 66 ms in place of 82 for a
@@ -39,14 +42,14 @@ class Kernel:
         text: the C++ class of its generator.
         key: of the object in the cache.
         of_user: whether a user wrote its body, in all of Halide.
-        simpler: the class of its generator with plain loops, for Halide that does not end with its schedule.
+        simpler: the same with plain loops, for Halide that does not end with its schedule.
     """
 
     name: str
     text: str
     key: str
     of_user: bool = False
-    simpler: Callable[[], str] | None = None
+    simpler: Callable[[], Kernel] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Setup:
         """The kernel of a te function; `nodes` are the ONNX nodes that it computes, for the comments."""
         text = generator(f, nodes)
         key = digest(["kernel", self.identity, text if f.halide else _without_comments(text)])
-        simpler = None if f.halide else lambda: generator(plain(f, Machine()), nodes)
+        simpler = None if f.halide else lambda: replace(self.kernel(plain(f, Machine()), nodes), simpler=None)
         return Kernel(f.name, text, key, bool(f.halide), simpler)
 
 
@@ -101,35 +104,59 @@ def _without_comments(text: str) -> str:
     return re.sub(r"\s*//[^\n]*", "", text)
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """The kernels of a model, all in the cache.
+
+    Attributes:
+        kernels: as asked for, with others in the place of those with which Halide did not end.
+        took: seconds that Halide took for each that was not in the cache, by name.
+    """
+
+    kernels: list[Kernel]
+    took: dict[str, float]
+
+
 def compile_kernels(
     kernels: Sequence[Kernel], setup: Setup, cache: Cache, jobs: int, tell: Tell = lambda _: None
-) -> dict[str, float]:
-    """Compile the kernels of one model into the cache: in translation units at once (`units`), then `jobs` kernels at once. Those
-    with which Halide does not end get plain loops, and a `RuntimeWarning` says so.
-
-    Returns:
-        Seconds that Halide took for each, by name.
+) -> Compiled:
+    """Compile the kernels of one model into the cache, those that are not there: in translation units at once (`units`), then
+    `jobs` kernels at once. Those with which Halide does not end, or did not in an earlier build, get plain loops, and a
+    `RuntimeWarning` says so.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
-    made = _run(kernels, UNITS, setup, cache, jobs, lines=12, tell=tell)
-    endless = [replace(k, text=k.simpler()) for k in kernels if made.took.get(k.name) == inf and k.simpler is not None]
+    taken = {k.name: _simplified(k) if _is_endless(k, cache) else k for k in kernels}
+    missing = [k for k in taken.values() if not cache.has("kernel", k.key, ".o")]
+    made = _run(missing, UNITS, setup, cache, jobs, lines=12, tell=tell) if missing else _Made({}, {})
+    endless = [k for k in missing if made.took.get(k.name) == inf and k.simpler is not None]
     for k in endless:
-        text = (
-            f"Halide did not compile the kernel `{k.name}` in {_SECONDS:g} seconds: it has plain loops now, and is slow"
-        )
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        cache.put("kernel", k.key, json.dumps({"seconds": _SECONDS}).encode(), _ENDLESS)
+        taken[k.name] = _simplified(k)
+    simple = [taken[k.name] for k in endless if not cache.has("kernel", taken[k.name].key, ".o")]
     again = (
-        _run(endless, UNITS, setup, cache, jobs, lines=12, tell=tell, seconds=10 * _SECONDS)
-        if endless
-        else _Made({}, {})
+        _run(simple, UNITS, setup, cache, jobs, lines=12, tell=tell, seconds=10 * _SECONDS) if simple else _Made({}, {})
     )
-    for problem in (
-        {n: p for n, p in made.failed.items() if n not in {k.name for k in endless}} | again.failed
-    ).values():
+    given_up = {k.name for k in endless}
+    for problem in ({n: p for n, p in made.failed.items() if n not in given_up} | again.failed).values():
         raise problem
-    return made.took | again.took
+    return Compiled(list(taken.values()), {n: t for n, t in (made.took | again.took).items() if t < inf})
+
+
+def _is_endless(kernel: Kernel, cache: Cache) -> bool:
+    """Whether a build has given up the kernel, after as many seconds as it may take today."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return json.loads(cache.path("kernel", kernel.key, _ENDLESS).read_bytes())["seconds"] >= _SECONDS
+    return False
+
+
+def _simplified(kernel: Kernel) -> Kernel:
+    """The kernel with plain loops."""
+    assert kernel.simpler is not None
+    text = f"Halide did not compile the kernel `{kernel.name}` in {_SECONDS:g} seconds: it has plain loops now, and is slow"
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return kernel.simpler()
 
 
 def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict[str, CompileError]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from building import model_of
 
 import occ
 from occ.compiler.codegen_halide import kernels
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 
 pytestmark = pytest.mark.toolchain
 RNG = np.random.default_rng(5)
@@ -37,3 +40,28 @@ def test_plain_loops_in_place_of_a_schedule_that_takes_too_long(
         x = RNG.standard_normal((n, 64, h, w), np.float32)
         (want,) = peer.run(None, {"x": x})
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
+
+
+def test_later_builds_say_so_too_and_do_not_try_again(
+    tools_only: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What `src/` of an artifact holds is what its library was made from, so that it can be made again."""
+    weights = {"k": RNG.standard_normal((64, 64, 3, 3), np.float32) / 24}
+    model = model_of(
+        "g (float[n, 64, h, w] x) => (float[n, 64, p, q] y) { y = Conv <pads = [1, 1, 1, 1]> (x, k) }", weights
+    )
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tools_only("cache")))
+    monkeypatch.setattr(kernels, "_SECONDS", 0.1)
+    said = "Halide did not compile the kernel `winograd_.*` in 0.1 seconds"
+    with pytest.warns(RuntimeWarning, match=said):
+        first = Compilation(model, Settings("cpu")).artifact()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "_run", lambda *_, **__: pytest.fail("a kernel is compiled again"))
+        with pytest.warns(RuntimeWarning, match=said):
+            second = Compilation(model, Settings("cpu")).artifact()
+    assert dict(first.files) == dict(second.files)
+    monkeypatch.setattr(kernels, "_SECONDS", 60.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        whole = Compilation(model, Settings("cpu")).artifact()
+    assert whole.files["src/kernels_0.cpp"] != first.files["src/kernels_0.cpp"]
