@@ -42,3 +42,24 @@ def test_windows_that_are_longer_than_typical_sizes_are_shared_by_threads() -> N
     m = model_of(text, {"w": np.ones((257, 1, 512), np.float32)})
     (f,) = (f for f in Compilation(m, Settings("cpu")).advance("scheduled").te.values() if f.name.startswith("conv"))
     assert [d for d in f.schedule if d.call == "parallel"]
+
+
+def fused_and_parallel(text: str, weights: dict[str, np.ndarray], kind: str) -> tuple[int, int]:
+    """Of the kernel of a kind: how many loops are fused, and how many are parallel."""
+    kernels = Compilation(model_of(text, weights), Settings("cpu")).advance("scheduled").te.values()
+    (f,) = (f for f in kernels if f.name.startswith(kind))
+    return sum(d.call == "fuse" for d in f.schedule), sum(d.call == "parallel" for d in f.schedule)
+
+
+def test_pixels_of_few_channels_are_shared_by_threads() -> None:
+    """The typical image of 64 pixels would not be worth it; runs on such stay on their thread, see test_few_operations.py."""
+    text = "g (float[n, 16, h, w] x) => (float[n, 32, p, q] y) { y = Conv (x, k) }"
+    weights = {"k": np.ones((32, 16, 1, 1), np.float32)}
+    assert fused_and_parallel(text, weights, "conv")[1] == 1
+    fixed = text.replace("n, 16, h, w", "1, 16, 8, 8")
+    assert fused_and_parallel(fixed, weights, "conv")[1] == 0
+
+
+def test_a_task_is_a_row_of_pixels() -> None:
+    text = "g (float[n, 24, h, w] x) => (float[n, 24, p, q] y) { c = ConvTranspose <strides = [2, 2]> (x, k) y = Sigmoid (c) }"
+    assert fused_and_parallel(text, {"k": np.ones((24, 24, 2, 2), np.float32)}, "interleave") == (1, 1)

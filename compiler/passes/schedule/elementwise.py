@@ -15,7 +15,7 @@ from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
-from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, typical_tasks
 
 _BLOCK = 4096  # elements of a symbolic number that are computed in one task
 
@@ -36,7 +36,7 @@ def elementwise(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     if len(s.axes) == 1 and work(s, facts) >= SERIAL:
         return _in_blocks(out, s.axes[0], facts.machine.lanes(element_bits(s)))
     vectorise(out, s, facts, outer=0)
-    parallel(out, [a.name for a in s.axes[:-1]] + ["_"], [tasks(a.extent) for a in s.axes], work(s, facts))
+    parallel(out, [a.name for a in s.axes[:-1]] + ["_"], typical_tasks(s.axes), work(s, facts))
     return out.directives
 
 
@@ -77,7 +77,7 @@ def _in_pieces(out: Scheduler, s: TeStage, piece: int, facts: ScheduleFacts) -> 
     out.reorder(f"{last}i", f"{last}o", *reversed(outer)).unroll(f"{last}o")
     lanes = facts.machine.lanes(element_bits(s), piece)
     out.vectorize(f"{last}i", lanes, row_tail(piece, lanes))
-    parallel(out, [*outer, "_"], [tasks(a.extent) for a in s.axes], work(s, facts))
+    parallel(out, [*outer, "_"], typical_tasks(s.axes), work(s, facts))
     return out.directives
 
 

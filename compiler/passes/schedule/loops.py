@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from occ.compiler.ir.dim import Dim, is_multiple
+from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.cost import SERIAL
+from occ.compiler.ir.te.expr import Axis
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 
 Directives = list[Directive]
@@ -26,6 +30,13 @@ def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
 def tasks(extent: Dim, step: int = 1) -> int:
     """Iterations of a loop, for `parallel`: 0 where the extent is symbolic."""
     return -(-extent // step) if isinstance(extent, int) else 0
+
+
+def typical_tasks(axes: Sequence[Axis]) -> list[int]:
+    """Iterations of loops over axes, for `parallel`. Of symbolic extents the outermost, a batch as a rule, may be 1; the others count
+    as what they typically are: a task for each pixel of 24 channels costs three times what the pixels do.
+    """
+    return [nominal(a.extent) if k else tasks(a.extent) for k, a in enumerate(axes)]
 
 
 def row_tail(extent: Dim, rows: int) -> str:

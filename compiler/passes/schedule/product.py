@@ -11,6 +11,7 @@ from math import prod
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I16
 from occ.compiler.ir.shape import nominal, nominal_count
+from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Expr, Index
 from occ.compiler.ir.te.function import AnyStage, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import CONV
@@ -186,11 +187,17 @@ def _update(acc: TeStage, c: Contraction, lanes: int, rest: list[str], facts: Sc
 
 
 def _cost(s: TeStage, acc: TeStage, c: Contraction, facts: ScheduleFacts) -> int:
-    """Operations, for `parallel`: vectors are through with a small product before a second thread has begun."""
+    """Operations, for `parallel`: vectors are through with a small product before a second thread has begun. How many rows a symbolic
+    extent has, the pixels of images most of all, a run knows: the native entry keeps those of few operations on its thread.
+    """
+    if facts.hint.parallel is not None:
+        return work(s, facts)
+    if not facts.few and not all(isinstance(n, int) for n in acc.shape):
+        return max(work(s, facts), SERIAL)
     products = nominal_count(acc.shape) * nominal_count(a.extent for a in reduce_axes(acc.expr))
     if facts.few:
         products = products * FEW // nominal(extent_of(acc, c.outer[-1]))
-    return 0 if products < _SMALL and facts.hint.parallel is None else work(s, facts)
+    return 0 if products < _SMALL else work(s, facts)
 
 
 def _count(s: TeStage, c: Contraction, loop: str, here: dict[str, str], width: int) -> int:
