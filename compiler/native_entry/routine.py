@@ -245,8 +245,14 @@ class RoutineEmitter:
             self._unless(self.b.icmp_signed(">", flag, I32(0)), CHECK, k, flag)
 
     def _operations(self, step: Step) -> Size:
-        """Arithmetic operations of a kernel, and elements that it writes, which is all that a copy does."""
-        return self.sizes.of(["+", step.operations, *(["*", *self.r.plan.buffers[w].shape, 1] for w in step.writes)])
+        """What tells whether a kernel is done before another thread would have begun: its arithmetic operations, and elements that it
+        writes, which is all that a copy does. Of operations beyond one for each byte that it reads and writes a fifth counts: what
+        products do in registers is that much faster (Zen 4: 65,000 take 0.8 us on one thread, and 1.2 us on two).
+        """
+        buffers = self.r.plan.buffers
+        moved = [nbytes(buffers[k].shape, buffers[k].dtype) for k in (*step.reads, *step.writes) if k >= 0]
+        work: DimExpr = ["min", step.operations, ["+", ["//", step.operations, 5], *moved]]
+        return self.sizes.of(["+", work, *(["*", *buffers[w].shape, 1] for w in step.writes)])
 
     def _work(self, step: Step) -> Any:
         """Whether any result of a kernel has elements: a bool, or an i1."""

@@ -40,14 +40,20 @@ def test_threads_start_with_the_first_kernel_that_is_worth_it(tmp_path: Path) ->
     assert none == one == many - 1
 
 
-def test_loops_of_kernels_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    loops: list[int] = []
+@pytest.fixture
+def loops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tasks of each loop that workers are asked for."""
+    seen: list[int] = []
 
     def counted(self: Workers, run: Range, tasks: int) -> int:
-        loops.append(tasks)
+        seen.append(tasks)
         return run(0, tasks)
 
     monkeypatch.setattr(Workers, "run", counted)
+    return seen
+
+
+def test_loops_of_kernels_without_a_pool(loops: list[int]) -> None:
     session = occ.compile(model_of(TEXT), "cpu-jit", threads=2)
     for rows, count in ((0, 0), (1, 0), (2048, 2)):
         loops.clear()
@@ -56,3 +62,14 @@ def test_loops_of_kernels_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> Non
         np.testing.assert_array_equal(got["t"], x.T)
         np.testing.assert_allclose(got["y"], 1 / (1 + np.exp(-x)), rtol=1e-5)
         assert len(loops) == count
+
+
+@pytest.mark.parametrize(("rows", "count"), [(8, 0), (2048, 1)])
+def test_products_of_some_rows_are_few_operations(loops: list[int], rows: int, count: int) -> None:
+    """Eight rows by 64 columns of 64 elements are 65,536 operations, and done in a microsecond: they are in registers."""
+    w = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    x = np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float32)
+    model = model_of("g (float[rows, 64] x) => (float[rows, 64] y) { y = MatMul(x, w) }", {"w": w})
+    got = occ.compile(model, "cpu-jit", threads=2).run({"x": x})["y"]
+    np.testing.assert_allclose(got, x @ w, rtol=1e-4, atol=1e-4)
+    assert len(loops) == count
