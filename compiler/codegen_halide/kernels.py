@@ -152,7 +152,7 @@ def _is_endless(kernel: Kernel, cache: Cache) -> bool:
 
 
 def _simplified(kernel: Kernel) -> Kernel:
-    """The kernel with plain loops."""
+    """The kernel with plain loops; a `RuntimeWarning` says so."""
     assert kernel.simpler is not None
     text = f"Halide did not compile the kernel `{kernel.name}` in {_SECONDS:g} seconds: it has plain loops now, and is slow"
     warnings.warn(text, RuntimeWarning, stacklevel=3)
