@@ -20,6 +20,8 @@ from exported import Exported, folders, session
 from test_exported import check
 
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.te.function import TeStage
+from occ.compiler.ir.te.roles import PAD
 from occ.compiler.target.machine import machine_of
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
@@ -125,6 +127,22 @@ def test_codes_are_multiplied_in_pairs(tmp_path: Path) -> None:
     (tmp_path / "model.so").write_bytes(artifact.code)
     done = subprocess.run(["objdump", "-d", str(tmp_path / "model.so")], capture_output=True, text=True, check=True)
     assert sum("vpmaddwd" in line and "ymm" in line for line in done.stdout.splitlines()) >= 32
+
+
+def test_the_border_of_a_picture_has_its_channels_next_to_each_other() -> None:
+    """Two channels are multiplied in one lane: apart, each pair would be put together from two loads, for each row of each tap."""
+    rng = np.random.default_rng(3)
+    weights = {"w": rng.integers(-128, 128, (16, 3, 7, 7)).astype(np.int8), "xz": np.uint8(126), "wz": np.int8(0)}
+    text = """g (uint8[1, 3, 32, 32] x) => (int32[1, 16, 16, 16] y) {
+        y = ConvInteger<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w, xz, wz)
+    }"""
+    model = model_of(text, weights)
+    te = Compilation(model, Settings("cpu", options=AVX2)).advance("scheduled").te.values()
+    (border,) = (s for f in te for s in f.stages if isinstance(s, TeStage) and s.role == PAD)
+    assert border.axes[-1].extent == 4
+    inputs = {"x": rng.integers(0, 256, (1, 3, 32, 32)).astype(np.uint8)}
+    for got, want in zip(built(model).run(inputs).values(), reference(model, inputs), strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def seconds(ours: Session, inputs: dict[str, np.ndarray]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from occ.compiler.ir.dtype import I16
 from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.te.expr import Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, loads
@@ -76,10 +77,13 @@ def _as_read(r: Reduce) -> Reduce | None:
 
 
 def _keeps_rows(s: AnyStage, order: Order, orders: dict[str, Order], f: TeFunc) -> bool:
-    """Whether a stage is better off in the order of what it reads: a border around a picture of a few channels."""
+    """Whether a stage is better off in the order of what it reads: a border around a picture of a few channels. Not one of codes, of
+    which channels that follow each other are multiplied in one lane: in fours, or as i16 in twos.
+    """
     narrow = s.axes[order[-1]].extent
     if (
         s.dtype.bits == 8
+        or s.dtype == I16
         or not isinstance(narrow, int)
         or narrow >= _NARROW
         or any(isinstance(n, Reduce) for e in s.exprs for n in walk(e))
