@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -127,21 +127,23 @@ def compile_kernels(
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
-    taken = {k.name: _simplified(k) if _is_endless(k, cache) else k for k in kernels}
-    missing = [k for k in taken.values() if not cache.has("kernel", k.key, ".o")]
-    made = _run(missing, UNITS, setup, cache, jobs, lines=12, tell=tell) if missing else _Made({}, {})
-    endless = [k for k in missing if made.took.get(k.name) == inf and k.simpler is not None]
-    for k in endless:
-        cache.put("kernel", k.key, json.dumps({"seconds": _SECONDS}).encode(), _ENDLESS)
-        taken[k.name] = _simplified(k)
-    simple = [taken[k.name] for k in endless if not cache.has("kernel", taken[k.name].key, ".o")]
-    again = (
-        _run(simple, UNITS, setup, cache, jobs, lines=12, tell=tell, seconds=10 * _SECONDS) if simple else _Made({}, {})
-    )
-    given_up = {k.name for k in endless}
+
+    def missing(some: Iterable[Kernel]) -> list[Kernel]:
+        return [k for k in some if not cache.has("kernel", k.key, ".o")]
+
+    given_up = {k.name for k in kernels if _is_endless(k, cache)}
+    first = missing(k for k in kernels if k.name not in given_up)
+    made = _run(first, UNITS, setup, cache, jobs, lines=12, tell=tell) if first else _Made({}, {})
+    for k in first:
+        if made.took.get(k.name) == inf and k.simpler is not None:
+            cache.put("kernel", k.key, json.dumps({"seconds": _SECONDS}).encode(), _ENDLESS)
+            given_up.add(k.name)
+    taken = [_simplified(k) if k.name in given_up else k for k in kernels]
+    rest = missing(k for k in taken if k.name in given_up)
+    again = _run(rest, UNITS, setup, cache, jobs, lines=12, tell=tell, seconds=10 * _SECONDS) if rest else _Made({}, {})
     for problem in ({n: p for n, p in made.failed.items() if n not in given_up} | again.failed).values():
         raise problem
-    return Compiled(list(taken.values()), {n: t for n, t in (made.took | again.took).items() if t < inf})
+    return Compiled(taken, {n: t for n, t in (made.took | again.took).items() if t < inf})
 
 
 def _is_endless(kernel: Kernel, cache: Cache) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_later_builds_say_so_too_and_do_not_try_again(
         with pytest.warns(RuntimeWarning, match=said):
             second = Compilation(model, Settings("cpu")).artifact()
     assert dict(first.files) == dict(second.files)
+    run, limits = kernels._run, list[float]()
+    cache = Path(os.environ["OCC_CACHE_DIR"])
+    for made in (cache / "kernel").rglob("*.o"):
+        made.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "_run", lambda *a, **k: (limits.append(k.get("seconds", 0)), run(*a, **k))[1])
+        with pytest.warns(RuntimeWarning, match=said):
+            Compilation(model, Settings("cpu")).artifact()
+    assert limits[-1] == 1.0  # plain loops have ten times as long, whenever they are made
     monkeypatch.setattr(kernels, "_SECONDS", 60.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
