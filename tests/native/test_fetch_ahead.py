@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
 from functools import partial
@@ -92,3 +93,14 @@ def test_rows_of_a_cache_that_lie_far_apart_are_fetched(
     made = Compilation(cached(8, groups, 64, kind), Settings("cpu", options={"caches": caches})).artifact()
     code = disassembled(made.code, tmp_path).splitlines()
     assert [sum(level in line for line in code) for level in ("prefetcht0", "prefetcht1")] == [lines, lines]
+
+
+@needs_objdump
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_fetches_lie_among_what_uses_the_rows(kind: int, tmp_path: Path) -> None:
+    """32 at once filled the queue of what is on its way, and what the loop itself read waited behind them."""
+    options = {"caches": "growing", "halide.target": "x86-64-linux-avx-avx2-f16c-fma-sse41"}
+    made = Compilation(cached(8, 4, 64, kind), Settings("cpu", options=options)).artifact()
+    code = disassembled(made.code, tmp_path)
+    runs = re.split(r"\tv(?:fmadd|mul|add)", code)
+    assert max(run.count(FETCHES) for run in runs) <= 8, "those of one row of values"

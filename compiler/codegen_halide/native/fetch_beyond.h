@@ -32,24 +32,29 @@ private:
         Distance distance;
     };
 
-    // The lines that the stages in a loop read, each once.
+    using Lets = std::vector<std::pair<std::string, Expr>>;
+
+    // Adds the lines that a store reads to those that are read before it, each once.
     struct Lines : IRVisitor {
         const Distances &distances;
-        std::vector<std::pair<std::string, Expr>> lets;
-        std::vector<std::string> stages;
-        std::vector<Line> found;
-        explicit Lines(const Distances &distances) : distances(distances) {}
+        Lets lets;
+        std::vector<Line> &found;
+        std::string stage;
+        Lines(const Distances &distances, const Lets &around, std::vector<Line> &before) : distances(distances), lets(around), found(before) {}
         using IRVisitor::visit;
-        void visit(const Let *op) override { within(op); }
-        void visit(const LetStmt *op) override { within(op); }
+        void visit(const Let *op) override {
+            op->value.accept(this);
+            lets.emplace_back(op->name, op->value);
+            op->body.accept(this);
+            lets.pop_back();
+        }
         void visit(const Store *op) override {
-            stages.push_back(op->name);
+            stage = op->name;
             IRVisitor::visit(op);
-            stages.pop_back();
         }
         void visit(const Load *op) override {
             IRVisitor::visit(op);
-            const auto wanted = stages.empty() ? distances.end() : distances.find({stages.back(), op->name});
+            const auto wanted = distances.find({stage, op->name});
             const Ramp *ramp = op->index.as<Ramp>();
             if (wanted == distances.end() || !ramp || !is_const_one(ramp->stride) || ramp->base.type().lanes() != 1) return;
             Expr start = ramp->base;
@@ -63,12 +68,6 @@ private:
                 start = sum->a;
             }
             for (int k = 0; k < op->type.lanes(); k += line) add({op, start, more + k, wanted->second}, line);
-        }
-        template<typename T> void within(const T *op) {
-            op->value.accept(this);
-            lets.emplace_back(op->name, op->value);
-            op->body.accept(this);
-            lets.pop_back();
         }
         void add(const Line &made, int line) {
             for (const Line &other : found) {
@@ -88,19 +87,49 @@ private:
         return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, level, data}, Call::Extern));
     }
 
+    // Fetches in the body of a loop, those of each line before the store that reads it first: all at once they fill the queue of
+    // what is on its way, and what the body itself reads waits for them (16,384 keys of a growing cache in f32: 0.72 of a plain read,
+    // 0.75 so, one thread of Zen 4).
+    struct Spread : IRMutator {
+        const Distances &distances;
+        Lets lets;
+        std::vector<Line> fetched;
+        explicit Spread(const Distances &distances) : distances(distances) {}
+        using IRMutator::visit;
+        Stmt visit(const LetStmt *op) override {
+            lets.emplace_back(op->name, op->value);
+            const Stmt body = mutate(op->body);
+            lets.pop_back();
+            return body.same_as(op->body) ? Stmt(op) : LetStmt::make(op->name, op->value, body);
+        }
+        // What one side of a condition fetches, the other one does not, nor has it been fetched after both.
+        Stmt visit(const IfThenElse *op) override {
+            const size_t before = fetched.size();
+            const Stmt yes = mutate(op->then_case);
+            fetched.resize(before);
+            const Stmt no = op->else_case.defined() ? mutate(op->else_case) : Stmt();
+            fetched.resize(before);
+            return IfThenElse::make(op->condition, yes, no);
+        }
+        Stmt visit(const Store *op) override {
+            const size_t before = fetched.size();
+            Lines lines(distances, lets, fetched);
+            op->accept(&lines);
+            Stmt made = op;
+            constexpr int second = 2, first = 3;  // as LLVM counts
+            for (size_t k = fetched.size(); k-- > before;) {
+                if (fetched[k].distance.near) made = Block::make(fetch(fetched[k], fetched[k].distance.near, first), made);
+                if (fetched[k].distance.far) made = Block::make(fetch(fetched[k], fetched[k].distance.far, second), made);
+            }
+            return made;
+        }
+    };
+
     using IRMutator::visit;
     Stmt visit(const For *op) override {
         innermost = true;
         Stmt body = mutate(op->body);
-        if (innermost) {
-            Lines lines(distances);
-            body.accept(&lines);
-            constexpr int second = 2, first = 3;  // as LLVM counts
-            for (auto line = lines.found.rbegin(); line != lines.found.rend(); line++) {
-                if (line->distance.near) body = Block::make(fetch(*line, line->distance.near, first), body);
-                if (line->distance.far) body = Block::make(fetch(*line, line->distance.far, second), body);
-            }
-        }
+        if (innermost) body = Spread(distances).mutate(body);
         innermost = false;
         if (body.same_as(op->body)) return op;
         return For::make(op->name, op->min, op->extent, op->for_type, op->partition_policy, op->device_api, body);

@@ -174,8 +174,15 @@ class _Few:
         return 1
 
     def directives(self) -> list[Directive]:
-        made = self._along(self.parts["out"], root=False) + self._along(self.parts["query"])
+        made = self._along(self.parts["out"], root=False) + self._queries()
         return [*made, *self._logits(), *self._scores(), *self._softmax(), *self._sums()]
+
+    def _queries(self) -> list[Directive]:
+        """Rows of all heads one after the other, at distances that are known: each would take a register of addresses else."""
+        query = self.parts["query"]
+        *outer, head, row, size = (a.name for a in query.axes)
+        order = Scheduler(query.name).reorder_storage(size, head, row, *reversed(outer)).directives
+        return [*self._along(query), *order]
 
     def _width(self, s: TeStage, axis: str) -> int:
         return self.machine.lanes(32, extent_of(s, axis))
