@@ -133,13 +133,9 @@ def test_rows_are_read_whole_and_one_after_the_other() -> None:
     assert re.search(r"some\.update\.split\(\w+, \w+, \w+, 128\)", text), "all of the value"
 
 
-@pytest.mark.parametrize(
-    ("kind", "heads", "keys", "sums"),
-    [(TensorProto.FLOAT, 8, 1, 8), (TensorProto.FLOAT, 2, 4, 1), (TensorProto.FLOAT16, 8, 4, 4)],
-)
-def test_all_heads_of_a_key_are_read_in_their_order(kind: int, heads: int, keys: int, sums: int) -> None:
-    """Unless lines are used for much, or no heads share keys."""
+@pytest.mark.parametrize(("kind", "heads"), [(TensorProto.FLOAT, 8), (TensorProto.FLOAT, 2), (TensorProto.FLOAT16, 8)])
+def test_all_heads_of_a_key_are_read_in_their_order(kind: int, heads: int) -> None:
+    """Scores of four keys at once for a head, then for the next one, were slower, no matter what the lines are used for."""
     text = scheduled(ZEN4, growing(kind, heads))
-    (near, far) = re.findall(r"fetch_beyond\(p\d, 8192, (\d+)\)", text)
-    assert {int(near), int(far)} == ({16384, 32768} if keys == 1 else {32768})
-    assert sorted(map(int, re.findall(r"tile\.bound_extent\(\w+, (\d+)\)", text))) == sorted([keys, sums])
+    assert set(re.findall(r"fetch_beyond\(p\d, (\d+), (\d+)\)", text)) == {("4096", "16384"), ("4096", "32768")}
+    assert sorted(map(int, re.findall(r"tile\.bound_extent\(\w+, (\d+)\)", text))) == [1, heads]

@@ -24,13 +24,13 @@ from occ.compiler.target.machine import Machine
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
 # While a row is read, what lies so many bytes beyond it is fetched into the nearest cache, and into the next one. Share of a plain
-# read of 4,096 keys, 32 heads on 8 of 64 in f32, one thread of Zen 4, all heads of a key together: 0.39 with 8 KB
-# into the nearest cache alone, to which only 24 lines can be on their way at a time, 0.70 with 32 KB into the next one, 0.71 with
-# both. On Zen 5, keys of a head apart from others, 0.60 without, 0.89 with 8 KB into the nearest cache, 0.57 with 32 KB into the next.
-# Zen 4 foresees those that lie apart: 0.84 to 0.90 without, 0.73 with both; of size 128, 0.75 to 0.81 and 0.60. Where lines are used for
-# more multiply-adds than those, they come too late without: heads of f16 0.63 without, 0.66 with both, 64 on 8 in f32 0.63 and 0.66.
-# Where all heads of a key lie together and are read in that order, 0.80 with 8 KB and 32 KB, 0.78 to 0.85 with 8 KB and 16 KB.
-_NEAR, _FAR_AHEAD, _IN_ORDER = 8 << 10, 32 << 10, 16 << 10
+# read of 4,096 keys, 32 heads on 8 of 64 in f32. On Zen 5, keys of a head apart from others, 0.60 without, 0.89 with 8 KB into the
+# nearest cache, 0.57 with 32 KB into the next. Zen 4 foresees those that lie apart: 0.84 to 0.90 without, 0.73 with both; of size
+# 128, 0.75 to 0.81 and 0.60. Where lines are used for more multiply-adds than those, they come too late without: heads of f16 0.63
+# without, 0.66 with both, 64 on 8 in f32 0.63 and 0.66. Where all heads of a key lie together, of 16,384 keys on Zen 4, 0.35 with
+# nothing for the values, 0.60 with nothing for the keys, 0.72 to 0.74 with 8 KB for both, 0.75 to 0.76 so; 8 heads on 8: 0.71 and 0.74.
+_AHEAD_APART = {"keys": (8 << 10, 32 << 10), "values": (8 << 10, 32 << 10)}
+_AHEAD_TOGETHER = {"keys": (4 << 10, 16 << 10), "values": (4 << 10, 32 << 10)}
 _MUCH = 8  # multiply-adds of vectors for each line of a cache: with more, time is theirs
 _SHORT = 64  # keys of a constant number that are left to the schedule for many rows
 _LINE = 64  # bytes of a line of a cache
@@ -223,9 +223,7 @@ class _Few:
         whole = Scheduler(s.name).compute_at(logits, self.block).bound_extent(key, self.lanes)
         whole.split(key, f"{key}o", f"{key}i", keys)
         inner, loops = head, [f"{key}o"]
-        if (
-            self.together
-        ):  # the heads of a few keys, then those of the next: nearly the order of memory, or just that for one key
+        if self.together:  # the heads of one key, then those of the next
             inner, loops = f"{head}g", [f"{head}p", f"{key}o"]
             whole.split(head, f"{head}p", inner, heads)
         else:
@@ -234,19 +232,17 @@ class _Few:
         return [*whole.directives, *self._tile_of_scores(dot, tile, (s.name, loops[0]), (keys, heads))]
 
     def _tile_of_keys(self, scores: TeStage) -> tuple[int, int]:
-        """Keys and heads whose scores are made at once. Their sums are held in registers."""
+        """Keys and heads whose scores are made at once. Their sums are held in registers.
+
+        Where all heads of a key lie together, they are read one after the other, key by key: queries are read again for each,
+        and still that is better for 1, 4 and 8 heads on each of keys, in f32 and f16, on AVX2 and AVX-512.
+        """
         sums = self.machine.accumulators
-        if self._in_order():
+        if self.together:
             shared = _divisors(fixed(scores.axes[-3]) // self.group)
             return 1, self.group * max(n for n in shared if n == 1 or n * self.group <= sums)
         fits = (n for n in (_MOST_KEYS, 2, 1) if self.lanes % n == 0 and n * self.group <= sums)
         return next(fits, 1), self.group
-
-    def _in_order(self) -> bool:
-        """Whether keys are read one at a time, all heads as they lie together in memory: where lines are used for little, which is
-        worth reading queries for each key, but not as many of them as of keys.
-        """
-        return self.together and self.group > 1 and self._work(self.caches["keys"]) < _MUCH
 
     def _tile_of_scores(
         self, dot: TeStage, tile: TeStage, at: tuple[str, str], size: tuple[int, int]
@@ -267,7 +263,7 @@ class _Few:
         update = Scheduler(dot.name, update=True).split(head, group, shared, self.group)
         update.reorder(lane, shared, q, group, key, row, *reversed(outer)).vectorize(lane)
         update.unroll(shared).unroll(q).unroll(group).unroll(key)
-        return [*made, *update.directives, *self._ahead("keys", dot, _IN_ORDER if self._in_order() else _FAR_AHEAD)]
+        return [*made, *update.directives, *self._ahead("keys", dot)]
 
     def _softmax(self) -> list[Directive]:
         """Of a chunk, and of all chunks."""
@@ -321,12 +317,13 @@ class _Few:
         made = p.directives + self._added(self.parts["sum"]) + self._added(some, at=self.chunk)
         return [*made, *self._tile(near, some), *self._ahead("values", near)]
 
-    def _ahead(self, role: str, reader: TeStage, far: int = _FAR_AHEAD) -> list[Directive]:
+    def _ahead(self, role: str, reader: TeStage) -> list[Directive]:
         """The rows of keys or values that come next, fetched while a stage reads those of a head."""
         cache = self.caches.get(role)
         if cache is None or self._foreseen(cache):
             return []
-        return Scheduler(reader.name).fetch_beyond(cache.param.name, _NEAR, far).directives
+        near, far = (_AHEAD_TOGETHER if self.together else _AHEAD_APART)[role]
+        return Scheduler(reader.name).fetch_beyond(cache.param.name, near, far).directives
 
     def _foreseen(self, cache: Cache) -> bool:
         """Whether the processor fetches rows by itself as fast as they are used."""
