@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from occ.generation.decoder import Decoder, memory
-from occ.generation.prepare import IDS, LOGITS, STARTS
+from occ.generation.names import IDS, LOGITS, STARTS
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 

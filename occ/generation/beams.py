@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from occ.generation.decoder import Decoder, memory
-from occ.generation.prepare import IDS, LOGITS, STARTS
+from occ.generation.names import IDS, LOGITS, STARTS
 from occ.generation.sampling import penalised
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session

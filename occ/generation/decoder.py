@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from occ.generation.prepare import IDS, LOGITS, STARTS, is_cache
+from occ.generation.names import IDS, LOGITS, STARTS, is_cache, presents_of
 from occ.runtime.buffers import aligned_zeros
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
@@ -190,7 +190,7 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
     if ids is None or LOGITS not in {o.name for o in session.outputs}:
         raise RunError("OCC0501", f"the model does not take `{IDS}` and give `{LOGITS}`", "give a decoder")
     others = [i for i in session.inputs if i.name not in (IDS, STARTS)]
-    presents = [o for o in session.outputs if o.name != LOGITS]
+    presents = presents_of([i.name for i in others], [o.name for o in session.outputs])
     if len(others) > len(presents) or any(not is_cache(i.name) for i in others):
         names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more caches than it gives"
         raise RunError("OCC0501", f"the decoder takes {names}", "export it with past key values, and nothing else")
@@ -201,7 +201,7 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
             "give the folder with its model.onnx",
         )
     caches, states = list[Cache](), list[State]()
-    for past, present in zip(others, presents, strict=False):
+    for past, present in zip(others, presents, strict=True):
         shape, dtype = [count if d == ids.shape[0] else d for d in past.shape], numpy_dtype(past.dtype)
         first, *rest = shape
         sizes = tuple(d for d in rest if isinstance(d, int))
@@ -211,8 +211,8 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
                 "build the model with -C caches=growing and a batch of 1",
             )  # fmt: skip
         if isinstance(first, int):
-            states.append(State(past.name, present.name, np.zeros((first, *sizes), dtype)))
+            states.append(State(past.name, present, np.zeros((first, *sizes), dtype)))
         else:
             # what no token has is left out with a weight of 0, and must be a number for that
-            caches.append(Cache(past.name, present.name, aligned_zeros((capacity, *sizes), dtype)))
+            caches.append(Cache(past.name, present, aligned_zeros((capacity, *sizes), dtype)))
     return numpy_dtype(ids.dtype), caches, states

@@ -17,8 +17,8 @@ from occ.generation.batch import Batch
 from occ.generation.beams import Beams, Rows, search
 from occ.generation.decoder import Decoders
 from occ.generation.folder import Folder
+from occ.generation.names import LOGITS
 from occ.generation.open import open_model
-from occ.generation.prepare import LOGITS
 from occ.generation.sampling import Sampling
 from occ.generation.text import TextStream, Tokenizer
 from occ.generation.writing import Writing, alone, together

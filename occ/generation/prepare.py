@@ -17,22 +17,15 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.infer.infer_control import inline_branch
+from occ.generation.names import IDS, LOGITS, MASK, POSITIONS, STARTS, is_cache, presents_of
 from occ.runtime.errors import RunError
 
-IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
-STARTS = "starts"  # of several sequences: the place in the caches at which each begins
 _WITH_PAST = "use_cache_branch"  # of optimum's merged decoders: whether the branch that reads the caches is taken
-_PAST = ("past_key_values.", "past_", "past.")
 _AFTER_HEAD = ("Cast", "Mul", "Div", "Tanh", "Identity")  # what may stand between the head and the logits
 _HEADS = ("MatMul", "com.microsoft.MatMulNBits")
 _CACHED = "com.microsoft.GroupQueryAttention"
 _LAST_KEY, _AT, _BIAS = 5, 9, 10  # its operands: keys of each sequence, less one; positions; what is added to scores
 _END = np.iinfo(np.int64).max
-
-
-def is_cache(name: str) -> bool:
-    """Whether an input holds what a decoder has computed of the tokens before."""
-    return name.startswith(_PAST)
 
 
 def prepared(path: Path, head: int = 0, *, batched: bool = False) -> Module:
@@ -53,11 +46,12 @@ def prepared(path: Path, head: int = 0, *, batched: bool = False) -> Module:
     """
     m = load_module(path)
     args = {a.name: a for a in m.main.args}
-    if IDS not in args or not m.main.result_names or m.main.result_names[0] != LOGITS:
+    if IDS not in args or LOGITS not in m.main.result_names:
         raise RunError(
-            "OCC0501", f"`{path}` is no decoder: it does not take `{IDS}` and give `{LOGITS}` first",
+            "OCC0501", f"`{path}` is no decoder: it does not take `{IDS}` and give `{LOGITS}`",
             "export the model for text generation, with past key values",
         )  # fmt: skip
+    _needed_results(m)
     _at_least_one_token(m, args[IDS])
     count, length = args[IDS].tensor.dims if batched else (1, args[IDS].tensor.dims[1])
     if batched and isinstance(count, int):
@@ -73,6 +67,15 @@ def prepared(path: Path, head: int = 0, *, batched: bool = False) -> Module:
     _decide(m, args, past, (count, length))
     _last_token_only(m)
     return m
+
+
+def _needed_results(m: Module) -> None:
+    """Let the results be the logits, then what continues each cache: files may have more, in any order."""
+    names = m.main.result_names
+    kept = [LOGITS, *presents_of([a.name for a in m.main.args if is_cache(a.name)], names)]
+    end = m.main.body.terminator
+    Rewriter(m).replace_operands(end, [end.operands[names.index(name)] for name in kept])
+    m.main.result_names = kept
 
 
 def _at_least_one_token(m: Module, ids: Value) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from occ.generation.folder import Folder
-from occ.generation.prepare import IDS, LOGITS, MASK, POSITIONS, is_cache
+from occ.generation.names import IDS, LOGITS, MASK, POSITIONS, is_cache, presents_of
 
 
 class CannotWrite(Exception):
@@ -105,7 +105,7 @@ class _GraphWriter:
         self._others = {name: dtype for name, dtype, _ in inputs if not is_cache(name)}
         if IDS not in self._others or self._others.keys() - {IDS, MASK, POSITIONS}:
             raise CannotWrite(f"the model does not take `{IDS}`, `{MASK}` and `{POSITIONS}` alone")
-        self._names = [LOGITS, *(name for name in outputs if name != LOGITS)][: 1 + len(self._past)]
+        self._names = [LOGITS, *presents_of([name for name, _, _ in self._past], outputs)]
         self._held: list[Any] = []
         self._done = self._last = 0
 

@@ -54,6 +54,20 @@ def test_merged_decoders_take_the_branch_with_caches(model: onnx.ModelProto, tmp
     assert not [s for s in lm.session.artifact.manifest.plan.steps if s.kind == "if"]
 
 
+def test_results_are_found_by_their_names(tmp_path: Path) -> None:
+    """Caches were continued by the results in their order, and hidden states before the logits refused."""
+    made = decoder()
+    reference = Reference(made)
+    logits, *presents = made.graph.output
+    hidden = next(n for n in made.graph.node if logits.name in n.output).input[0]
+    del made.graph.output[:]
+    made.graph.output.extend([onnx.helper.make_empty_tensor_value_info(hidden), *reversed(presents), logits])
+    onnx.save(made, tmp_path / "model.onnx")
+    lm = occ.LanguageModel(tmp_path, threads=1, capacity=64, target="cpu-jit")
+    assert lm.generate(PROMPT, max_new_tokens=6) == reference.greedy(PROMPT, 6)
+    assert hidden not in {o.name for o in lm.session.outputs}
+
+
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 def test_products_in_codes_are_as_near_the_truth_as_those_of_onnxruntime(
     target: str, model: onnx.ModelProto, tmp_path: Path
