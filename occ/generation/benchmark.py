@@ -164,14 +164,21 @@ def _prompt(lm: LanguageModel, length: int) -> list[int]:
 
 
 def _measure(made: Comparison, started: dict[str, WriterProcess], ids: list[int], rounds: int) -> None:
-    """Let the runtimes write in turns, and fill in what was seen."""
+    """Let the runtimes write in turns, and fill in what was seen: of those that fail, why."""
     names = list(started)
     seen: dict[str, list[dict[str, Any]]] = {n: [] for n in names}
     for k in range(rounds):
         for name in names[k % len(names) :] + names[: k % len(names)]:
+            if name in made.reasons:
+                continue
             time.sleep(PAUSE)
-            seen[name].append(started[name].ask(ids=ids, count=made.count))
-    for name in names:
+            try:
+                seen[name].append(started[name].ask(ids=ids, count=made.count))
+            except CannotWrite as e:
+                if name == "occ":
+                    raise RunError("OCC0501", f"occ cannot write: {e}", "see `occ generate`") from None
+                made.reasons[name] = str(e)
+    for name in [n for n in names if n not in made.reasons]:
         first, token = (
             timing(_samples(seen[name], key, each), _samples(seen["occ"], key, each))
             for key, each in (("first", 1), ("rest", made.count))

@@ -82,11 +82,15 @@ class GenaiWriter:
         params = genai.GeneratorParams(made)
         # No token ends a text before it is as long as the others'.
         params.set_search_options(do_sample=False, max_length=capacity, min_length=capacity)
-        self._generator: Any = genai.Generator(made, params)
+        self._new = lambda: genai.Generator(made, params)
+        self._generator: Any = self._new()
 
     def start(self, ids: Sequence[int]) -> int:
         """As `Writer`."""
-        self._generator.rewind_to(0)
+        try:
+            self._generator.rewind_to(0)
+        except RuntimeError:  # states, and caches of a window, do not hold what was at the beginning
+            self._generator = self._new()
         self._generator.append_tokens(np.array(ids, np.int32))
         return self.step()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from occ.generation import benchmark
 from occ.generation.folder import Folder
 from occ.generation.open import find_or_build
 from occ.generation.writer_process import WriterProcess
+from occ.generation.writers import CannotWrite
 
 RUN = ("-t", "cpu-jit", "--threads", "1", "--rounds", "2")
 
@@ -79,6 +81,24 @@ def test_there_is_no_ratio_where_tokens_disagree(folder, tmp_path) -> None:
     assert made.speeds["occ"].distance == 0
     assert made.speeds["onnxruntime"].distance > benchmark.TOLERANCE
     assert "no comparison: its tokens are up to" in made.lines()[2]
+
+
+def test_a_runtime_that_fails_after_its_first_text_is_named(folder, monkeypatch) -> None:
+    """It ended the command with a traceback: onnxruntime-genai does not go back in caches of a window."""
+    made, artifact = benchmark.Comparison(1, 4, 8), find_or_build(Folder.of(folder), "cpu-jit")
+    assert isinstance(artifact, Path)
+    with (
+        closing(WriterProcess("occ", artifact, 1, 16)) as ours,
+        closing(WriterProcess("occ", artifact, 1, 16)) as theirs,
+    ):
+        monkeypatch.setattr(theirs, "ask", partial(_fail, "cannot rewind"))
+        benchmark._measure(made, {"occ": ours, "onnxruntime": theirs}, [3, 1, 4, 1], 2)
+    assert list(made.speeds) == ["occ"]
+    assert made.reasons == {"onnxruntime": "cannot rewind"}
+
+
+def _fail(why: str, **_: object) -> None:
+    raise CannotWrite(why)
 
 
 def test_an_artifact_is_timed_too(folder, occ_cli) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from building import entry_and_runner
 from onnx import ModelProto, TensorProto, helper
 
 import occ
@@ -101,6 +102,17 @@ def test_layer_gives_what_onnxruntime_gives(case: str, target: str) -> None:
     got = occ.compile(model, target).run(feed)
     for name, value in zip(results, wanted, strict=True):
         np.testing.assert_allclose(got[name], value, rtol=2e-5, atol=2e-6, err_msg=name)  # f32 in another order
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_native_code(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of LinearAttention lay along the second axis, for which the whole model was run by the Python runner."""
+    op, given, results, attrs = CASES[case]
+    artifact = occ.build(node_of(op, given, results, **attrs), "cpu-jit")
+    feed = {k: v for k, v in given.items() if v is not None}
+    entry, runner = (s.run(feed).values() for s in entry_and_runner(artifact, monkeypatch))
+    for a, b in zip(entry, runner, strict=True):
+        assert np.array_equal(a, b)
 
 
 @pytest.mark.parametrize("op", ["CausalConvWithState", "LinearAttention"])

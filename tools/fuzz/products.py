@@ -179,7 +179,7 @@ def on_codes(g: Graph, op: str) -> Any:
     v = g.values[x]
     if kind == "Conv":
         window = _window(g, v.shape[2:])
-        group = g.choose([1, 1, v.shape[1]])
+        group = g.choose([1, 1, max(v.shape[1], 1)])
         w = dequantized(
             g, (group * g.choose([1, 2, 8]), v.shape[1] // group, *window["kernel_shape"]), constant=True, each=0
         )

@@ -95,19 +95,23 @@ def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
         gate, rate = rest[0] if gated else None, rest[-1] if beta is not None else None
         return b.linear_attention_step(state_, q_, k_, v_, gate, rate, n_results=2, scale=float(scale))
 
-    slices = [x.tensor.with_shape((n, *x.tensor.dims[2:])) for x in parts]
-    y = TensorType(q.tensor.dtype, (n, length, max(a.q_num_heads, heads), dv))
-    state, out = b.call_body(
-        "Scan", [start, *parts], (), [kept, *slices], step, [kept, y], num_scan_inputs=len(parts),
-        scan_input_axes=(1,) * len(parts), scan_output_axes=(1,),
-    )  # fmt: skip
-    flat = reshape(b, out, (n, length, max(a.q_num_heads, heads) * dv))
+    slices = [x.tensor.with_shape(x.tensor.dims[1:]) for x in parts]
+    y = TensorType(q.tensor.dtype, (length, n, max(a.q_num_heads, heads), dv))
+    state, out = b.call_body("Scan", [start, *parts], (), [kept, *slices], step, [kept, y], num_scan_inputs=len(parts))
+    flat = reshape(b, _swapped(b, out), (n, length, max(a.q_num_heads, heads) * dv))
     return flat, b.Cast(state, to=q.tensor.dtype if past is None else past.tensor.dtype)
 
 
 def _by_heads(b: GraphBuilder, x: Value, heads: Dim) -> Value:
+    """Steps first, since native code scans along the first axis: `[length, n, heads, size]`."""
     n, length, width = x.tensor.dims
-    return reshape(b, x, (n, length, heads, quotient("LinearAttention", width, heads)))
+    return _swapped(b, reshape(b, x, (n, length, heads, quotient("LinearAttention", width, heads))))
+
+
+def _swapped(b: GraphBuilder, x: Value) -> Value:
+    """The first two axes in each other's place; with an extent of 1 the bytes are the same."""
+    first, second, *rest = x.tensor.dims
+    return reshape(b, x, (second, first, *rest)) if 1 in (first, second) else b.Transpose(x, perm=(1, 0, 2, 3))
 
 
 @op("LinearAttention")
