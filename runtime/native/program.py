@@ -59,7 +59,8 @@ class Program:
         self.plan, self._constraints = plan, constraints
         self._weights, self._library, self._kernels, self._step = weights, library, kernels, step
         self._phases = phases(plan)
-        self._symbols = sorted(_symbols(plan))
+        self._symbols = sorted(_symbols(plan).union(*(symbols(c.lhs) | symbols(c.rhs) for c in constraints)))
+        self._open: dict[tuple[Any, ...], list[Constraint]] = {}  # what no phase could check yet, by its sizes
         self._frames: OrderedDict[tuple[Any, ...], list[Frame]] = OrderedDict()
         self.renew()
         renew_in_children(self)
@@ -95,10 +96,11 @@ class Program:
     # one phase
 
     def _phase(self, phase: int, run: _Run) -> None:
+        key = self._key(phase, run.env)
         if run.unchecked:
-            run.unchecked = check_constraints(run.unchecked, run.env)
+            run.unchecked = self._check_sizes(key, run)
         self._make_outputs(run)
-        frame = self._take(phase, run.env)
+        frame = self._take(key, run.env)
         run.frames.append((phase, frame))
         for storage, value in run.moving.items():
             frame.attach(storage, value)
@@ -202,8 +204,17 @@ class Program:
     def _key(self, phase: int, env: Mapping[str, int]) -> tuple[Any, ...]:
         return (phase, *(env.get(s) for s in self._symbols))
 
-    def _take(self, phase: int, env: Mapping[str, int]) -> Frame:
-        key = self._key(phase, env)
+    def _check_sizes(self, key: tuple[Any, ...], run: _Run) -> list[Constraint]:
+        """What cannot be checked yet. For sizes that have been there before, all that can be checked has been."""
+        found = self._open.get(key)
+        if found is None:
+            found = check_constraints(run.unchecked, run.env)
+            if len(self._open) >= _KEPT_SHAPES * len(self._phases):
+                self._open.clear()
+            self._open[key] = found
+        return found
+
+    def _take(self, key: tuple[Any, ...], env: Mapping[str, int]) -> Frame:
         with self._lock:
             idle = self._frames.setdefault(key, [])
             self._frames.move_to_end(key)
@@ -211,7 +222,7 @@ class Program:
                 self._frames.popitem(last=False)
             if idle:
                 return idle.pop()
-        return Frame(self.plan, self._phases[phase], self._weights, env, self._library)
+        return Frame(self.plan, self._phases[key[0]], self._weights, env, self._library)
 
     def _give_back(self, run: _Run) -> None:
         with self._lock:
