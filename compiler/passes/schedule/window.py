@@ -102,6 +102,9 @@ def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
     e = e.arg if isinstance(e, Cast) and e.dtype == F32 and facts.machine.widens_f16 else e
     if not isinstance(p, TeStage) or not isinstance(e, Select) or not isinstance(e.then, Load):
         return False
+    # Else each tap would gather its lanes, and Halide look at each of those, for minutes.
+    if not contiguous(p, p.axes[-1].name, facts):
+        return False
     tested = {n.name for n in walk(e.cond) if isinstance(n, Index)}
     return isinstance(e.other, Const) and p.axes[-1].name not in tested and not [*loads(e.cond)]
 
