@@ -95,7 +95,7 @@ def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
         gate, rate = rest[0] if gated else None, rest[-1] if beta is not None else None
         return b.linear_attention_step(state_, q_, k_, v_, gate, rate, n_results=2, scale=float(scale))
 
-    slices = [x.tensor.with_shape(x.tensor.dims[1:]) for x in parts]
+    slices = [x.tensor.with_shape((n, *x.tensor.dims[2:])) for x in parts]
     y = TensorType(q.tensor.dtype, (length, n, max(a.q_num_heads, heads), dv))
     state, out = b.call_body("Scan", [start, *parts], (), [kept, *slices], step, [kept, y], num_scan_inputs=len(parts))
     flat = reshape(b, _swapped(b, out), (n, length, max(a.q_num_heads, heads) * dv))
