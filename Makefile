@@ -31,21 +31,14 @@ test-all: $(STAMP)  ## all tests, the slow ones too
 test-models: $(STAMP)  ## build the models of the folders in OCC_TEST_MODELS for cpu, and compare a run of each with onnxruntime
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/models/test_builds_of_models.py
 
-lint: $(STAMP) typeroot  ## ruff, formatting, and the import contracts
+lint: $(STAMP)  ## ruff, formatting, and the import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	cd build/typeroot && ../../$(BIN)/lint-imports --config ../../pyproject.toml
+	$(BIN)/lint-imports
 	$(BIN)/python tests/sizes.py
 
-types: $(STAMP) typeroot  ## pyright, strict
+types: $(STAMP)  ## pyright, strict
 	$(BIN)/pyright --pythonpath $(BIN)/python
-
-# A view of the sources under the names by which they are imported, for tools that do not know package mappings.
-typeroot:
-	@rm -rf build/typeroot && mkdir -p build/typeroot
-	@cp -rs $(CURDIR)/occ build/typeroot/occ
-	@cp -rs $(CURDIR)/compiler build/typeroot/occ/compiler
-	@cp -rs $(CURDIR)/runtime build/typeroot/occ/runtime
 
 bench: $(STAMP)  ## speed compared with onnxruntime and OpenVINO; BENCH="--models DIR" says where the models are
 	$(BIN)/python bench/speed.py $(BENCH)
@@ -59,11 +52,11 @@ fuzz: $(STAMP)  ## random graphs on all targets, damaged files, and new examples
 docs: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference.py
 
-site: $(STAMP) typeroot  ## the documentation as a site in build/site, for reading without a network; other versions there stay
+site: $(STAMP)  ## the documentation as a site in build/site, for reading without a network; other versions there stay
 	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict --site-dir build/site/$$($(BIN)/python -c "import occ; print(occ.__version__)")
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-more test-models test-all lint types typeroot bench fuzz docs site clean
+.PHONY: help setup demo test test-more test-models test-all lint types bench fuzz docs site clean

@@ -146,7 +146,7 @@ CODES: dict[str, Code] = {
     "OCC0408": Code(
         "no workers",
         "`--workers` takes the address of a scheduler of dask.distributed (`dask scheduler`) with workers (`dask worker ADDRESS`)"
-        " that have the same version of occ, and a C++ compiler: `pip install 'occ[workers]'`.",
+        " that have the same version of occ, and a C++ compiler: `pip install 'occ-compiler[workers]'`.",
     ),
     "OCC0501": Code(
         "an input does not fit the model",

@@ -14,7 +14,7 @@ from occ.compiler.frontend.upgrade import SAME
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.pipeline import PASSES, pipeline_for
-from occ.compiler.target.registry import OWN, get_target
+from occ.compiler.targets.registry import OWN, get_target
 
 FOLDER = Path(__file__).parent / "reference"
 

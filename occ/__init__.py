@@ -7,7 +7,6 @@ artifact without it is `occ.runtime`. Nothing of either is imported before it is
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,16 +25,12 @@ if TYPE_CHECKING:
     from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
     from occ.compiler.passes.base import Pass
     from occ.compiler.passes.rules.rule import fusion, rewrite
-    from occ.compiler.target.target import Target
+    from occ.compiler.targets.target import Target
     from occ.generation.language_model import LanguageModel
     from occ.loading import load
     from occ.runtime.acl.tensor import DeviceTensor
     from occ.runtime.artifact import Artifact
     from occ.runtime.errors import RunError
-
-# Python that is started in a checkout imports this file, wherever occ is installed; the compiler and the runtime lie next to its folder.
-if not Path(__file__).with_name("runtime").is_dir():
-    __path__.append(str(Path(__file__).parents[1]))
 
 _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.loading", "targets": "occ.api", "capability": "occ.api",
@@ -43,7 +38,7 @@ _WHERE = {
     "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
     "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
-    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.target.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
+    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 _MODULES = ("backend", "onnxruntime", "torch")

@@ -15,8 +15,8 @@ from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source
 from occ.compiler.frontend.signature import Bounds, Overrides
-from occ.compiler.target.registry import all_targets
-from occ.compiler.target.target import Target
+from occ.compiler.targets.registry import all_targets
+from occ.compiler.targets.target import Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
 from occ.specialising import check_buildable, specialising

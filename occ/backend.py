@@ -30,7 +30,7 @@ from occ.compiler.objects.processors import ARCHES, Arch, arch_of
 from occ.compiler.standalone import module
 from occ.compiler.standalone.emulated import Emulated, missing
 from occ.compiler.standalone.module import Instance
-from occ.compiler.target.registry import all_targets
+from occ.compiler.targets.registry import all_targets
 
 _UNSUPPORTED = ("OCC0103", "OCC0104", "OCC0203", "OCC03")
 

@@ -73,6 +73,6 @@ def _compiler(what: str) -> ModuleType:
         from occ.compiler.driver import sessions
     except ModuleNotFoundError as e:
         raise RunError(
-            "OCC0502", f"{what} needs the compiler, and `{e.name}` is not installed", "pip install occ"
+            "OCC0502", f"{what} needs the compiler, and `{e.name}` is not installed", "pip install occ-compiler"
         ) from e
     return sessions

@@ -13,8 +13,6 @@ A package that adds to occ imports from here and from `occ`. Everything else in 
 
 from __future__ import annotations
 
-import warnings
-
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.frontend.kernels import te_kernel
@@ -57,8 +55,8 @@ from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.rules.rule import fusion, rewrite
 from occ.compiler.plan.plan import manifest, stored_weights
-from occ.compiler.target.option import Options, option
-from occ.compiler.target.target import Build, Generated, Target, Text
+from occ.compiler.targets.option import Options, option
+from occ.compiler.targets.target import Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 from occ.runtime.members import LIBRARY
 
@@ -123,10 +121,3 @@ __all__ = [
     "te_kernel",
     "where",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> type[TeStage]:
-    if name == "Stage":
-        warnings.warn("`occ.plugin.Stage` is `TeStage` now", DeprecationWarning, stacklevel=2)
-        return TeStage
-    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -10,6 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 def occ_version() -> str:
     """The version that is installed; `unknown` for sources that nobody has installed."""
     try:
-        return version("occ")
+        return version("occ-compiler")
     except PackageNotFoundError:
         return "unknown"

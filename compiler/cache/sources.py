@@ -14,8 +14,7 @@ from occ.compiler.cache.cache import digest
 
 def files_of(package: str) -> Iterator[Path]:
     """The files of a package and of those in it, in order; what Python makes of them left out."""
-    own = import_module(package).__path__[0]  # what follows in that of `occ` in a checkout is all of the checkout
-    for folder, folders, names in os.walk(own, followlinks=True):
+    for folder, folders, names in os.walk(import_module(package).__path__[0], followlinks=True):
         folders.sort()
         yield from (Path(folder, n) for n in sorted(names) if not n.endswith(".pyc"))
 

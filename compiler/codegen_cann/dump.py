@@ -19,7 +19,7 @@ from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import op_text
-from occ.compiler.target.target import Build, Piece
+from occ.compiler.targets.target import Build, Piece
 
 
 def graphs(c: Build, m: Module, form: str) -> str | Sequence[Piece]:

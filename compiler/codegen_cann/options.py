@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from occ.compiler.diagnostics import CompileError, error
-from occ.compiler.target.option import Option, Options, option
+from occ.compiler.targets.option import Option, Options, option
 
 # target -> exact chips (`aclrtGetSocName`), the default first. `Ascend910B` without a digit is a first-generation 910.
 SOCS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.passes import pipeline
-from occ.compiler.target.target import Build, Generated, Piece, Target, Text
+from occ.compiler.targets.target import Build, Generated, Piece, Target, Text
 from occ.runtime.artifact import Artifact
 
 _NO_TOOLS = ("OCC0401", "OCC0402")

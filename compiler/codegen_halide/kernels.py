@@ -20,7 +20,7 @@ from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.schedule.schedule import plain
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 UNITS = 2  # translation units compiled at once
 _SHORT = 8_000  # bytes of generators in one unit: g++ takes 55 ms to start and 5 ms for 1,000 bytes (g++ 12, AMD EPYC)

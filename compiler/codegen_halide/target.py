@@ -10,8 +10,8 @@ from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.passes import pipeline
 from occ.compiler.plan.plan import cpu_manifest
 from occ.compiler.plan.special import planned
-from occ.compiler.target.native import CpuOptions
-from occ.compiler.target.target import KERNEL_TYPES, Build, Generated, Target, Text
+from occ.compiler.targets.native import CpuOptions
+from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 
 

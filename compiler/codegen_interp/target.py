@@ -7,8 +7,8 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.passes import pipeline
 from occ.compiler.plan.plan import signature
-from occ.compiler.target.native import InterpOptions
-from occ.compiler.target.target import Build, Generated, Target
+from occ.compiler.targets.native import InterpOptions
+from occ.compiler.targets.target import Build, Generated, Target
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.manifest import Manifest, Plan
 from occ.runtime.version import occ_version

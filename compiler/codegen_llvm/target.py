@@ -7,8 +7,8 @@ from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.passes import pipeline
 from occ.compiler.plan.plan import manifest
 from occ.compiler.plan.special import planned
-from occ.compiler.target.native import LlvmOptions
-from occ.compiler.target.target import KERNEL_TYPES, Build, Generated, Target, Text
+from occ.compiler.targets.native import LlvmOptions
+from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 from occ.runtime.members import LIBRARY
 

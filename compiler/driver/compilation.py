@@ -26,8 +26,8 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import alike_at_all_sizes, pipeline_for
-from occ.compiler.target.registry import get_target
-from occ.compiler.target.target import Generated, Target
+from occ.compiler.targets.registry import get_target
+from occ.compiler.targets.target import Generated, Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.mapped import mapped_files

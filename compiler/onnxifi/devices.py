@@ -19,7 +19,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.native_entry.facts import DTYPES
 from occ.compiler.onnxifi.models import check_outputs
 from occ.compiler.onnxifi.statuses import Refused, Status
-from occ.compiler.target.registry import all_targets, get_target
+from occ.compiler.targets.registry import all_targets, get_target
 from occ.runtime.acl import process
 from occ.runtime.dims import evaluate
 from occ.runtime.errors import RunError

@@ -11,8 +11,8 @@ from occ.compiler.diagnostics import Sink
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.target.machine import Machine, machine_of
-from occ.compiler.target.target import Target
+from occ.compiler.targets.machine import Machine, machine_of
+from occ.compiler.targets.target import Target
 
 if TYPE_CHECKING:
     from occ.compiler.passes.rules.rule import Rule

@@ -50,9 +50,9 @@ from occ.compiler.passes.layout.widen_weights import WidenWeights
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.schedule.schedule import Schedule
-from occ.compiler.target.native import CpuOptions, InterpOptions, JitOptions
-from occ.compiler.target.option import Options
-from occ.compiler.target.target import Target
+from occ.compiler.targets.native import CpuOptions, InterpOptions, JitOptions
+from occ.compiler.targets.option import Options
+from occ.compiler.targets.target import Target
 
 Pipeline = Mapping[str, tuple[Pass, ...]]  # stage -> the passes that lead into it
 
@@ -205,10 +205,6 @@ PASSES: Mapping[str, type[Pass]] = {
 }
 
 
-# What passes were called before; a name that is found here is answered with the present one.
-RENAMED = {"rewrite": "apply-rewrites", "split-phases": "split-transposed-conv", "use-dot": "use-byte-products"}
-
-
 def parse_pipeline(text: str, more: Iterable[Pass] = ()) -> list[Pass]:
     """The passes that a text such as `fold,fuse{max-ops=4}` names; `more` are known besides the compiler's own.
 
@@ -220,9 +216,7 @@ def parse_pipeline(text: str, more: Iterable[Pass] = ()) -> list[Pass]:
     for name, options in re.findall(r"([^,{}]+)(?:\{([^}]*)\})?,?", text):
         kind = known.get(name.strip())
         if kind is None:
-            now = RENAMED.get(name.strip())
-            remedy = f"it is `{now}` now" if now else f"passes: {', '.join(known)}"
-            raise error("OCC0602", f"unknown pass `{name.strip()}`", help=remedy)
+            raise error("OCC0602", f"unknown pass `{name.strip()}`", help=f"passes: {', '.join(known)}")
         made.append(kind(**_options(kind, options)))
     return made
 

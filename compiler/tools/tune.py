@@ -25,9 +25,9 @@ from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.schedule.schedule import scheduled
-from occ.compiler.target.machine import Machine
-from occ.compiler.target.native import CpuOptions
-from occ.compiler.target.registry import get_target
+from occ.compiler.targets.machine import Machine
+from occ.compiler.targets.native import CpuOptions
+from occ.compiler.targets.registry import get_target
 from occ.compiler.tools.forked import isolated
 from occ.compiler.tools.measure import Bench, Operands, alone, machine_identity
 from occ.runtime.threads import thread_count

@@ -75,7 +75,9 @@ class Workers:
             from distributed import Client
         except ImportError:
             raise error(
-                "OCC0408", "workers need `distributed`", help="pip install 'occ[workers]', here and for the workers"
+                "OCC0408",
+                "workers need `distributed`",
+                help="pip install 'occ-compiler[workers]', here and for the workers",
             ) from None
         logging.getLogger("distributed").setLevel(
             logging.CRITICAL

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.source import Source
     from occ.compiler.ir.module import Module
-    from occ.compiler.target.target import Piece, Text
+    from occ.compiler.targets.target import Piece, Text
 
 FORMATS = ("text", "json", "onnx", "cpp", "dot", "mermaid")
 

@@ -25,7 +25,7 @@ def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bo
     With NAMEs, those alone whose names contain one of them, whatever the case.
     """
     from occ.compiler.driver.plugins import extensions
-    from occ.compiler.target.registry import get_target
+    from occ.compiler.targets.registry import get_target
 
     operators = get_target(target).operators if target is not None else None
     by_name = operators() if operators is not None else {}

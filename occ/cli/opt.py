@@ -34,7 +34,7 @@ def command(
     from occ.compiler.passes.base import Context
     from occ.compiler.passes.manager import Manager, Stopped
     from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
-    from occ.compiler.target.registry import get_target
+    from occ.compiler.targets.registry import get_target
 
     loaded = extensions([*options.project_rules(), *rules])
     found = get_target(target)

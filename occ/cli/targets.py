@@ -13,7 +13,7 @@ from occ.cli.console import fitted, json_line
 @options.as_json
 def command(name: str | None, as_json: bool) -> None:
     """List the targets; with NAME, the options of one."""
-    from occ.compiler.target.registry import all_targets, get_target
+    from occ.compiler.targets.registry import all_targets, get_target
 
     listed = [get_target(name)] if name else all_targets()
     for t in listed:

@@ -22,7 +22,7 @@ from test_exported import check
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.te.function import TeStage
 from occ.compiler.ir.te.roles import PAD
-from occ.compiler.target.machine import machine_of
+from occ.compiler.targets.machine import machine_of
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 

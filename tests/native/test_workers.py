@@ -148,7 +148,7 @@ def test_what_cannot_work_is_one_error(tmp_path, models, occ_cli, monkeypatch):
     assert "--tune" in alone.err
     monkeypatch.setitem(sys.modules, "distributed", None)
     missing = occ_cli("warm", "--workers", "tcp://127.0.0.1:9", models[0])
-    assert "pip install 'occ[workers]'" in missing.err
+    assert "pip install 'occ-compiler[workers]'" in missing.err
 
 
 def test_errors_of_the_compiler_pass_between_processes():

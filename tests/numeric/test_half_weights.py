@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.passes.layout.narrow_weights import narrowed
-from occ.compiler.target.machine import machine_of
+from occ.compiler.targets.machine import machine_of
 from occ.runtime.open import open_artifact
 
 KINDS = {

@@ -14,7 +14,7 @@ from building import model_of
 import occ
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.target.machine import machine_of
+from occ.compiler.targets.machine import machine_of
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 

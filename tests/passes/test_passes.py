@@ -31,7 +31,7 @@ from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import PASSES, parse_pipeline
-from occ.compiler.target.registry import get_target
+from occ.compiler.targets.registry import get_target
 from occ.runtime.errors import RunError
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ import pytest
 from building import model_of
 
 import occ
-from occ.compiler.passes.pipeline import RENAMED, parse_pipeline, pipeline_for
-from occ.compiler.target.registry import OWN, get_target
+from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
+from occ.compiler.targets.registry import OWN, get_target
 
 PASSES = """
 from dataclasses import dataclass
@@ -141,15 +141,6 @@ def test_an_option_that_the_target_has_not_is_named(occ_cli) -> None:
     refused = occ_cli("opt", "-", "--list", "-t", "interp", "-C", "strassen=on")
     assert refused.code == 2
     assert "`interp` has no option `strassen`" in refused.err
-
-
-def test_options_and_passes_that_were_renamed_are_answered_with_their_name(occ_cli, net) -> None:
-    refused = occ_cli("opt", "-", "--list", "-C", "late=off")
-    assert (refused.code, "it is `deferred` now" in refused.err) == (2, True)
-    for old, new in RENAMED.items():
-        refused = occ_cli("opt", net, "-p", old)
-        assert (refused.code, f"it is `{new}` now" in refused.err) == (2, True), old
-        assert [str(p) for p in parse_pipeline(new)] == [new]
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from occ.compiler.ir.stages import ORDER
-from occ.compiler.target.registry import OWN, all_targets, get_target
+from occ.compiler.targets.registry import OWN, all_targets, get_target
 
 ROOT = Path(__file__).parents[2]
 ASKS = re.compile(r"\bfamily [=!]=|target\.name [=!]=|\btarget [=!]= \"|target\.startswith")

@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 import occ.plugin
 from occ.compiler.ir.te.expr import Expr
 
@@ -28,11 +26,6 @@ def test_a_generator_finds_every_kind_of_expression() -> None:
     """A kind that is new to te is one that the generators of packages meet too."""
     kinds = {c.__name__ for c in Expr.__subclasses__() if c.__module__ == Expr.__module__}
     assert kinds <= set(occ.plugin.__all__)
-
-
-def test_a_name_that_changed_warns() -> None:
-    with pytest.warns(DeprecationWarning, match="`TeStage` now"):
-        assert occ.plugin.Stage is occ.plugin.TeStage
 
 
 def test_guides_and_the_plugin_import_the_surface_only() -> None:

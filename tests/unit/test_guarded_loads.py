@@ -22,8 +22,8 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import parse_pipeline
 from occ.compiler.passes.schedule.schedule import scheduled
-from occ.compiler.target.machine import Machine
-from occ.compiler.target.registry import get_target
+from occ.compiler.targets.machine import Machine
+from occ.compiler.targets.registry import get_target
 
 TEXTS = sorted((Path(__file__).parents[1] / "passes").glob("schedule_*.occ"))
 MACHINES = (Machine(), Machine(256, 16), Machine(128, 16, widens_f16=False))

@@ -18,8 +18,8 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import parse_pipeline
 from occ.compiler.passes.schedule.schedule import scheduled
-from occ.compiler.target.machine import machine_of
-from occ.compiler.target.registry import get_target
+from occ.compiler.targets.machine import machine_of
+from occ.compiler.targets.registry import get_target
 
 PRODUCT = """module @m {stage="scheduled"} {
   te @f[N](%x: f32[N,64], %w: f32[64,32]) -> (y: f32[N,32]) {

@@ -14,7 +14,7 @@ from occ.compiler.passes.canonical import canonicalize, fold_affine, use_block_w
 from occ.compiler.passes.manager import Ran
 from occ.compiler.passes.pipeline import PASSES
 from occ.compiler.passes.schedule.schedule import NAMES
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 _TABLES = {
     "canonicalize": canonicalize.table(), "fold-affine": fold_affine.RULES, "use-integers": use_integers.RULES,

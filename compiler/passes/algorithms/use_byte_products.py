@@ -16,7 +16,7 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.round_operands import is_rounded
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.narrow_weights import narrowed
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 _LEAST = 4  # columns of a weight: fewer are no vector
 _FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector

@@ -18,7 +18,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.schedule.strassen import rows_of_tile
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 # Measured on Zen 5, one thread against plain products: 1.02 to 1.06 with 128 rows, 1.07 to 1.10 with 197, matrices of
 # 768 x 768 and more. Where all rows have more than one block, sums of the left operand leave the cache from panel to panel:

@@ -13,7 +13,7 @@ from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduc
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import transform, walk
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 # Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
 _TILES = (1, 2, 4, 8)

@@ -18,7 +18,7 @@ from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.passes.te.inline import materialised
 from occ.compiler.passes.te.sampled import sampled_rows
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 FEW = 2  # rows of a product up to which one at a time takes less than a tile of eight: each loads all weights
 

@@ -16,7 +16,7 @@ from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.panels import unpacked
 from occ.compiler.passes.schedule.product import packed_contraction
 from occ.compiler.passes.schedule.window import window
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 Rule = Callable[[TeStage, TeFunc], Sequence[Directive] | None]
 _HALF = 4  # rows of the lower tile: as many sums as hide the latency of an addition

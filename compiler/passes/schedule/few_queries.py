@@ -20,7 +20,7 @@ from occ.compiler.passes.schedule.chunks_of_keys import APART, FOUR, TOGETHER, N
 from occ.compiler.passes.schedule.facts import extent_of, parts_of
 from occ.compiler.passes.schedule.few import copied, reading
 from occ.compiler.passes.schedule.loops import row_tail
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
 # While a row is read, what lies so many bytes beyond it is fetched into the nearest cache, and into the next one. Share of a plain

@@ -10,7 +10,7 @@ from occ.compiler.ir.te.function import TeFunc, TeStage, certain_loads, loads, r
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.schedule.facts import FEW, contraction, element_bits
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 
 def in_columns(f: TeFunc, machine: Machine) -> TeFunc:

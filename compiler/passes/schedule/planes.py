@@ -10,7 +10,7 @@ from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 _UNROLLED = 16  # taps that stand one after the other
 

@@ -34,7 +34,7 @@ from occ.compiler.passes.schedule.widen import widened
 from occ.compiler.passes.schedule.winograd import winograd
 from occ.compiler.passes.te.columns import columns_first
 from occ.compiler.passes.te.lanes import in_lanes, separate, two_passes
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 _LONG = 4096  # elements of a tensor that is reduced as a whole
 

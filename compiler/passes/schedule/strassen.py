@@ -8,7 +8,7 @@ from occ.compiler.ir.te.roles import STRASSEN
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.passes.schedule.facts import ScheduleFacts, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 
 def strassen(facts: ScheduleFacts) -> list[Directive] | None:

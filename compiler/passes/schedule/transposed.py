@@ -13,7 +13,7 @@ from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.schedule.elementwise import across
 from occ.compiler.passes.schedule.facts import ScheduleFacts, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 _SIDE = 4  # of a square in registers, of whatever elements: larger ones take longer
 

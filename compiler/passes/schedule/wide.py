@@ -14,7 +14,7 @@ from occ.compiler.passes.schedule.few import has_few, with_variant
 from occ.compiler.passes.schedule.planes import lanes_along, planes
 from occ.compiler.passes.schedule.product import packed_contraction
 from occ.compiler.passes.schedule.window import window
-from occ.compiler.target.machine import Machine
+from occ.compiler.targets.machine import Machine
 
 
 def wide_rows(f: TeFunc, machine: Machine) -> TeFunc:

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 from occ.compiler.diagnostics import closest, error
 from occ.compiler.entry_points import installed, load_point
-from occ.compiler.target.target import Target
+from occ.compiler.targets.target import Target
 
 GROUP = "occ.targets"
 # The targets of occ, as a package would name its own in pyproject.toml.

@@ -7,15 +7,13 @@ from typing import Literal
 
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import PROCESSORS, arch_of
-from occ.compiler.target.machine import Machine, machine_of
-from occ.compiler.target.option import Options, option
+from occ.compiler.targets.machine import Machine, machine_of
+from occ.compiler.targets.option import Options, option
 
 
 @dataclass(frozen=True)
 class _DeferredOptions(Options):
-    deferred: Literal["on", "off"] = option(
-        "on", "`off` refuses nodes that would have to be compiled at run time", was="late"
-    )
+    deferred: Literal["on", "off"] = option("on", "`off` refuses nodes that would have to be compiled at run time")
 
 
 @dataclass(frozen=True)

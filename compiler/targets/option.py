@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from occ.compiler.diagnostics import error
-from occ.compiler.target.machine import Machine, machine_of
+from occ.compiler.targets.machine import Machine, machine_of
 
 _BOOLS = ("true", "false", "on", "off", "1", "0")
 
@@ -22,7 +22,7 @@ class Option:
     doc: str = ""
 
 
-def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = "", was: str = "") -> Any:
+def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = "") -> Any:
     """A field of `Options` that `-C` sets.
 
     Args:
@@ -30,9 +30,8 @@ def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = 
         doc: what it does.
         choices: what it may be, where its type, a bool or a `Literal`, does not say so.
         key: of `-C`, where that is not the name of the field.
-        was: the key that it had before, which is answered with the present one.
     """
-    return field(default=default, metadata={"doc": doc, "choices": choices, "key": key, "was": was})
+    return field(default=default, metadata={"doc": doc, "choices": choices, "key": key})
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ class Options:
         names = self._names()
         for key in given:
             if key not in names:
-                raise error("OCC0603", f"target `{target}` has no option `{key}`", help=self._remedy(key))
+                known = ", ".join(f"`{k}`" for k in names) or "none"
+                raise error("OCC0603", f"target `{target}` has no option `{key}`", help=f"options: {known}")
         table = self.table
         made = replace(self, **{names[key]: _converted(key, table[key], value) for key, value in given.items()})
         made.check()
@@ -77,10 +77,6 @@ class Options:
         Raises:
             CompileError: OCC0603.
         """
-
-    def _remedy(self, key: str) -> str:
-        now = next((new for new, name in self._names().items() if self._metadata(name)["was"] == key), "")
-        return f"it is `{now}` now" if now else f"options: {', '.join(f'`{k}`' for k in self._names()) or 'none'}"
 
     def _names(self) -> dict[str, str]:
         """The fields that are options, by their `-C` keys."""

@@ -10,7 +10,7 @@ from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.objects.archive import NativeCode
-from occ.compiler.target.option import Options
+from occ.compiler.targets.option import Options
 from occ.runtime.artifact import Artifact
 
 # Element types that kernels compute with, as te functions write them.
