@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
-from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
+from occ.compiler.diagnostics import CompileError, Sink, closest, shorten
 from occ.compiler.frontend.channel_blocks import read_channel_blocks
+from occ.compiler.frontend.constants import constant_array
 from occ.compiler.frontend.device_operators import NAME as DEVICE
 from occ.compiler.frontend.device_operators import attributes_of, is_of_a_device
 from occ.compiler.frontend.external import MappedModel, ModelFolder, dense_array, tensor_array
+from occ.compiler.frontend.functions import Frame, Functions, opsets_of
 from occ.compiler.frontend.huawei import READERS, read_huawei
 from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.refused import REFUSED
@@ -29,12 +31,7 @@ from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
-# Attributes of Constant besides `value` and `sparse_value`: their type, and that of the elements.
-_CONSTANTS = {
-    "value_float": (AttributeProto.FLOAT, np.float32), "value_floats": (AttributeProto.FLOATS, np.float32),
-    "value_int": (AttributeProto.INT, np.int64), "value_ints": (AttributeProto.INTS, np.int64),
-    "value_string": (AttributeProto.STRING, object), "value_strings": (AttributeProto.STRINGS, object),
-}  # fmt: skip
+Scope = dict[str, Value | None]  # None: an input of a function that its call leaves out
 
 
 class GraphImporter:
@@ -49,10 +46,12 @@ class GraphImporter:
         sink: Sink,
         name: str,
         registry: Registry,
+        functions: Functions,
     ) -> None:
         self.proto, self.mapped, self.folder, self.sink = proto, mapped, folder, sink
         self.overrides = overrides
-        self.opsets = {("" if e.domain == "ai.onnx" else e.domain): e.version for e in proto.opset_import}
+        self.functions = functions
+        self.frame = Frame(opsets_of(proto), (*proto.graph.value_info, *proto.graph.output))
         self.m = Module(name, registry=registry)
         constants = {t.name for t in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
         self.inputs = [i for i in proto.graph.input if i.name not in constants]
@@ -66,7 +65,7 @@ class GraphImporter:
             CompileError: with every problem found.
         """
         graph = self.proto.graph
-        scope: dict[str, Value] = {}
+        scope: Scope = {}
         for k, tensor in enumerate(graph.initializer):
             raw = self.mapped.raw.get(k)
             self._define(tensor.name, lambda t=tensor, r=raw: tensor_array(t, self.folder, r), scope)
@@ -93,12 +92,12 @@ class GraphImporter:
             self.sink.diagnostics += e.diagnostics
             return None
 
-    def _define(self, name: str, data: Callable[[], np.ndarray], scope: dict[str, Value]) -> None:
+    def _define(self, name: str, data: Callable[[], np.ndarray], scope: Scope) -> None:
         """A weight; one that cannot be read is reported, and stands in the scope for what reads it."""
         if self._guard(lambda: self._add_weight(name, data(), scope)) is None:
             scope[name] = Value(None, name)
 
-    def _add_weight(self, name: str, data: np.ndarray, scope: dict[str, Value]) -> Weight:
+    def _add_weight(self, name: str, data: np.ndarray, scope: Scope) -> Weight:
         weight = self.m.add_weight(name or "w", data)
         if name:
             scope[name] = weight
@@ -106,7 +105,7 @@ class GraphImporter:
 
     # graphs
 
-    def _graph(self, graph: GraphProto, region: Region, scopes: list[dict[str, Value]], results: list[str]) -> None:
+    def _graph(self, graph: GraphProto, region: Region, scopes: list[Scope], results: list[str]) -> None:
         for node in self._in_order(graph, scopes):
             self._node(node, region, scopes)
         values: list[Value] = []
@@ -118,7 +117,7 @@ class GraphImporter:
                 values.append(found)
         region.insert(Op("yield", values, {}, ()))
 
-    def _in_order(self, graph: GraphProto, scopes: list[dict[str, Value]]) -> list[NodeProto]:
+    def _in_order(self, graph: GraphProto | FunctionProto, scopes: list[Scope]) -> list[NodeProto]:
         """The nodes sorted so that definitions come first; files need not be in order."""
         producer: dict[str, int] = {}
         for k, node in enumerate(graph.node):
@@ -148,18 +147,27 @@ class GraphImporter:
         return [graph.node[k] for k in order]
 
     def _where(self, node: NodeProto, k: int) -> str:
-        return f"{shorten(self.m.name)}: {shorten(node.name) or node.op_type} (node {k})"
+        return f"{shorten(self.m.name)}: {shorten('/'.join((*self.frame.path, node.name or node.op_type)))} (node {k})"
 
-    def _node(self, proto: NodeProto, region: Region, scopes: list[dict[str, Value]]) -> None:
+    def _node(self, proto: NodeProto, region: Region, scopes: list[Scope]) -> None:
         self._count += 1
         if not proto.output:
             what = f"`{shorten(proto.op_type)}` has no result"
             self.sink.error("OCC0107", what, where=f"{shorten(self.m.name)}: {shorten(proto.name)}")
             return
-        loc = Location((proto.name or f"{proto.op_type}#{self._count}",))
+        name = proto.name or f"{proto.op_type}#{self._count}"
+        loc = Location(("/".join((*self.frame.path, name)),))
         where = f"{shorten(self.m.name)}: {shorten(str(loc))}"
+        if (bound := self._guard(lambda: self.frame.bound(proto, where))) is None:
+            scopes[-1].update({n: Value(None, n) for n in proto.output if n})
+            return
+        proto = bound
+        if (function := self.functions.called_by(proto)) is not None:
+            frame = self._guard(lambda: self.functions.frame(proto, function, self.frame, name, where))
+            self._call(proto, function, frame, region, scopes, where)
+            return
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
-            self._guard(lambda: self._constant(proto, scopes))
+            self._define(proto.output[0], lambda: constant_array(proto, self.folder), scopes[-1])
             return
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         name = f"{domain}.{proto.op_type}" if domain else proto.op_type
@@ -184,9 +192,8 @@ class GraphImporter:
         elif made.name in self.m.registry and (signature := self.m.registry[made.name].signature) is not None:
             self._check_operands(proto, signature, operands, where)
         if made.name not in self.m.registry and made.name not in READERS and is_of_a_device(made.name):
-            infos = [*self.proto.graph.value_info, *self.proto.graph.output]
             dims = {s.label: s.dim for s in self.m.symbols.values()} | dict(self.signature.fixed)
-            found = self._guard(lambda: attributes_of(proto, attrs, made.operands, infos, dims, where))
+            found = self._guard(lambda: attributes_of(proto, attrs, made.operands, self.frame.infos, dims, where))
             made.name, made.attrs = DEVICE, found or {}
         self._check_known(made, where)
         outputs = list(proto.output)
@@ -204,9 +211,29 @@ class GraphImporter:
         region.insert(op)
         scopes[-1].update({n: v for n, v in zip(outputs, op.results, strict=True) if n})
 
-    def _flex_attention(
-        self, proto: NodeProto, region: Region, scopes: list[dict[str, Value]], loc: Location, where: str
+    def _call(
+        self, proto: NodeProto, f: FunctionProto, frame: Frame | None, region: Region, scopes: list[Scope], where: str
     ) -> None:
+        """The body of a function in the place of a node that calls it; nothing of it if there is no frame."""
+        given = [self._operand(n, scopes, where) for n in proto.input]
+        inner: Scope = dict(zip(f.input, [*given, *[None] * len(f.input)], strict=False))
+        if frame is not None:
+            caller, self.frame = self.frame, frame
+            for node in self._in_order(f, [inner]):
+                self._node(node, region, [inner])
+            self.frame = caller
+        for name, formal in zip(proto.output, f.output, strict=False):
+            if not name:
+                continue
+            value = inner.get(formal)
+            if value is None and frame is not None:
+                what = f"nothing defines the output `{shorten(formal)}` of the function `{shorten(f.name)}`"
+                self.sink.error("OCC0105", what, where=where)
+            elif value is not None and value.defining_op is not None and value not in given:
+                value.name = name
+            scopes[-1][name] = value or Value(None, name)
+
+    def _flex_attention(self, proto: NodeProto, region: Region, scopes: list[Scope], loc: Location, where: str) -> None:
         """Scores, softmax and output as ops, with the sub-graphs that change scores and probabilities between them."""
         graphs = {a.name: a.g for a in proto.attribute if a.type == AttributeProto.GRAPH}
         attrs = {a.name: attr_value(a) for a in proto.attribute if a.type != AttributeProto.GRAPH}
@@ -221,11 +248,11 @@ class GraphImporter:
         made.name = proto.output[0]
         scopes[-1][proto.output[0]] = made
 
-    def _inlined(self, graph: GraphProto | None, value: Value, region: Region, scopes: list[dict[str, Value]]) -> Value:
+    def _inlined(self, graph: GraphProto | None, value: Value, region: Region, scopes: list[Scope]) -> Value:
         """What a graph of one input and one output gives for a value."""
         if graph is None:
             return value
-        inner = {graph.input[0].name: value}
+        inner: Scope = {graph.input[0].name: value}
         for tensor in graph.initializer:
             self._define(tensor.name, lambda t=tensor: tensor_array(t, self.folder), inner)
         for node in self._in_order(graph, [*scopes, inner]):
@@ -233,7 +260,7 @@ class GraphImporter:
         return _find(graph.output[0].name, [*scopes, inner]) or value
 
     def _schema(self, operator: str, domain: str, where: str) -> OpSchema | None:
-        version = self.opsets.get(domain)
+        version = self.frame.opsets.get(domain)
         if version is None:
             if not onnx.defs.has(operator, domain=domain) and domain:
                 return None
@@ -262,14 +289,13 @@ class GraphImporter:
             )
             self.sink.error("OCC0104", f"unknown operator `{shorten(node.name)}`", where=where, help=help_)
 
-    def _operand(self, name: str, scopes: list[dict[str, Value]], where: str) -> Value | None:
+    def _operand(self, name: str, scopes: list[Scope], where: str) -> Value | None:
         if not name:
             return None
-        found = _find(name, scopes)
-        if found is None:
+        if not any(name in s for s in scopes):
             self.sink.error("OCC0105", f"nothing defines `{shorten(name)}`", where=where)
-            found = scopes[0][name] = Value(None, name)  # reported once
-        return found
+            scopes[0][name] = Value(None, name)  # reported once
+        return _find(name, scopes)
 
     def _check_form(self, proto: NodeProto, schema: OpSchema, node: Node, where: str) -> None:
         count = len(node.operands)
@@ -312,7 +338,7 @@ class GraphImporter:
         upgrade(node, schema.since_version, old, {n: s.default for n, s in latest.items()})
 
     def _attributes(
-        self, proto: NodeProto, scopes: list[dict[str, Value]], where: str
+        self, proto: NodeProto, scopes: list[Scope], where: str
     ) -> tuple[dict[str, Any], dict[str, Region]]:
         attrs: dict[str, Any] = {}
         regions: dict[str, Region] = {}
@@ -330,7 +356,7 @@ class GraphImporter:
                     self.sink.error("OCC0107", f"attribute `{shorten(attr.name)}` has no value", where=where)
         return attrs, regions
 
-    def _subgraph(self, graph: GraphProto, scopes: list[dict[str, Value]]) -> Region:
+    def _subgraph(self, graph: GraphProto, scopes: list[Scope]) -> Region:
         region, inner = Region(), {}
         for tensor in graph.initializer:
             self._define(tensor.name, lambda t=tensor: tensor_array(t, self.folder), inner)
@@ -338,30 +364,6 @@ class GraphImporter:
             inner[info.name] = region.add_arg(None, info.name)  # inference finds the type at the call
         self._graph(graph, region, [*scopes, inner], [o.name for o in graph.output])
         return region
-
-    def _constant(self, proto: NodeProto, scopes: list[dict[str, Value]]) -> None:
-        if len(proto.attribute) != 1:
-            raise error("OCC0107", f"`Constant` has {len(proto.attribute)} values", where=shorten(proto.name))
-        (attr,) = proto.attribute
-        if attr.type == AttributeProto.UNDEFINED:
-            raise error("OCC0107", f"attribute `{shorten(attr.name)}` has no type", where=shorten(proto.name))
-        match attr.name:
-            case "value":
-                data = tensor_array(attr.t, self.folder)
-            case "sparse_value":
-                data = dense_array(attr.sparse_tensor, self.folder)
-            case name if name not in _CONSTANTS:
-                raise error("OCC0107", f"`Constant` has no attribute `{shorten(name)}`", where=shorten(proto.name))
-            case name:
-                kind, dtype = _CONSTANTS[name]
-                try:
-                    if attr.type != kind:
-                        raise TypeError
-                    data = np.asarray(attr_value(attr), dtype)
-                except (TypeError, ValueError, OverflowError):  # of another type, or given to a function
-                    what = f"attribute `{name}` of `Constant` has no such value"
-                    raise error("OCC0107", what, where=shorten(proto.name)) from None
-        self._add_weight(proto.output[0], data, scopes[-1])
 
 
 def _needs(node: NodeProto) -> list[str]:
@@ -375,7 +377,8 @@ def _needs(node: NodeProto) -> list[str]:
     return names
 
 
-def _find(name: str, scopes: list[dict[str, Value]]) -> Value | None:
+def _find(name: str, scopes: list[Scope]) -> Value | None:
+    """The value of a name; None where nothing defines it, and for an input of a function that its call leaves out."""
     return next((s[name] for s in reversed(scopes) if name in s), None)
 
 

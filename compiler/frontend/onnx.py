@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto
 
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
+from occ.compiler.frontend.functions import Functions
 from occ.compiler.frontend.graph import GraphImporter
 from occ.compiler.frontend.ort_format import OrtFormatError, is_ort, read_ort
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
-
-LARGEST = 1_000_000  # nodes; the compiler takes about a millisecond for each
 
 
 def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
@@ -104,8 +102,8 @@ def import_model(
     sink = Sink()
     _check_versions(proto, sink)
     sink.raise_errors()
-    if proto.functions:
-        proto = _inline(proto)
+    functions = Functions(proto)
+    functions.check_recursion(proto.graph.node)
     made = GraphImporter(
         proto,
         mapped,
@@ -114,6 +112,7 @@ def import_model(
         sink,
         name or proto.graph.name or "model",
         registry or Registry(),
+        functions,
     ).run()
     made.files = tuple(sorted(folder.read)) if folder is not None else ()
     return made
@@ -152,44 +151,6 @@ def _names(g: GraphProto | FunctionProto) -> Iterator[str]:
         yield from (text for e in tensor.external_data for text in (e.key, e.value))
 
 
-def _inline(proto: ModelProto) -> ModelProto:
-    _check_recursion(proto)
-    try:
-        return onnx.inliner.inline_local_functions(proto)
-    except (RuntimeError, ValueError, DecodeError) as e:
-        raise error("OCC0105", "the model-local functions cannot be inlined", notes=[str(e)[:400]]) from None
-
-
-def _check_recursion(proto: ModelProto) -> None:
-    """Functions that call themselves, or that grow to more nodes than a model can have, have no inlined form.
-
-    Raises:
-        CompileError: OCC0105.
-    """
-    functions = {(f.domain, f.name): f for f in proto.functions}
-    sizes: dict[tuple[str, str], int] = {}
-
-    def size_of(nodes: Iterable[NodeProto], around: tuple[tuple[str, str], ...]) -> int:
-        total = 0
-        for node in nodes:
-            inner = [g for a in node.attribute for g in (a.g, *a.graphs)]
-            total += 1 + sum(size_of(g.node, around) for g in inner if g.node)
-            key = (node.domain, node.op_type)
-            if key not in functions:
-                continue
-            if key in around:
-                name = shorten(node.op_type)
-                raise error("OCC0105", f"the model-local function `{name}` calls itself", help="ONNX forbids recursion")
-            if key not in sizes:
-                sizes[key] = size_of(functions[key].node, (*around, key))
-            total += sizes[key]
-        return total
-
-    if (count := size_of(proto.graph.node, ())) > LARGEST:
-        what = f"with its model-local functions inlined the model has {count} nodes, more than {LARGEST}"
-        raise error("OCC0105", what, help="call the functions less often")
-
-
 def _check_versions(proto: ModelProto, sink: Sink) -> None:
     if proto.ir_version > onnx.IR_VERSION:
         sink.error(
@@ -197,7 +158,7 @@ def _check_versions(proto: ModelProto, sink: Sink) -> None:
             help="re-export the model, or update occ",
         )  # fmt: skip
     newest = onnx.defs.onnx_opset_version()
-    for entry in proto.opset_import:
+    for entry in (*proto.opset_import, *(e for f in proto.functions for e in f.opset_import)):
         if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
             sink.error(
                 "OCC0103", f"operator set {entry.version} is not one of 1 to {newest}",

@@ -105,14 +105,14 @@ def _typed(types: dict[str, ValueInfoProto], names: Sequence[str]) -> list[Value
 
 def _functions(model: ModelProto, nodes: Sequence[NodeProto]) -> list[FunctionProto]:
     """The functions of the model that nodes call, and those that these call."""
-    table = {(f.domain, f.name): f for f in model.functions}
-    found: dict[tuple[str, str], FunctionProto] = {}
+    table = {(f.domain, f.name, f.overload): f for f in model.functions}
+    found: dict[tuple[str, str, str], FunctionProto] = {}
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         for attribute in node.attribute:
             waiting += attribute.g.node
-        key = (node.domain, node.op_type)
+        key = (node.domain, node.op_type, node.overload)
         if key in table and key not in found:
             found[key] = table[key]
             waiting += table[key].node
