@@ -11,6 +11,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import progress, say
+from occ.serve.ports import check_ports
 
 if TYPE_CHECKING:
     from occ.runtime.errors import RunError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("serve")
 @click.argument("models", metavar="[NAME=]MODEL...", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65533), default=8000, show_default=True, help="Port to listen at.")
+@click.option("--port", type=click.IntRange(1, 65533), default=8000, show_default=True, help="Port to listen at.")
 @click.option(
     "--parallel", type=click.IntRange(1), default=4, show_default=True, help="Texts that are written at once."
 )
@@ -54,14 +55,14 @@ def command(
     extra = {"target": target, "dims": options.dims_of(dims), "options": options.pairs(given, "-C", keys=True)}
     if find_spec("mlserver") is None:
         raise _missing("mlserver", "mlserver")
+    check_ports(host, port, 3)
     for path in found.values():
         _prepare(path, extra)
     from occ.serve.server import Serving, serve
 
-    say(
-        f"serving {', '.join(found)} at http://{host}:{port}/v2, gRPC at {port + 1}, metrics at http://{host}:{port + 2}/metrics"
-    )
-    serve(found, Serving(host, port, workers, threads, batch, max_request << 20), extra)
+    places = f"http://{host}:{port}/v2, gRPC at {port + 1}, metrics at http://{host}:{port + 2}/metrics"
+    how = Serving(host, port, workers, threads, batch, max_request << 20)
+    serve(found, how, extra, lambda: say(f"serving {', '.join(found)} at {places}"))
 
 
 def _is_language_model(path: str) -> bool:
@@ -111,6 +112,7 @@ def _serve_language_model(model: str, host: str, port: int, parallel: int, capac
         from occ.generation.server import app
     except ModuleNotFoundError as e:
         raise _missing(e.name, "serve") from None
+    check_ports(host, port, 1)
     lm = LanguageModel(Path(model), threads, capacity)
     if lm.tokenizer is None:
         raise RunError("OCC0501", f"`{model}` has no tokenizer.json", "add the tokenizer of the model")

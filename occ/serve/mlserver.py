@@ -18,6 +18,7 @@ from mlserver.types import (  # pyright: ignore[reportMissingImports]
     MetadataTensor,
     Parameters,
     ResponseOutput,
+    TensorData,
 )
 from mlserver.utils import get_model_uri  # pyright: ignore[reportMissingImports]
 
@@ -30,6 +31,7 @@ from occ.runtime.session import Port, Session
 from occ.runtime.signature import numpy_dtype
 from occ.serve.batching import Arrays, Batcher, can_batch
 from occ.serve.metrics import batch_rows
+from occ.serve.tensors import ArrayRequest
 
 LARGEST = 256 << 20  # bytes of the inputs of a request, if nothing else is said
 BATCH = 32  # rows of a batch, likewise
@@ -84,7 +86,7 @@ class OccRuntime(mlserver.MLModel):  # pyright: ignore[reportUntypedBaseClass, r
             model_name=self.name,
             model_version=self.version,
             id=payload.id,
-            outputs=[_encoded(name, outputs[name]) for name in wanted],
+            outputs=[_encoded(name, outputs[name], as_array=isinstance(payload, ArrayRequest)) for name in wanted],
         )
 
     def _inputs(self, payload: InferenceRequest) -> Arrays:
@@ -153,8 +155,9 @@ def _decoded(port: Port, given: Any) -> np.ndarray:
     return np.ascontiguousarray(data.reshape(shape), dtype)
 
 
-def _encoded(name: str, value: np.ndarray) -> ResponseOutput:
-    return ResponseOutput(
-        name=name, datatype=_datatype(value.dtype), shape=list(value.shape), data=value.ravel().tolist(),
-        parameters=Parameters(content_type="np"),
+def _encoded(name: str, value: np.ndarray, *, as_array: bool) -> ResponseOutput:
+    flat = value.ravel()
+    return ResponseOutput.model_construct(
+        name=name, datatype=_datatype(value.dtype), shape=list(value.shape),
+        data=TensorData.model_construct(root=flat if as_array else flat.tolist()), parameters=Parameters(content_type="np"),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 from mlserver import MLServer  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue] - an extra
 from mlserver.settings import ModelSettings, Settings  # pyright: ignore[reportMissingImports]
 
+from occ.runtime.errors import RunError
 from occ.runtime.threads import default_threads
+from occ.serve.rest import EXTENSIONS, RestFront
 
 
 @dataclass(frozen=True)
@@ -51,35 +53,59 @@ def repository(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any
     return written
 
 
-def serve(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any]) -> None:
+def serve(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any], ready: Callable[[], object]) -> None:
     """Serve models, by name, until the process is told to stop.
 
     Args:
         models: ONNX files or artifacts.
         how: ports, processes, batches.
         extra: arguments of `occ.compile`.
+        ready: called when all models are there.
 
     Raises:
-        MLServerError: a model cannot be opened.
+        RunError: a model cannot be opened, or a port is taken.
     """
     with tempfile.TemporaryDirectory(prefix="occ-serve-") as place:
         folder = Path(place)
         found = [ModelSettings.parse_file(str(p)) for p in repository(models, how, extra, folder / "models")]
         for settings in found:
             settings._source = str(folder / "models" / settings.name / "model-settings.json")
-        asyncio.run(_serve(_settings(how, folder), found))
+        try:
+            asyncio.run(_serve(_settings(how, folder), found, how, ready))
+        except SystemExit as e:  # of uvicorn, which has said why
+            if e.code:
+                raise RunError("OCC0501", f"the server cannot serve at port {how.port}") from None
 
 
 def _settings(how: Serving, folder: Path) -> Settings:
     return Settings(
         debug=False, host=how.host, http_port=how.port, grpc_port=how.port + 1, metrics_port=how.port + 2,
         parallel_workers=how.workers, model_repository_root=str(folder / "models"), load_models_at_startup=False,
-        grpc_max_message_length=how.max_request, metrics_dir=str(folder / "metrics"),
+        grpc_max_message_length=how.max_request, metrics_dir=str(folder / "metrics"), extensions=EXTENSIONS,
         environments_dir=str(folder / "environments"),
     )  # fmt: skip
 
 
-async def _serve(settings: Settings, models: list[ModelSettings]) -> None:
+async def _serve(settings: Settings, models: list[ModelSettings], how: Serving, ready: Callable[[], object]) -> None:
     if settings.parallel_workers:
         Path(settings.metrics_dir).mkdir(exist_ok=True)
-    await MLServer(settings).start(models)
+    server, loaded, failed = MLServer(settings), set[str](), list[Exception]()
+    load = server._model_registry.load
+
+    async def watched(model: ModelSettings) -> Any:
+        try:
+            made = await load(model)
+        except Exception as e:
+            failed.append(e)
+            raise
+        if model.name not in loaded:
+            loaded.add(model.name)
+            if len(loaded) == len(models):
+                ready()
+        return made
+
+    server._model_registry.load = watched
+    RestFront(server, how.max_request, workers=bool(how.workers), loaded=lambda: len(loaded) == len(models))
+    await server.start(models)
+    if failed and len(loaded) < len(models):  # MLServer stops then, as if it were told to
+        raise RunError("OCC0501", str(failed[0]))
