@@ -198,12 +198,14 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
     parts, graphs = parts_of(m, options, source, at)
     pictures = take_pictures(m, parts, {d.part.name: d.graph for d in graphs}, options)
     files = {f"device/{configuration(name)}": text.encode() for name, text in pictures.items()}
+    shared = {f"device/{name}": data for name, data in atc.configurations(options).items()}
+    files |= shared if graphs else {}
     records: list[DevicePart] = []
     for d in graphs:
         data, outside = air(d.graph)
         members = {f"device/{name}": content for name, content in outside.items()}
         files |= {f"device/{d.graph.name}.air": data, **members, **_for_people(d.graph, options)}
-        record = _record(d, options, sorted(members), m)
+        record = _record(d, options, sorted({**members, **shared}), m)
         records.append(_with_pictures(record) if d.graph.name in pictures else record)
     if records:
         files["device/compile.sh"] = script([r.command for r in records]).encode()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
+from occ.compiler.codegen_cann.atc_options import checked, contents
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.targets.option import Option, Options, option
 
@@ -26,6 +28,7 @@ PRECISION_MODES: dict[str, str] = {
     "allow_mix_precision_fp16": "mixed_float16", "allow_mix_precision_bf16": "mixed_bfloat16",
 }  # fmt: skip
 PRECISION_MODES_V2 = ("origin", "fp16", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16")
+_ATC = "atc."  # begins the `-C` keys of what `atc` gets as it is
 GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 
 
@@ -35,10 +38,12 @@ class AscendOptions(Options):
 
     Attributes:
         calibrated: nodes that stay FLOAT because sample inputs have shown that they must; `-C` does not set them.
+        atc: options that `atc` gets as they are, which `-C atc.NAME=VALUE` sets.
     """
 
     target: str = "ascend310p"
     calibrated: frozenset[str] = frozenset()
+    atc: tuple[tuple[str, str], ...] = ()
     soc_version: str = option("", "the exact chip, as `aclrtGetSocName` spells it")
     device_id: int = option(0, "the device that runs the model")
     npu_mem_limit: int = option(
@@ -78,6 +83,10 @@ class AscendOptions(Options):
         "file of a static AIPP configuration, as `atc --insert_op_conf` takes it: the device makes inputs out of pictures",
     )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
+    input_fp16_nodes: str = option("", "inputs that are FLOAT16 instead of FLOAT, separated by `;`")
+    output_type: str = option(
+        "", "the type of the outputs, FP32, FP16, UINT8 or INT8, or of some of them, as NAME:FP16;OTHER:UINT8"
+    )
     qdq: Literal["integer", "float"] = option(
         "integer",
         "quantised operators: in the 8-bit integers of the matrix unit, on the 310P and 910B through AscendQuant and AscendDequant, "
@@ -95,6 +104,14 @@ class AscendOptions(Options):
     def of(cls, target: str) -> AscendOptions:
         """The defaults of a target."""
         return cls(target, soc_version=SOCS[target][0])
+
+    def read(self, target: str, given: Mapping[str, str]) -> Self:
+        """As `Options.read`; keys `atc.NAME` are options of `atc`, see `ATC_OPTIONS`."""
+        own = {k: v for k, v in given.items() if not k.startswith(_ATC)}
+        made = super().read(target, own)
+        if made.fusion_switch_file:
+            contents("fusion_switch_file", made.fusion_switch_file)
+        return replace(made, atc=checked({k.removeprefix(_ATC): v for k, v in given.items() if k not in own}))
 
     @property
     def table(self) -> dict[str, Option]:

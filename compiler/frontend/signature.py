@@ -74,7 +74,7 @@ def identifier(label: str) -> str:
     return f"{plain}_" if plain in _WORDS or re.fullmatch(r"D\d+", plain) else plain
 
 
-def _label(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
+def label_of(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
     """What a dim of an input is called; one that the model gives no name has the input's and the number of its axis."""
     return identifier(f"{name}_{axis}") if d.dim_param in _UNNAMED else d.dim_param
 
@@ -93,7 +93,7 @@ class Signature:
     def _check(self, inputs: Sequence[ValueInfoProto], sink: Sink) -> None:
         names = [i.name for i in inputs]
         labels = {
-            _label(i.name, k, d)
+            label_of(i.name, k, d)
             for i in inputs
             for k, d in enumerate(i.type.tensor_type.shape.dim)
             if not d.HasField("dim_value")
@@ -131,7 +131,7 @@ class Signature:
         for k, (given, d) in enumerate(zip(asked, declared, strict=True)):
             if d.HasField("dim_value") or not isinstance(given, int) or given < 0:
                 continue
-            label = _label(info.name, k, d)
+            label = label_of(info.name, k, d)
             if label in self.bounds:
                 raise error(
                     "OCC0205",
@@ -188,7 +188,7 @@ class Signature:
     def _declared(self, name: str, k: int, d: TensorShapeProto.Dimension) -> Dim:
         if d.HasField("dim_value") and d.dim_value >= 0:
             return d.dim_value
-        label = _label(name, k, d)
+        label = label_of(name, k, d)
         if d.dim_param in _UNNAMED and label not in self.fixed:
             return self._fresh(label, label)
         return self._named(label)
@@ -223,7 +223,10 @@ class Signature:
         for given, declared in zip(result, shape, strict=True):
             if isinstance(declared, int) and given != declared:
                 raise error(
-                    "OCC0205", f"--shape of `{shorten(name)}` gives {given} where the model has the constant {declared}"
+                    "OCC0205",
+                    f"--shape of `{shorten(name)}` gives {given} where the model has the constant {declared}",
+                    help=f"its nodes were written for {declared}: give that, or export the model again with this size, or with this axis "
+                    "dynamic (`dynamic_shapes` of torch.onnx.export)",
                 )
         return result
 

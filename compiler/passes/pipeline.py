@@ -25,6 +25,7 @@ from occ.compiler.passes.algorithms.write_in_place import WriteInPlace
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.canonical.apply_rewrites import ApplyRewrites
 from occ.compiler.passes.canonical.canonicalize import Canonicalize
+from occ.compiler.passes.canonical.cast_ports import CastPorts
 from occ.compiler.passes.canonical.cse import Cse
 from occ.compiler.passes.canonical.dce import Dce
 from occ.compiler.passes.canonical.divide_wide import DivideWide
@@ -153,8 +154,9 @@ def interp(options: InterpOptions) -> Pipeline:
 def ascend(options: Options) -> Pipeline:
     """The pipeline of Ascend targets, whose operators take codes and scales as the model has them."""
     integers = (UseIntegers(),) if getattr(options, "qdq", "") == "integer" else ()
+    ports = CastPorts(getattr(options, "input_fp16_nodes", ""), getattr(options, "output_type", ""))
     return {
-        "inferred": _inferred(sizes=False),
+        "inferred": (*_inferred(sizes=False), *((ports,) if ports != CastPorts() else ())),
         "canonical": _canonical(UseBlockWeights(), *integers),
         "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce()),
     }

@@ -9,6 +9,7 @@ import click
 
 COMMANDS = {
     "build": "compile a model to an artifact",
+    "atc": "compile a model with a command line of atc, the compiler of the CANN toolkit",
     "run": "run a model or an artifact",
     "dump": "print a model at a stage of its compilation",
     "inspect": "describe a model or an artifact",

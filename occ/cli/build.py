@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli import options
-from occ.cli.atc import AtcSpellings
+from occ.cli.atc_spellings import AtcSpellings
 from occ.cli.bounds import Seconds, bounded
 from occ.cli.console import count, fitted, json_line, progress, say, show_error
 from occ.cli.earlier import Earlier

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class Earlier:
         files = {
             value: sha256(Path(value).read_bytes()).hexdigest()
             for value in flags.target_options.values()
-            if Path(value).is_file()
+            if isfile(value)  # unlike `Path.is_file`, it takes texts of any length
         }
         deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.target_options, "files": files}
         cache = Cache()

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from building import mlp, model_of
 
-from occ.cli.atc import translated
+from occ.cli.atc_spellings import translated
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,9 @@ from occ.cli.atc import translated
         (["--model=m.onnx", "--framework=5", "--mode=0", "--output=out/m"], ["m.onnx", "-o", "out/m.occ"]),
         (["--output=m", "--emit", "om"], ["-o", "m.om", "--emit", "om"]),
         (["--emit=air", "--output", "m.air"], ["--emit=air", "-o", "m.air"]),
+        (["--log=error", "-deterministic=1"], ["-C", "atc.log=error", "-C", "atc.deterministic=1"]),
+        (["--input-fp16-nodes", "a;b", "--output_type=FP16"], ["-C", "input_fp16_nodes=a;b", "-C", "output_type=FP16"]),
+        (["--is_input_adjust_hw_layout=false", "--target", "cpu"], ["--target", "cpu"]),
         (["m.onnx", "--", "--model=x"], ["m.onnx", "--", "--model=x"]),
         (["m.onnx", "-C", "soc_version=x", "--outputs", "y"], ["m.onnx", "-C", "soc_version=x", "--outputs", "y"]),
     ],
@@ -35,16 +38,20 @@ def test_what_means_the_same_is_read(typed, ours):
     ("typed", "told"),
     [
         ("--out_nodes=a:0", "occ extract MODEL --to NAME"),
-        ("--output_type=FP16", "Cast"),
         ("--framework=3", "export the model to ONNX"),
         ("--input_format=NHWC", "Transpose"),
-        ("--input_shape=x:1~8,8", "-C dynamic_ranges="),
+        ("--input_shape=x:1~8,4~9", "the constant 8: give 8"),
+        ("--input_shape=x:a~8,8", "takes ranges such as 1~8"),
+        ("--input_shape=x:3~3,8", "is one size: give 3"),
+        ("--output_tpye=FP16", "did you mean `output_type`"),
         ("--input_shape=1,8", "--input_shape takes NAME:"),
         ("--soc_version=Ascend310P33", "did you mean `Ascend310P3`"),
         ("--soc_version", "takes a value"),
     ],
 )
-def test_what_does_not_is_answered(typed, told, occ_cli):
+def test_what_does_not_is_answered(typed, told, tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.onnx").write_bytes(mlp().SerializeToString())
     ran = occ_cli("build", "m.onnx", typed)
     assert ran.code == 2
     assert told in " ".join(ran.err.split())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import PurePath
 
+from occ.compiler.codegen_cann.atc_options import ATC_OPTIONS, contents
 from occ.compiler.codegen_cann.options import AscendOptions
 
 
@@ -24,9 +26,27 @@ def command(name: str, options: AscendOptions, gears: Sequence[str] = ()) -> lis
         made.append(f"--op_select_implmode={options.op_select_impl_mode}")
     if options.optypelist_for_implmode:
         made.append(f"--optypelist_for_implmode={options.optypelist_for_implmode}")
-    if options.fusion_switch_file:
-        made.append(f"--fusion_switch_file={options.fusion_switch_file}")
-    return made
+    return [*made, *(f"--{flag}={beside}" for flag, beside, _ in _files(options)), *_plain(options)]
+
+
+def _plain(options: AscendOptions) -> list[str]:
+    return [f"--{name}={value}" for name, value in options.atc if ATC_OPTIONS[name].kind != "file"]
+
+
+def _files(options: AscendOptions) -> list[tuple[str, str, str]]:
+    """Options of atc that name a configuration: the option, the name of the file beside the graph, and its path."""
+    given = [("fusion_switch_file", options.fusion_switch_file)] if options.fusion_switch_file else []
+    given += [(name, path) for name, path in options.atc if ATC_OPTIONS[name].kind == "file"]
+    return [(name, f"{name}{PurePath(path).suffix or '.cfg'}", path) for name, path in given]
+
+
+def configurations(options: AscendOptions) -> dict[str, bytes]:
+    """The configurations that the command of `command` names, by the names of their files, which lie beside the graph.
+
+    Raises:
+        CompileError: OCC0603 one cannot be read any more.
+    """
+    return {beside: contents(name, path) for name, beside, path in _files(options)}
 
 
 def text(arguments: Sequence[str]) -> str:

@@ -20,6 +20,11 @@ from occ.runtime.release import read_release
 
 _IN_HOME = ("bin/atc", "compiler/bin/atc")  # under ASCEND_HOME_PATH
 _ERROR = re.compile(r"^\[?E[A-Z0-9]\d{4}\b.*|.*\[ERROR\].*", re.MULTILINE)
+# options of atc that a single operator has not
+_OF_GRAPHS = (
+    "mode", "framework", "model", "output", "soc_version", "input_shape", "input_format", "insert_op_conf", "fusion_switch_file",
+    "dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "modify_mixlist", "external_weight",
+)  # fmt: skip
 _SHOWN = 6  # lines of atc's output in a message
 
 
@@ -70,6 +75,11 @@ def compile_parts(
         CompileError: OCC0404 no toolkit; OCC0405 atc fails.
     """
     parts = artifact.manifest.parts
+    if outside := [a for p in parts for a in p.command if a in ("--external_weight=1", "--external_weight=2")]:
+        help_ = "build with `--emit air` or `--dir`, and run the command of `occ dump --stage atc` there; or leave the option out"
+        raise error(
+            "OCC0603", f"`{outside[0]}` puts weights beside an .om; one inside of an artifact has none", help=help_
+        )
     toolkit = find_toolkit() if parts else None
     if toolkit is None:
         return artifact
@@ -105,17 +115,23 @@ def _compile_operators(
 ) -> dict[str, bytes]:
     """Models of the operators of a part; each different one is compiled once, whatever parts it is in."""
     made: dict[str, bytes] = {}
+    flags = _kernel_flags(part)
+    beside = {
+        name: files[member]
+        for member in part.files
+        if (name := member.rpartition("/")[2]) in {f.partition("=")[2] for f in flags}
+    }
     for k, entry in enumerate(json.loads(files[part.air.removesuffix(".air") + ".singleop.json"])):
-        command = ["--singleop=op.json", "--output=.", f"--soc_version={part.soc}", *_kernel_flags(part)]
-        for n, data in enumerate(_run(toolkit, part.name, command, {"op.json": json.dumps([entry]).encode()}, cache)):
+        command = ["--singleop=op.json", "--output=.", f"--soc_version={part.soc}", *flags]
+        members = {"op.json": json.dumps([entry]).encode(), **beside}
+        for n, data in enumerate(_run(toolkit, part.name, command, members, cache)):
             made[f"{_folder(part)}{k:04}-{n}.om"] = data
     return made
 
 
 def _kernel_flags(part: DevicePart) -> list[str]:
-    return [
-        a for a in part.command if a.startswith(("--op_select_implmode", "--optypelist_for_implmode", "--precision"))
-    ]
+    """What a command says of kernels, which holds of one operator too."""
+    return [a for a in part.command[1:] if a.partition("=")[0].removeprefix("--") not in _OF_GRAPHS]
 
 
 def _run(
@@ -127,8 +143,7 @@ def _run(
         CompileError: OCC0405 it fails.
     """
     command = [toolkit.atc, *arguments]
-    named = [data for data in map(_contents, arguments) if data]
-    identity = (toolkit.atc, toolkit.release, *arguments, *named, *(x for item in members.items() for x in item))
+    identity = (toolkit.atc, toolkit.release, *arguments, *(x for item in members.items() for x in item))
     key = digest(["atc", *identity])
     if cache.has("device", key, ".om"):
         return [cache.path("device", key, ".om").read_bytes()]
@@ -148,12 +163,6 @@ def _run(
     if len(made) == 1:
         cache.put("device", key, made[0], ".om")
     return made
-
-
-def _contents(argument: str) -> bytes:
-    """Contents of a file that an option of atc names, since the result depends on them."""
-    path = Path(argument.partition("=")[2])
-    return path.read_bytes() if path.is_absolute() and path.is_file() else b""
 
 
 def _words(output: str) -> Sequence[str]:
