@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
     from occ.runtime.session import Session
 
-_FOR_TEXTS = ("model", "target", "against", "generate", "rounds", "threads", "as_json")  # what goes with --generate
+_FOR_TEXTS = (
+    "model",
+    "target",
+    "against",
+    "generate",
+    "sampled",
+    "rounds",
+    "threads",
+    "as_json",
+)  # what goes with --generate
 
 
 class _Lengths(click.ParamType):
@@ -49,6 +58,9 @@ class _Lengths(click.ParamType):
     "--generate", type=_Lengths(), help="Time a language model: a prompt of P tokens, then N tokens one by one."
 )
 @click.option(
+    "--sampled", is_flag=True, help="With --generate: sample tokens (temperature 0.8, top_p 0.95) while time is taken."
+)
+@click.option(
     "--onnx", "reference", default="", help="The model that an artifact was built from, for the others to run."
 )
 @click.option(
@@ -67,7 +79,7 @@ class _Lengths(click.ParamType):
 @options.as_json
 @click.pass_context
 def command(
-    ctx: click.Context, model: str, target: str, against: str | None, generate: tuple[int, int] | None, reference: str,
+    ctx: click.Context, model: str, target: str, against: str | None, generate: tuple[int, int] | None, sampled: bool, reference: str,
     per_op: bool, npz: str | None, rounds: int, threads: int | None, as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
     """Time MODEL (a model or an artifact), and other runtimes on the same inputs.
@@ -82,6 +94,8 @@ def command(
     if generate is not None:
         _bench_texts(ctx)
         return
+    if sampled:
+        raise click.UsageError("--sampled goes with --generate")
     peers = _peers(against or "", PEERS)
     if options.is_artifact(model):
         session = load(model, threads)
@@ -148,7 +162,7 @@ def _bench_texts(ctx: click.Context) -> None:
     prompt, count = given["generate"]
     made = compare(
         Path(given["model"]), prompt, count, peers, target=given["target"], threads=given["threads"],
-        rounds=given["rounds"],
+        rounds=given["rounds"], sampled=given["sampled"],
     )  # fmt: skip
     click.echo(json_line(made.as_data()) if given["as_json"] else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.speeds):

@@ -39,6 +39,25 @@ from occ.cli.console import say
 @click.option(
     "--top-p", type=float, default=0.95, show_default=True, help="Only the most probable that together have this."
 )
+@click.option(
+    "--min-p", type=float, default=0.0, show_default=True, help="Only those this share as probable as the best."
+)
+@click.option(
+    "--typical-p", type=float, default=1.0, show_default=True, help="Only the most typical that together have this."
+)
+@click.option(
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Above 1: tokens that are there less often.",
+)
+@click.option(
+    "--presence-penalty", type=float, default=0.0, show_default=True, help="Taken off what was written already."
+)
+@click.option(
+    "--frequency-penalty", type=float, default=0.0, show_default=True, help="Taken off for each time it was written."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of chance; the same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="A text at which to end.")
 @click.option(
@@ -53,8 +72,7 @@ from occ.cli.console import say
 @options.threads
 def command(
     model: str, prompts: tuple[str, ...], tokens: tuple[str, ...], chat: bool, max_new_tokens: int, greedy: bool,
-    temperature: float, top_k: int, top_p: float, seed: int, stop: tuple[str, ...], num_beams: int,
-    batch_size: int | None, capacity: int, threads: int | None,
+    stop: tuple[str, ...], num_beams: int, batch_size: int | None, capacity: int, threads: int | None, **sampling: Any,
 ) -> None:  # fmt: skip
     """Continue a prompt with the language model in the folder DIR; text comes as it is written.
 
@@ -73,8 +91,7 @@ def command(
     start, made = time.perf_counter(), list[int]()
     how: dict[str, Any] = {"stop": stop, "texts": bool(prompts), "watch": made.append}
     if num_beams == 1:
-        chance = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        how |= {"do_sample": not greedy, **chance}
+        how |= {"do_sample": not greedy, **sampling}
     if len(given) > 1:
         found = lm.generate(given, max_new_tokens, num_beams=num_beams, batch_size=batch_size, **how)
         for asked, text in zip(prompts or given, found, strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.generation.decoder import Decoder, memory
 from occ.generation.names import IDS, LOGITS, STARTS
-from occ.generation.sampling import penalised
+from occ.generation.sampling import penalise
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
@@ -119,8 +119,8 @@ def search(
     for length in range(1, count + 1):
         chances = _log_softmax(logits)
         if how.repetition_penalty != 1:
-            pairs = zip(chances, running, strict=True)
-            chances = np.stack([penalised(c, [*prompt, *r], how.repetition_penalty) for c, r in pairs])
+            for scored, made in zip(chances, running, strict=True):
+                penalise(scored, {*prompt, *made}, how.repetition_penalty)
         best, places = _best((chances + scores[:, None]).reshape(-1), keep)
         parents, tokens = np.divmod(places, len(first))
         candidates = [[*running[p], int(t)] for p, t in zip(parents, tokens, strict=True)]

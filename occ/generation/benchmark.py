@@ -53,6 +53,7 @@ class Comparison:
         threads: of a step.
         prompt: tokens of the prompt.
         count: tokens that are written after the first one.
+        sampled: whether tokens were sampled where time was taken, with the settings `occ.generation.writers.SAMPLED`.
         speeds: by runtime, occ first.
         reasons: why a runtime has no ratio.
     """
@@ -60,6 +61,7 @@ class Comparison:
     threads: int
     prompt: int
     count: int
+    sampled: bool = False
     speeds: dict[str, Speed] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +75,8 @@ class Comparison:
     def lines(self) -> list[str]:
         """A line a runtime; a speed-up only where the tokens agree."""
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        made = [f"prefill of {self.prompt} and decode of {self.count} tokens on {threads}, tokens per second"]
+        how = ", sampled" if self.sampled else ""
+        made = [f"prefill of {self.prompt} and decode of {self.count} tokens on {threads}{how}, tokens per second"]
         for name, s in self.speeds.items():
             head = (
                 f"{name:17} prefill {self.prompt / s.first.ms * 1e3:8.1f} {s.first.steadiness}  decode {1e3 / s.token.ms:7.1f} "
@@ -106,12 +109,12 @@ def _installed(module: str) -> bool:
 
 def compare(
     path: Path, prompt: int, count: int, peers: Sequence[str] | None = None, *, target: str = "cpu",
-    threads: int | None = None, rounds: int = 5,
+    threads: int | None = None, rounds: int = 5, sampled: bool = False,
 ) -> Comparison:  # fmt: skip
     """Time the language model of a folder in occ and in other runtimes, each in a process of its own.
 
     The prompt is of random tokens, seeded. Every runtime continues it greedily; occ then follows what each wrote, and says
-    how near its tokens are to the most probable ones.
+    how near its tokens are to the most probable ones. Texts that are timed have as many tokens, greedy ones or sampled ones.
 
     Args:
         path: of a folder, or of what `occ.LanguageModel` takes.
@@ -121,6 +124,7 @@ def compare(
         target: `cpu` or `cpu-jit`.
         threads: of a step; OCC_NUM_THREADS or all processors if None.
         rounds: texts that each runtime writes.
+        sampled: time sampled tokens: temperature 0.8, top_p 0.95.
 
     Raises:
         CompileError: the model cannot be compiled.
@@ -138,20 +142,21 @@ def compare(
             model = model.save(Path(held.enter_context(tempfile.TemporaryDirectory())) / "model.occ")
         lm = LanguageModel(model, threads, capacity)
         ids = _prompt(lm, prompt)
-        made = Comparison(lm.session.threads, prompt, count)
+        made = Comparison(lm.session.threads, prompt, count, sampled)
         del lm
         started: dict[str, WriterProcess] = {}
+        greedy: dict[str, list[int]] = {}
         for name in ("occ", *(default_peers(folder) if peers is None else peers)):
             file = model if name == "occ" else folder.model
             try:
                 started[name] = held.enter_context(closing(WriterProcess(name, file, made.threads, capacity)))
-                started[name].ask(ids=ids, count=count)
+                greedy[name] = started[name].ask(ids=ids, count=count)["tokens"]
             except CannotWrite as e:
                 if name == "occ":
                     raise RunError("OCC0501", f"occ cannot run `{path}`: {e}", "see `occ generate`") from None
                 made.reasons[name] = str(e)
                 started.pop(name, None)
-        _measure(made, started, ids, rounds)
+        _measure(made, started, ids, greedy, rounds)
     return made
 
 
@@ -163,7 +168,9 @@ def _prompt(lm: LanguageModel, length: int) -> list[int]:
     return np.random.default_rng(0).choice(usual, length).tolist()
 
 
-def _measure(made: Comparison, started: dict[str, WriterProcess], ids: list[int], rounds: int) -> None:
+def _measure(
+    made: Comparison, started: dict[str, WriterProcess], ids: list[int], greedy: dict[str, list[int]], rounds: int
+) -> None:
     """Let the runtimes write in turns, and fill in what was seen: of those that fail, why."""
     names = list(started)
     seen: dict[str, list[dict[str, Any]]] = {n: [] for n in names}
@@ -173,7 +180,7 @@ def _measure(made: Comparison, started: dict[str, WriterProcess], ids: list[int]
                 continue
             time.sleep(PAUSE)
             try:
-                seen[name].append(started[name].ask(ids=ids, count=made.count))
+                seen[name].append(started[name].ask(ids=ids, count=made.count, sampled=made.sampled))
             except CannotWrite as e:
                 if name == "occ":
                     raise RunError("OCC0501", f"occ cannot write: {e}", "see `occ generate`") from None
@@ -183,7 +190,7 @@ def _measure(made: Comparison, started: dict[str, WriterProcess], ids: list[int]
             timing(_samples(seen[name], key, each), _samples(seen["occ"], key, each))
             for key, each in (("first", 1), ("rest", made.count))
         )
-        distances = started["occ"].ask(ids=ids, tokens=seen[name][0]["tokens"])["distances"]
+        distances = started["occ"].ask(ids=ids, tokens=greedy[name])["distances"]
         worst = max(distances)
         made.speeds[name] = Speed(first, token, started[name].ask()["memory"], distances.count(0.0), worst)
         if not worst <= TOLERANCE:

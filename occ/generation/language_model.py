@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -118,9 +118,8 @@ class LanguageModel:
         return joined[0] if num_return_sequences is None else joined
 
     def stream(
-        self, prompt: Prompt, max_new_tokens: int = 64, do_sample: bool = False, temperature: float = 1.0, top_k: int = 0,
-        top_p: float = 1.0, seed: int = 0, stop: Stops = (), repetition_penalty: float = 1.0,
-        texts: bool | None = None, watch: Callable[[int], None] = lambda _: None,
+        self, prompt: Prompt, max_new_tokens: int = 64, do_sample: bool = False, *, seed: int = 0, stop: Stops = (),
+        texts: bool | None = None, watch: Callable[[int], None] = lambda _: None, **sampling: Any,
     ) -> Iterator[Any]:  # fmt: skip
         """Continue a prompt, a piece of text or a token at a time.
 
@@ -130,24 +129,21 @@ class LanguageModel:
         Args:
             prompt: a text, or tokens.
             max_new_tokens: when to stop at the latest.
-            do_sample: choose by chance; else the most probable token.
-            temperature: below 1 makes probable tokens more so; 0 takes the most probable one.
-            top_k: only so many of the most probable tokens; 0 for all.
-            top_p: only the most probable tokens that together have this probability.
-            seed: of chance; the same seed gives the same text.
+            do_sample: draw tokens by their probabilities; else take the most probable one.
+            seed: of the draws; the same seed gives the same text.
             stop: texts, or tokens, at which to end; empty texts are none.
-            repetition_penalty: above 1 makes tokens less probable that are there already.
-            texts: whether to give text; None for what the prompt is.
-            watch: told of each token.
+            texts: whether to return text; None for what the prompt is.
+            watch: called with each token.
+            sampling: the other settings of `occ.generation.sampling.Sampling`: temperature, top_k, top_p, min_p, typical_p,
+                repetition_penalty, presence_penalty, frequency_penalty, logit_bias, bad_words_ids.
 
         Raises:
             RunError: OCC0501 the prompt is empty or too long, a value makes no sense, or a text meets a folder without a
                 tokenizer.
         """
         writing = self.writing(
-            prompt, max_new_tokens, seed=seed, stop=stop, texts=texts, watch=watch, do_sample=do_sample,
-            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
-        )  # fmt: skip
+            prompt, max_new_tokens, do_sample=do_sample, seed=seed, stop=stop, texts=texts, watch=watch, **sampling
+        )
         return alone(writing, self.decoders)
 
     def writing(
@@ -156,6 +152,7 @@ class LanguageModel:
     ) -> Writing:  # fmt: skip
         """A text that is to be written; arguments and errors are those of `stream`."""
         chosen = Sampling(**sampling)
+        self._check_known({*chosen.logit_bias, *(t for w in chosen.bad_words_ids for t in w)}, "the sampling")
         for name, value in (("max_new_tokens", max_new_tokens), ("seed", seed)):
             if value < 0:
                 raise RunError("OCC0501", f"{name} is {value}", "it must be 0 or above")
@@ -194,10 +191,13 @@ class LanguageModel:
         if not 0 < len(ids) < self.capacity:
             more = "; the model takes no more" if self.capacity == self._context else ", or raise `capacity`"
             raise RunError("OCC0501", f"the prompt has {len(ids)} tokens", f"give 1 to {self.capacity - 1}{more}")
-        words = self._words if isinstance(self._words, int) else np.iinfo(np.int32).max
-        if unknown := [t for t in ids if not 0 <= t < words]:
-            raise RunError("OCC0501", f"the prompt has the token {unknown[0]}", f"the model knows 0 to {words - 1}")
+        self._check_known(ids, "the prompt")
         return ids
+
+    def _check_known(self, tokens: Iterable[int], what: str) -> None:
+        words = self._words if isinstance(self._words, int) else np.iinfo(np.int32).max
+        if unknown := [t for t in tokens if not 0 <= t < words]:
+            raise RunError("OCC0501", f"{what} has the token {unknown[0]}", f"the model knows 0 to {words - 1}")
 
     def _stops(self, stop: Stops) -> tuple[list[str], set[int]]:
         """The texts and the tokens at which to end."""

@@ -1,25 +1,36 @@
-"""What chooses the next token from logits."""
+"""How the next token is chosen from logits: the settings, and the sampler of one text that follows them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from occ.generation.candidates import draw, leading, with_greatest
 from occ.runtime.errors import RunError
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen.
+    """Settings of a sampler, in the order in which they apply; the defaults change nothing.
+
+    Logits are biased and penalised first, then divided by the temperature, and the filters leave out tokens one after the
+    other, as the logits processors of transformers 5 do.
 
     Attributes:
-        do_sample: by chance, by the probabilities of the model; else the most probable one.
-        temperature: logits are divided by it: below 1 makes probable tokens more so, 0 takes the most probable one.
-        top_k: only so many of the most probable tokens; 0 for all.
-        top_p: only the most probable tokens that together have this probability.
+        do_sample: draw by the probabilities of the model; else the most probable token is taken.
+        logit_bias: what is added to the logits of tokens, by token.
         repetition_penalty: above 1 makes tokens less probable that are there already (Keskar et al., 2019).
+        presence_penalty: subtracted from the logits of tokens that were generated already.
+        frequency_penalty: subtracted from them once for each time that they were generated.
+        bad_words_ids: sequences of tokens that are never generated.
+        temperature: logits are divided by it: below 1 makes probable tokens more so, 0 takes the most probable one.
+        top_k: keep the k most probable tokens, and those that tie with the last of them; 0 keeps all.
+        top_p: keep the fewest most probable tokens that together have this probability (Holtzman et al., 2019).
+        min_p: keep tokens that are at least this share as probable as the most probable one (Nguyen et al., 2024).
+        typical_p: keep the tokens nearest to the expected information that together have this probability (Meister et al., 2022).
 
     Raises:
         RunError: OCC0501 a value makes no sense.
@@ -29,56 +40,151 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
+    bad_words_ids: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         for name, fits, rule in (
             ("temperature", 0 <= self.temperature < np.inf, "0 or above"),
             ("top_k", self.top_k >= 0, "0 or above"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
+            ("typical_p", 0 < self.typical_p <= 1, "above 0 and at most 1"),
             ("repetition_penalty", 0 < self.repetition_penalty < np.inf, "above 0"),
+            ("presence_penalty", np.isfinite(self.presence_penalty), "a number"),
+            ("frequency_penalty", np.isfinite(self.frequency_penalty), "a number"),
+            ("logit_bias", not any(np.isnan(b) or b == np.inf for b in self.logit_bias.values()), "of numbers"),
+            ("bad_words_ids", all(len(w) > 0 for w in self.bad_words_ids), "of sequences that are not empty"),
         ):
             if not fits:
                 raise RunError("OCC0501", f"{name} is {getattr(self, name)}", f"it must be {rule}")
 
-    def choose(self, logits: np.ndarray, tokens: list[int], rng: np.random.Generator) -> int:
-        """The next token.
+    @cached_property
+    def changes_logits(self) -> bool:
+        """Whether logits are biased or penalised before tokens are compared."""
+        penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty - 1)
+        return any(penalties) or bool(self.logit_bias) or bool(self.bad_words_ids)
+
+
+class Sampler:
+    """Chooses the tokens of one text.
+
+    Args:
+        sampling: the settings.
+        prompt: tokens that are there already.
+        seed: of the draws; the same seed and logits give the same tokens.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] = (), seed: int = 0) -> None:
+        self._sampling, self._rng = sampling, np.random.default_rng(seed)
+        self._recent = list(prompt)  # as many as the longest of the bad words looks at, and what came since
+        self._seen = set(prompt)
+        self._counts: dict[int, int] = {}  # of tokens that were generated
+        self._scores = np.empty(0, np.float32)  # a buffer of the vocabulary's size
+
+    def choose(self, logits: np.ndarray, allowed: np.ndarray | None = None) -> int:
+        """The next token; `append` it before the one after it is chosen.
 
         Args:
-            logits: f32 `[vocabulary]`.
-            tokens: those that are there.
-            rng: chance.
+            logits: f32 `[vocabulary]`; not changed.
+            allowed: bool `[vocabulary]`, the tokens that a grammar lets follow; None for all.
 
         Raises:
-            RunError: OCC0501 a logit is NaN, or none is a number.
+            RunError: OCC0501 a logit is NaN or +inf, or every token is ruled out.
         """
-        if not np.isfinite(logits.max()):
+        best = int(logits.argmax())
+        if not np.isfinite(logits[best]):
             raise RunError(
                 "OCC0501", "the model gave logits that are no numbers", "see `occ diff` where they come from"
             )
-        if self.repetition_penalty != 1:
-            logits = penalised(logits, tokens, self.repetition_penalty)
-        if not self.do_sample or self.temperature == 0:
-            return int(logits.argmax())
-        order, p = self._candidates(logits)
-        return int(order[rng.choice(len(p), p=p)])
+        s = self._sampling
+        if allowed is not None or s.changes_logits:
+            logits = self._adjusted(logits, allowed)
+            best = int(logits.argmax())
+            if logits[best] == -np.inf:
+                raise RunError("OCC0501", "every token is ruled out", "ban fewer, by `logit_bias` or `bad_words_ids`")
+        if not s.do_sample or s.temperature == 0:
+            return best
+        scores = self._buffer(len(logits))
+        with np.errstate(over="ignore"):  # far below the best at a temperature near 0: -inf, whose probability is 0
+            np.divide(np.subtract(logits, logits[best], out=scores), np.float32(max(s.temperature, 1e-30)), out=scores)
+        kept = self._kept(scores)
+        if kept is None:
+            return draw(np.exp(scores, out=scores), self._rng)
+        return int(kept[draw(np.exp(scores[kept]), self._rng)])
 
-    def _candidates(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens by falling probability, and their probabilities; top_k first, then top_p, as transformers does it."""
-        order = np.argsort(-logits, kind="stable")[: self.top_k or None]
-        scores = logits[order].astype(np.float64)
-        with np.errstate(over="ignore"):  # far below the first at a temperature near 0: -inf, whose probability is 0
-            p = np.exp((scores - scores[0]) / self.temperature)
-        p /= p.sum()
-        if self.top_p < 1:
-            count = int(np.searchsorted(np.cumsum(p), self.top_p)) + 1
-            order, p = order[:count], p[:count] / p[:count].sum()
-        return order, p
+    def append(self, token: int) -> None:
+        """Take note of a token that was generated."""
+        s = self._sampling
+        if not s.changes_logits:
+            return
+        self._recent.append(token)
+        self._seen.add(token)
+        self._counts[token] = self._counts.get(token, 0) + 1
+
+    def _buffer(self, size: int) -> np.ndarray:
+        if len(self._scores) != size:
+            self._scores = np.empty(size, np.float32)
+        return self._scores
+
+    def _adjusted(self, logits: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
+        """The logits with biases and penalties, and -inf for what must not follow."""
+        s, made = self._sampling, self._buffer(len(logits))
+        made[:] = logits
+        if s.logit_bias:
+            made[list(s.logit_bias)] += np.fromiter(s.logit_bias.values(), np.float32)
+        if s.repetition_penalty != 1:
+            penalise(made, self._seen, s.repetition_penalty)
+        if self._counts and (s.presence_penalty or s.frequency_penalty):
+            counts = np.fromiter(self._counts.values(), np.float32)
+            made[list(self._counts)] -= np.float32(s.presence_penalty) + np.float32(s.frequency_penalty) * counts
+        for word in s.bad_words_ids:
+            *before, last = word
+            if not before or self._recent[-len(before) :] == before:
+                made[last] = -np.inf
+        if allowed is not None:
+            made[~allowed] = -np.inf
+        return made
+
+    def _kept(self, scores: np.ndarray) -> np.ndarray | None:
+        """The tokens that the filters leave, None for all; `scores` are divided by the temperature, the greatest is 0."""
+        s, kept = self._sampling, None
+        if 0 < s.top_k < len(scores):
+            kept = with_greatest(scores, s.top_k)
+        if s.top_p < 1:
+            kept = _narrowed(kept, leading(_of(scores, kept), np.exp(_of(scores, kept)), s.top_p))
+        if s.min_p > 0:
+            kept = _narrowed(kept, np.flatnonzero(_of(scores, kept) >= np.log(np.float32(s.min_p))))
+        if s.typical_p < 1:
+            kept = _narrowed(kept, _typical(_of(scores, kept), s.typical_p))
+        return kept
 
 
-def penalised(scores: np.ndarray, tokens: Sequence[int], penalty: float) -> np.ndarray:
-    """Scores `[vocabulary]` in which tokens that are there already are less probable (Keskar et al., 2019)."""
-    seen = np.unique(np.array(tokens, np.int64))
-    made = scores.copy()
-    made[seen] *= np.where(made[seen] > 0, 1 / penalty, penalty)
-    return made
+def penalise(scores: np.ndarray, tokens: set[int], penalty: float) -> None:
+    """Make tokens that are there already less probable, in place in f32 `scores` `[vocabulary]` (Keskar et al., 2019)."""
+    seen = np.fromiter(tokens, np.int64)
+    scores[seen] *= np.where(scores[seen] > 0, np.float32(1 / penalty), np.float32(penalty))
+
+
+def _of(scores: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
+    return scores if kept is None else scores[kept]
+
+
+def _narrowed(kept: np.ndarray | None, places: np.ndarray) -> np.ndarray:
+    return places if kept is None else kept[places]
+
+
+def _typical(scores: np.ndarray, share: float) -> np.ndarray:
+    """The places whose information is nearest to the entropy and that together have this share, with ties."""
+    p = np.exp(scores)
+    p /= p.sum(dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        information = -np.log(p)
+    entropy = np.sum(p * information, where=p > 0, dtype=np.float64)
+    distance = -np.abs(information - np.float32(entropy))
+    return np.flatnonzero(distance >= distance[leading(distance, p, share)].min())

@@ -75,10 +75,10 @@ class WriterProcess:
         self._process.wait()
 
 
-def _write(writer: Writer, ids: Sequence[int], count: int) -> dict[str, Any]:
+def _write(writer: Writer, ids: Sequence[int], count: int, sampled: bool) -> dict[str, Any]:
     """A text of `count` tokens after the first, and seconds until the first and for all others: wall clock, processor."""
     clocks = [_clocks()]
-    tokens = [writer.start(ids)]
+    tokens = [writer.start(ids, sampled=sampled)]
     clocks.append(_clocks())
     tokens += [writer.step() for _ in range(count)]
     clocks.append(_clocks())
@@ -100,7 +100,7 @@ def _memory(field: str) -> int:
 
 
 def _answers(name: str, model: Path, threads: int, capacity: int, channel: Any) -> None:
-    """Serve requests: `ids` and `count` to write a text, `ids` and `tokens` to follow one, none for peak memory."""
+    """Serve requests: `ids` and `count` to write a text, with `sampled` tokens or the most probable ones; `ids` and `tokens` to follow one, none for peak memory."""
 
     def say(**answer: Any) -> None:
         channel.write(json.dumps(answer) + "\n")
@@ -112,8 +112,8 @@ def _answers(name: str, model: Path, threads: int, capacity: int, channel: Any) 
         say()
         for line in sys.stdin:
             match json.loads(line):
-                case {"ids": ids, "count": count}:
-                    say(**_write(writer, ids, count))
+                case {"ids": ids, "count": count, **how}:
+                    say(**_write(writer, ids, count, how.get("sampled", False)))
                 case {"ids": ids, "tokens": tokens} if isinstance(writer, OccWriter):
                     say(distances=writer.distances(ids, tokens))
                 case _:

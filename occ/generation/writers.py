@@ -1,4 +1,4 @@
-"""Runtimes that continue a text with the most probable tokens, all in one form, so that they can be timed alike.
+"""Runtimes that continue a text, greedily or with sampled tokens, all in one form, so that they can be timed alike.
 
 `start` takes a prompt, `step` what was written last; both return the next token. No runtime but the one that is used is
 imported.
@@ -15,6 +15,10 @@ import numpy as np
 
 from occ.generation.folder import Folder
 from occ.generation.names import IDS, LOGITS, MASK, POSITIONS, is_cache, presents_of
+from occ.generation.sampling import Sampler, Sampling
+
+# What `occ bench --generate --sampled` samples with, in every runtime. A runtime of graphs alone has no sampler, and gets ours.
+SAMPLED = Sampling(do_sample=True, temperature=0.8, top_p=0.95)
 
 
 class CannotWrite(Exception):
@@ -24,8 +28,8 @@ class CannotWrite(Exception):
 class Writer(Protocol):
     """One text of one runtime."""
 
-    def start(self, ids: Sequence[int]) -> int:
-        """Begin a text anew; the token that follows the prompt."""
+    def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
+        """Begin a text anew, greedily or with sampled tokens; the token that follows the prompt."""
         ...
 
     def step(self) -> int:
@@ -41,11 +45,12 @@ class OccWriter:
         from occ.loading import load
 
         self._decoder = Decoder(load(model, threads), capacity)
-        self._last = 0
+        self._last, self._sampler = 0, Sampler(Sampling())
 
-    def start(self, ids: Sequence[int]) -> int:
+    def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
         """As `Writer`."""
         self._decoder.rewind(0)
+        self._sampler = _sampler(ids, sampled)
         return self._next(ids)
 
     def step(self) -> int:
@@ -53,7 +58,7 @@ class OccWriter:
         return self._next([self._last])
 
     def _next(self, ids: Sequence[int]) -> int:
-        self._last = int(self._decoder.append(list(ids)).argmax())
+        self._last = self._sampler.choose(self._decoder.append(list(ids)))
         return self._last
 
     def distances(self, ids: Sequence[int], tokens: Sequence[int]) -> list[float]:
@@ -79,18 +84,26 @@ class GenaiWriter:
         options = {"intra_op_num_threads": threads, "inter_op_num_threads": 1}
         config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
         made = genai.Model(config)
-        params = genai.GeneratorParams(made)
         # No token ends a text before it is as long as the others'.
-        params.set_search_options(do_sample=False, max_length=capacity, min_length=capacity)
-        self._new = lambda: genai.Generator(made, params)
-        self._generator: Any = self._new()
+        length = {"max_length": capacity, "min_length": capacity}
+        greedy, sampling = genai.GeneratorParams(made), genai.GeneratorParams(made)
+        greedy.set_search_options(do_sample=False, **length)
+        sampling.set_search_options(
+            do_sample=True, temperature=SAMPLED.temperature, top_p=SAMPLED.top_p, random_seed=0, **length
+        )
+        self._new = lambda sampled: genai.Generator(made, sampling if sampled else greedy)
+        self._sampled, self._generator = False, self._new(False)
 
-    def start(self, ids: Sequence[int]) -> int:
+    def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
         """As `Writer`."""
         try:
-            self._generator.rewind_to(0)
+            if sampled != self._sampled:
+                self._generator = self._new(sampled)
+            else:
+                self._generator.rewind_to(0)
         except RuntimeError:  # states, and caches of a window, do not hold what was at the beginning
-            self._generator = self._new()
+            self._generator = self._new(sampled)
+        self._sampled = sampled
         self._generator.append_tokens(np.array(ids, np.int32))
         return self.step()
 
@@ -112,10 +125,12 @@ class _GraphWriter:
         self._names = [LOGITS, *presents_of([name for name, _, _ in self._past], outputs)]
         self._held: list[Any] = []
         self._done = self._last = 0
+        self._sampler = Sampler(Sampling())
 
-    def start(self, ids: Sequence[int]) -> int:
+    def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
         """As `Writer`."""
         self._held, self._done = [self._tensor(np.zeros(shape, dtype)) for _, dtype, shape in self._past], 0
+        self._sampler = _sampler(ids, sampled)
         return self._next(ids)
 
     def step(self) -> int:
@@ -127,7 +142,7 @@ class _GraphWriter:
         values = {IDS: np.array([ids]), MASK: np.ones((1, end)), POSITIONS: np.arange(self._done, end)[None]}
         given = {name: self._tensor(values[name].astype(dtype)) for name, dtype in self._others.items()}
         logits, self._held = self._run(given | {p[0]: x for p, x in zip(self._past, self._held, strict=True)})
-        self._done, self._last = end, int(logits.reshape(-1, logits.shape[-1])[-1].argmax())
+        self._done, self._last = end, self._sampler.choose(logits.reshape(-1, logits.shape[-1])[-1])
         return self._last
 
     def _tensor(self, array: np.ndarray) -> Any:
@@ -135,6 +150,10 @@ class _GraphWriter:
 
     def _run(self, given: dict[str, Any]) -> tuple[np.ndarray, list[Any]]:
         raise NotImplementedError
+
+
+def _sampler(ids: Sequence[int], sampled: bool) -> Sampler:
+    return Sampler(SAMPLED if sampled else Sampling(), ids)
 
 
 def _empty(shape: Sequence[Any], head: int) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.generation.batch import Batch
 from occ.generation.decoder import Decoder, Decoders
-from occ.generation.sampling import Sampling
+from occ.generation.sampling import Sampler, Sampling
 from occ.generation.text import TextStream
 from occ.runtime.errors import RunError
 
@@ -44,13 +44,14 @@ class Writing:
     ) -> None:  # fmt: skip
         self.tokens, self.ended = list(prompt), count <= 0
         self._end = len(prompt) + count
-        self._sampling, self._rng, self._ends, self._watch = sampling, np.random.default_rng(seed), ends, watch
+        self._sampler, self._ends, self._watch = Sampler(sampling, prompt, seed), ends, watch
         self._written, self._as_text = written, as_text
         self._pieces: list[Any] = []
 
     def take(self, logits: np.ndarray) -> None:
         """Choose the next token by the logits `[vocabulary]`, and see whether it is the last one."""
-        token = self._sampling.choose(logits, self.tokens, self._rng)
+        token = self._sampler.choose(logits)
+        self._sampler.append(token)
         self.tokens.append(token)
         self._watch(token)
         self.ended = token in self._ends or len(self.tokens) == self._end

@@ -51,6 +51,16 @@ def test_it_times_prompts_and_tokens_beside_onnxruntime(folder, occ_cli) -> None
     assert made["reasons"] == {}
 
 
+def test_sampled_tokens_are_timed_after_greedy_ones_were_compared(folder, occ_cli) -> None:
+    ran = occ_cli("bench", folder, "--generate", "12,5", "--sampled", "--against", "onnxruntime", *RUN, "--json")
+    assert ran.code == 0, ran.err
+    made = json.loads(ran.out)
+    assert made["sampled"] is True
+    assert [(s["alike"], s["distance"]) for s in made["speeds"].values()] == [(6, 0), (6, 0)]
+    alone = occ_cli("bench", folder / "model.onnx", "--sampled")
+    assert (alone.code, "--sampled goes with --generate" in alone.err) == (2, True)
+
+
 def test_runtimes_that_cannot_run_the_folder_are_named(folder, occ_cli, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime_genai", ModuleType("onnxruntime_genai"))  # as if it were installed
     ran = occ_cli("bench", folder, "--generate", "4,2", "--against", "onnxruntime-genai,onnxruntime", *RUN)
@@ -77,7 +87,9 @@ def test_there_is_no_ratio_where_tokens_disagree(folder, tmp_path) -> None:
         closing(WriterProcess("occ", artifact, 1, 16)) as ours,
         closing(WriterProcess("onnxruntime", tmp_path / "other.onnx", 1, 16)) as theirs,
     ):
-        benchmark._measure(made, {"occ": ours, "onnxruntime": theirs}, [3, 1, 4, 1], 1)
+        ids = [3, 1, 4, 1]
+        greedy = {name: w.ask(ids=ids, count=8)["tokens"] for name, w in (("occ", ours), ("onnxruntime", theirs))}
+        benchmark._measure(made, {"occ": ours, "onnxruntime": theirs}, ids, greedy, 1)
     assert made.speeds["occ"].distance == 0
     assert made.speeds["onnxruntime"].distance > benchmark.TOLERANCE
     assert "no comparison: its tokens are up to" in made.lines()[2]
@@ -91,8 +103,10 @@ def test_a_runtime_that_fails_after_its_first_text_is_named(folder, monkeypatch)
         closing(WriterProcess("occ", artifact, 1, 16)) as ours,
         closing(WriterProcess("occ", artifact, 1, 16)) as theirs,
     ):
+        ids = [3, 1, 4, 1]
+        greedy = {"occ": ours.ask(ids=ids, count=8)["tokens"]}
         monkeypatch.setattr(theirs, "ask", partial(_fail, "cannot rewind"))
-        benchmark._measure(made, {"occ": ours, "onnxruntime": theirs}, [3, 1, 4, 1], 2)
+        benchmark._measure(made, {"occ": ours, "onnxruntime": theirs}, ids, greedy, 2)
     assert list(made.speeds) == ["occ"]
     assert made.reasons == {"onnxruntime": "cannot rewind"}
 

@@ -12,7 +12,6 @@ import pytest
 from decoders import WORDS, Reference, decoder, in_blocks, merged
 
 import occ
-from occ.generation.sampling import Sampling
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -171,30 +170,6 @@ def test_a_stream_that_nobody_reads_to_its_end_gives_its_cache_back(lm: occ.Lang
         stream.close()
     assert len(lm.decoders.idle) <= 4
     assert lm.generate(PROMPT, max_new_tokens=4) == lm.generate(PROMPT, max_new_tokens=4)
-
-
-def test_sampling_takes_tokens_by_their_probabilities() -> None:
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-    rng = np.random.default_rng(0)
-
-    def shares(**how: float) -> np.ndarray:
-        s = Sampling(do_sample=True, **how)  # pyright: ignore[reportArgumentType]
-        return np.bincount([s.choose(logits, [], rng) for _ in range(4000)], minlength=4) / 4000
-
-    np.testing.assert_allclose(shares(), [0.5, 0.3, 0.15, 0.05], atol=0.03)
-    np.testing.assert_allclose(shares(top_k=2), [0.625, 0.375, 0, 0], atol=0.03)
-    np.testing.assert_allclose(shares(top_p=0.9), [0.526, 0.316, 0.158, 0], atol=0.03)
-    np.testing.assert_allclose(shares(temperature=0.5), np.array([25, 9, 2.25, 0.25]) / 36.5, atol=0.03)
-    assert Sampling(repetition_penalty=10).choose(np.array([3.0, 2.0, -1.0], np.float32), [0], rng) == 1
-
-
-def test_logits_that_are_no_numbers_are_an_error() -> None:
-    rng = np.random.default_rng(0)
-    for bad in ([1.0, np.nan], [np.inf, 0.0], [-np.inf, -np.inf]):
-        for how in (Sampling(), Sampling(do_sample=True)):
-            with pytest.raises(occ.RunError, match="no numbers"):
-                how.choose(np.array(bad, np.float32), [], rng)
-    assert Sampling(do_sample=True).choose(np.array([-np.inf, 0.0], np.float32), [], rng) == 1
 
 
 @pytest.mark.parametrize(

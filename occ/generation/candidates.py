@@ -1,0 +1,68 @@
+"""Selections from a vocabulary without sorting it: the greatest scores, the leading mass, and a draw by weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_ROWS = 64  # elements of each column whose maximum bounds the greatest scores
+_TRIED = (256, 4096)  # candidates that usually have the mass that is asked for
+_BINS = 4096  # of a histogram of scores, where they do not
+_BLOCK = 1024  # weights of a partial sum
+
+
+def with_greatest(scores: np.ndarray, count: int) -> np.ndarray:
+    """The places of the `count` greatest scores f32 `[n]`, and of those that equal the last of them; the greatest first.
+
+    The count-th greatest maximum of columns is at most the count-th greatest score, so one pass leaves few to sort.
+    Equal scores come in the order of their places.
+    """
+    if count >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    rows = max(1, min(_ROWS, len(scores) // (4 * count)))
+    columns = len(scores) // rows
+    maxima = scores[: rows * columns].reshape(rows, columns).max(axis=0)
+    found = np.flatnonzero(scores >= np.partition(maxima, columns - count)[columns - count])
+    found = found[np.argsort(-scores[found], kind="stable")]
+    ties = np.searchsorted(-scores[found], -scores[found[count - 1]], side="right")
+    return found[:ties]
+
+
+def leading(keys: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
+    """The fewest places with the greatest keys whose weights have at least this share of the sum of all.
+
+    Args:
+        keys: f32 `[n]`; -inf comes last.
+        weights: f32 `[n]`, not negative.
+        share: above 0 and at most 1.
+    """
+    needed = share * weights.sum(dtype=np.float64)
+    for count in _TRIED:
+        first = with_greatest(keys, min(count, len(keys)))
+        mass = np.cumsum(weights[first], dtype=np.float64)
+        if mass[-1] >= needed or len(first) == len(keys):
+            return first[: np.searchsorted(mass, needed) + 1]
+    # A broad distribution: all of the bins above the one where the mass is reached, and the best of that one.
+    top = float(keys.max())
+    low = float(np.min(keys, where=keys > -np.inf, initial=top))
+    bins = (np.maximum(keys, np.float32(low)) - np.float32(top)) * np.float32((1 - _BINS) / max(top - low, 1e-30))
+    bins = bins.astype(np.int32)
+    above = np.cumsum(np.bincount(bins, weights, _BINS))
+    edge = min(int(np.searchsorted(above, needed)), _BINS - 1)
+    last = np.flatnonzero(bins == edge)
+    last = last[np.argsort(-keys[last], kind="stable")]
+    mass = np.cumsum(weights[last], dtype=np.float64) + (above[edge - 1] if edge else 0)
+    return np.concatenate([np.flatnonzero(bins < edge), last[: np.searchsorted(mass, needed) + 1]])
+
+
+def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
+    """A place of f32 `[n]` weights, drawn in proportion to them."""
+    starts = np.arange(0, len(weights), _BLOCK)
+    blocks = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
+    wanted = rng.random() * blocks[-1]
+    block = min(int(np.searchsorted(blocks, wanted, side="right")), len(blocks) - 1)
+    inside = np.cumsum(weights[starts[block] : starts[block] + _BLOCK], dtype=np.float64)
+    within = wanted - (blocks[block - 1] if block else 0)
+    place = int(starts[block]) + min(int(np.searchsorted(inside, within, side="right")), len(inside) - 1)
+    while weights[place] == 0:  # rounding at the end of a block may lead to a place that has no weight
+        place -= 1
+    return place
