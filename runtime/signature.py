@@ -125,7 +125,11 @@ class Signature:
         if info.kind == "optional" and value is None:
             return None
         if info.kind == "sequence" or (isinstance(value, (list, tuple)) and info.kind == "optional"):
-            return [self._array(info, dtype, v, False) if isinstance(v, (list, dict)) else np.asarray(v) for v in value]
+            nested = (list, tuple, dict)
+            return [(self._array if isinstance(v, nested) else self._tensor)(info, dtype, v, False) for v in value]
+        return self._tensor(info, dtype, value, resident)
+
+    def _tensor(self, info: TensorInfo, dtype: np.dtype, value: Any, resident: bool) -> Any:
         try:
             array = _as_array(value, resident)
         except (ValueError, TypeError, BufferError) as e:
@@ -138,6 +142,9 @@ class Signature:
                 f"the input `{info.name}` is {array.dtype}, the model takes {dtype}",
                 f"convert it: `x.astype({str(dtype)!r})`",
             )
+        if dtype.kind == "O" and (wrong := [v for v in array.reshape(-1) if not isinstance(v, (str, bytes))]):
+            what = f"an element of the input `{info.name}` is {type(wrong[0]).__name__}, and the model takes texts"
+            raise RunError("OCC0501", what, "convert it: `x.astype(str)`")
         return np.ascontiguousarray(array) if array.ndim and isinstance(array, np.ndarray) else array
 
     def _map(self, info: TensorInfo, dtype: np.dtype, value: Any) -> dict[Any, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from occ.compiler.interp.conversions import convert
 from occ.compiler.ir.dim import evaluate as dim_value
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.layout import pack, unpack
@@ -311,21 +312,6 @@ def _fold(kind: str, x: Array, axes: tuple[int, ...], dtype: DType) -> Any:
             return np.any(x, axes)
         case _:
             return np.all(x, axes)
-
-
-def convert(x: Any, source: DType, target: DType) -> Any:
-    """`Cast` of arrays: floats truncate to integers and saturate, NaN becomes 0; anything non-zero is true."""
-    x = np.asarray(x)
-    if target == BOOL:
-        return x != 0
-    if source.is_float and target.is_int:
-        wide = x.astype(np.float64)
-        limit = float(target.highest)
-        top = np.trunc(np.where(np.isnan(wide), 0, wide))
-        inside = np.clip(top, float(target.lowest), limit)
-        exact = np.where(top >= limit, 0, inside).astype(np.int64 if target.kind == "i" else np.uint64)
-        return np.where(top >= limit, np.array(target.highest, exact.dtype), exact).astype(target.numpy)
-    return x.astype(target.numpy)
 
 
 def _truncated(a: Any, b: Any, dtype: DType) -> Any:

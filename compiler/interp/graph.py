@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.interp.evaluate import run as run_te
+from occ.compiler.interp.value_types import type_problem
 from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
@@ -69,6 +70,8 @@ class Interpreter:
             found = self.op(op, env, dims)
             _take_sizes(op, found, dims)
             for value, x in zip(op.results, found, strict=True):
+                if text := type_problem(x, value.type, dims):
+                    raise RunError("OCC0901", f"node `{op.loc}` ({op.name}) gave {text} for `{value.name}`")
                 env[value] = x
                 _bind(value, x, dims)
             for v in op.inputs:
@@ -105,7 +108,10 @@ class Interpreter:
         if op not in self._te:
             self._te[op] = _te_of(op)
         f, params = self._te[op]
-        return run_te(f, [_read(v, env) for v in params], dims)
+        try:
+            return run_te(f, [_read(v, env) for v in params], dims)
+        except ValueError as e:  # a text that is no number
+            raise RunError("OCC0504", f"node `{op.loc}`: {e}") from None
 
     def _is_deferred(self, op: Op) -> bool:
         if op not in self._deferred:

@@ -1,0 +1,53 @@
+"""Whether values are what the IR says of them: the element type, the rank, the extents, and texts that are texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from occ.compiler.ir.dim import evaluate, symbols
+from occ.compiler.ir.dtype import STR
+from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+
+
+def type_problem(x: Any, type_: Type | None, dims: Mapping[str, int]) -> str:
+    """How a value differs from its type; empty if it does not.
+
+    Args:
+        x: an array with its axes in the order of memory; a list, a dict, or None for what is no tensor.
+        type_: its type; None where the IR says nothing.
+        dims: sizes that are known; extents of others may be any.
+    """
+    match type_:
+        case TensorType():
+            return _tensor_problem(x, type_, dims)
+        case OptionalType():
+            return "" if x is None else type_problem(x, type_.elem, dims)
+        case SequenceType():
+            if not isinstance(x, (list, tuple)):
+                return f"{type(x).__name__} instead of {type_}"
+            return next((text for v in x if (text := type_problem(v, type_.elem, dims))), "")
+        case MapType():
+            return "" if isinstance(x, dict) else f"{type(x).__name__} instead of {type_}"
+        case None:
+            return ""
+
+
+def _tensor_problem(x: Any, type_: TensorType, dims: Mapping[str, int]) -> str:
+    if not isinstance(x, (np.ndarray, np.generic)):
+        return f"{type(x).__name__} instead of {type_}"
+    if x.dtype != type_.dtype.numpy:
+        return f"elements of {x.dtype} instead of {type_}"
+    if type_.dtype == STR and (wrong := [v for v in x.reshape(-1) if not isinstance(v, (str, bytes))]):
+        return f"an element of {type(wrong[0]).__name__} instead of {type_}"
+    if type_.shape is None:
+        return ""
+    known = [
+        evaluate(d, dims) if symbols(d).keys() <= dims.keys() else n
+        for d, n in zip(type_.physical, x.shape, strict=False)
+    ]
+    if x.ndim != len(type_.physical) or known != [*x.shape]:
+        return f"extents {[*x.shape]} instead of {type_}"
+    return ""
