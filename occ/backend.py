@@ -117,7 +117,8 @@ class Backend(BaseBackend):
             raise BackendIsNotSupposedToImplementIt(f"device {device}")
         try:
             settings = cls._settings(device, target, options)
-            compilation, arch = Compilation(model, settings), arch_of(settings.options.get("halide.target", "host"))
+            compilation = Compilation(model, settings)
+            arch = arch_of(getattr(compilation.options, "halide_target", "host"))
             if arch is not None and arch.system == "wasi":
                 return Rep(Instance.of(compilation.artifact(linked=False), compilation.native, Cache()))
             artifact = compilation.artifact()

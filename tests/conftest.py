@@ -24,6 +24,10 @@ os.environ.setdefault("OCC_NUM_THREADS", "2")
 os.environ["OCC_CACHE_ARTIFACTS"] = (
     "0"  # tests replace parts of the compiler, which the key of an artifact does not see
 )
+if os.environ.get("OCC_TEST_MACHINE"):
+    import machines
+
+    machines.begin()
 
 
 @dataclass

@@ -199,6 +199,7 @@ def _surroundings() -> Iterator[str]:
         found = shutil.which(name) if name else None
         yield f"{name}: {_stamp(os.path.realpath(found)) if found else None}"
     yield f"{platform.platform()} {os.cpu_count()}"
+    yield f"{os.environ.get('OCC_TARGET_CPU')}"
     yield _processor()
 
 

@@ -82,7 +82,9 @@ def deferred_compiler(rules: Sequence[Any] = ()) -> RunDeferred:
 
 def _compile_deferred(m: Module, registry: Registry) -> Compiled:
     """A deferred op with known operands as native code; what native code has no types for is interpreted."""
-    compilation = Compilation(m, Settings("cpu-jit", rules=[registry], cache=False))  # it may come once and never again
+    here = {"halide.target": "host"}
+    # Not cached: it may come once and never again.
+    compilation = Compilation(m, Settings("cpu-jit", options=here, rules=[registry], cache=False))
     if has_foreign_types(compilation.advance("canonical").main.body.body):
         return _interpreted(m)
     return _runnable(open_session(compilation.artifact(), 1, rules=[registry]))

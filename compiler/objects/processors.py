@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 
+from occ.compiler.diagnostics import error
 from occ.runtime.machine import KINDS
 
 
@@ -97,6 +99,20 @@ PROCESSORS = {
     "armv7-a": _ARM_32, "cortex-a7": _ARM_32, "cortex-a9": _ARM_32, "rv64gcv": _RISCV, "pwr8": _POWER, "pwr9": _POWER,
     "wasm32": _WASM,
 }  # fmt: skip
+
+
+def default_target() -> str:
+    """The Halide target of what code is made for where no option says it: of the processor in OCC_TARGET_CPU, or `host`.
+
+    Raises:
+        CompileError: OCC0603 the variable names no known processor.
+    """
+    name = os.environ.get("OCC_TARGET_CPU")
+    target = PROCESSORS.get(name, name) if name else "host"
+    if name and arch_of(target) is None:
+        known = ", ".join(sorted(PROCESSORS))
+        raise error("OCC0603", f"OCC_TARGET_CPU names `{name}`, no known processor", help=f"processors: {known}")
+    return target
 
 
 def arch_of(target: str = "host") -> Arch | None:

@@ -11,7 +11,7 @@ from occ.compiler.diagnostics import Sink
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.targets.machine import Machine, machine_of
+from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.target import Target
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Context:
     """
 
     target: Target
-    machine: Machine = field(default_factory=machine_of)
+    machine: Machine
     sink: Sink = field(default_factory=Sink)
     hits: Counter[str] = field(default_factory=Counter)
     source: str = ""

@@ -58,8 +58,8 @@ class Machine:
         return 16 if self.registers >= 32 else 12
 
 
-def machine_of(target: str = "host") -> Machine:
-    """The machine of a Halide target."""
+def machine_of(target: str) -> Machine:
+    """The machine of a Halide target, or of the `host`."""
     return _host() if target.partition("-")[0] == "host" and "avx" not in target else _named(target)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from occ.compiler.diagnostics import error
-from occ.compiler.objects.processors import PROCESSORS, arch_of
+from occ.compiler.objects.processors import PROCESSORS, arch_of, default_target
 from occ.compiler.targets.machine import Machine, machine_of
 from occ.compiler.targets.option import Options, option
 
@@ -44,6 +45,10 @@ class _NativeOptions(JitOptions):
         "Halide target of the machine to build for; `--target-cpu` has names for the usual ones",
         key="halide.target",
     )
+
+    def read(self, target: str, given: Mapping[str, str]) -> Self:
+        """As `Options.read`; what does not name its machine is for the processor in OCC_TARGET_CPU."""
+        return super().read(target, {"halide.target": default_target(), **given})
 
     @property
     def machine(self) -> Machine:

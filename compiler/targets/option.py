@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from occ.compiler.diagnostics import error
+from occ.compiler.objects.processors import default_target
 from occ.compiler.targets.machine import Machine, machine_of
 
 _BOOLS = ("true", "false", "on", "off", "1", "0")
@@ -48,8 +49,8 @@ class Options:
 
     @property
     def machine(self) -> Machine:
-        """The CPU that passes choose for: this one, unless an option says otherwise."""
-        return machine_of()
+        """The CPU that passes choose for, where no option says another one."""
+        return machine_of(default_target())
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
         """These options with what was given.

@@ -24,6 +24,7 @@ from occ.compiler.driver.source import Source
 from occ.compiler.ir.module import nodes_of
 from occ.compiler.native_entry.build import entry_code
 from occ.compiler.plan.plan import cpu_manifest
+from occ.compiler.targets.registry import get_target
 from occ.compiler.tools.workers import Workers
 
 _KERNELS = 64  # of a translation unit: g++ needs 0.5 GB for them, and its start no longer counts
@@ -129,8 +130,8 @@ def warm(
     settings = settings or Settings("cpu")
     start = time.perf_counter()
     cache = Cache(enabled=settings.cache)
-    options = settings.options
-    setup, is_here = setup_for(options.get("halide.target", "host"), cache, options.get("sanitize", "off"))
+    options: Any = get_target("cpu").options.read("cpu", settings.options)
+    setup, is_here = setup_for(options.halide_target, cache, options.sanitize)
     emitter(setup.tools, cache)  # what all batches share; a toolchain that is broken is found at once
     made, users = Warmed(), dict[str, list[str]]()
     libraries: dict[tuple[Any, ...], _Library] = {}

@@ -57,6 +57,13 @@ def test_other_options_build_anew(occ_cli, model, options):
     assert build(occ_cli, model)
 
 
+def test_another_processor_builds_anew(occ_cli, model, monkeypatch):
+    for name in ("x86-64-v2", "x86-64-v3"):
+        monkeypatch.setenv("OCC_TARGET_CPU", name)
+        assert not build(occ_cli, model)
+        assert build(occ_cli, model)
+
+
 def test_a_changed_model_builds_anew(occ_cli, model):
     assert not build(occ_cli, model)
     changed = mlp()

@@ -8,6 +8,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import machines
 import numpy as np
 import onnx
 import pytest
@@ -18,7 +19,6 @@ from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.te.expr import literal
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.passes.schedule.schedule import scheduled
-from occ.compiler.targets.machine import machine_of
 from occ.compiler.tools import tune
 from occ.compiler.tools.forked import isolated
 from occ.compiler.tools.measure import Bench, Operands
@@ -49,7 +49,9 @@ def unscheduled(model: onnx.ModelProto) -> list[TeFunc]:
 def candidates(f: TeFunc) -> list[TeFunc]:
     """The function under every choice that changes its schedule, the rules' own first."""
     hints = ["", *(f"{k}={v}" for k, values in TRIED.items() for v in values)]
-    made = {(g.stages, g.schedule): g for g in (scheduled(replace(f, hint=h), machine_of()) for h in reversed(hints))}
+    made = {
+        (g.stages, g.schedule): g for g in (scheduled(replace(f, hint=h), machines.current()) for h in reversed(hints))
+    }
     return [g.with_name(f"{f.name}_{k}") for k, g in enumerate(reversed(made.values()))]
 
 
@@ -98,7 +100,7 @@ def test_a_kernel_that_computes_something_else_cannot_win() -> None:
     (s,) = f.stages
     assert isinstance(s, TeStage)
     off = replace(f, stages=(replace(s, expr=s.expr + literal(0.001, s.dtype)),))
-    right, wrong = (scheduled(g, machine_of()) for g in (f, off.with_name(f"{f.name}_off")))
+    right, wrong = (scheduled(g, machines.current()) for g in (f, off.with_name(f"{f.name}_off")))
     code, names = maker.compiled([right, wrong])
     assert names == [f.name, f"{f.name}_off"]
     assert Bench(code, names, Operands(right), 1).names == [f.name]
@@ -177,7 +179,7 @@ def test_symbolic_sizes_are_typical_ones_and_within_a_cache() -> None:
 
 
 def test_the_table_adds_up_what_a_run_gains() -> None:
-    made = Tuner("host", machine_of(), 1, Cache(), 2)
+    made = Tuner("host", machines.current(), 1, Cache(), 2)
     made.done = [Tuned("a", ("A",), 3, "tile=2", 2e-3, 1e-3), Tuned("b", ("B\n",), 1, "", 1e-3, 1e-3)]
     lines = made.table().splitlines()
     assert len(lines) == 3

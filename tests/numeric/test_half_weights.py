@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import machines
 import ml_dtypes
 import numpy as np
 import onnx
@@ -14,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.passes.layout.narrow_weights import narrowed
-from occ.compiler.targets.machine import machine_of
 from occ.runtime.open import open_artifact
 
 KINDS = {
@@ -122,7 +122,7 @@ def test_convolutions_of_half_floats(kind: str, channels: int, out: int, taps: i
 
 
 def test_f16_is_widened_by_vector_instructions(tmp_path: Path) -> None:
-    if not machine_of().widens_f16 or shutil.which("objdump") is None:
+    if not machines.current().widens_f16 or shutil.which("objdump") is None:
         pytest.skip("needs a processor with f16c, and objdump")
     model, _, _ = behind_a_cast("f16", 1, gemm=False)
     artifact = Compilation(model, Settings("cpu")).artifact()

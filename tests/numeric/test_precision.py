@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import machines
 import ml_dtypes
 import numpy as np
 import onnx
@@ -14,7 +15,6 @@ from building import model_of
 import occ
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.targets.machine import machine_of
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 
@@ -63,7 +63,7 @@ def test_error_of_bf16_products(shape: tuple[int, int, int]) -> None:
 
 
 def test_products_are_made_of_pairs_where_the_processor_has_the_instruction(tmp_path: Path) -> None:
-    if not machine_of().dots_bf16 or shutil.which("objdump") is None:
+    if not machines.current().dots_bf16 or shutil.which("objdump") is None:
         pytest.skip("needs a processor with avx512_bf16, and objdump")
     (w,) = random((768, 768))
     model = model_of(matmul(128, 768, 768), {"w": w})
@@ -188,7 +188,7 @@ def test_models_in_bf16_need_no_option(gemm: bool) -> None:
         y = Relu(p)
     }}"""
     model = model_of(text, {"w": w, "c": c})
-    if machine_of().dots_bf16:
+    if machines.current().dots_bf16:
         assert "matmul_dot" in op_names(model)
     exact = x.astype(np.float64) @ w.astype(np.float64) + gemm * c.astype(np.float64)
     (y,) = opened(model)(x)
@@ -334,7 +334,7 @@ def test_two_layers_of_a_transformer(options: dict[str, str], most: float) -> No
     blocks = "".join(BLOCK.replace("@", str(k)).replace("#", str(k + 1)) for k in range(2))
     text = f"g (float[1, s, {wide}] x0) => (float[1, s, {wide}] x2) {{ {blocks} }}"
     model = model_of(text, weights)
-    assert {"matmul_dot" if machine_of().dots_bf16 or options is INT8 else "MatMul", "attend"} <= op_names(
+    assert {"matmul_dot" if machines.current().dots_bf16 or options is INT8 else "MatMul", "attend"} <= op_names(
         model, **options
     )
     (x,) = random((1, 40, wide))

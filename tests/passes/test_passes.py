@@ -6,6 +6,17 @@
     # -->
     module ... {}
 
+Every text is run for each machine of `machines.TARGETS`, whatever the machine is that runs the tests. Where they differ, arrows name
+the machines; the module of the first is whole, of the others the lines that differ from it:
+
+    # --> x86-64-v4
+    module ... {}
+    # --> x86-64-v3
+    -  xi = split(x, 16)
+    +  xi = split(x, 8)
+    # --> x86-64-v2 arm-64
+    ...
+
 `pytest tests/passes --update` writes what follows the arrow again; read the difference before you keep it. What can be
 interpreted is: before and after must compute the same.
 """
@@ -14,11 +25,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator, Mapping
+from difflib import unified_diff
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import click
+import machines
 import numpy as np
 import onnx
 import pytest
@@ -37,7 +51,7 @@ from occ.runtime.errors import RunError
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FILES = sorted(HERE.glob("*.occ"))
-ARROW = "# -->\n"
+ARROW = "# -->"
 
 
 @click.command()
@@ -48,11 +62,25 @@ def _header(passes: str, target: str) -> tuple[str, str]:
 
 
 def read(file: Path) -> tuple[str, str, str, str, str]:
-    """(comments, pipeline, target, text before, text after) of a test."""
-    before, _, after = file.read_text().partition(ARROW)
+    """(comments, pipeline, target, text before, from the first arrow on) of a test."""
+    before, arrow, after = file.read_text().partition(ARROW)
     comments, text = re.match(r"((?:#[^\n]*\n)+)(.*)", before, re.DOTALL).groups()
     passes, target = _header.main(shlex.split(comments.splitlines()[0].removeprefix("#")), standalone_mode=False)
-    return comments, passes, target, text, after
+    return comments, passes, target, text, f"{arrow}{after}"
+
+
+def sections(after: Mapping[str, str]) -> Iterator[str]:
+    """What a file has after the text before: from the text after for each machine."""
+    first = next(iter(after.values()))
+    for text in dict.fromkeys(after.values()):
+        names = "".join(f" {n}" for n, other in after.items() if other == text) if {*after.values()} != {text} else ""
+        yield f"{ARROW}{names}\n{text if text == first else changed_lines(first, text)}"
+
+
+def changed_lines(first: str, text: str) -> str:
+    """The lines that differ, groups of them apart."""
+    lines = unified_diff(first.splitlines(), text.splitlines(), n=0, lineterm="")
+    return "".join(f"{'@@' if line.startswith('@@') else line}\n" for line in list(lines)[3:])
 
 
 def results(m: Module, seed: int) -> list[np.ndarray]:
@@ -82,18 +110,28 @@ def same(a: np.ndarray, b: np.ndarray) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
 def test_pass(file, request):
     comments, passes, target, text, after = read(file)
-    m = parse(text)
-    Manager(verify=True).run(m, parse_pipeline(passes), Context(get_target(target)), typed=m.stage != "imported")
-    got = module_text(m)
+    made = {name: changed(text, passes, target, name) for name in machines.TARGETS}
+    texts = {name: module_text(m) for name, m in made.items()}
+    got = "".join(sections(texts))
     if request.config.getoption("--update"):
-        file.write_text(f"{comments}{module_text(parse(text))}{ARROW}{got}")
+        file.write_text(f"{comments}{module_text(parse(text))}{got}")
         after = got
     assert got == after
-    assert module_text(parse(after, weights=[m.weights[n].data for n in weight_offsets(m)])) == after
-    if m.stage != "imported" and all(op.spec.operator in onnx_names() for op in m.main.body.body):
-        for seed in (0, 1):
-            for a, b in zip(results(parse(text), seed), results(m, seed), strict=True):
-                same(a, b)
+    for m in {t: made[name] for name, t in texts.items()}.values():
+        written = module_text(m)
+        assert module_text(parse(written, weights=[m.weights[n].data for n in weight_offsets(m)])) == written
+        if m.stage != "imported" and all(op.spec.operator in onnx_names() for op in m.main.body.body):
+            for seed in (0, 1):
+                for a, b in zip(results(parse(text), seed), results(m, seed), strict=True):
+                    same(a, b)
+
+
+def changed(text: str, passes: str, target: str, machine: str) -> Module:
+    """A module after the passes, for a machine."""
+    m = parse(text)
+    context = Context(get_target(target), machines.named(machine))
+    Manager(verify=True).run(m, parse_pipeline(passes), context, typed=m.stage != "imported")
+    return m
 
 
 @cache

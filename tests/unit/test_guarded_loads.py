@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import machines
 import pytest
 
 from occ.compiler.frontend.text import parse
@@ -22,21 +23,20 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import parse_pipeline
 from occ.compiler.passes.schedule.schedule import scheduled
-from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.registry import get_target
 
 TEXTS = sorted((Path(__file__).parents[1] / "passes").glob("schedule_*.occ"))
-MACHINES = (Machine(), Machine(256, 16), Machine(128, 16, widens_f16=False))
+MACHINES = tuple(map(machines.named, machines.TARGETS))
 SIZES = (6, 37)  # of each symbol
 
 
 @cache
 def functions(text: Path) -> tuple[TeFunc, ...]:
     """The te functions of a test of schedules, before they have one."""
-    before, _, _ = text.read_text().partition("# -->\n")
+    before, _, _ = text.read_text().partition("# -->")
     m = parse(before)
     passes = parse_pipeline("lower-te" if "layout-weights" not in before.splitlines()[0] else "layout-weights,lower-te")
-    Manager().run(m, passes, Context(get_target("cpu")))
+    Manager().run(m, passes, Context(get_target("cpu"), MACHINES[0]))
     return tuple(m.te.values())
 
 
@@ -81,7 +81,7 @@ def test_the_kernels_have_what_reads_ahead() -> None:
         s.role
         for text in TEXTS
         for f in functions(text)
-        for s in scheduled(f, Machine()).stages
+        for s in scheduled(f, MACHINES[0]).stages
         if isinstance(s, TeStage)
     }
     assert {COLUMNS, SQUARES} <= roles

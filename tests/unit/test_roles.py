@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import machines
 import pytest
 
 import occ.compiler
@@ -18,7 +19,7 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import parse_pipeline
 from occ.compiler.passes.schedule.schedule import scheduled
-from occ.compiler.targets.machine import machine_of
+from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.registry import get_target
 
 PRODUCT = """module @m {stage="scheduled"} {
@@ -60,7 +61,7 @@ METHODS = {
 def lowered(method: str) -> TeFunc:
     _, params, result, ops = METHODS[method]
     m = parse(MODULE.format(params=params, result=result, ops=ops))
-    Manager(verify=True).run(m, parse_pipeline("lower-te"), Context(get_target("cpu")))
+    Manager(verify=True).run(m, parse_pipeline("lower-te"), Context(get_target("cpu"), machines.named("x86-64-v4")))
     (f,) = m.te.values()
     return f
 
@@ -73,43 +74,49 @@ def renamed(f: TeFunc, name: str) -> TeFunc:
     return parse(f'module @m {{stage="scheduled"}} {{ {text} }}').te[f.name]
 
 
-def choices(f: TeFunc) -> list[tuple[int, str]]:
+def choices(f: TeFunc, machine: Machine) -> list[tuple[int, str]]:
     """The directives of a function's schedule, without the names of stages and axes in their arguments."""
     place = {s.name: k for k, s in enumerate(f.stages)}
-    made = scheduled(f, machine_of())
+    made = scheduled(f, machine)
     assert not list(te_problems(made))
     return [(place.get(d.stage, -1), d.call) for d in made.schedule]
 
 
+@pytest.mark.parametrize("machine", machines.TARGETS)
 @pytest.mark.parametrize("method", METHODS)
-def test_methods_are_found_by_roles(method):
-    f = lowered(method)
+def test_methods_are_found_by_roles(method, machine):
+    f, on = lowered(method), machines.named(machine)
     roles = METHODS[method][0]
     assert {*roles.values()} <= {*f.by_role}
-    assert choices(renamed(f, "x")) == choices(f)
+    assert choices(renamed(f, "x"), on) == choices(f, on)
     bare = replace(f, stages=tuple(replace(s, role="") for s in f.stages))
-    assert choices(bare) != choices(f)
+    assert choices(bare, on) != choices(f, on)
 
 
+@pytest.mark.parametrize("machine", machines.TARGETS)
 @pytest.mark.parametrize("name", ["convex", "pad_x", "winograd_sum", "attend_top_1", "strassen_left"])
-def test_the_name_of_a_stage_does_not_change_a_schedule(name):
+def test_the_name_of_a_stage_does_not_change_a_schedule(name, machine):
+    on = machines.named(machine)
     plain, other = (parse(PRODUCT.replace("NAME", n)).te["f"] for n in ("product", name))
-    assert "specialize" in {call for _, call in choices(plain)}  # a second schedule, for few rows
-    assert choices(other) == choices(plain)
+    assert "specialize" in {call for _, call in choices(plain, on)}  # a second schedule, for few rows
+    assert choices(other, on) == choices(plain, on)
 
 
-def test_a_border_is_known_by_its_role():
+@pytest.mark.parametrize("machine", machines.TARGETS)
+def test_a_border_is_known_by_its_role(machine):
+    on = machines.named(machine)
     f = lowered("winograd")
     named = [s.name for s in f.stages if getattr(s, "role", "") == PAD]
     assert named
     without = replace(f, stages=tuple(replace(s, role="") if s.name in named else s for s in f.stages))
-    assert choices(without) != choices(f)
+    assert choices(without, on) != choices(f, on)
 
 
-def test_sums_of_a_convolution_have_no_second_schedule():
+@pytest.mark.parametrize("machine", machines.TARGETS)
+def test_sums_of_a_convolution_have_no_second_schedule(machine):
     f = parse(PRODUCT.replace("NAME", "acc")).te["f"]
     window = replace(f, stages=(replace(f.stages[0], role=CONV), f.stages[1]))
-    assert "specialize" not in {call for _, call in choices(window)}
+    assert "specialize" not in {call for _, call in choices(window, machines.named(machine))}
 
 
 def test_roles_are_text():
