@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from occ.runtime.acl.tensor import DeviceTensor
     from occ.runtime.artifact import Artifact
     from occ.runtime.errors import RunError
+    from occ.runtime.run_queue import RunQueue
 
 _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.loading", "targets": "occ.api", "capability": "occ.api",
@@ -38,13 +39,13 @@ _WHERE = {
     "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
     "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
-    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "DeviceTensor": "occ.runtime.acl.tensor",
+    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "RunQueue": "occ.runtime.run_queue", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 _MODULES = ("backend", "onnxruntime", "torch")
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "LanguageModel", "Pass", "RunError", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
+    "Artifact", "CompileError", "DeviceTensor", "LanguageModel", "Pass", "RunError", "RunQueue", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
     "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "report", "rewrite", "targets", "te_kernel", "torch",
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from occ.runtime.binding import Binding
 from occ.runtime.dims import evaluate, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo
 from occ.runtime.resident import Resident
-from occ.runtime.signature import Signature, numpy_dtype
+from occ.runtime.signature import Signature, as_array, numpy_dtype
 
 if TYPE_CHECKING:
     from occ.runtime.artifact import Artifact
@@ -63,7 +65,7 @@ class Session:
         self.engine = engine
         self._signature = Signature.of(artifact.manifest)
         self._names = [i.name for i in self._signature.inputs]
-        self._quick: Callable[[Mapping[str, Any]], dict[str, Any] | None] | None = getattr(engine, "quick", None)
+        self._quick: Callable[..., dict[str, Any] | None] | None = getattr(engine, "quick", None)
 
     @property
     def inputs(self) -> list[Port]:
@@ -88,8 +90,9 @@ class Session:
 
         Args:
             inputs: an array for each input, by name: anything with the buffer protocol or DLPack, or a `DeviceTensor`.
-            outputs: arrays to write outputs into, by name; contiguous, writable, of the right type and shape. A
-                `DeviceTensor` of the device that the session runs on is written there, and no copy is made.
+            outputs: arrays to write outputs into, by name; contiguous, writable, of the right type and shape: anything
+                with the buffer protocol or DLPack, such as a tensor of PyTorch. A `DeviceTensor` of the device that the
+                session runs on is written there, and no copy is made.
 
         Returns:
             The outputs by name, in the order of the model.
@@ -97,15 +100,73 @@ class Session:
         Raises:
             RunError: an input or output does not fit, or a node met data that it cannot work on.
         """
-        if not outputs and self._quick is not None:
-            found = self._quick(inputs)
+        if self._quick is not None:
+            found = self._quick(inputs, outputs)
             if found is not None:
                 return found
+        arrays, env, given = self._checked(inputs, outputs or {})
+        results = self.engine.run(arrays, env, given)
+        found = {o.name: r for o, r in zip(self._signature.outputs, results, strict=True)}
+        return found | {n: y for n, y in outputs.items() if y is not None} if outputs else found
+
+    def bind(
+        self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None, **arrays: Any
+    ) -> Binding:
+        """Fix inputs and outputs once, for many runs: `b = m.bind(x=x, y=y); b()`.
+
+        Args:
+            inputs: an array for each input, by name, as `run` takes them; none may have to be converted or copied.
+            outputs: arrays to write outputs into, as `run` takes them; the others are allocated once.
+            arrays: inputs and outputs by name, where names are such as Python takes.
+
+        Raises:
+            RunError: OCC0501 an array does not fit, or a run would not see what is written to it later.
+        """
+        taken, given = dict(inputs or {}), dict(outputs or {})
+        for name, array in arrays.items():
+            (taken if name in self._names and name not in taken else given)[name] = array
+        checked, _, targets = self._checked(taken, given)
+        for name, array, original in zip(self._names, checked, (taken[n] for n in self._names), strict=True):
+            if isinstance(array, np.ndarray) and not np.may_share_memory(array, np.asarray(original)) and array.size:
+                raise RunError("OCC0501", f"the input `{name}` is copied for a run", "bind a contiguous array")
+        bind = getattr(self.engine, "bind", None)
+        call = None if bind is None else bind(checked, targets)
+        if call is not None:
+            found = {o.name: y for o, y in zip(self._signature.outputs, call.outputs, strict=True)}
+            return Binding(call, found | given)
+        made = self.run(taken, given)
+        if self._changes_extents(made):
+            raise RunError(
+                "OCC0501", "the data of a run decide the extents of an output, which cannot be bound", "call `run`"
+            )
+
+        def run() -> None:
+            self.run(taken, made)
+
+        return Binding(run, made)
+
+    def _changes_extents(self, made: Mapping[str, Any]) -> bool:
+        """Whether other data can give outputs of other extents, or outputs are no arrays."""
+        shown = {s for i in self._signature.inputs for e in i.shape for s in symbols(e)}
+        return any(o.kind != "tensor" or self._gives[o.name][2] - shown for o in self._signature.outputs)
+
+    def _checked(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, int], list[Any]]:
+        """Inputs as arrays, the values of the symbolic dims, and an array or None for each output."""
         arrays = self._signature.arrays(inputs, resident=self.engine.resident)
         env = self._signature.bind(arrays)
-        given = self._given(outputs or {}, env)
-        results = self.engine.run(arrays, env, given)
-        return {o.name: r for o, r in zip(self._signature.outputs, results, strict=True)}
+        return arrays, env, self._given(outputs, env)
+
+    async def run_async(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """`run` in a thread, while other tasks of the event loop go on; see `occ.RunQueue` for many runs with a bound.
+
+        A task that is cancelled leaves its run to end by itself.
+
+        Raises:
+            RunError: as `run`.
+        """
+        return await asyncio.to_thread(self.run, inputs, outputs)
 
     def __call__(self, *inputs: Any) -> tuple[np.ndarray, ...]:
         """Run the model on inputs by position; the outputs by position.
@@ -130,6 +191,7 @@ class Session:
     def _given(self, outputs: Mapping[str, Any], env: Mapping[str, int]) -> list[Any]:
         if unknown := [n for n in outputs if n not in self._gives]:
             raise RunError("OCC0501", f"the model has no output `{unknown[0]}`", f"outputs: {', '.join(self._gives)}")
+        outputs = {n: y if y is None or type(y) is np.ndarray else self._target(n, y) for n, y in outputs.items()}
         for name, array in outputs.items():
             info, dtype, needed = self._gives[name]
             if (
@@ -137,6 +199,18 @@ class Session:
             ):  # extents that the data decide are checked when they are known
                 self._check_output(info, dtype, array, env)
         return [outputs.get(n) for n in self._gives]
+
+    def _target(self, name: str, value: Any) -> Any:
+        """An array in whose memory an output is written, without a copy."""
+        if isinstance(value, Resident):
+            return value
+        try:
+            if hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__"):
+                return as_array(value, resident=self.engine.resident)
+            return np.asarray(memoryview(value))
+        except (ValueError, TypeError, BufferError) as e:
+            what = f"the output `{name}` cannot be written into {type(value).__name__}: {e}"
+            raise RunError("OCC0501", what, "give an array") from None
 
     def _check_output(self, info: TensorInfo, dtype: np.dtype[Any], array: Any, env: Mapping[str, int]) -> None:
         shape = tuple([evaluate(e, env) for e in info.shape])

@@ -131,7 +131,7 @@ class Signature:
 
     def _tensor(self, info: TensorInfo, dtype: np.dtype, value: Any, resident: bool) -> Any:
         try:
-            array = _as_array(value, resident)
+            array = as_array(value, resident)
         except (ValueError, TypeError, BufferError) as e:
             raise RunError("OCC0501", f"the input `{info.name}` is not an array: {e}") from None
         if dtype.kind == "O" and array.dtype.kind in "UST":
@@ -207,7 +207,7 @@ class Signature:
         return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
 
 
-def _as_array(value: Any, resident: bool) -> Any:
+def as_array(value: Any, resident: bool) -> Any:
     """Anything with the buffer protocol, `__array_interface__` or DLPack as an array, without a copy."""
     if isinstance(value, np.ndarray) or (resident and isinstance(value, Resident)):
         return value

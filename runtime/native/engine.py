@@ -17,7 +17,7 @@ from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
 from occ.runtime.manifest import Constraint, Manifest, Plan, Step
 from occ.runtime.native.control import CONTROL
-from occ.runtime.native.entry import BEGIN, RUN, Entry, kernel_error
+from occ.runtime.native.entry import BEGIN, RUN, BoundCall, Entry, kernel_error
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
 from occ.runtime.native.frame import KernelCall, Segment, segment_of
 from occ.runtime.native.last_steps import LastSteps, without_last_steps
@@ -78,18 +78,24 @@ class NativeEngine:
         workers = self._workers if self._library.run is None and self.threads > 1 else None
         return Entry(m, self._library, self._weights, self.threads, workers, name)
 
-    def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A run in native code, if the inputs are arrays that it takes as they are; None says to call `run`.
+    def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """A run in native code, if the arrays are such as it takes as they are; None says to call `run`.
 
         Raises:
             RunError: as `run`.
         """
         if self._entry is None or self.observer is not None:
             return None
-        found = self._entry.quick(inputs)
-        if found is None or self._last is None:
-            return found
-        return self._last.run(found.values())
+        if self._last is None:
+            return self._entry.quick(inputs, outputs)
+        found = None if outputs else self._entry.quick(inputs)
+        return None if found is None else self._last.run(found.values())
+
+    def bind(self, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
+        """A call of native code for many runs on the same arrays, which are checked; None where `run` has to do it."""
+        if self._entry is None or self._last is not None or self.observer is not None:
+            return None
+        return self._entry.bind(inputs, outputs)
 
     def _program_of(self, m: Manifest) -> Program:
         """The main plan of a manifest."""

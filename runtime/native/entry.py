@@ -226,7 +226,7 @@ class Entry:
         self._run = getattr(library.dll, name)
         self._run.argtypes = [ctypes.c_void_p]
 
-    def quick(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+    def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """A run on arrays by name that are all as the kernels take them; None if they are not, or do not fit.
 
         This is most of what a model of a few operations costs, so loops over operands are those of builtin functions.
@@ -241,8 +241,40 @@ class Entry:
             known = self._known.get(shapes) or self._learn(shapes)
         except (KeyError, TypeError):
             return None
-        found = None if known is None else self._call(arrays, known, None)
+        if known is None:
+            return None
+        given = None
+        if outputs:
+            given = list(map(outputs.get, self._gives))
+            if not self._takes_outputs(given, known, len(outputs)):
+                return None
+        found = self._call(arrays, known, given)
         return None if found is None else dict(zip(self._gives, found))  # noqa: B905 - as many, by construction
+
+    def _takes_outputs(self, given: Sequence[Any], known: _Extents, count: int) -> bool:
+        """Whether kernels can write to all of `count` arrays, of outputs whose extents are known before a run."""
+        if self._decided:
+            return False
+        for y, (shape, dtype, _) in zip(given, known.outputs):  # noqa: B905 - as many, by construction
+            if y is not None:
+                if type(y) is not np.ndarray or not _takes(y, shape, dtype):
+                    return False
+                count -= 1
+        return not count
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
+        """A call on arrays that are checked, for many runs; None if a run has to find the extents of an output."""
+        known = self._known.get(shapes := tuple([x.shape for x in inputs])) or self._learn(shapes)
+        if known is None or self._decided:
+            return None
+        block = _Block(self)
+        block.grow(max(known.needed, ALIGNMENT))
+        for k, x in enumerate(inputs):
+            block.inputs[k] = address(x)
+        block.call.extents = known.address
+        made = block.make(known, outputs)
+        given = [m if g is None else g for m, g in zip(made, outputs, strict=True)]
+        return BoundCall(self, block, (inputs, known), given, made)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         """A run on arrays that are checked; None if the Python runner has to say what is wrong with it.
@@ -317,6 +349,39 @@ class Entry:
         if block.lent is not None and step.tasks is not None and block.lent.codes != [call.detail]:
             raise kernel_error(step, f"its parallel loop {_LOST}")
         raise kernel_error(step, self._library.message if self._library.run is not None else f"code {call.detail}")
+
+
+class BoundCall:
+    """A call of an entry with memory of its own, whose arrays stay where they are. One thread at a time runs it.
+
+    Attributes:
+        outputs: the arrays that a run writes, those of the caller where they were given.
+    """
+
+    def __init__(
+        self, entry: Entry, block: _Block, held: Any, outputs: Sequence[np.ndarray], made: Sequence[np.ndarray]
+    ) -> None:
+        self.outputs = outputs
+        self._entry, self._block, self._held = entry, block, held
+        self._run, self._address = entry._run, block.address
+        self._copied = [
+            (y, m) for y, m in zip(outputs, made, strict=True) if y is not m
+        ]  # outputs that are not aligned
+
+    def __call__(self) -> None:
+        """Run once.
+
+        Raises:
+            RunError: a kernel fails, or a node meets data that it cannot work on.
+        """
+        code = self._run(self._address)
+        if code:
+            self._entry._failed(code, self._block)
+            raise RunError("OCC0505", f"the entry of the model ended with code {code}")
+        if self._block.lent is not None and self._block.call.detail:
+            raise RunError("OCC0505", f"a parallel loop of the model {_LOST}")
+        for y, m in self._copied:
+            y[...] = m
 
 
 def check_error(step: Step, k: int) -> RunError:
