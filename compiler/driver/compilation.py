@@ -147,6 +147,19 @@ class Compilation:
             self._save_text()
         return self.module
 
+    def finished(self) -> Module:
+        """The module after all passes, from which code is made.
+
+        Raises:
+            CompileError: as `advance`; or OCC0603 the settings stop before the end.
+        """
+        m = self.advance(self.last_stage)
+        if m.stage != self.last_stage:
+            raise error(
+                "OCC0603", "code is made after all passes, and they were told to stop", help="let all of them run"
+            )
+        return m
+
     def _release(self) -> None:
         """Give back the pages of weights: they come again from the files in which they lie if they are needed."""
         self._files |= mapped_files(w.data for w in self.module.weights.values())
@@ -195,9 +208,7 @@ class Compilation:
                 asked for, and the options name another machine.
         """
         self.target.prepare(self.cache)
-        m = self.advance(self.last_stage)
-        if m.stage != self.last_stage:
-            raise error("OCC0603", "the passes were stopped before the end", help="`occ dump` and `occ opt` can stop")
+        m = self.finished()
         start = time.perf_counter()
         self.settings.progress("generating code")
         generated = self._generate(m)

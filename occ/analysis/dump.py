@@ -92,7 +92,7 @@ def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path |
         raise error(
             "OCC0603", f"the format `{form}` is not for the stage `{stage}`, which has {', '.join(own.formats)}"
         )
-    shown = own.show(compilation, compilation.advance(compilation.last_stage), form)
+    shown = own.show(compilation, compilation.finished(), form)
     if isinstance(shown, str):
         return shown
     if out is not None:

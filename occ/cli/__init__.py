@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -36,6 +37,7 @@ COMMANDS = {
 }
 
 _HIDDEN = ("onnxifi",)  # which a library starts
+VARIABLE = "_OCC_COMPLETE"  # of the environment, by which a shell asks for completions
 
 
 class _Lazy(click.Group):
@@ -47,7 +49,12 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in {*COMMANDS, *_HIDDEN}:
             return None
-        return import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
+        command = import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
+        if ctx.resilient_parsing:  # a shell asks what may follow
+            from occ.cli.completing import with_completion
+
+            return with_completion(command)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -80,8 +87,20 @@ def cli() -> None:
     """Occ compiles ONNX models to native code, and shows its work at every stage."""
 
 
+def _complete() -> None:
+    """Let click answer a shell in the way of `occ.cli.completing`."""
+    from click.shell_completion import add_completion_class
+
+    from occ.cli.completing import SHELLS
+
+    for kind in SHELLS.values():
+        add_completion_class(kind)
+
+
 def main() -> None:
     """Entry point of the `occ` command. Exit codes: docs/cli.md."""
     from occ.cli.console import guarded
 
+    if VARIABLE in os.environ:
+        _complete()
     sys.exit(guarded(lambda: cli.main(standalone_mode=False)))

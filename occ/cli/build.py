@@ -15,7 +15,7 @@ from occ.cli.atc_spellings import AtcSpellings
 from occ.cli.bounds import Seconds, bounded
 from occ.cli.console import count, fitted, json_line, progress, say, show_error
 from occ.cli.earlier import Earlier
-from occ.cli.passes import Looking, pass_options
+from occ.cli.passes import Looking, pass_options_of_builds
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
@@ -86,7 +86,7 @@ _LINKED = ("static", "shared", "object")  # what programs in C are linked with
 )
 @options.outputs
 @options.compile_options
-@pass_options
+@pass_options_of_builds
 @options.as_json
 def command(timeout: float | None, memory_limit: float | None, **how: Any) -> None:
     """Compile MODEL (an .onnx file, .occ text of any stage, or - for standard input) to an artifact."""

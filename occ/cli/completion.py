@@ -15,10 +15,7 @@ HOW = {
 @click.argument("shell", type=click.Choice(list(HOW)))
 def command(shell: str) -> None:
     """Print a script for SHELL that completes commands, options and their values."""
-    from click.shell_completion import get_completion_class
+    from occ.cli import VARIABLE, cli
+    from occ.cli.completing import SHELLS
 
-    from occ.cli import cli
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "occ", "_OCC_COMPLETE").source())
+    click.echo(SHELLS[shell](cli, {}, "occ", VARIABLE).source())

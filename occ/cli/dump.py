@@ -16,7 +16,7 @@ from occ.cli.passes import Looking, pass_options
 @click.option(
     "--stage",
     default="",
-    help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge and atc (ascend*).",
+    help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge and atc (ascend*). With --stop-after the last by default.",
 )
 @options.target
 @click.option("-o", "--out", type=options.OutPath(), help="File to write; large weights go to OUT.weights next to it.")
@@ -61,6 +61,8 @@ def command(
     with progress() as tell:
         settings = flags.settings(target, running=looking.validate, progress=tell, **looking.settings(validator))
         compilation = Compilation(options.source_of(model), settings)
+        if not stage and looking.stops:
+            stage = compilation.last_stage
         if not stage:
             raise click.UsageError(f"say which stage to print: --stage {', '.join(compilation.stages)}")
         text = stage_dump(compilation, stage, form, weights, out)

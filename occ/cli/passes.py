@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from occ.cli.console import say
-from occ.cli.options import gathered, project_rules
+from occ.cli.options import Decorator, gathered, project_rules
 
 if TYPE_CHECKING:
     from occ.compiler.passes.manager import Listener, Ran
@@ -32,17 +33,41 @@ _OPTIONS = (
     ),
     click.option("--trace", type=click.Path(path_type=Path), help="Write the times as a Chrome trace (Perfetto)."),
     click.option("--statistics", is_flag=True, help="Print how often each rule fired, on stderr."),
-    click.option("--stop-after", default="", metavar="PASS", help="Stop after a pass."),
-    click.option(
-        "--bisect-limit", type=click.IntRange(0), default=None, metavar="N", help="Run the first N passes only."
-    ),
     click.option("--validate", is_flag=True, help="Interpret the model before and after each pass, on small inputs."),
 )
 
 
+def _stops(*, hidden: bool) -> tuple[Decorator, ...]:
+    """Options that end the passes early, after which there is a module to print and nothing to build."""
+    return (
+        click.option("--stop-after", default="", metavar="PASS", help="Stop after a pass.", hidden=hidden),
+        click.option(
+            "--bisect-limit", type=click.IntRange(0), default=None, metavar="N", help="Run the first N passes only.",
+            hidden=hidden,
+        ),
+    )  # fmt: skip
+
+
 def pass_options(command: Any) -> Any:
     """The options; the command gets them as `looking`."""
-    return gathered(command, _OPTIONS, Looking, "looking")
+    return gathered(command, (*_OPTIONS, *_stops(hidden=False)), Looking, "looking")
+
+
+def pass_options_of_builds(command: Any) -> Any:
+    """The same for a command that runs all passes; who stops them is told what prints the module."""
+
+    @wraps(command)
+    def whole(*args: Any, looking: Looking, **how: Any) -> Any:
+        if looking.stops:
+            option = (
+                f"--stop-after {looking.stop_after}" if looking.stop_after else f"--bisect-limit {looking.bisect_limit}"
+            )
+            raise click.UsageError(
+                f"a build runs all passes: `occ dump {how['model']} {option}` prints the model there"
+            )
+        return command(*args, looking=looking, **how)
+
+    return gathered(whole, (*_OPTIONS, *_stops(hidden=True)), Looking, "looking")
 
 
 @dataclass(frozen=True)
@@ -56,14 +81,19 @@ class Looking:
     time_passes: bool
     trace: Path | None
     statistics: bool
+    validate: bool
     stop_after: str
     bisect_limit: int | None
-    validate: bool
 
     def __post_init__(self) -> None:
         names = {self.stop_after, *self.print_before, *self.print_after} - {"", "all"}
         if names and not click.get_current_context().params.get("rules") and not project_rules():
             _check(names)
+
+    @property
+    def stops(self) -> bool:
+        """Whether the passes end early."""
+        return bool(self.stop_after) or self.bisect_limit is not None
 
     @property
     def asked(self) -> bool:

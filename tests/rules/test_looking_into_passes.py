@@ -90,8 +90,18 @@ def test_passes_stop_where_they_are_told_to(net, occ_cli) -> None:
     assert "Transpose(" not in stopped.out
     one = occ_cli("dump", net, "--stage", "lowered", "--bisect-limit", "1")
     assert "Transpose" in one.out
-    refused = occ_cli("build", net, "--bisect-limit", "1")
-    assert "OCC0603" in refused.err
+    assert occ_cli("dump", net, "--stop-after", "canonicalize").out == stopped.out
+
+
+@pytest.mark.parametrize("option", [["--bisect-limit", "1"], ["--stop-after", "fuse"]])
+def test_a_build_cannot_stop_and_says_what_can(option, net, occ_cli) -> None:
+    refused = occ_cli("build", net, *option)
+    assert refused.code == 2
+    (command,) = re.findall(r"`occ (dump .*)`", refused.err)
+    assert command == f"dump {net} {' '.join(option)}"
+    assert occ_cli(*command.split()).code == 0
+    assert option[0] not in occ_cli("build", "--help").out
+    assert "told to stop" in occ_cli("dump", net, "--stage", "halide", *option).err
 
 
 def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
