@@ -81,3 +81,30 @@ def test_a_step_reads_its_cache_where_it_is() -> None:
         want = reference.run(["y"], feed | {k: v.transpose(1, 2, 0, 3).copy() for k, v in old.items()})[0]
         got = session.run(feed | old, {x: cache[x][: past + 1] for x in "KV"})["y"]
         np.testing.assert_allclose(got, want, atol=2e-6)
+
+
+def test_any_number_of_heads_that_lie_together() -> None:
+    """What torch.nn.MultiheadAttention exports with a dynamic batch: heads of all batches between keys and the size of a head."""
+    heads, size = 3, 16
+    value = helper.make_tensor_value_info
+    ends = [value(x, 1, [length, "B", heads * size]) for x, length in (("q", "Q"), ("k", "K"), ("v", "K"))]
+    shape = helper.make_node("Constant", [], ["shape"], value_ints=[0, -1, size])
+    scale = helper.make_node("Constant", [], ["scale"], value_float=size**-0.5)
+    nodes = [shape, scale, *(helper.make_node("Reshape", [x, "shape"], [f"{x}h"]) for x in "qkv")]
+    nodes += [helper.make_node("Transpose", [f"{x}h"], [f"{x}t"], perm=p)
+              for x, p in (("q", [1, 0, 2]), ("k", [1, 2, 0]), ("v", [1, 0, 2]))]  # fmt: skip
+    chain = [
+        ("MatMul", ["qt", "kt"], "s"),
+        ("Mul", ["s", "scale"], "m"),
+        ("Softmax", ["m"], "p"),
+        ("MatMul", ["p", "vt"], "y"),
+    ]
+    nodes += [helper.make_node(op, reads, [made]) for op, reads, made in chain]
+    graph = helper.make_graph(nodes, "g", ends, [value("y", 1, None)])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session, reference = occ.compile(made, "cpu"), ReferenceEvaluator(made)
+    for queries, keys, batch in ((1, 1, 1), (1, 70, 3), (3, 66, 2), (4, 5, 5), (9, 70, 1)):
+        lengths = {"q": queries, "k": keys, "v": keys}
+        feed = {x: RNG.normal(size=(n, batch, heads * size)).astype(np.float32) for x, n in lengths.items()}
+        (want,) = reference.run(None, feed)
+        np.testing.assert_allclose(session.run(feed)["y"], want, atol=2e-6)

@@ -103,15 +103,15 @@ def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
     mine = _needed(f, out)
     names = {s.name for s in mine}
     caches = caches_of(f, parts)
+    heads = parts["scores"].axes[-3].extent
+    together = all_together(caches) and isinstance(heads, int)  # tiles of all the heads of a key are of a constant size
     try:
-        made = in_chunks(
-            [copied(s, names) for s in mine], machine.lanes(32), TOGETHER if all_together(caches) else APART
-        )
+        made = in_chunks([copied(s, names) for s in mine], machine.lanes(32), TOGETHER if together else APART)
     except NotInChunks:
         return None
     again = replace(out, expr=reading(out.expr, names))
     alone = replace(f, stages=(*(s for s in f.stages if isinstance(s, TeStage) and s.role == HEADS), *made, again))
-    return _Copies(queries, keys, names, made, out, again, _Few(alone, machine, caches).directives())
+    return _Copies(queries, keys, names, made, out, again, _Few(alone, machine, caches, together).directives())
 
 
 def _needed(f: TeFunc, out: TeStage) -> list[TeStage]:
@@ -135,11 +135,11 @@ def _divisors(n: int) -> list[int]:
 class _Few:
     """The schedule of the copies: scores, their softmax and the product of a chunk of keys, then of the next."""
 
-    def __init__(self, f: TeFunc, machine: Machine, caches: dict[str, Cache]) -> None:
+    def __init__(self, f: TeFunc, machine: Machine, caches: dict[str, Cache], together: bool) -> None:
         parts = parts_of(f, ATTENTION)
         assert parts is not None, "the copies have the roles of what they are copies of"
         self.f, self.parts, self.machine = f, parts, machine
-        self.caches, self.together = caches, all_together(caches)
+        self.caches, self.together = caches, together
         self.lanes = machine.lanes(32)
         self.group = self._group()
         # Of a row of values: what divides it, so that tiles of registers never reach beyond it.
