@@ -9,12 +9,12 @@ from math import isfinite
 from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import Sym
-from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, wrap
+from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, Select, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.reductions import neutral
-from occ.compiler.ir.te.roles import COLUMNS, KEYS_OF_CHUNK, PAD, STRASSEN, WINOGRAD
+from occ.compiler.ir.te.roles import COLUMNS, KEYS_OF_CHUNK, PAD, STRASSEN, SUM_BLOCK, WINOGRAD
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import transform, walk
 
@@ -48,8 +48,15 @@ def _meets_infinities(e: Expr) -> bool:
             return False
 
 
-def _is_product(e: Expr) -> bool:
-    return isinstance(e, Reduce) and e.kind == "sum" and isinstance(e.body, Binary) and e.body.op == "mul"
+def _is_product(s: TeStage) -> bool:
+    return isinstance(s.expr, Reduce) and s.expr.kind == "sum" and isinstance(t := _term(s), Binary) and t.op == "mul"
+
+
+def _term(s: TeStage) -> Expr:
+    """What a reduction combines; in a block of a long sum, where there are terms."""
+    assert isinstance(s.expr, Reduce)
+    body = s.expr.body
+    return body.then if s.role == SUM_BLOCK and isinstance(body, Select) else body
 
 
 def _asks(e: Expr) -> bool:
@@ -86,7 +93,7 @@ def _untested_sums(f: TeFunc) -> set[str]:
         )
 
     of_lanes = {d.stage for d in f.schedule if d.call == "atomic"}  # in any order
-    sums = [s for s in f.stages if isinstance(s, TeStage) and (_is_product(s.expr) or s.name in of_lanes)]
+    sums = [s for s in f.stages if isinstance(s, TeStage) and (_is_product(s) or s.name in of_lanes)]
     return {s.name for s in sums if not tested(s.name)}
 
 
@@ -206,7 +213,7 @@ class _Generator:
             return
         printer = self._printer(s)
         if isinstance(s.expr, Reduce) and s.expr.kind not in ("argmax", "argmin"):
-            self._reduce(s.name, self._at(s), s.expr, printer)
+            self._block(s, printer) if s.role == SUM_BLOCK else self._reduce(s.name, self._at(s), s.expr, printer)
             return
         for k, r in enumerate(n for n in walk(s.expr) if isinstance(n, Reduce)):
             name = f"{s.name}_r{k}"
@@ -231,11 +238,11 @@ class _Generator:
         self._line(f"{at} = {literal_text(neutral(r.kind, r.dtype), r.dtype)};")
         printer.carried = at
         body = printer.term(r.body) if r.kind == "sum" else printer.data(r.body)
+        if r.kind in ("sum", "prod"):
+            self._add(name, at, body, "+" if r.kind == "sum" else "*")
+            return
         body = body if name in self.relaxed else self._exactly(body)
         match r.kind:
-            case "sum" | "prod":
-                total = f"{at} {'+' if r.kind == 'sum' else '*'} {body}"
-                self._line(f"{at} = {total if name in self.relaxed else self._exactly(total)};")
             case "fold" | "settle":
                 self._line(f"{at} = {body};")
                 if r.kind == "settle":
@@ -245,6 +252,23 @@ class _Generator:
             case _:
                 helper = f"te_{r.kind}" if r.dtype.is_float else r.kind
                 self._line(f"{at} = {helper}({at}, {body});")
+
+    def _block(self, s: TeStage, printer: Printer) -> None:
+        """A block of a long sum, whose loop ends with the last term that there is."""
+        r, term = s.expr, _term(s)
+        assert isinstance(r, Reduce)
+        self._domain(f"dom_{s.name}", r.axes)
+        if isinstance(r.body, Select):
+            test = r.body.cond
+            assert isinstance(test, Binary), "a position is tested"
+            self._line(f"dom_{s.name}.where({printer.index(test.lhs)} < {printer.index(test.rhs)});")
+        self._line(f"{self._at(s)} = {literal_text(0, r.dtype)};")
+        self._add(s.name, self._at(s), printer.term(term, guarded=term is not r.body))
+
+    def _add(self, name: str, at: str, term: str, sign: str = "+") -> None:
+        """The update of a sum or of a product."""
+        total = f"{at} {sign} {term if name in self.relaxed else self._exactly(term)}"
+        self._line(f"{at} = {total if name in self.relaxed else self._exactly(total)};")
 
     def _arg_reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
         """The first extreme element; a NaN beats every number."""

@@ -237,10 +237,10 @@ class Printer:
                 return f"({self._product(e.lhs, guarded=guarded)} {_SIGNS[e.op]} {b})"
         return f"te_{e.op}({a}, {b})"
 
-    def term(self, e: Expr) -> str:
+    def term(self, e: Expr, *, guarded: bool = False) -> str:
         """What is added to a sum: a product is left to be fused with it."""
         is_product = isinstance(e, Binary) and e.op == "mul" and e.dtype.is_float
-        return self._product(e, guarded=False) if is_product else self.data(e)
+        return self._product(e, guarded=guarded) if is_product else self.data(e, guarded=guarded)
 
     def _product(self, e: Expr, *, guarded: bool) -> str:
         assert isinstance(e, Binary)

@@ -8,23 +8,24 @@ computes positions `begin` to `end` of the stage's parallel loop (see `plan_loop
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.expressions import Env, Expressions
 from occ.compiler.codegen_llvm.loop_plan import LoopPlan, plan_loops
 from occ.compiler.codegen_llvm.values import iota, lanes, undefined
+from occ.compiler.ir.dim import upper
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.approx import APPROXIMATIONS
 from occ.compiler.ir.te.expr import FOLDS, Axis, Call, Expr, Reduce, cast
 from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
-from occ.compiler.ir.te.reductions import COMBINE, neutral
+from occ.compiler.ir.te.reductions import BLOCK, COMBINE, most_steps, neutral
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.native_entry.builder import number
-from occ.compiler.native_entry.loops import for_loop, while_loop
+from occ.compiler.native_entry.loops import Body, for_loop, while_loop
 from occ.compiler.native_entry.types import I1, I32, I64
 
 
@@ -37,6 +38,21 @@ def with_approximations(e: Expr) -> Expr:
         return cast(n.dtype, APPROXIMATIONS[n.fn](cast(F32, n.args[0])))
 
     return transform(e, visit)
+
+
+class Span(NamedTuple):
+    """A loop of a reduction: `range(start, stop, step)`.
+
+    Attributes:
+        most: steps of the loop at most.
+        inner: steps of all loops in one of its own, at most.
+    """
+
+    start: Any
+    stop: Any
+    step: int
+    most: float
+    inner: float
 
 
 class KernelEmitter(Expressions):
@@ -165,6 +181,7 @@ class KernelEmitter(Expressions):
         along = plan.vector if plan.vector in {a.name for a in r.axes} else ""
         state = self._start(r, envs, plan.width if along else envs[0].width)
         outer = [a for a in r.axes if a.name != along]
+        flat = [v for row in state for v in row]
 
         def nest(axes: list[Axis], at: dict[str, Any], carried: list[Any]) -> list[Any]:
             if axes:
@@ -172,12 +189,14 @@ class KernelEmitter(Expressions):
                 stop = self.size(first.extent, {})
                 if r.kind == "settle":
                     return self._until_settled(r, first.name, stop, envs, carried)
-                return for_loop(self.b, I64(0), stop, 1, carried, lambda i, c: nest(rest, at | {first.name: i}, c))
+                inner = most_steps(a.extent for a in r.axes if a in rest or a.name == along)
+                span = Span(I64(0), stop, 1, upper(first.extent), inner)
+                return self._steps(r, span, carried, flat, lambda i, c: nest(rest, at | {first.name: i}, c))
             if not along:
                 return self._accumulate(r, [e.inner(axes=e.axes | at) for e in envs], carried)
-            return self._along(r, along, plan.width, at, envs, carried)
+            return self._along(r, along, plan.width, at, envs, carried, flat)
 
-        final = nest(outer, {}, [v for row in state for v in row])
+        final = nest(outer, {}, flat)
         count = len(state[0])
         results: list[Any] = []
         for k in range(len(envs)):
@@ -241,10 +260,11 @@ class KernelEmitter(Expressions):
         return [self.b.select(beats, value, best), self.b.select(beats, position, at)]
 
     def _along(
-        self, r: Reduce, along: str, w: int, at: dict[str, Any], envs: list[Env], carried: list[Any]
+        self, r: Reduce, along: str, w: int, at: dict[str, Any], envs: list[Env], carried: list[Any], fresh: list[Any]
     ) -> list[Any]:
         """Lanes along a reduced axis: whole vectors, then a masked rest."""
-        stop = self.size(next(a.extent for a in r.axes if a.name == along), {})
+        extent = next(a.extent for a in r.axes if a.name == along)
+        stop = self.size(extent, {})
         whole = self._multiple(stop, w)
 
         def step(i: Any, carried: list[Any], tail: Any) -> list[Any]:
@@ -257,7 +277,8 @@ class KernelEmitter(Expressions):
                 following.append(self._combine(r.kind, old, value, r.dtype))
             return following
 
-        carried = for_loop(self.b, I64(0), whole, w, carried, lambda i, c: step(i, c, None))
+        span = Span(I64(0), whole, w, upper(extent) / w, 1)
+        carried = self._steps(r, span, carried, fresh, lambda i, c: step(i, c, None))
         return for_loop(
             self.b,
             whole,
@@ -266,6 +287,25 @@ class KernelEmitter(Expressions):
             carried,
             lambda i, c: step(i, c, self._lanes_below(self.b.sub(stop, i), w)),
         )
+
+    def _steps(self, r: Reduce, span: Span, carried: list[Any], fresh: list[Any], body: Body) -> list[Any]:
+        """A loop of a reduction. A sum that may be long is made of blocks that start from `fresh` (see `sums_in_blocks`)."""
+
+        def apart(i: Any, old: list[Any], inner: Body) -> list[Any]:
+            return [self._combine(r.kind, x, y, r.dtype) for x, y in zip(old, inner(i, fresh), strict=True)]
+
+        blocked = r.kind == "sum" and r.dtype.is_float
+        each = (lambda i, c: apart(i, c, body)) if blocked and span.inner > BLOCK else body
+        block = BLOCK if span.inner > BLOCK else max(int(BLOCK / max(span.inner, 1)), 1)
+        if not blocked or span.most <= block:
+            return for_loop(self.b, span.start, span.stop, span.step, carried, each)
+
+        def one(i: Any, c: list[Any]) -> list[Any]:
+            end = self.b.add(i, I64(block * span.step), flags=("nsw",))
+            end = self.b.select(self.b.icmp_signed("<", end, span.stop), end, span.stop)
+            return for_loop(self.b, i, end, span.step, c, each)
+
+        return for_loop(self.b, span.start, span.stop, block * span.step, carried, lambda i, c: apart(i, c, one))
 
     def _combine(self, kind: str, old: Any, value: Any, dtype: DType) -> Any:
         return self.o.binary(COMBINE[kind], old, value, dtype)

@@ -110,6 +110,7 @@ RDom::RDom(std::initializer_list<Span> spans, const char *name) {
     for (const Span &s : spans) region.emplace_back(whole_of(s.min), whole_of(s.extent));
     domain = new Halide::RDom(region, name);
 }
+void RDom::where(Expr condition) { ((Halide::RDom *)domain)->where(whole_of(condition)); }
 RVar RDom::operator[](int k) const {
     Halide::RVar v = (*(Halide::RDom *)domain)[k];
     return new Node{v, {}, {}, v};

@@ -51,6 +51,7 @@ struct RDom {
     void *domain;
     RDom(std::initializer_list<Span> spans, const char *name);
     RVar operator[](int k) const;
+    void where(Expr condition);
 };
 
 Expr operator+(Expr, Expr), operator-(Expr, Expr), operator*(Expr, Expr), operator/(Expr, Expr), operator%(Expr, Expr);

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import inf, prod
+
+from occ.compiler.ir.dim import Dim, upper
 from occ.compiler.ir.dtype import DType
 
 COMBINE = {
@@ -25,3 +29,20 @@ def neutral(kind: str, dtype: DType) -> float | int:
             return dtype.lowest
         case _:
             return dtype.highest
+
+
+BLOCK = 512  # terms of a sum of floats that are added one after the other; the sums of blocks are added like that again
+
+
+def sums_in_blocks(kind: str, dtype: DType, extents: Iterable[Dim]) -> bool:
+    """Whether a reduction is a sum of floats that may be long: the error of one chain of `n` terms grows with `n`, that of
+    a sum of blocks with the number of blocks and the length of one (Higham, Accuracy and Stability of Numerical
+    Algorithms, 4.2).
+    """
+    return kind == "sum" and dtype.is_float and most_steps(extents) > BLOCK
+
+
+def most_steps(extents: Iterable[Dim]) -> float:
+    """An upper bound of the steps of nested loops; infinite where a size has none."""
+    bounds = [upper(n) for n in extents]
+    return 0 if 0 in bounds else inf if inf in bounds else prod(bounds)

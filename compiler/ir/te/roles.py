@@ -23,6 +23,7 @@ CONV = "conv"  # sums over a window, whose rows are the positions of an image
 WINDOW_ROWS = "window_rows"  # what a window in a plane takes of its columns: one row for each row of the result
 SQUARES = "squares"  # what is read across the rows of a tensor
 SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
+SUM_BLOCK = "sum_block"  # a block of a long sum: terms are 0 beyond its end, and a loop over those before is shorter
 
 ROLES = frozenset(
     {
@@ -36,6 +37,7 @@ ROLES = frozenset(
         PEAK,
         HEADS,
         KEYS_OF_CHUNK,
+        SUM_BLOCK,
         *WINOGRAD.values(),
         *STRASSEN.values(),
         *ATTENTION.values(),

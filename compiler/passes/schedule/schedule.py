@@ -13,6 +13,7 @@ from occ.compiler.ir.te.expr import Index, Load, Reduce, minimum, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
+from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import Directive, Hint, Scheduler
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.base import Context, Pass
@@ -21,6 +22,7 @@ from occ.compiler.passes.schedule.block_products import block_product, parts_of
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contraction, element_bits, extent_of
 from occ.compiler.passes.schedule.few import few_rows, has_few
 from occ.compiler.passes.schedule.few_queries import few_queries, fixed_queries
+from occ.compiler.passes.schedule.long_sums import long_sums
 from occ.compiler.passes.schedule.named_tests import name_tests
 from occ.compiler.passes.schedule.overlap import without_overlaps
 from occ.compiler.passes.schedule.panels import in_columns
@@ -68,14 +70,19 @@ class Schedule(Pass):
 
 
 def scheduled(f: TeFunc, machine: Machine, fired: Counter[str] | None = None) -> TeFunc:
-    """A te function with a schedule, its reductions in the form that the schedule takes hold of.
+    """A te function with a schedule, its reductions in the form that the schedule takes hold of, and long sums in blocks.
 
     Args:
         f: the function.
         machine: that it is scheduled for.
         fired: counts the rules that apply, by name (`NAMES`).
     """
-    fired = Counter() if fired is None else fired
+    if SUM_BLOCK in f.by_role:
+        return f  # it has its schedule
+    return long_sums(_scheduled(f, machine, Counter() if fired is None else fired))
+
+
+def _scheduled(f: TeFunc, machine: Machine, fired: Counter[str]) -> TeFunc:
     if f.hint:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
