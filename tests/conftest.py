@@ -86,8 +86,10 @@ def _of_models(_: str, names: list[str]) -> list[str]:
 
 
 # A tree that passed once passes again: examples follow from the code. `make fuzz` looks for new ones, with the other profile.
-hypothesis.settings.register_profile("same", derandomize=True)
-hypothesis.settings.register_profile("new", print_blob=True)
+# No example is too slow: a busy machine is no fault.
+QUIET = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("same", derandomize=True, **QUIET)
+hypothesis.settings.register_profile("new", print_blob=True, **QUIET)
 hypothesis.settings.load_profile("same")
 # Nor do they follow from which modules are imported by then: Hypothesis reads constants off all of them, for examples to be made
 # of. That also took each process of a cold run seconds.

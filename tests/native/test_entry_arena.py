@@ -24,7 +24,7 @@ def slots(draw: st.DrawFn) -> tuple[list[Slot], list[int]]:
     return made, [draw(st.integers(0, 5000)) for _ in range(2)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(slots())
 def test_what_is_alive_together_does_not_overlap_at_any_size(case: tuple[list[Slot], list[int]]):
     made, (n, m) = case
@@ -42,8 +42,8 @@ def test_what_is_alive_together_does_not_overlap_at_any_size(case: tuple[list[Sl
 
 
 def test_time_grows_with_the_steps_of_a_plan():
-    """Each slot was compared with each: 20,000 took two minutes."""
+    """Each slot was compared with each: 40,000 would take eight minutes."""
     start = time.process_time()
-    made = order([Slot(64, k, k + 2) for k in range(20_000)], {})
-    assert len(made) == 20_000
-    assert time.process_time() - start < 10
+    made = order([Slot(64, k, k + 2) for k in range(40_000)], {})
+    assert len(made) == 40_000
+    assert time.process_time() - start < 60

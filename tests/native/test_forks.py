@@ -32,7 +32,7 @@ CONV = model_of(
 )
 X = RNG.standard_normal((1, 64, 32, 32), np.float32)
 TARGETS = ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)]
-LONG = 60  # seconds: nothing here takes two
+LONG = 300  # seconds: nothing here takes two on a machine that has nothing else to do
 
 
 def in_child(work: Callable[[], bool]) -> int:
@@ -178,7 +178,7 @@ def handler(*_):
 
 signal.signal(signal.SIGALRM, handler)
 whole = interrupted = 0
-ends = time.time() + 30
+ends = time.time() + 100
 while interrupted < 60 and time.time() < ends:
     try:
         signal.setitimer(signal.ITIMER_REAL, 1e-4 + 3e-3 * np.random.random())

@@ -92,7 +92,7 @@ def test_a_loop_next_to_another_one_leaves_the_cores_to_it(pool: ctypes.CDLL) ->
     def first(_context: int, index: int, _closure: int) -> int:
         if index == 0:
             within.set()
-            over.wait(30)
+            over.wait(300)
         return 0
 
     def second(_context: int, _index: int, _closure: int) -> int:
@@ -108,7 +108,7 @@ def test_a_loop_next_to_another_one_leaves_the_cores_to_it(pool: ctypes.CDLL) ->
     with ThreadPoolExecutor(1) as other:
         done = other.submit(call, first, 2)
         try:
-            assert within.wait(30)
+            assert within.wait(300)
             call(second, 100)
         finally:
             over.set()
@@ -121,7 +121,7 @@ def test_the_caller_sleeps_while_a_worker_has_the_last_task(pool: ctypes.CDLL) -
 
     def task(_context: int, _index: int, _closure: int) -> int:
         if threading.get_ident() == caller:
-            begun.wait(30)
+            begun.wait(300)
             return 0
         begun.set()
         time.sleep(0.4)

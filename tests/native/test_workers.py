@@ -45,11 +45,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             env = {**os.environ, "OCC_CACHE_DIR": str(tmp_path / f"cache{k}")}
             worker = [sys.executable, "-m", "distributed.cli.dask_worker", *usual, "--no-nanny", "--nthreads", "1"]
             running.append(subprocess.Popen(worker, env=env, stderr=subprocess.DEVNULL, start_new_session=True))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while not known.is_file() and time.monotonic() < end:
             time.sleep(0.1)
         with Client(scheduler_file=str(known), set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=300)
             address = client.scheduler.address
         yield Cluster(address, running[1:])
     finally:

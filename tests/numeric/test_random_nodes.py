@@ -54,7 +54,6 @@ def test_random_node_gives_what_the_reference_gives(name: str, target: str, exam
     @seed(SEED)
     @settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
     )

@@ -26,7 +26,7 @@ def graphs(draw):
     return nodes, draw(st.lists(st.booleans(), min_size=count, max_size=count))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(graphs())
 def test_groups_are_convex_and_take_each_node_once(case):
     nodes, taken = case

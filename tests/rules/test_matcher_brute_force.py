@@ -154,7 +154,7 @@ def test_matcher_finds_what_brute_force_finds():
     seen = {"pairs": 0, "matches": 0}
 
     # One number a pair: forty drawn ones take Hypothesis ten times as long as all that is tested, and a pair is small already.
-    @settings(max_examples=2000, deadline=None, phases=[Phase.explicit, Phase.generate])
+    @settings(max_examples=2000, phases=[Phase.explicit, Phase.generate])
     @given(st.integers(0, 2**64 - 1))
     def check(seed):
         rng = Random(seed)

@@ -37,7 +37,7 @@ class Server:
             f"http://127.0.0.1:{self.port}{path}", body, {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(asked, timeout=60) as answer:
+            with urllib.request.urlopen(asked, timeout=600) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as e:
             return e.code, json.loads(e.read() or b"null")
@@ -49,7 +49,7 @@ class Server:
         given = triton.InferInput("x", list(x.shape), "FP32")
         given.set_data_from_numpy(x)
         with self.grpc as client:
-            return client.infer(model, [given], client_timeout=60).as_numpy("y")
+            return client.infer(model, [given], client_timeout=600).as_numpy("y")
 
 
 def started(folder: Path, *args: str) -> Server:
@@ -57,11 +57,11 @@ def started(folder: Path, *args: str) -> Server:
     command = [sys.executable, "-m", "occ.cli", "serve", *args, "--port", str(port)]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-    for _ in range(600):
+    for _ in range(3000):
         if process.poll() is not None:
             break
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=60):
                 return Server(process, port, folder)
         except OSError:
             time.sleep(0.2)
@@ -72,7 +72,7 @@ def started(folder: Path, *args: str) -> Server:
 def stop(server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
     try:
-        server.process.wait(20)
+        server.process.wait(300)
     except subprocess.TimeoutExpired:
         server.process.kill()
         raise

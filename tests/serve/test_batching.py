@@ -113,7 +113,7 @@ class Held:
         with self.lock:
             self.runs, self.under_way = self.runs + 1, self.under_way + 1
             self.most = max(self.most, self.under_way)
-        self.go_on.wait(60)
+        self.go_on.wait(600)
         with self.lock:
             self.under_way -= 1
         return self.session.run(inputs)
@@ -128,7 +128,7 @@ def answers_one_by_one(
         tasks: list[asyncio.Task[Any]] = []
         for x in requests:
             tasks.append(asyncio.create_task(batcher(x)))
-            for _ in range(3000):  # of 1 ms; a run that never begins is counted below
+            for _ in range(100_000):  # of 1 ms; a run that never begins is counted below
                 if sum(h.runs for h in held) >= min(at_once, len(tasks)):
                     break
                 await asyncio.sleep(0.001)

@@ -80,7 +80,7 @@ def test_others_wait_for_the_turn_of_a_process_until_it_ends(end, tmp_path):
             assert not entered.wait(0.1)
         finally:
             end(holder)
-            waiting.join(20)
+            waiting.join(300)
         assert entered.is_set()
     assert not any((tmp_path / "tmp").iterdir())
 

@@ -20,6 +20,6 @@ def test_files_are_counted_as_they_come(tmp_path: Path, monkeypatch):
 
     with counting.counted(tmp_path, 3, "kernel", tell):
         (tmp_path / "first.o").touch()
-        assert second.wait(10)
+        assert second.wait(300)
     assert said[0] == "kernel 1 of 3"
     assert said[-1] == "kernel 2 of 3"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from occ.compiler.native_entry.bounds import upper
 from occ.runtime.dims import DimExpr, evaluate, symbols
 
-QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault
 LEAVES = st.one_of(st.integers(-9, 9), st.sampled_from(["n", "u", "v"]))
 
 
@@ -17,7 +16,6 @@ def larger(inner: st.SearchStrategy[DimExpr]) -> st.SearchStrategy[DimExpr]:
     return st.one_of(more, st.tuples(inner, st.integers(1, 5)).map(lambda e: ["//", *e]))
 
 
-@QUIET
 @given(st.recursive(LEAVES, larger, max_leaves=8), st.integers(0, 7), st.integers(0, 50), st.integers(0, 9))
 def test_nothing_is_more(e: DimExpr, n: int, u: int, v: int):
     bounds: dict[str, DimExpr] = {"u": ["*", "n", 7], "v": 9}
@@ -26,7 +24,6 @@ def test_nothing_is_more(e: DimExpr, n: int, u: int, v: int):
     assert evaluate(e, {"n": n, "u": min(u, 7 * n), "v": v}) <= evaluate(most, {"n": n})
 
 
-@QUIET
 @given(st.recursive(st.one_of(st.integers(0, 9), st.just("n")), larger, max_leaves=8), st.integers(0, 7))
 def test_what_no_data_decide_stays(e: DimExpr, n: int):
     assert upper(e, {"u": 5}) == e

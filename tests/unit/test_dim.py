@@ -61,26 +61,26 @@ def as_dim(tree):
     return build(tree, SYMBOLS, dim.minimum, dim.maximum)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TREES, ENVS)
 def test_a_dim_has_the_value_of_its_tree(tree, env):
     assert dim.evaluate(as_dim(tree), env) == build(tree, env, min, max)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TREES, ENVS)
 def test_bounds_hold(tree, env):
     d = as_dim(tree)
     assert dim.lower(d) <= build(tree, env, min, max) <= dim.upper(d)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TREES, ENVS)
 def test_substituting_all_symbols_gives_the_value(tree, env):
     assert dim.substitute(as_dim(tree), env) == build(tree, env, min, max)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TREES, TREES, ENVS)
 def test_equal_dims_have_equal_values(a, b, env):
     x, y = as_dim(a), as_dim(b)
@@ -89,7 +89,7 @@ def test_equal_dims_have_equal_values(a, b, env):
         assert hash(x) == hash(y)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TREES, TREES)
 @example(("//", "K", 2), ("//", "K", 2))  # 2*(K//2) is K, and K - K//2 is K//2 again
 @example(("//", "K", 4), ("*", ("//", "E", 6), ("//", "K", 2)))
@@ -102,7 +102,7 @@ def test_ring_laws_hold_by_construction(a, b):
     assert 0 * x == 0 if isinstance(x, Sym) else True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TREES, TREES, ENVS)
 def test_an_exact_quotient_times_its_divisor_is_the_dividend(a, b, env):
     x, y = as_dim(a), as_dim(b)
@@ -113,7 +113,7 @@ def test_an_exact_quotient_times_its_divisor_is_the_dividend(a, b, env):
         assert dim.exact_quotient(x * y, y) == x
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TREES, st.integers(1, 12), ENVS)
 def test_a_proven_multiple_is_one(tree, factor, env):
     d = as_dim(tree)
@@ -121,7 +121,7 @@ def test_a_proven_multiple_is_one(tree, factor, env):
         assert dim.evaluate(d, env) % factor == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TREES.filter(lambda t: "'H'" not in repr(t)))
 def test_text_reads_back_as_the_same_dim(tree):
     d = as_dim(tree)
@@ -232,7 +232,7 @@ def test_a_quotient_of_a_quotient_knows_that_alone():
     assert dim.put_atoms(((2 * n + 1) // 3 + 1) // 2, {atom: half}) == (half + 1) // 2
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TREES, TREES, TREES, ENVS)
 def test_in_terms_of_another_dim(a, b, c, env):
     unit, d = as_dim(a), as_dim(a) * as_dim(b) + as_dim(c)

@@ -28,7 +28,7 @@ def physical_index(index, layout):
     return (*outer, *(index[a] % size for a, size in layout.tiles))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(shapes_and_layouts())
 def test_every_element_lies_where_the_layout_says_and_the_rest_is_zero(case):
     shape, layout = case
@@ -41,7 +41,7 @@ def test_every_element_lies_where_the_layout_says_and_the_rest_is_zero(case):
     assert np.count_nonzero(packed) == data.size
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(shapes_and_layouts())
 def test_unpack_undoes_pack(case):
     shape, layout = case
@@ -49,7 +49,7 @@ def test_unpack_undoes_pack(case):
     assert np.array_equal(unpack(pack(data, layout), layout, shape), data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(shapes_and_layouts())
 def test_a_tag_reads_back(case):
     _, layout = case

@@ -66,14 +66,14 @@ def everywhere(e: ex.Expr) -> np.ndarray:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(INDEX | CONDITION)
 def test_the_interpreter_agrees_with_plain_python(e):
     (got,) = run(function(e), [], {})
     assert np.array_equal(got, everywhere(e))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(INDEX | CONDITION)
 def test_simplified_index_arithmetic_has_the_same_value_everywhere(e):
     simple = simplify(e, axis_symbols(AXES))
@@ -81,14 +81,13 @@ def test_simplified_index_arithmetic_has_the_same_value_everywhere(e):
     assert np.array_equal(got, everywhere(e))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(INDEX)
 def test_simplification_is_idempotent(e):
     once = simplify(e, axis_symbols(AXES))
     assert simplify(once, axis_symbols(AXES)) == once
 
 
-@settings(deadline=None)
 @given(INDEX, st.integers(-3, 3), st.integers(-3, 3))
 def test_indices_that_change_places_are_replaced_once(e, i, k):
     """Also where a term vanishes, so that nothing is left of a sum but a part that has been rewritten."""
@@ -132,7 +131,7 @@ def module_with(f: TeFunc) -> Module:
     return m
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(FLOATS | INDEX | CONDITION)
 def test_text_of_an_expression_reads_back(e):
     f = function(e, PARAMS, ("N",))
