@@ -133,8 +133,18 @@ def _upsample(n: Node) -> None:
 
 
 def _resize10(n: Node) -> None:
-    n.operands = [n.operands[0], None, n.operands[1]]
-    n.attrs |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    """Below opset 11 the nearest element is the one before along an axis that grows, and the one after along one that shrinks:
+    ONNX's own test of opset 10 and onnxruntime say so. A Resize of today takes one of them for all axes.
+    """
+    x, scales = n.operands
+    n.attrs["coordinate_transformation_mode"] = "asymmetric"
+    if n.attrs.get("mode", "nearest") == "nearest":
+        one = n.constant(np.ones(1, np.float32))
+        grown = n.emit("Max", [scales, one], {})
+        x = n.emit("Resize", [x, None, grown], n.attrs | {"nearest_mode": "floor"})
+        scales = n.emit("Min", [scales, one], {})
+        n.attrs["nearest_mode"] = "ceil"
+    n.operands = [x, None, scales]
 
 
 def _tile1(n: Node) -> None:

@@ -29,6 +29,7 @@ from occ.compiler.passes.canonical.cast_ports import CastPorts
 from occ.compiler.passes.canonical.cse import Cse
 from occ.compiler.passes.canonical.dce import Dce
 from occ.compiler.passes.canonical.divide_wide import DivideWide
+from occ.compiler.passes.canonical.exact_factors import ExactFactors
 from occ.compiler.passes.canonical.fold import Fold
 from occ.compiler.passes.canonical.fold_affine import FoldAffine
 from occ.compiler.passes.canonical.fold_empty import FoldEmpty
@@ -85,7 +86,8 @@ def _canonical(*more: Pass) -> tuple[Pass, ...]:
 def _on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
     """What all targets that compute with integers begin with; `more` come before that."""
     integers = (UseIntegers(),) if options.qdq == "integer" else ()
-    return {"inferred": (*_inferred(sizes=True), DivideWide()), "canonical": _canonical(*more, *integers)}
+    exact = (ExactFactors(),) if options.resize == "exact" else ()
+    return {"inferred": (*exact, *_inferred(sizes=True), DivideWide()), "canonical": _canonical(*more, *integers)}
 
 
 def _to_kernels(options: JitOptions) -> tuple[Pass, ...]:

@@ -25,6 +25,11 @@ class InterpOptions(Options):
         "integer",
         "operators between DequantizeLinear and QuantizeLinear: on their integers, as onnxruntime does, or in f32",
     )
+    resize: Literal["meant", "exact"] = option(
+        "meant",
+        "scales of Resize: the number that a file means, 1.3, with the extents of PyTorch, or `exact`ly the f32, "
+        "1.29999995, as ONNX's definition has it",
+    )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,16 @@ def _floor(x: float, d: float) -> float:
 
 
 def _product_of(x: float, y: float) -> float:
-    return 0 if 0 in (x, y) else x * y  # 0 * inf is 0 here: an empty range times anything
+    """Exact for ints, however large; 0 * inf is 0 here: an empty range times anything."""
+    if 0 in (x, y):
+        return 0
+    if x in (inf, -inf) or y in (inf, -inf):
+        return inf if (x > 0) == (y > 0) else -inf
+    return x * y
+
+
+def _sum_of(x: float, y: float) -> float:
+    return x if x in (inf, -inf) else y if y in (inf, -inf) else x + y
 
 
 @cache
@@ -97,16 +106,18 @@ def _put(d: Sym, symbol: Symbol, value: Dim) -> Dim:
 
 
 def _interval(d: Sym) -> tuple[float, float]:
-    total_lo = total_hi = 0.0
+    total_lo: float = 0  # a whole number unless it is infinite: floats would be rounded from 2**53 on
+    total_hi: float = 0
     for mono, coeff in d.terms:
-        lo, hi = 1.0, 1.0
+        lo: float = 1
+        hi: float = 1
         for atom, power in mono:
             alo, ahi = _atom_bounds(atom)
             for _ in range(power):
                 corners = [_product_of(x, y) for x in (lo, hi) for y in (alo, ahi)]
                 lo, hi = min(corners), max(corners)
         ends = (_product_of(coeff, lo), _product_of(coeff, hi))
-        total_lo, total_hi = total_lo + min(ends), total_hi + max(ends)
+        total_lo, total_hi = _sum_of(total_lo, min(ends)), _sum_of(total_hi, max(ends))
     return total_lo, total_hi
 
 

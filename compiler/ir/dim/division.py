@@ -143,8 +143,8 @@ def of_quotient(atom: Func, known: Func, value: Dim) -> Dim | None:
     if not isinstance(scale, int) or scale <= 0 or scale * by <= step or scale * by % step:
         return None
     # (x + first)//by == (scale*x + scale*first + more)//(scale*by)
-    more = next((k for k in range(scale) if (scale * first + k - least) % step == 0), None)
-    return None if more is None else floordiv(value + (scale * first + more - least) // step, scale * by // step)
+    more = (least - scale * first) % step
+    return None if more >= scale else floordiv(value + (scale * first + more - least) // step, scale * by // step)
 
 
 def _joined(d: Dim) -> Dim:
@@ -159,10 +159,11 @@ def _joined(d: Dim) -> Dim:
             variable, first = split_constant(x)
             found.setdefault((factors, variable, by), {})[first] = mono
     for (factors, x, by), parts in found.items():
-        for first, step in ((f, s) for f in parts for s in range(f + 1, by // 2 + 1) if by % s == 0):
-            monos = [mono for at in range(first, by, step) if (mono := parts.get(at)) is not None]
+        for first, many in ((f, n) for f in parts for n in range(len(parts), 1, -1) if by % n == 0 and f < by // n):
+            step = by // many
+            monos = [mono for k in range(many) if (mono := parts.get(first + k * step)) is not None]
             coeffs = [c for mono, c in terms_of(d) if mono in monos]
-            if len(monos) == by // step and min(coeffs) * max(coeffs) > 0:
+            if len(monos) == many and min(coeffs) * max(coeffs) > 0:
                 times = min(coeffs, key=abs)
                 share = build({factors: times}) * floordiv(x + first, step)
                 return _joined(d - build(dict.fromkeys(monos, times)) + share)

@@ -1,4 +1,8 @@
-"""Resize, one axis after another: each axis is a weighted sum of a few neighbours (ONNX Resize, all modes)."""
+"""Resize, one axis after another: each axis is a weighted sum of a few neighbours (ONNX Resize, all modes).
+
+A factor is the number that a file means by an `f32`: 1.3 makes 78 of 60 elements, as PyTorch and OpenVINO have it, and as files
+expect it. `exact_resize` takes the `f32` itself, which is a little less, and makes 77 (docs/numerics.md).
+"""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -6,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import floor, isfinite
 from types import SimpleNamespace
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, floordiv
-from occ.compiler.ir.dtype import F64, I32, I64
+from occ.compiler.ir.dtype import F32, F64, I32, I64
+from occ.compiler.ir.fractions import meant
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import op
@@ -20,6 +25,8 @@ from occ.compiler.ir.shape import normalize_axes
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.functions import absolute
+
+EXACT = "exact_resize"
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,24 @@ def _floats(name: str, operand: Tensor | None) -> tuple[float, ...]:
     return tuple(float(v) for v in operand.value if v is not None and not isinstance(v, Sym))
 
 
-def axis_plan(x: Tensor, roi: Tensor | None, scales: Tensor | None, sizes: Tensor | None, a: Any) -> list[AxisResize]:
+def axis_plan(
+    x: Tensor,
+    roi: Tensor | None,
+    scales: Tensor | None,
+    sizes: Tensor | None,
+    a: Any,
+    factor: Callable[[float], Fraction] = meant,
+) -> list[AxisResize]:
     """How each axis that changes is resized.
 
+    Args:
+        x, roi, scales, sizes: the operands.
+        a: the attributes.
+        factor: the number that an `f32` of `scales` stands for.
+
     Raises:
-        Invalid: neither or both of `scales` and `sizes` are given; Unresolved: they are computed at run time.
+        Invalid: neither or both of `scales` and `sizes` are given, or they are no positive numbers; Unresolved: they are computed
+            at run time.
     """
     axes = tuple(range(x.rank)) if a.axes is None else normalize_axes(a.axes, x.rank, "Resize")
     factors = _floats("scales", scales)
@@ -66,9 +86,11 @@ def axis_plan(x: Tensor, roi: Tensor | None, scales: Tensor | None, sizes: Tenso
         raise Invalid("`Resize` needs either `scales` or `sizes`")
     if len(factors or asked) != len(axes):
         raise Invalid(f"`Resize`: {len(factors or asked)} scales or sizes for {len(axes)} axes")
+    if wrong := [s for s in factors if not (isfinite(s) and s > 0)]:
+        raise Invalid(f"`Resize` by {wrong[0]}: a scale has to be greater than 0")
     region = _floats("roi", roi) if a.coordinate_transformation_mode == "tf_crop_and_resize" else ()
     outs: list[Dim] = list(asked)
-    ratios: list[Fraction | None] = [Fraction(s) for s in factors]
+    ratios: list[Fraction | None] = [factor(s) for s in factors]
     if asked:
         ratios = [_ratio(out, x.shape[axis]) for out, axis in zip(asked, axes, strict=True)]
         if a.keep_aspect_ratio_policy != "stretch":
@@ -160,12 +182,31 @@ def _nearest(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor
                 raise Invalid(f"`nearest_mode` of `Resize` is {rule!r}", code="OCC0107")
 
     table = t.map([r.out], lambda i: cast(I32, clamp(cast(I64, choose(i)), 0, wrap(r.size - 1))), name="nearest")
-    return _read(t, x, r, lambda i: cast(I64, table[i]))
+    if mode != "tf_crop_and_resize":
+        return _read(t, x, r, lambda i: cast(I64, table[i]))
+    at = t.map([r.out], lambda i: source_position(r, i, mode), name="at")
+    return _read(t, x, r, lambda i: cast(I64, table[i]), lambda i, value: _cropped(r, at[i], value, a))
 
 
-def _read(t: Builder, x: Tensor, r: AxisResize, at: Callable[[Expr], Expr]) -> Tensor:
+def _cropped(r: AxisResize, at: Expr, value: Expr, a: SimpleNamespace) -> Expr:
+    """A value of tf_crop_and_resize: positions outside of the input have the one that an attribute says."""
+    outside = (at < 0.0) | (at > cast(F64, wrap(r.size - 1)))
+    return where(outside, cast(value.dtype, literal(a.extrapolation_value, F32)), value)
+
+
+def _read(
+    t: Builder,
+    x: Tensor,
+    r: AxisResize,
+    at: Callable[[Expr], Expr],
+    then: Callable[[Expr, Expr], Expr] = lambda _, value: value,
+) -> Tensor:
     shape = [r.out if k == r.axis else n for k, n in enumerate(x.shape)]
-    return t.map(shape, lambda *i: x[(*i[: r.axis], at(i[r.axis]), *i[r.axis + 1 :])], name="resize")
+
+    def element(*i: Expr) -> Expr:
+        return then(i[r.axis], x[(*i[: r.axis], at(i[r.axis]), *i[r.axis + 1 :])])
+
+    return t.map(shape, element, name="resize")
 
 
 def _weights(mode: str, r: AxisResize, a: SimpleNamespace) -> tuple[int, int, Callable[[int, Expr], Expr]]:
@@ -226,10 +267,7 @@ def _interpolated(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> T
             value = cast(dtype, x[(*i[: r.axis], cast(I64, inside[k][o]), *i[r.axis + 1 :])]) * weights[k][o]
             total = value if total is None else total + value
         assert total is not None
-        if a.coordinate_transformation_mode != "tf_crop_and_resize":
-            return total
-        outside = (at[o] < 0.0) | (at[o] > cast(F64, wrap(r.size - 1)))
-        return where(outside, literal(a.extrapolation_value, dtype), total)
+        return total if a.coordinate_transformation_mode != "tf_crop_and_resize" else _cropped(r, at[o], total, a)
 
     shape = [r.out if k == r.axis else n for k, n in enumerate(x.shape)]
     return t.map(shape, element, name="resize")
@@ -240,22 +278,41 @@ def along_axis(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tens
     return _nearest(t, x, r, a) if a.mode == "nearest" else _interpolated(t, x, r, a)
 
 
+def _resized(t: Builder, x: Tensor, plan: list[AxisResize], a: SimpleNamespace) -> Tensor:
+    value = x
+    for r in plan:
+        value = along_axis(t, value, r, a)
+    if value.dtype != x.dtype:
+        rounded = x.dtype.is_int
+        return t.map(
+            value.shape,
+            lambda *i: cast(x.dtype, call("round_even", value[i]) if rounded else value[i]),
+            name="rounded",
+        )
+    return t.map(x.shape, lambda *i: x[i], name="resize") if value is x else value
+
+
+def _check_mode(a: SimpleNamespace) -> None:
+    if a.mode not in ("nearest", "linear", "cubic"):
+        raise Invalid(f"`mode` of `Resize` is {a.mode!r}", code="OCC0107")
+
+
 @op("Resize", static=("roi", "scales", "sizes"), rank=same, writes="any")
 class Resize:
     def body(t, x, roi=None, scales=None, sizes=None, *, a):
-        if a.mode not in ("nearest", "linear", "cubic"):
-            raise Invalid(f"`mode` of `Resize` is {a.mode!r}", code="OCC0107")
-        value = x
-        for r in axis_plan(x, roi, scales, sizes, a):
-            value = along_axis(t, value, r, a)
-        if value.dtype != x.dtype:
-            rounded = x.dtype.is_int
-            return t.map(
-                value.shape,
-                lambda *i: cast(x.dtype, call("round_even", value[i]) if rounded else value[i]),
-                name="rounded",
-            )
-        return t.map(x.shape, lambda *i: x[i], name="resize") if value is x else value
+        _check_mode(a)
+        return _resized(t, x, axis_plan(x, roi, scales, sizes, a), a)
 
 
-ALL = (Resize,)
+@op(EXACT, static=("roi", "scales", "sizes"), rank=same, writes="any", own_attributes="*")
+class ExactResize:
+    """Resize by the very numbers that `scales` has, as ONNX's definition says: 0.7 is 0.699999988."""
+
+    operands = ("X", "roi", "scales", "sizes")
+
+    def body(t, x, roi=None, scales=None, sizes=None, *, a):
+        _check_mode(a)
+        return _resized(t, x, axis_plan(x, roi, scales, sizes, a, Fraction), a)
+
+
+ALL = (Resize, ExactResize)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.access import access
-from occ.compiler.ir.deferred import is_deferred
-from occ.compiler.ir.meaning import build_te
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.deferred import is_deferred, result_types
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.meaning import build_te, static_elements
+from occ.compiler.ir.module import Constraint, Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.own.decided import is_found
 from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import collecting, depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -45,6 +50,8 @@ class Fold(Pass):
         for op in [op for func in m.funcs.values() for op in func.body]:
             if self._is_worth_folding(op):
                 folded += _fold(op, m, rw, interpreter)
+        if folded:
+            tell_sizes(m)
         m.drop_unused_weights()
         rw.hits["fold"] += folded
         return finish(rw, ctx, folded)
@@ -65,6 +72,38 @@ class Fold(Pass):
         depth = max((v.tensor.static[-1] for v in op.inputs if v.tensor.rank), default=1)
         work = out * (depth if "contraction" in op.spec.tags else 1)
         return out <= max(self.small, given) and work <= self.max_work and not (out > _LARGE and _takes_many_sweeps(op))
+
+
+def tell_sizes(m: Module) -> None:
+    """Put numbers in the place of sizes of results that waited for an operand which is a constant by now, such as the scales of a
+    Resize: the op waits no more, and nothing else tells them.
+    """
+    values: dict[str, Dim] = {}
+    for func in m.funcs.values():
+        for op in func.body.walk():
+            if not op.spec.static or op.spec.host or not any(map(depends_on_data, _extents(op))):
+                continue
+            assumed: list[tuple[Dim, Dim]] = []
+            with suppress(Invalid), collecting(assumed):  # what does not fit is an error of what follows
+                told = _told(op)
+                if told:
+                    values |= {name: d for name, d in told.items() if name not in values}
+                    m.constraints += [Constraint(a, b, str(op.loc), func.name) for a, b in assumed]
+    if values:
+        m.substitute(values)
+
+
+def _told(op: Op) -> dict[str, Dim]:
+    """The sizes in the types of results that operands tell by now."""
+    known = [t for t in result_types(op, static_elements) if isinstance(t, TensorType) and t.shape is not None]
+    if len(known) < len(op.results):
+        return {}
+    pairs = zip(_extents(op), (d for t in known for d in t.dims), strict=True)
+    return {str(a): b for a, b in pairs if is_found(a) and depends_on_data(a) and not depends_on_data(b)}
+
+
+def _extents(op: Op) -> list[Dim]:
+    return [d for r in op.results if isinstance(r.type, TensorType) for d in r.type.shape or ()]
 
 
 def _takes_many_sweeps(op: Op) -> bool:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from occ.compiler.diagnostics import Invalid, shorten
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.attribute_values import check_values
 from occ.compiler.ir.ops.spec import onnx_type_name
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.compiler.passes.base import Context
 
 _LARGEST = 1 << 47  # elements: what processors address
 
@@ -24,6 +26,24 @@ def no_result(op: Op, e: BaseException) -> Invalid:
         note=f"{type(e).__name__} in {Path(place.filename).name}:{place.lineno}: {shorten(str(e))}",
         help="`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this with the model",
     )
+
+
+def check_ranks(m: Module, ctx: Context) -> None:
+    """Every input must have a rank.
+
+    Raises:
+        CompileError: OCC0204.
+    """
+    for arg in m.main.args:
+        if isinstance(arg.type, TensorType) and arg.type.shape is None:
+            name = shorten(arg.name)
+            ctx.sink.error(
+                "OCC0204",
+                f"the model does not say what rank its input `{name}` has",
+                where=shorten(ctx.source or m.name),
+                help=f"give its extents with `--shape {name}=...`; names keep extents symbolic: `--shape {name}=n,3,h,w`",
+            )
+    ctx.sink.raise_errors()
 
 
 def check_form(op: Op) -> None:

@@ -31,6 +31,7 @@ from occ.compiler.passes.infer.cases import split_cases, tell_conditions
 from occ.compiler.passes.infer.checks import (
     check_extents,
     check_form,
+    check_ranks,
     check_sizes,
     check_types,
     no_result,
@@ -48,6 +49,7 @@ _STEPS = (
     decide,
     spread_unlike,
 )  # of making shapes known, each from the start of what the one before left
+_SCALES = 16  # elements of float vectors whose elements are found; Resize of rank 8 has a region of so many
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
 
 
@@ -64,7 +66,7 @@ class Infer(Pass):
     name: ClassVar[str] = "infer"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        _check_ranks(m, ctx)
+        check_ranks(m, ctx)
         untyped = any(r.type is None for op in m.walk() for r in op.results)
         inference, cases = _settled(m, ctx, []), set[str]()
         for _ in range(_CASES):
@@ -104,24 +106,6 @@ def _forget_types(m: Module) -> None:
         results = (r for op in func.body.walk() if "control" in op.spec.tags for r in op.results)
         for value in [*(() if func is m.main else func.args), *results]:
             value.type = None
-
-
-def _check_ranks(m: Module, ctx: Context) -> None:
-    """Every input must have a rank.
-
-    Raises:
-        CompileError: OCC0204.
-    """
-    for arg in m.main.args:
-        if isinstance(arg.type, TensorType) and arg.type.shape is None:
-            name = shorten(arg.name)
-            ctx.sink.error(
-                "OCC0204",
-                f"the model does not say what rank its input `{name}` has",
-                where=shorten(ctx.source or m.name),
-                help=f"give its extents with `--shape {name}=...`; names keep extents symbolic: `--shape {name}=n,3,h,w`",
-            )
-    ctx.sink.raise_errors()
 
 
 class _Inference:
@@ -274,8 +258,8 @@ class _Inference:
             return
         if "shape" not in op.spec.tags and all(self._evaluated(v) is None for v in tensors):
             return
-        if any(v.tensor.dtype.is_float and v.tensor.size not in (0, 1) for v in results) and op.name != "Concat":
-            return  # only shape arithmetic passes through floats, one number at a time
+        if any(v.tensor.dtype.is_float and _is_data(v) for v in results) and op.name != "Concat":
+            return  # only shape arithmetic passes through floats, and scales of a few axes
         try:
             f = build_te("shape", [op], tensors, results, self.elements)
         except Unresolved:
@@ -386,6 +370,11 @@ def _untyped(op: Op) -> Sequence[Type] | None:
         return [TensorType(t.dtype, None) for t in deferred_types(op)]
     except Invalid:
         return None
+
+
+def _is_data(value: Value) -> bool:
+    """Whether a tensor has more elements than there are scales and ends of regions in Resize."""
+    return not isinstance(value.tensor.size, int) or value.tensor.size > _SCALES
 
 
 def _inlined(value: Value) -> bool:
