@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from occ.runtime.errors import RunError
+from occ.runtime.foreign import foreign_file
 
 MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
 ALSO = "machines"  # the folder with the code for further machines, an artifact for each
@@ -206,6 +207,12 @@ def _problems(listed: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
         yield "its members are larger than it"
 
 
+def _no_artifact(path: Path, why: str) -> RunError:
+    if (known := foreign_file(path)) is not None:
+        return RunError("OCC0502", f"`{path}` is not an artifact but {known[0]}", known[1])
+    return RunError("OCC0502", f"`{path}` is not an artifact: {why}", "build the artifact again")
+
+
 class Zip:
     """Members of an artifact that is a zip. It stays open: its members can be read when another one lies at its path."""
 
@@ -218,9 +225,9 @@ class Zip:
         except FileNotFoundError:
             raise RunError("OCC0502", f"`{path}` does not exist") from None
         except DAMAGE as e:
-            raise RunError("OCC0502", f"`{path}` is not an artifact: {e}", "build the artifact again") from None
-        for why in _problems(listed, size):
-            raise RunError("OCC0502", f"`{path}` is not an artifact: {why}", "build the artifact again")
+            raise _no_artifact(path, str(e)) from None
+        for why in [*_problems(listed, size), *([] if MANIFEST in self.infos else [f"it has no `{MANIFEST}`"])]:
+            raise _no_artifact(path, why)
 
     def read(self, name: str) -> bytes:
         return b"".join(self.pieces(name))

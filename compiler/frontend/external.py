@@ -17,6 +17,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
+from occ.runtime.foreign import foreign_file
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 _SMALLEST = 1024  # bytes; less is not worth a view
@@ -233,6 +234,9 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
         raise refuse(f"has {length} bytes, {dtype}{list(shape)} takes {needed}")
     folder.read.add(path)
     size = path.stat().st_size
+    if (offset < 0 or length < 0 or offset + length > size) and (known := foreign_file(path)) is not None:
+        folder.refused.add(location)
+        raise refuse(f"is {known[0]}", known[1])
     if offset < 0 or length < 0 or offset + length > size:
         raise refuse(f"ends at byte {size}, but the tensor needs bytes {offset} to {offset + length}")
     if length == 0:

@@ -18,6 +18,7 @@ from occ.compiler.frontend.ort_format import OrtFormatError, is_ort, read_ort
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
+from occ.runtime.foreign import foreign_file
 
 
 def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
@@ -38,8 +39,8 @@ def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
     try:
         model = scan(mapped)
     except WireError as e:
-        raise _not_a_model(str(path), str(e)) from None
-    return _decode(model.message, str(path)), model
+        raise not_a_model(path, str(e)) from None
+    return _decode(model.message, path), model
 
 
 def _read_ort(data: bytes | np.ndarray, where: str, *, views: bool) -> tuple[ModelProto, MappedModel]:
@@ -51,25 +52,31 @@ def _read_ort(data: bytes | np.ndarray, where: str, *, views: bool) -> tuple[Mod
     return _whole(proto, where), mapped
 
 
-def _decode(data: bytes, where: str) -> ModelProto:
+def _decode(data: bytes, where: str | Path) -> ModelProto:
     if is_ort(data):
-        return _read_ort(data, where, views=False)[0]
+        return _read_ort(data, str(where), views=False)[0]
+    head = None if isinstance(where, Path) else data
     try:
         proto = ModelProto.FromString(data)
     except DecodeError as e:
-        raise _not_a_model(where, str(e)) from None
-    return _whole(proto, where)
+        raise not_a_model(where, str(e), head) from None
+    return _whole(proto, where, head)
 
 
-def _whole(proto: ModelProto, where: str) -> ModelProto:
+def _whole(proto: ModelProto, where: str | Path, head: bytes | None = None) -> ModelProto:
     if not proto.HasField("graph") or not proto.opset_import:
-        raise _not_a_model(where, "it has no graph" if not proto.HasField("graph") else "it imports no operator set")
+        why = "it has no graph" if not proto.HasField("graph") else "it imports no operator set"
+        raise not_a_model(where, why, head)
     return proto
 
 
-def _not_a_model(where: str, why: str) -> CompileError:
+def not_a_model(where: str | Path, why: str, data: bytes | None = None) -> CompileError:
+    """What is wrong with a file, or with `data` that were given under a name."""
+    known = foreign_file(where if data is None else data)
+    if known is not None:
+        return error("OCC0102", f"`{shorten(str(where))}` is not an ONNX model but {known[0]}", help=known[1])
     help_ = "compare the file's size with that of its source: the download may be incomplete"
-    return error("OCC0102", f"`{shorten(where)}` is not an ONNX model", notes=[why], help=help_)
+    return error("OCC0102", f"`{shorten(str(where))}` is not an ONNX model", notes=[why], help=help_)
 
 
 def import_model(
@@ -97,7 +104,7 @@ def import_model(
         case _:
             proto = source
             if not proto.HasField("graph"):
-                raise _not_a_model("<ModelProto>", "it has no graph")
+                raise not_a_model("<ModelProto>", "it has no graph")
     _check_names(proto)
     sink = Sink()
     _check_versions(proto, sink)

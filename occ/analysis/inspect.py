@@ -114,17 +114,23 @@ def _model(source: Source) -> dict[str, Any]:
 
 def _outputs(m: Module, source: Source) -> list[str]:
     """Outputs with the types that a build finds; names alone where the model has faults, which `occ check` tells."""
+    known = inferred(source) if m.stage == "imported" else m
+    if known is None:
+        return m.main.result_names
+    main = known.main
+    return [f"{name}: {v.type}" for name, v in zip(main.result_names, main.results, strict=True)]
+
+
+def inferred(source: Source) -> Module | None:
+    """The module of a model with all types; None where the model has faults."""
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.settings import Settings
 
     try:
-        main = (
-            Compilation(source, Settings(target="interp")).advance("inferred").main if m.stage == "imported" else m.main
-        )
+        return Compilation(source, Settings(target="interp")).advance("inferred")
     except CompileError:
-        return m.main.result_names
-    return [f"{name}: {v.type}" for name, v in zip(main.result_names, main.results, strict=True)]
+        return None
 
 
 def _range(lo: int, hi: int | None, step: int) -> str:

@@ -10,6 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, shape_inference
 
 from occ.compiler.diagnostics import error
+from occ.compiler.frontend.onnx import not_a_model
 from occ.compiler.frontend.ort_format import is_ort, read_ort
 
 
@@ -21,15 +22,16 @@ def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPro
     """
     if isinstance(model, ModelProto):
         return model, Path()
+    where, given = ("<bytes>", model) if isinstance(model, bytes) else (Path(model), None)
     try:
         data, folder = (model, Path()) if isinstance(model, bytes) else (Path(model).read_bytes(), Path(model).parent)
         made = read_ort(data)[0] if is_ort(data) else ModelProto.FromString(data)
     except OSError as e:
         raise error("OCC0101", f"`{e.filename}` cannot be read: {e.strerror}") from None
     except Exception as e:  # of protobuf, which has several
-        raise error("OCC0102", f"this is no ONNX model: {e}") from None
+        raise not_a_model(where, str(e), given) from None
     if not made.HasField("graph"):
-        raise error("OCC0102", "this is no ONNX model: it has no graph")
+        raise not_a_model(where, "it has no graph", given)
     return made, folder
 
 
@@ -48,7 +50,11 @@ def value_types(model: ModelProto) -> dict[str, ValueInfoProto]:
     """What is known of the type of each value of the main graph, as far as ONNX infers it."""
     try:
         graph = shape_inference.infer_shapes(model, data_prop=True).graph
-    except (ValueError, RuntimeError):  # more than protobuf holds, or not to be inferred
+    except (
+        ValueError,
+        RuntimeError,
+        shape_inference.InferenceError,
+    ):  # more than protobuf holds, or not to be inferred
         graph = model.graph
     return {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
 

@@ -59,6 +59,11 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "help":
+            args = [*args[1:2], "--help"]
+            if len(args) == 1:
+                click.echo(ctx.get_help())
+                ctx.exit()
         if args[0] not in {*COMMANDS, *_HIDDEN} and not args[0].startswith("-") and not ctx.resilient_parsing:
             from occ.compiler.diagnostics import closest
 

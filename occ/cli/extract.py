@@ -25,7 +25,7 @@ from occ.cli.console import count, json_line, say
 @click.option("-o", "--out", type=options.OutPath(), required=True, help="The ONNX file to write.")
 @options.as_json
 def command(model: str, start: tuple[str, ...], end: tuple[str, ...], out: Path, as_json: bool) -> None:
-    """Write the part of MODEL, an .onnx file, between two sets of values or nodes; `occ inspect` and viewers name them."""
+    """Write the part of MODEL, an .onnx file, between two sets of values or nodes; `occ inspect --nodes` names them."""
     from occ.analysis.extract import extract
     from occ.compiler.driver.outputs import check_out
 

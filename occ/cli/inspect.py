@@ -5,16 +5,25 @@ from __future__ import annotations
 import click
 
 from occ.analysis.inspect import inspect
+from occ.analysis.nodes import nodes
 from occ.cli import options
 from occ.cli.console import fitted, json_line
 
 
 @click.command("inspect")
 @options.model
+@click.option(
+    "--nodes", "listed", is_flag=True, help="List the nodes of the graph, or the steps of an artifact, instead."
+)
 @options.as_json
-def command(model: str, as_json: bool) -> None:
+def command(model: str, listed: bool, as_json: bool) -> None:
     """Describe MODEL: signature, dims, operators and weights of a model; target, plan and kernels of an artifact."""
-    facts = inspect(options.source_of(model))
+    source = options.source_of(model)
+    if listed:
+        for node in nodes(source):
+            click.echo(json_line(node.as_data()) if as_json else str(node))
+        return
+    facts = inspect(source)
     if as_json:
         click.echo(json_line(facts))
         return

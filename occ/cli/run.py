@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,8 @@ _NUMBERS = "iufbV"  # kinds of dtypes; those of ml_dtypes are V
     "--input",
     "single",
     multiple=True,
-    metavar="NAME=FILE",
-    help="An input from an .npy or .pb file; one that is a sequence from an .npz file.",
+    metavar="[NAME=]FILE",
+    help="An input from an .npy or .pb file, without NAME if it is the only one; one that is a sequence from an .npz file.",
 )
 @click.option("--inputs", "npz", metavar="FILE.npz", help="All inputs from one file.")
 @click.option(
@@ -92,7 +93,7 @@ def _command(
         raise click.UsageError(
             f"--simulate runs the device parts of an Ascend artifact; `{model}` is for `{manifest.target}`"
         )
-    inputs = given_inputs(session, options.pairs(single, "--input", once=True), npz, flags.sizes, seed)
+    inputs = given_inputs(session, _named(single, session), npz, flags.sizes, seed)
     if not single and npz is None:
         tell_sizes(session, flags.sizes)
     note(loops(session))
@@ -114,6 +115,23 @@ def _command(
         click.echo("\n".join(_lines(name, value)))
     where = f"on {session.threads} thread{'s' if session.threads > 1 else ''}, first run"
     say(f"{seconds * 1e3:.2f} ms {'on the simulator, whose time says nothing of a device' if simulate else where}")
+
+
+def _named(single: Sequence[str], session: Session) -> dict[str, str]:
+    """The files of `--input`, by name; the name of the only input of a model may be left out.
+
+    Raises:
+        click.UsageError: one is no NAME=FILE; or a name comes twice.
+    """
+    names = [p.name for p in session.inputs]
+    if len(single) == 1 and len(names) == 1 and not single[0].startswith(f"{names[0]}="):
+        (only,) = single
+        if "=" not in only or Path(only).exists():
+            return {names[0]: only}
+    for text in single:
+        if "=" not in text:
+            raise click.UsageError(f"--input takes NAME=FILE, not {text!r}; the inputs: {', '.join(names)}")
+    return options.pairs(single, "--input", once=True)
 
 
 def _profile(session: Session, inputs: dict[str, np.ndarray], trace: Path | None, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from occ.onnxruntime.claims import Claimed, Claims
-from occ.onnxruntime.library import get_library_path
+from occ.onnxruntime.library import get_library_path, onnxruntime_module
 from occ.onnxruntime.policy import LEAST
 
 NAME = "OccExecutionProvider"
@@ -42,7 +42,7 @@ def register(target: str = "cpu", *, options: Mapping[str, Any] | None = None, l
         ImportError: onnxruntime is not installed, or is older than 1.23.
         CompileError: OCC0401 there is no C++ compiler, which builds the library on first use.
     """
-    import onnxruntime
+    onnxruntime = onnxruntime_module()
 
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
@@ -61,7 +61,7 @@ def register(target: str = "cpu", *, options: Mapping[str, Any] | None = None, l
 
 def unregister() -> None:
     """Take the execution provider out of onnxruntime; its sessions must be gone."""
-    import onnxruntime
+    onnxruntime = onnxruntime_module()
 
     if _registered:
         _registered["library"].occ_ep_ask(None)
@@ -76,7 +76,7 @@ def session_options(options: Any = None, **settings: Any) -> Any:
         options: to add to; new ones if None.
         settings: `pool="occ"` runs on occ's threads in the place of onnxruntime's, `threads=4` on so many of them.
     """
-    import onnxruntime
+    onnxruntime = onnxruntime_module()
 
     register() if not _registered else None
     made = options or onnxruntime.SessionOptions()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.toolchain import compiler, run_all
@@ -14,6 +15,22 @@ NAME = "libocc-onnxruntime.so"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers")
 EXPORTS = "{ global: CreateEpFactories; ReleaseEpFactory; occ_ep_*; local: *; };"
 _ALONE = ("-static-libstdc++", "-static-libgcc", "-Wl,--version-script,exports.txt")
+
+
+def onnxruntime_module() -> Any:
+    """Onnxruntime itself, which occ does not need.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as e:
+        if e.name != "onnxruntime":
+            raise
+        why = "`occ.onnxruntime` needs onnxruntime: `pip install onnxruntime`"
+        raise ModuleNotFoundError(why, name=e.name) from None
+    return onnxruntime
 
 
 def get_library_path(cache: Cache | None = None) -> Path:

@@ -12,4 +12,11 @@ def torch_module(name: str = "torch") -> Any:
     Raises:
         ModuleNotFoundError: it is not installed.
     """
+    try:
+        import_module("torch")
+    except ModuleNotFoundError as e:
+        if e.name != "torch":
+            raise
+        why = "`occ.torch` needs PyTorch: `pip install torch onnxscript`"
+        raise ModuleNotFoundError(why, name=e.name) from None
     return import_module(name)

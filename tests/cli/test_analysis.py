@@ -147,6 +147,15 @@ def test_extract_takes_what_sub_graphs_read_and_external_data(tmp_path, monkeypa
     np.testing.assert_allclose(got, (x + weights["w"]) * weights["v"], rtol=1e-6)
 
 
+def test_extract_of_a_model_that_onnx_cannot_infer(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)  # the model does not import com.microsoft, as exporters forget
+    text = "g (float[n,3] x) => (float[n,3] y) { h = Relu(x)  y = com.microsoft.Gelu(h) }"
+    Path("m.onnx").write_bytes(model_of(text).SerializeToString())
+    ran = occ_cli("extract", "m.onnx", "--to", "h", "-o", "part.onnx")
+    assert ran.code in (0, 1)
+    assert "OCC0901" not in ran.err
+
+
 def test_extract_refuses_what_is_not_there(model, occ_cli):
     ran = occ_cli("extract", model, "--to", "acd", "-o", "part.onnx")
     assert ran.code == 2

@@ -312,3 +312,70 @@ def test_a_dim_that_an_artifact_has_fixed_is_refused(command, model, occ_cli):
 def test_a_model_may_be_named_like_the_first_word_of_a_text(model):
     """The path was taken for IR."""
     assert [i.name for i in occ.compile(str(model.rename("module.onnx")), "interp").inputs] == ["x"]
+
+
+def test_occ_is_a_module_too_and_has_the_help_of_git(model):
+    def printed(*args: str) -> str:
+        return subprocess.run([sys.executable, "-m", *args], capture_output=True, text=True, check=True).stdout
+
+    assert printed("occ", "--version") == printed("occ.cli", "--version")
+    assert printed("occ", "help") == printed("occ", "--help")
+    assert printed("occ", "help", "explain") == printed("occ", "explain", "--help")
+
+
+def test_the_only_input_needs_no_name(model, occ_cli):
+    x = np.random.default_rng(0).standard_normal((3, 8), dtype=np.float32)
+    np.save("x.npy", x)
+    np.save("a=b.npy", x)
+    for given in ("x.npy", "x=x.npy", "a=b.npy"):
+        ran = occ_cli("run", model, "-t", "interp", "--input", given, "--output", "out")
+        assert ran.code == 0, ran.err
+        np.testing.assert_array_equal(np.load("out/y.npy"), occ.compile(str(model), "interp").run({"x": x})["y"])
+    Path("two.onnx").write_bytes(
+        model_of("g (float[2] a, float[2] b) => (float[2] y) { y = Add(a, b) }").SerializeToString()
+    )
+    ran = occ_cli("run", "two.onnx", "-t", "interp", "--input", "x.npy")
+    assert ran.code == 2
+    assert "the inputs: a, b" in ran.err
+
+
+def test_inspect_lists_what_extract_and_diff_take(tmp_path, monkeypatch, occ_cli):
+    monkeypatch.chdir(tmp_path)
+    text = """g (float[n,3] x) => (float[n,2] y, int64[2] s) {
+        [first] h = Slice(x, b, e, b2)
+        y = com.microsoft.Gelu(h)
+        s = Shape(x)
+    }"""
+    held = model_of(
+        text,
+        {"b": np.int64([0]), "e": np.int64([2]), "b2": np.int64([1])},
+    )
+    held.graph.node[0].output[0] = "odd\nname"
+    held.graph.node[1].input[0] = "odd\nname"
+    held.opset_import.add(domain="com.microsoft", version=1)
+    Path("m.onnx").write_bytes(held.SerializeToString())
+    rows = [json.loads(line) for line in occ_cli("inspect", "m.onnx", "--nodes", "--json").out.splitlines()]
+    assert [r["operator"] for r in rows] == ["Slice", "com.microsoft.Gelu", "Shape"]
+    assert rows[0] == {
+        "name": "first", "operator": "Slice", "inputs": ["x", "b", "e", "b2"], "outputs": ["odd\nname"], "types": ["f32[n,2]"],
+    }  # fmt: skip
+    assert rows[1]["types"] == ["f32[n,2]"]
+    lines = occ_cli("inspect", "m.onnx", "--nodes").out.splitlines()
+    assert lines[0] == r"first  Slice(x, b, e, b2) -> odd\nname: f32[n,2]"
+    assert len(lines) == 3
+    assert occ_cli("extract", "m.onnx", "--to", rows[0]["name"], "-o", "part.onnx").code == 0
+    assert occ_cli("extract", "m.onnx", "--from", rows[0]["outputs"][0], "-o", "part.onnx").code == 0
+    for form, end in (("text", "t.occ"), ("artifact", "a.occ")):
+        made = ("dump", "m.onnx", "--stage", "fused") if form == "text" else ("build", "m.onnx")
+        assert occ_cli(*made, "-t", "cpu-jit", "-o", end).code == 0
+        assert "first" in occ_cli("inspect", end, "--nodes").out
+
+
+@pytest.mark.parametrize(
+    ("package", "call"), [("onnxruntime", "occ.onnxruntime.register()"), ("torch", "occ.torch.explain()")]
+)
+def test_what_is_not_installed_is_said_with_the_remedy(package, call):
+    code = f"import sys; sys.modules[{package!r}] = None; import occ; {call}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1].startswith(f"ModuleNotFoundError: `occ.{package}` needs")
+    assert f"pip install {package}" in ran.stderr

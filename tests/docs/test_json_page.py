@@ -18,6 +18,7 @@ COMMANDS = {
     "`occ run --profile`": "run m.occ --profile",
     "`occ inspect`, model": "inspect MODEL",
     "`occ inspect`, artifact": "inspect m.occ",
+    "`occ inspect --nodes`": "inspect MODEL --nodes",
     "`occ check`": "check MODEL -t cpu-jit",
     "`occ diff`": "diff m.occ --onnx MODEL --against interp",
     "`occ bench`": "bench m.occ --rounds 1",

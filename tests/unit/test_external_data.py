@@ -60,3 +60,12 @@ def test_a_file_that_cannot_be_read_is_one_error(tmp_path: Path, missing: bool) 
     with pytest.raises(occ.CompileError, match="is missing" if missing else "outside") as e:
         occ.compile(model, "interp")
     assert len(e.value.diagnostics) == 1
+
+
+def test_data_that_git_lfs_has_not_fetched_are_one_error(tmp_path: Path) -> None:
+    model = save(tmp_path / "model.onnx", count=50)
+    (tmp_path / "model.onnx.data").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(occ.CompileError, match="is a git-lfs pointer") as e:
+        occ.compile(model, "interp")
+    assert len(e.value.diagnostics) == 1
+    assert "git lfs pull" in str(e.value)

@@ -1,0 +1,5 @@
+"""`python -m occ`: the `occ` command without its script."""
+
+from occ.cli import main
+
+main()

@@ -1,0 +1,83 @@
+"""Files that are given as models or artifacts and are something else, told by how they begin.
+
+Sources of the marks: file(1)'s magic files, and the readers of each format.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from pathlib import Path
+
+_PAGE = "take the link to the file itself: on Hugging Face `resolve` in place of `blob`, on GitHub the raw file"
+_TORCH = "export it from PyTorch: `torch.onnx.export(module, inputs, 'model.onnx', dynamo=True)`, or `occ.torch.export`"
+_WEIGHTS = "it holds weights and no graph: export the model to ONNX, such as with `optimum-cli export onnx`"
+_KERAS = "export it to ONNX: `model.export('model.onnx', format='onnx')` in Keras, or the package tf2onnx"
+_UNPACK = "unpack it first: `{}`"
+
+# What files of a kind begin with, as a regular expression; what such a file is; and what to do.
+_KINDS: tuple[tuple[bytes, str, str], ...] = (
+    (rb"version https://git-lfs", "a git-lfs pointer", "fetch the file that it stands for: `git lfs pull`"),
+    (rb"(?i)\s*(<!--.*?-->\s*)*<(!doctype html|html|head)\b", "a web page", _PAGE),
+    (rb"\s*<\?xml[^>]*>\s*<net\b", "a model of OpenVINO", "take the ONNX model that it was made from"),
+    (rb"\s*<\?xml", "an XML file", "if a server sent it instead of the model, it says why"),
+    (rb"GGUF", "a GGUF file", _WEIGHTS),
+    (rb"(lmgg|fmgg|tjgg|ggjt|ggml)", "a GGML file", _WEIGHTS),
+    (rb".{4}\0{4}\{\s*\"", "a safetensors file", _WEIGHTS),
+    (rb".{4}TFL3", "a TFLite model", "convert it: `python -m tf2onnx.convert --tflite FILE --output model.onnx`"),
+    (rb"\x80[\x02-\x05]", "a pickle, as PyTorch writes them", _TORCH),
+    (rb"\x93NUMPY", "an array of numpy", "arrays are inputs: `occ run MODEL --input FILE`"),
+    (rb"\x89HDF\r\n", "an HDF5 file, as Keras writes them", _KERAS),
+    (rb"\x1f\x8b", "a gzip file", _UNPACK.format("gunzip FILE")),
+    (rb"BZh[1-9]", "a bzip2 file", _UNPACK.format("bunzip2 FILE")),
+    (rb"\xfd7zXZ\0", "an xz file", _UNPACK.format("unxz FILE")),
+    (rb"\x28\xb5\x2f\xfd", "a zstandard file", _UNPACK.format("unzstd FILE")),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z file", _UNPACK.format("7z x FILE")),
+    (rb"(?s).{257}ustar", "a tar file", _UNPACK.format("tar xf FILE")),
+    (rb"(ftrt|ptrt)", "an engine of TensorRT", "take the ONNX model that it was made from"),
+    (rb"IMOD", "an offline model of CANN", "take the ONNX model that `atc` made it from"),
+    (rb"\x7fELF", "a program or a library", "models are .onnx files, .occ texts and artifacts"),
+    (rb"(\x89PNG|\xff\xd8\xff|GIF8|%PDF)", "a picture or a document", "models are .onnx files, .occ texts and artifacts"),
+    (rb"\s*[\[{]\s*[\"\[{]", "a JSON file", "if a server sent it instead of the model, it says why"),
+)  # fmt: skip
+# The same of zips: a name of a member.
+_ZIPS: tuple[tuple[str, str, str], ...] = (
+    (r"archive_format$|models/model\.json$|serialized_exported_program\.json$", "a program of torch.export", _TORCH),
+    (r"data\.pkl$", "a PyTorch file", _TORCH),
+    (r"model\.weights\.h5$", "a model of Keras", _KERAS),
+    (r"\.npy$", "an .npz file of arrays", "arrays are inputs: `occ run MODEL --inputs FILE`"),
+    (r"[^/]*\.onnx$", "a zip with a model in it", _UNPACK.format("unzip FILE")),
+    (r"saved_model\.pb$", "a model of TensorFlow", "convert it: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"),
+)  # fmt: skip
+_HEAD = 4096
+
+
+def foreign_file(source: str | os.PathLike[str] | bytes) -> tuple[str, str] | None:
+    """What a file, or the bytes of one, is instead of a model or an artifact, and what to do; None if that is not known."""
+    if isinstance(source, bytes):
+        head, path = source[:_HEAD], None
+    else:
+        try:
+            with open(source, "rb") as f:
+                head, path = f.read(_HEAD), Path(source)
+        except OSError:
+            return None
+    if path is not None and head.startswith(b"PK"):
+        return _zip(path)
+    found = next(((what, help_) for mark, what, help_ in _KINDS if re.match(mark, head, re.S)), None)
+    return found and (found[0], found[1].replace("FILE", path.name if path else "FILE"))
+
+
+def _zip(path: Path) -> tuple[str, str] | None:
+    try:
+        with zipfile.ZipFile(path) as z:
+            names = z.namelist()
+    except (OSError, ValueError, RuntimeError, EOFError, NotImplementedError, zipfile.BadZipFile):
+        return None
+    if "manifest.json" in names:
+        return None
+    for mark, what, help_ in _ZIPS:
+        if any(re.search(mark, n) for n in names):
+            return what, help_.replace("FILE", path.name)
+    return "a zip file, and no artifact", "models are .onnx files, .occ texts and artifacts"
