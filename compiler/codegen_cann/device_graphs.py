@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.gears import gears
 from occ.compiler.codegen_cann.graph.graph import Graph
+from occ.compiler.codegen_cann.graph.installed import kernels_for
 from occ.compiler.codegen_cann.graph.memory import workspace
 from occ.compiler.codegen_cann.graph.ranges import around, ranges, samples
 from occ.compiler.codegen_cann.graph.validate import graph_problems
@@ -87,7 +88,10 @@ def _chip(options: AscendOptions) -> Chip:
     """What the graphs of a build may ask of the chip; kernels whose fitness sizes decide do not go with several sizes."""
     chip = CHIPS[options.target]
     sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
-    return replace(chip, steps=chip.steps and options.qdq == "integer", attention="" if sized else chip.attention)
+    return replace(
+        chip, steps=chip.steps and options.qdq == "integer", attention="" if sized else chip.attention,
+        table=kernels_for(options.target.removeprefix("ascend")), dynamic=bool(options.dynamic_ranges),
+    )  # fmt: skip
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
@@ -33,7 +33,7 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
     """
     beside = {name.rpartition("/")[2]: files[name] for name in part.files}
     try:
-        made = Simulator(files[part.air], beside, precision)
+        made = Simulator(files[part.air], beside, replace(precision, fixed=bool(part.gears)))
         _check_binding(part, made)
         return made
     except NoKernel as e:

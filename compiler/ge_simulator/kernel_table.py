@@ -1,23 +1,35 @@
-"""Which kernels the chips have, as far as public sources tell: `tables/*.tsv`, each row with its source and date.
+"""Which kernels the chips have: `tables/kernels.tsv`, whole, and `tables/functions.tsv`, for what code of a kernel decides.
 
-A graph that GE loads still needs a kernel for every node: an operator, an element type, a unit (AI Core, or AI CPU, which
-is slower) of the chip. Of an operator that has no row on a unit nothing is known, and nothing is refused.
+A graph that GE loads still needs a kernel for every node: a unit of the chip (AI Core; AI CPU, which is slower), a
+combination of element types, and, where an extent is unknown, one that takes such. What the tables lack has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
 import ml_dtypes
 import numpy as np
 
-from occ.compiler.ge_simulator.reader import Node, NoKernel
+from occ.compiler.ge_simulator.reader import Node, NoKernel, Tensor
 
-CHIPS = ("310", "310P", "910", "910B")
-_NEW = ("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1")
+CHIPS = ("310", "310B", "310P", "910", "910B")
+UNITS = ("AICore", "AICPU", "TF")  # in the order in which GE asks them
+# What GE does by itself: structure, views, sizes (the operators of its ge_local engine); `PASS` stands for what it replaces.
+GE_LOCAL = frozenset(
+    {
+        "Bitcast", "Const", "Constant", "Data", "ExpandDims", "FileConstant", "Flatten", "FlattenV2", "Identity", "IdentityN", "If", "NetOutput", "Rank", "Reshape",
+        "Shape", "ShapeN", "Size", "Squeeze", "SqueezeV2", "SqueezeV3", "StatelessIf", "StatelessWhile", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "While",
+    }
+)  # fmt: skip
+_CODES = {
+    "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "DOUBLE": "f64", "BOOL": "b1", "INT8": "i8", "INT16": "i16", "INT32": "i32", "INT64": "i64",
+    "UINT8": "u8", "UINT16": "u16", "UINT32": "u32", "UINT64": "u64", "COMPLEX64": "c64", "COMPLEX128": "c128", "INT4": "i4",
+}  # fmt: skip
+_GE_NAMES = {code: name for name, code in _CODES.items()}
 _NAMES = {
     np.dtype(v): k
     for k, v in {
@@ -26,36 +38,44 @@ _NAMES = {
         "UINT32": np.uint32, "UINT64": np.uint64, "COMPLEX64": np.complex64, "INT4": ml_dtypes.int4, "COMPLEX128": np.complex128,
     }.items()
 }  # fmt: skip
+_ANY = "?"
+FLOATS = ("FLOAT", "FLOAT16", "BF16")
 
 
 def chip_of(soc: str) -> str:
-    """The kind of chip that a soc_version names; `Ascend910B` without a digit is a first-generation 910."""
-    if soc in _NEW:
+    """The kind of chip that a soc_version names: `Ascend910B` without a digit is a first-generation 910; the 910_93 has the kernels of the 910B."""
+    name = soc.removeprefix("Ascend")
+    if name.startswith("910_93") or (name.startswith("910B") and name != "910B"):
         return "910B"
-    return "910" if soc.startswith("Ascend910") else soc.removeprefix("Ascend")[:4]
+    return "910" if name.startswith("910") else next((c for c in ("310B", "310P") if name.startswith(c)), "310")
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """A row of the table: the kernels of an operator on a unit of some chips.
+    """A row of the tables: the kernels of an operator on a unit of some chips.
 
     Attributes:
-        port: the tensor whose element type decides.
-        pairs: (type taken, type given); all there are.
-        missing: types that are known to have none; then nothing is known of the others.
+        chips: chip -> whether extents may be unknown.
+        operands: names, `>` before those of results, `?` after optional, `*` after repeated ones.
+        combinations: element types, the sets that each operand takes; None where nothing is known of them.
+        source: key of `sources`.
     """
 
     operator: str
-    chips: frozenset[str]
     unit: str
-    port: str
-    pairs: tuple[tuple[str, str], ...]
-    missing: frozenset[str]
+    chips: Mapping[str, bool]
+    operands: tuple[str, ...]
+    combinations: tuple[tuple[frozenset[str], ...], ...] | None
     source: str
 
     def __str__(self) -> str:
-        names = [a if a == b else f"{a} giving {b}" for a, b in self.pairs] or [f"no {m}" for m in sorted(self.missing)]
-        return f"{self.unit} has {', '.join(names) or 'none'} ({self.source}, {sources()[self.source][0]})"
+        places = [k for k, name in enumerate(self.operands) if name[:1] == ">"]
+        shown: dict[str, None] = {}
+        for each in self.combinations or ():
+            taken, given = (",".join(sorted(each[k])) for k in (0, places[0] if places else 0))
+            shown.setdefault(taken if taken == given else f"{taken} giving {given}")
+        types = ", ".join(shown) or "other extents"
+        return f"{self.unit} has {types} ({self.source}, {sources()[self.source][0]})"
 
 
 def rows_of(name: str) -> Iterator[list[str]]:
@@ -66,9 +86,10 @@ def rows_of(name: str) -> Iterator[list[str]]:
             yield line.split("\t")
 
 
-def chips_in(text: str) -> frozenset[str]:
-    """The chips that a row is about."""
-    return frozenset(CHIPS if text == "*" else text.split(","))
+def chips_in(text: str) -> dict[str, bool]:
+    """The chips that a row is about, and whether it takes unknown extents on each."""
+    chosen = text.replace("*", " ".join(f"{c}{'+' if '+' in text else ''}" for c in CHIPS)) if "*" in text else text
+    return {c.rstrip("+"): c.endswith("+") for c in chosen.replace("++", "+").replace(",", " ").split()}
 
 
 @cache
@@ -78,44 +99,154 @@ def sources() -> dict[str, tuple[str, str]]:
 
 
 @cache
-def table() -> dict[str, tuple[Kernels, ...]]:
-    """All rows by operator."""
-    found: dict[str, list[Kernels]] = {}
-    for operator, chips, unit, port, types, source in rows_of("kernels"):
-        items = [t for t in types.split() if t != "-"]
-        missing = frozenset(t[1:] for t in items if t.startswith("!"))
-        pairs = tuple((t.partition(">")[0], t.partition(">")[2] or t) for t in items if not t.startswith("!"))
-        row = Kernels(operator, chips_in(chips), unit, port, pairs, missing, source)
-        found.setdefault(operator, []).append(row)
-    return {k: tuple(v) for k, v in found.items()}
+def _lines() -> dict[str, list[list[str]]]:
+    found: dict[str, list[list[str]]] = {}
+    for row in rows_of("kernels"):
+        found.setdefault(row[0], []).append([*row, *[""] * (5 - len(row)), "info81"])
+    for row in rows_of("functions"):
+        found.setdefault(row[0], []).append(row)
+    return found
 
 
-def element_type(node: Node) -> str:
-    """The element type that decides which kernel a node gets; empty where it has no tensors."""
-    port = next((r.port for r in table().get(node.type, ())), "")
-    descs = [*node.input_descs, *node.output_descs]
-    desc = next((d for d in descs if d.name == port), descs[0] if descs else None)
-    return "" if desc is None or desc.dtype is None else _NAMES.get(desc.dtype, "")
+def operators() -> frozenset[str]:
+    """All operators that the tables name."""
+    return frozenset(_lines())
 
 
-def kernel(node: Node, chip: str, wanted: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """The kernel that runs a node: the first pair of types wanted that a unit has, AI Core before AI CPU.
+@cache
+def kernels_of(operator: str) -> tuple[Kernels, ...]:
+    """The rows of an operator, those of `functions.tsv` instead of the rows that name no types."""
+    rows = [
+        Kernels(op, unit, chips_in(chips), tuple(operands.split()), _combinations(types), source)
+        for op, unit, chips, operands, types, source in _lines().get(operator, ())
+    ]
+    told = {c for r in rows if r.source != "info81" and r.unit == "AICore" for c in r.chips}
+    return tuple(
+        replace(r, chips={c: d for c, d in r.chips.items() if c not in told})
+        if (r.source, r.unit, r.combinations) == ("info81", "AICore", None)
+        else r
+        for r in rows
+    )
+
+
+def _combinations(text: str) -> tuple[tuple[frozenset[str], ...], ...] | None:
+    """What a cell says of element types."""
+    if text in ("", "function"):
+        return None
+    found: list[tuple[frozenset[str], ...]] = []
+    for part in text.split(" | "):
+        pattern, _, fill = part.partition(":")
+        items = pattern.split()
+        for code in fill.split() or (items[0],):
+            each = [code if item == "T" else item for item in items]
+            found.append(tuple(frozenset(_GE_NAMES.get(c, c) for c in item.split(",")) for item in each))
+    return tuple(found)
+
+
+def _name(desc: Tensor) -> str:
+    return "" if desc.dtype is None else _NAMES.get(desc.dtype, "")
+
+
+def float_type(node: Node) -> str:
+    """The floating-point type that decides which kernel a node gets: of its first such operand, or else result; empty without one."""
+    named = [_name(d) for d in (*node.input_descs, *node.output_descs)]
+    return next((n for n in named if n in FLOATS), "")
+
+
+def is_dynamic(node: Node) -> bool:
+    """Whether an extent of a node is unknown."""
+    return any(d < 0 for desc in (*node.input_descs, *node.output_descs) for d in desc.shape)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a precision mode takes for the floating-point tensors of a node.
+
+    Attributes:
+        pairs: the types for the first operand and the first result, the best first; they are for those that are FLOAT in the graph.
+        free: what FLOAT may be in the other tensors of the node; nothing, where all are to be as the graph says.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    free: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The kernel of a node: its unit, and the types that it has FLOAT operands and results in."""
+
+    unit: str
+    operands: str
+    results: str
+
+
+def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> Found:
+    """The kernel that runs a node, AI Core before AI CPU.
+
+    Args:
+        node: the node.
+        chip: one of `CHIPS`.
+        wanted: types that would do.
+        fixed: unknown extents are known when it is compiled, as those of gears are.
 
     Raises:
-        NoKernel: the chip is known to have none of them.
+        NoKernel: the chip has none of them.
     """
-    rows = [r for r in table().get(node.type, ()) if chip in r.chips]
-    for unit in ("AICore", "AICPU"):
-        own = [r for r in rows if r.unit == unit]
-        if not own and unit == "AICore":
-            return wanted[0]  # nothing is known
-        for pair in wanted:
-            if own and all(_takes(r, pair) for r in own):
-                return pair
-    known = "; ".join(map(str, rows))
-    types = " or ".join(dict.fromkeys(a for a, _ in wanted))
-    raise NoKernel(f"{node.name}: Ascend{chip} has no kernel of {node.type} for {types}: {known}")
+    if node.type in GE_LOCAL:
+        return Found("GE", *wanted.pairs[0])
+    rows = [r for r in kernels_of(node.type) if chip in r.chips]
+    unknown = is_dynamic(node) and not fixed
+    if any(r.unit == "PASS" and (r.chips[chip] or not unknown) for r in rows):
+        return Found("AICore", *wanted.pairs[0])
+    alone = not any(r.unit in ("AICore", "AICPU") for r in kernels_of(node.type))
+    for unit in UNITS if alone else UNITS[:2]:  # TensorFlow's have no types that the others lack, as far as is known
+        own = [r for r in rows if r.unit == unit and (r.chips[chip] or not unknown or unit == "TF")]
+        if any(r.combinations is None for r in own):
+            return Found(unit, *wanted.pairs[0])
+        for pair in wanted.pairs:
+            if any(_serves(row, node, pair, wanted.free) for row in own):
+                return Found(unit, *pair)
+    raise NoKernel(_refusal(node, chip, rows, wanted, unknown=unknown))
 
 
-def _takes(row: Kernels, pair: tuple[str, str]) -> bool:
-    return pair[0] not in row.missing if row.missing else pair in row.pairs
+def _serves(row: Kernels, node: Node, pair: tuple[str, str], free: frozenset[str]) -> bool:
+    """Whether a row has a combination for a node with the types of a pair."""
+    needed: dict[int, frozenset[str]] = {}
+    before = 0
+    for descs, to, mark in ((node.input_descs, pair[0], False), (node.output_descs, pair[1], True)):
+        formals = [n.lstrip(">") for n in row.operands if (n[0] == ">") == mark]
+        first = next((d for d in descs if _name(d) in FLOATS), None)
+        for k, desc in enumerate(descs):
+            if desc.dtype is None:
+                continue
+            place = _place(formals, desc.name, k)
+            if place is None:
+                return False
+            name = _name(desc)
+            types = {to} if desc is first and name == "FLOAT" else {name, *(free if name in FLOATS else ())}
+            needed[before + place] = needed.get(before + place, frozenset(types)) & types
+        before += len(formals)
+    return any(all(types & each[k] or _ANY in each[k] for k, types in needed.items()) for each in row.combinations or ())
+
+
+def _place(formals: Sequence[str], name: str, position: int) -> int | None:
+    """Which formal operand a tensor is: by name, `x3` being one of `x*`, or by position where names differ."""
+    bare = [f.rstrip("?*") for f in formals]
+    stem = name.rstrip("0123456789")
+    if name in bare:
+        return bare.index(name)
+    if stem in bare and formals[bare.index(stem)].endswith("*"):
+        return bare.index(stem)
+    if len(formals) == 1:
+        return 0
+    return position if position < len(formals) else None
+
+
+def _refusal(node: Node, chip: str, rows: Sequence[Kernels], wanted: Wanted, *, unknown: bool) -> str:
+    named = [_name(d) for d in (*node.input_descs, *node.output_descs) if d.dtype is not None]
+    halves = " or ".join(dict.fromkeys(a for a, _ in wanted.pairs))
+    types = ", ".join(dict.fromkeys(halves if t == "FLOAT" else t for t in named))
+    fixed = " of fixed extents" if unknown and any(not r.chips[chip] for r in rows) else ""
+    known = "; ".join(str(r) + fixed for r in rows if r.unit != "TF") or "it is in none of the tables"
+    needed = " and unknown extents" if fixed else ""
+    return f"{node.name}: Ascend{chip} has no kernel of {node.type} for {types}{needed}: {known}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from occ.compiler.ge_simulator.kernel_table import element_type, kernel
+from occ.compiler.ge_simulator.kernel_table import Wanted, float_type, kernel
 from occ.compiler.ge_simulator.reader import Node
 
 # The operators that the matrix unit computes.
@@ -16,6 +16,8 @@ CUBE = frozenset(
         "BatchMatMul", "BatchMatMulV2", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "Einsum", "MatMulV2",
     }
 )  # fmt: skip
+# Operators whose types are what they are about: no mode changes them.
+_EXACT = frozenset({"AscendAntiQuant", "AscendDequant", "AscendQuant", "Cast"})
 _HALF_MAX = 65504.0
 _FLOAT, _HALF, _WIDENED = ("FLOAT", "FLOAT"), ("FLOAT16", "FLOAT16"), ("FLOAT16", "FLOAT")
 _VECTOR = (_FLOAT, _HALF)
@@ -33,10 +35,11 @@ _KEPT = (_FLOAT, _WIDENED, _HALF)  # what `_keep_dtype` asks for, or the most pr
 
 @dataclass(frozen=True)
 class Computed:
-    """The types in which a node computes what its graph calls FLOAT: operands, results."""
+    """The types in which a node computes what its graph calls FLOAT: operands, results; and the unit that does."""
 
     operands: str = "FLOAT"
     results: str = "FLOAT"
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,27 +51,36 @@ class Precision:
             of the matrix unit in half precision), `mixed_float16`, `mixed_bfloat16` and `allow_fp32_to_fp16` (operands
             and results of the matrix unit). Where a chip lacks the kernel, the modes but `origin` take another one.
         chip: one of `kernel_table.CHIPS`, or empty for one that has every kernel.
+        fixed: unknown extents are those of gears, which are known when kernels are chosen.
     """
 
     mode: str = "origin"
     chip: str = ""
+    fixed: bool = False
 
     def computed(self, node: Node) -> Computed:
-        """The types that a node is computed in.
+        """The types that a node is computed in, and the unit that has the kernel.
 
         Raises:
             NoKernel: the chip has no kernel for it.
         """
-        name = element_type(node)
+        wanted = self._wanted(node)
+        if not self.chip:
+            return Computed(*wanted.pairs[0])
+        found = kernel(node, self.chip, wanted, fixed=self.fixed)
+        return Computed(found.operands, found.results, found.unit)
+
+    def _wanted(self, node: Node) -> Wanted:
+        """What would do for a node, the best first."""
         cube, vector = _MODES[self.mode]
-        if name != "FLOAT":
-            if self.chip and name:
-                kernel(node, self.chip, _pairs(node, name))
-            return Computed()
-        wanted = cube if node.type in CUBE else vector
+        name = float_type(node)
+        if name in ("", "FLOAT16", "BF16") or node.type in _EXACT:  # FLOAT beside them is as the graph says
+            raised = (_FLOAT,) if name and self.mode != "origin" and node.type not in _EXACT else ()
+            return Wanted((_FLOAT, *raised), frozenset({"FLOAT"} if raised else ()))
+        free = frozenset() if self.mode == "origin" else frozenset({"FLOAT", "BF16" if "bfloat" in self.mode else "FLOAT16"})  # fmt: skip
         if self.mode != "origin" and node.attrs.get("_keep_dtype", 0):
-            wanted = _KEPT
-        return Computed(*(kernel(node, self.chip, wanted) if self.chip else wanted[0]))
+            return Wanted(_KEPT, free)
+        return Wanted(cube if node.type in CUBE else vector, free)
 
     def rounded(self, x: np.ndarray, to: str) -> np.ndarray:
         """f32 rounded to a type that a node computes in; others as they are."""
@@ -81,8 +93,3 @@ class Precision:
         wide = np.clip(x, -_HALF_MAX, _HALF_MAX) if self.chip not in ("", "910B") else x
         with np.errstate(over="ignore"):
             return wide.astype(np.float16).astype(np.float32)
-
-
-def _pairs(node: Node, name: str) -> tuple[tuple[str, str], ...]:
-    """What serves a node on another type than FLOAT: integers of the matrix unit are summed in INT32."""
-    return ((name, name), (name, "INT32"), (name, "FLOAT"))

@@ -12,7 +12,7 @@ from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.options import SOCS
 from occ.compiler.codegen_cann.output.air import air
 from occ.compiler.ge_simulator.device import precision_on
-from occ.compiler.ge_simulator.kernel_table import CHIPS, chip_of, sources, table
+from occ.compiler.ge_simulator.kernel_table import CHIPS, UNITS, chip_of, kernels_of, operators, sources
 from occ.compiler.ge_simulator.limits import MEASURES, formats, limits
 from occ.compiler.ge_simulator.reader import BadGraph
 from occ.compiler.ge_simulator.simulate import Simulator
@@ -59,13 +59,18 @@ def pad(e, x):
 
 
 def test_every_row_has_a_source_with_a_date():
-    assert {r.source for rows in table().values() for r in rows} | {x.source for x in (*limits(), *formats())} == set(
-        sources()
-    )
+    rows = [r for name in operators() for r in kernels_of(name)]
+    assert {r.source for r in rows} | {x.source for x in (*limits(), *formats())} == set(sources())
     assert all(date[:2] == "20" and what for date, what in sources().values())
-    assert {c for rows in table().values() for r in rows for c in r.chips} == set(CHIPS)
+    assert {c for r in rows for c in r.chips} == set(CHIPS)
     assert {x.what for x in limits()} == set(MEASURES)
-    assert {r.unit for rows in table().values() for r in rows} == {"AICore", "AICPU"}
+    assert {r.unit for r in rows} == {*UNITS, "PASS"}
+
+
+def test_every_combination_has_a_type_for_each_operand():
+    """And those of AI CPU the types that each operand takes."""
+    wrong = [r for name in operators() for r in kernels_of(name) for c in r.combinations or () if len(c) != len(r.operands)]
+    assert not wrong, wrong[:3]
 
 
 def test_exact_chips_are_of_a_kind():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from occ.compiler.codegen_cann.graph.kernels import KernelTable
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -11,28 +13,31 @@ class Chip:
 
     Attributes:
         missing: element types, by GE's name, that it does not compute with.
-        sums: integers that it can sum and multiply as others only, which hold their values.
         block_products: its matrix unit multiplies by weights of 4 bits with a scale for each block.
         steps: it has AscendQuant and AscendDequant with scales of 64 bits, which keep quantised products in the matrix unit.
         kernels: operators that stand for groups of others, which it has.
         attention: which kernel of attention it has, or empty; PromptFlashAttention goes with IncreFlashAttention.
+        name: as tables of kernels have it.
+        table: its kernels; None where any will do.
+        dynamic: extents may be unknown, so that kernels of fixed extents alone do not serve.
         boxes: how many of a class its NonMaxSuppressionV7 selects at most; 0 where it has none.
     """
 
     missing: frozenset[str] = frozenset({"STRING"})
-    sums: tuple[tuple[str, str], ...] = ()
     block_products: bool = False
     steps: bool = False
     kernels: frozenset[str] = frozenset()
     attention: str = ""
     boxes: int = 0
+    name: str = ""
+    table: KernelTable | None = None
+    dynamic: bool = False
 
 
 _OLDER = frozenset({"STRING", "BF16"})
-_SUMS = (("INT32", "INT64"),)
 _ROWS = frozenset({"AddRmsNorm", "RmsNorm", "SwiGlu"})
 CHIPS: dict[str, Chip] = {
-    "ascend310": Chip(_OLDER, _SUMS), "ascend310p": Chip(_OLDER, _SUMS, steps=True, kernels=_ROWS, attention="PromptFlashAttention", boxes=700),
+    "ascend310": Chip(_OLDER), "ascend310p": Chip(_OLDER, steps=True, kernels=_ROWS, attention="PromptFlashAttention", boxes=700),
     "ascend910": Chip(_OLDER),
     "ascend910b": Chip(
         block_products=True, steps=True, kernels=_ROWS | {"RotaryPositionEmbedding", "UniqueWithCountsAndSorting"},

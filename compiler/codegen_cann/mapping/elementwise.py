@@ -21,7 +21,7 @@ Row = Callable[..., Any]
 SAME_TYPE = {
     "Acos": "Acos", "Acosh": "Acosh", "Add": "Add", "Asin": "Asin", "Asinh": "Asinh", "Atan": "Atan",
     "Atanh": "Atanh", "BitwiseAnd": "BitwiseAnd", "BitwiseNot": "Invert", "BitwiseOr": "BitwiseOr",
-    "BitwiseXor": "BitwiseXor", "Ceil": "Ceil", "Cos": "Cos", "Cosh": "Cosh", "Erf": "Erf",
+    "BitwiseXor": "BitwiseXor", "Ceil": "Ceil", "Cos": "Cos", "Cosh": "Cosh", "Erf": "Erf", "Exp": "Exp",
     "Floor": "Floor", "HardSwish": "HardSwish", "Log": "Log", "Mish": "Mish", "Mul": "Mul", "Neg": "Neg",
     "Reciprocal": "Reciprocal", "Round": "Round", "Sigmoid": "Sigmoid", "Sign": "Sign", "Sin": "Sin",
     "Sinh": "Sinh", "Softplus": "Softplus", "Softsign": "Softsign", "Sqrt": "Sqrt", "Sub": "Sub", "Tan": "Tan",
@@ -41,23 +41,27 @@ _WIDER = {
 }  # fmt: skip
 
 
-def computing_type(kind: str, dtype: str, position: int = 0) -> str:
-    """The element type in which a GE operator can compute on operands of `dtype`.
+def computing_type(e: Emitter, kind: str, dtype: str, position: int = 0) -> str:
+    """The element type in which a GE operator can compute on operands of `dtype`: one that AI Core has a kernel for, else another unit.
 
     Raises:
-        Unsupported: it takes neither the type nor one that holds all its values.
+        Unsupported: there is none for the type, nor for one that holds all its values.
     """
     allowed = prototypes()[kind].inputs[position].dtypes
-    for name in (dtype, *_WIDER.get(dtype, ())):
-        if not allowed or name in allowed:
-            return name
-    raise Unsupported(f"GE `{kind}` does not take {dtype}")
+    fitting = [name for name in (dtype, *_WIDER.get(dtype, ())) if not allowed or name in allowed]
+    if not fitting:
+        raise Unsupported(f"GE `{kind}` does not take {dtype}")
+    units = {name: e.unit_for(kind, name, position) for name in fitting}
+    for wanted in ("AI Core", "AI CPU", "TF"):
+        if found := next((name for name in fitting if units[name] == wanted), ""):
+            return found
+    raise Unsupported(f"the chip has no kernel of GE `{kind}` for {dtype}")
 
 
 def widened(e: Emitter, kind: str, *xs: Ref, **attrs: Any) -> Ref:
     """An elementwise node on operands cast to a type that it takes, and its result cast back."""
     dtype = xs[0].dtype
-    inner = computing_type(kind, dtype)
+    inner = computing_type(e, kind, dtype)
     return e.cast(e.op(kind, *(e.cast(x, inner) for x in xs), **attrs), dtype)
 
 
@@ -67,7 +71,7 @@ def _same(kind: str) -> Row:
 
 def _predicate(kind: str) -> Row:
     def row(e: Emitter, op: Op, *xs: Ref) -> Ref:
-        inner = computing_type(kind, xs[0].dtype)
+        inner = computing_type(e, kind, xs[0].dtype)
         cast = [e.cast(x, inner) for x in xs]
         return e.op(kind, *cast, out=Desc("BOOL", elementwise(cast).shape))
 
@@ -134,14 +138,8 @@ def _is_nan(e: Emitter, op: Op, x: Ref) -> Ref:
     return e.op("NotEqual", x, x, out=Desc("BOOL", x.shape))  # of all values NaN alone differs from itself
 
 
-def _exp(e: Emitter, op: Op, x: Ref) -> Ref:
-    if x.dtype == "DOUBLE":
-        raise Unsupported("no chip has a kernel of GE `Exp` for DOUBLE")
-    return widened(e, "Exp", x)
-
-
 def _where(e: Emitter, op: Op, c: Ref, x: Ref, y: Ref) -> Ref:
-    inner = computing_type("SelectV2", x.dtype, 1)
+    inner = computing_type(e, "SelectV2", x.dtype, 1)
     shape = tuple(int(d) for d in np.broadcast_shapes(c.shape, x.shape, y.shape))
     made = e.op("SelectV2", c, e.cast(x, inner), e.cast(y, inner), out=Desc(inner, shape))
     return e.cast(made, x.dtype)
@@ -180,7 +178,7 @@ def _gelu(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _isinf(e: Emitter, op: Op, x: Ref) -> Ref:
-    x = e.cast(x, computing_type("IsInf", x.dtype))
+    x = e.cast(x, computing_type(e, "IsInf", x.dtype))
     if not (op.a.detect_positive or op.a.detect_negative):
         return e.constant(np.zeros(x.shape, bool))
     found = e.op("IsInf", x, out=Desc("BOOL", x.shape))
@@ -236,7 +234,7 @@ def absolute(e: Emitter, x: Ref) -> Ref:
     """`|x|`; the 310P has Abs for FLOAT, FLOAT16 and INT32 alone."""
     if x.dtype in ("INT64", "DOUBLE"):
         return e.op("Maximum", x, e.op("Neg", x))
-    inner = "INT32" if x.dtype in ("INT8", "UINT8", "INT16") else computing_type("Abs", x.dtype)
+    inner = "INT32" if x.dtype in ("INT8", "UINT8", "INT16") else computing_type(e, "Abs", x.dtype)
     return e.cast(e.op("Abs", e.cast(x, inner)), x.dtype)
 
 
@@ -269,7 +267,7 @@ def _bitcast(e: Emitter, op: Op, x: Ref) -> Ref:
 ROWS: dict[str, Row] = {
     **{name: _same(kind) for name, kind in SAME_TYPE.items()},
     **{name: _predicate(kind) for name, kind in PREDICATES.items()},
-    "Abs": lambda e, op, x: absolute(e, x), "BitCast": _bitcast, "BitShift": _shift, "Cast": _cast, "Exp": _exp, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
+    "Abs": lambda e, op, x: absolute(e, x), "BitCast": _bitcast, "BitShift": _shift, "Cast": _cast, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
     "Elu": _with("Elu", alpha="alpha"), "Gelu": _gelu, "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
     "Identity": _same("Identity"), "IsInf": _isinf, "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
     "Max": _chain("Maximum"), "Mean": _mean, "Min": _chain("Minimum"), "Mod": _mod, "PRelu": _prelu, "Pow": _pow,

@@ -31,7 +31,7 @@ def _non_zero(e: Emitter, op: Op, x: Ref) -> Ref:
 
 def _places(e: Emitter, x: Ref, n: int, *, transpose: bool) -> Ref:
     """Where `n` elements are not zero: INT64, a row for each, or a column."""
-    given = e.cast(x, computing_type("NonZero", x.dtype))
+    given = e.cast(x, computing_type(e, "NonZero", x.dtype))
     shape = (len(x.shape), n) if transpose else (n, len(x.shape))
     return e.op("NonZero", given, out=Desc("INT64", shape), transpose=transpose)
 
@@ -39,7 +39,7 @@ def _places(e: Emitter, x: Ref, n: int, *, transpose: bool) -> Ref:
 def _chosen(e: Emitter, x: Ref, flags: Ref, n: int, axis: int) -> Ref:
     """The slices along an axis, `n` of them, for which a flag is set."""
     where = e.reshape(_places(e, flags, n, transpose=False), (n,))
-    inner = computing_type("GatherV2", x.dtype)
+    inner = computing_type(e, "GatherV2", x.dtype)
     out = Desc(inner, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
     return e.cast(e.op("GatherV2", e.cast(x, inner), where, e.constant(np.array(axis, np.int32)), out=out), x.dtype)
 
@@ -96,7 +96,7 @@ def _unique(e: Emitter, op: Op, x: Ref) -> tuple[Ref, ...]:
     if op.attrs.get("axis") is not None and len(x.shape) != 1:
         raise Unsupported("it compares slices along an axis")
     count, n = prod(x.shape), e.type(op.results[0]).shape[0]
-    inner = computing_type("UniqueWithCountsAndSorting", x.dtype)
+    inner = computing_type(e, "UniqueWithCountsAndSorting", x.dtype)
     long = Desc("INT64", (n,))
     values, inverse, counts = e.op(
         "UniqueWithCountsAndSorting", e.cast(e.reshape(x, (count,)), inner), out=(Desc(inner, (n,)), Desc("INT64", (count,)), long),

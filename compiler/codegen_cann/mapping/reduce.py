@@ -21,13 +21,7 @@ def reduced(e: Emitter, kind: str, x: Ref, axes: Sequence[int], *, keep: bool) -
     if not axes:
         return x
     shape = tuple(1 if k in axes else d for k, d in enumerate(x.shape) if keep or k not in axes)
-    inner = computing_type(kind, x.dtype)
-    if kind in ("ReduceSum", "ReduceProd"):
-        inner = dict(e.chip.sums).get(inner, inner)
-        if inner == "DOUBLE":
-            raise Unsupported(f"no chip has a kernel of GE `{kind}` for DOUBLE")
-    if kind == "ReduceMin" and inner == "DOUBLE":  # for which the 310P has none
-        return e.op("Neg", reduced(e, "ReduceMax", e.op("Neg", x), axes, keep=keep))
+    inner = computing_type(e, kind, x.dtype)
     made = e.op(kind, e.cast(x, inner), e.ints(sorted(axes)), out=Desc(inner, shape), keep_dims=keep)
     return e.cast(made, x.dtype)
 
@@ -73,7 +67,7 @@ def _lowest(x: Ref) -> float:
 def _arg(kind: str) -> Row:
     def row(e: Emitter, op: Op, x: Ref) -> Ref:
         axis, size = op.a.axis % len(x.shape), x.shape[op.a.axis]
-        value = e.cast(x, computing_type(kind, x.dtype))
+        value = e.cast(x, computing_type(e, kind, x.dtype))
         if op.a.select_last_index:
             value = e.op("ReverseV2", value, e.ints([axis], np.int32), out=value.desc)
         shape = tuple(d for k, d in enumerate(x.shape) if k != axis)
@@ -91,7 +85,7 @@ def _top_k(e: Emitter, op: Op, x: Ref, *_: Any) -> tuple[Ref, Ref]:
     axis = op.a.axis % len(x.shape)
     count = int(k.reshape(-1)[0])
     shape = tuple(count if n == axis else d for n, d in enumerate(x.shape))
-    inner = computing_type("TopK", x.dtype)
+    inner = computing_type(e, "TopK", x.dtype)
     outs = [Desc(inner, shape), Desc("INT32", shape)]
     given = e.cast(x, inner)
     values, indices = e.op(

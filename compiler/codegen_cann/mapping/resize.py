@@ -78,7 +78,7 @@ def _nearest(e: Emitter, x: Ref, plan: list[AxisResize], matrices: list[np.ndarr
         size = [len(chosen[k]) if k in chosen else x.shape[k] for k in (2, 3)]
         halves = (h for h in (False, True) if _is_ge_nearest(x, chosen, h))
         if (half := next(halves, None)) is not None:
-            inner = e.cast(x, computing_type("ResizeNearestNeighborV2", x.dtype))
+            inner = e.cast(x, computing_type(e, "ResizeNearestNeighborV2", x.dtype))
             return e.cast(_image(e, "ResizeNearestNeighborV2", inner, size, half_pixel_centers=half), x.dtype)
     for axis, at in chosen.items():
         x = gathered(e, x, at.astype(np.int64), axis)

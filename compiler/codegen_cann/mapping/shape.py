@@ -19,7 +19,7 @@ Row = Callable[..., Any]
 
 def through(e: Emitter, kind: str, x: Ref, run: Callable[[Ref], Ref], position: int = 0) -> Ref:
     """Something that moves elements, on a type that the GE operator takes."""
-    inner = computing_type(kind, x.dtype, position)
+    inner = computing_type(e, kind, x.dtype, position)
     return e.cast(run(e.cast(x, inner)), x.dtype)
 
 
@@ -82,7 +82,7 @@ def sliced(
     shape = list(x.shape)
     for b, f, k, s in zip(begin, end, axes, steps, strict=True):
         shape[k] = len(range(x.shape[k])[slice(b, None if s < 0 and f < -x.shape[k] else f, s)])
-    out = Desc(computing_type("StridedSliceV2", x.dtype), tuple(shape))
+    out = Desc(computing_type(e, "StridedSliceV2", x.dtype), tuple(shape))
     made = e.op(
         "StridedSliceV2", e.cast(x, out.dtype), e.ints(begin), e.ints(end), e.ints(axes), e.ints(steps), out=out
     )
@@ -113,7 +113,7 @@ def joined(e: Emitter, xs: Sequence[Ref], axis: int) -> Ref:
         return joined(e, [joined(e, xs[k : k + OPERANDS], axis) for k in range(0, len(xs), OPERANDS)], axis)
     shape = list(xs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
-    inner = computing_type("ConcatD", xs[0].dtype)
+    inner = computing_type(e, "ConcatD", xs[0].dtype)
     cast = [e.cast(x, inner) for x in xs]
     return e.cast(e.op("ConcatD", cast, out=Desc(inner, tuple(shape)), concat_dim=axis, N=len(xs)), xs[0].dtype)
 
@@ -131,7 +131,7 @@ def _split(e: Emitter, op: Op, x: Ref, *_: Any) -> tuple[Ref, ...]:
     sizes = [s[axis] for s in shapes]
     if len(sizes) == 1:
         return (e.op("Identity", x),)
-    inner = computing_type("SplitV", x.dtype)
+    inner = computing_type(e, "SplitV", x.dtype)
     return tuple(e.cast(r, x.dtype) for r in split(e, e.cast(x, inner), sizes, axis))
 
 
@@ -169,7 +169,7 @@ def _wrapped_around(e: Emitter, indices: Ref, size: Ref) -> Ref:
 def gathered(e: Emitter, x: Ref, at: np.ndarray, axis: int) -> Ref:
     """The elements at constant positions along an axis."""
     shape = (*x.shape[:axis], len(at), *x.shape[axis + 1 :])
-    inner = computing_type("GatherV2", x.dtype)
+    inner = computing_type(e, "GatherV2", x.dtype)
     where = e.constant(np.array(axis, np.int32))
     return e.cast(e.op("GatherV2", e.cast(x, inner), e.constant(at), where, out=Desc(inner, shape)), x.dtype)
 
@@ -222,7 +222,7 @@ def _scatter_elements(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) ->
         columns = [found if k == axis else e.constant(own[k].astype(np.int64)) for k in range(len(x.shape))]
         parts = [e.reshape(e.cast(c, "INT64"), (*indices.shape, 1)) for c in columns]
         return _scatter_points(e, _SCATTER_ND[reduction], x, joined(e, parts, len(indices.shape)), updates)
-    inner = computing_type("ScatterElements", x.dtype)
+    inner = computing_type(e, "ScatterElements", x.dtype)
     out = Desc(inner, x.shape)
     given = e.cast(x, inner), found, e.cast(updates, inner)
     return e.cast(e.op("ScatterElements", *given, out=out, axis=axis, reduction=reduction), x.dtype)
@@ -235,7 +235,7 @@ _SCATTER_ND = {
 
 
 def _scatter_points(e: Emitter, kind: str, x: Ref, points: Ref, updates: Ref) -> Ref:
-    inner = computing_type(kind, x.dtype)
+    inner = computing_type(e, kind, x.dtype)
     target = e.cast(x, inner)
     if kind in ("ScatterNdMax", "ScatterNdMin"):
         target = e.op("TensorMove", target, out=target.desc)
@@ -275,7 +275,7 @@ def placed(
         return _wrapped(e, x, begins, ends)
     if not any([*begins, *ends]):
         return e.op("Identity", x)
-    inner = computing_type("PadV3", x.dtype)
+    inner = computing_type(e, "PadV3", x.dtype)
     fill = e.cast(value, inner) if value is not None else None
     return e.cast(pad(e, e.cast(x, inner), begins, ends, shape, mode, fill), x.dtype)
 
@@ -319,7 +319,7 @@ def _trilu(e: Emitter, op: Op, x: Ref, k: Ref | None = None) -> Ref:
     else:
         kind, out = "GreaterEqual" if op.a.upper else "LessEqual", Desc("BOOL", right.shape)
         mask = e.op(kind, e.constant(right), e.reshape(shift, ()), out=out)
-    inner = computing_type("SelectV2", x.dtype, 1)
+    inner = computing_type(e, "SelectV2", x.dtype, 1)
     made = e.op("SelectV2", mask, e.cast(x, inner), e.scalar(0, inner), out=Desc(inner, x.shape))
     return e.cast(made, x.dtype)
 
@@ -329,13 +329,13 @@ def _one_hot(e: Emitter, op: Op, indices: Ref, _: Ref | None, values: Ref) -> Re
     axis = op.a.axis % len(out.shape)
     depth = out.shape[axis]
     inner = "INT32"
-    plain = e.op("FloorMod", e.op("Add", e.cast(indices, inner), e.scalar(depth, inner)), e.scalar(depth, inner))
+    plain = _wrapped_around(e, indices, e.scalar(depth, inner))
     wide = indices if indices.dtype == "INT64" else e.cast(indices, inner)
     low = e.op("Less", wide, e.scalar(-depth, wide), out=Desc("BOOL", indices.shape))
     high = e.op("GreaterEqual", wide, e.scalar(depth, wide), out=Desc("BOOL", indices.shape))
     wrong = e.op("LogicalOr", low, high, out=Desc("BOOL", indices.shape))
     found = e.op("SelectV2", wrong, e.scalar(-1, inner), plain, out=Desc(inner, indices.shape))
-    kind = computing_type("OneHot", values.dtype, 2)
+    kind = computing_type(e, "OneHot", values.dtype, 2)
     off, on = (e.reshape(sliced(e, e.cast(values, kind), [k], [k + 1], [0], [1]), ()) for k in (0, 1))
     at = -1 if axis == len(out.shape) - 1 else axis
     made = e.op("OneHot", found, e.constant(np.array(depth, np.int32)), on, off, out=Desc(kind, out.shape), axis=at)
@@ -353,7 +353,7 @@ def _constant_of_shape(e: Emitter, op: Op, *_: Any) -> Ref:
     out = e.type(op.result)
     value = op.attrs.get("value")
     fill = np.zeros(1, np.float32) if value is None else np.asarray(value)
-    inner = computing_type("Fill", out.dtype, 1)
+    inner = computing_type(e, "Fill", out.dtype, 1)
     made = e.op("Fill", e.ints(out.shape), e.cast(e.constant(fill.reshape(())), inner), out=Desc(inner, out.shape))
     return e.cast(made, out.dtype)
 

@@ -92,6 +92,8 @@ def emit_op(e: Emitter, op: Op) -> None:
     for node in e.graph.nodes[start:]:
         for problem in node_problems(node):
             raise Unsupported(problem)
+        if lack := e.lacks(node):
+            raise Unsupported(lack)
     for value, ref in zip(op.results, results, strict=False):
         if value.uses or value is op.results[0]:
             want = describe(value)

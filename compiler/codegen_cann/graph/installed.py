@@ -1,0 +1,114 @@
+"""The kernels of an installed toolkit, from the files that it selects kernels by: `aic-*-ops-info*.json`, `aicpu_*.json`, `tf_kernel.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from occ.compiler.codegen_cann.graph.kernels import Kernel, KernelTable, Operand, builtin, with_decided
+from occ.compiler.diagnostics import error, shorten
+from occ.runtime.release import read_release
+
+# Folders of an `opp` folder, the toolkit's own and those of packages of operators, with what a chip is called in them.
+_CORE = ("built-in/op_impl/ai_core/tbe/config/{soc}", "vendors/*/op_impl/ai_core/tbe/config/{soc}")
+_CPU = ("built-in/op_impl/aicpu", "vendors/*/op_impl/cpu/config")
+ORDER = ("AI Core", "AI CPU", "TF")  # in which GE asks the units
+_LIBRARIES = {"AICPUKernel": "AI CPU", "CUSTAICPUKernel": "AI CPU", "TFKernel": "TF"}
+_TYPES = {
+    "float": "FLOAT", "float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BF16", "double": "DOUBLE", "float64": "DOUBLE", "bool": "BOOL",
+}  # fmt: skip
+
+
+def kernels_for(chip: str) -> KernelTable:
+    """The kernels of a chip: those of the toolkit under ASCEND_HOME_PATH where it has tables of the chip, else those that occ knows.
+
+    Raises:
+        CompileError: OCC0404 a table of the toolkit cannot be read.
+    """
+    home = os.environ.get("ASCEND_HOME_PATH", "")
+    return (_installed(home, chip, _stamp(home, chip)) if home else None) or builtin(chip)
+
+
+@cache
+def _installed(home: str, chip: str, _stamp: tuple[int, ...]) -> KernelTable | None:
+    made: dict[str, list[Kernel]] = {}
+    for path in _tables(home, chip):
+        for op, record in _read(path).items():
+            made.setdefault(op, []).append(_core(record))
+    if not made:
+        return None
+    for path in _cpu_tables(home):
+        for op, record in _read(path).items():
+            if unit := _LIBRARIES.get(str((record.get("opInfo") or {}).get("opKernelLib", "")), ""):
+                made.setdefault(op, []).append(_cpu(record, unit))
+    ordered = {op: sorted(rows, key=lambda k: ORDER.index(k.unit)) for op, rows in made.items()}
+    return KernelTable(with_decided(chip, ordered), _release(home), installed=True)
+
+
+def _tables(home: str, chip: str) -> list[Path]:
+    """The tables of AI Core kernels of a chip; newer releases have several."""
+    soc = f"ascend{chip}"
+    opp = Path(home) / "opp"
+    return sorted(p for folder in _CORE for p in opp.glob(f"{folder.format(soc=soc)}/aic-{soc}-ops-info*.json"))
+
+
+def _cpu_tables(home: str) -> list[Path]:
+    opp = Path(home) / "opp"
+    found = {p for folder in _CPU for p in opp.glob(f"{folder}/**/*.json")}
+    return sorted(p for p in found if p.name.startswith(("aicpu_", "tf_kernel", "cust_aicpu_")))
+
+
+def _stamp(home: str, chip: str) -> tuple[int, ...]:
+    """When the tables were written, so that a process sees another installation."""
+    return tuple(p.stat().st_mtime_ns for p in (*_tables(home, chip), *_cpu_tables(home)))
+
+
+def _release(home: str) -> str:
+    """As `version.info` says."""
+    for name in ("opp", "compiler", "."):
+        if found := read_release(Path(home) / name / "version.info", name):
+            return found
+    return "unknown"
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise error("OCC0404", f"cannot read the kernels of the toolkit, `{shorten(str(path))}`: {shorten(str(e))}", help="install the toolkit anew, or unset ASCEND_HOME_PATH") from None  # fmt: skip
+    return {k: v for k, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
+
+
+def _core(record: Mapping[str, Any]) -> Kernel:
+    dynamic = str((record.get("dynamicShapeSupport") or {}).get("flag", "false")).lower() == "true"
+    decided = "dynamicFormat" in record
+    sides = [tuple(_operand(r, "dtype", decided) for r in _records(record, side)) for side in ("input", "output")]
+    return Kernel("AI Core", dynamic, sides[0], sides[1])
+
+
+def _cpu(record: Mapping[str, Any], unit: str) -> Kernel:
+    sides = [tuple(_operand(r, "type", False) for r in _records(record, side)) for side in ("input", "output")]
+    return Kernel(unit, True, sides[0], sides[1], paired=False)
+
+
+def _records(record: Mapping[str, Any], side: str) -> Iterator[Mapping[str, Any]]:
+    k = 0
+    while isinstance(found := record.get(f"{side}{k}"), dict):
+        yield found
+        k += 1
+
+
+def _operand(record: Mapping[str, Any], key: str, decided: bool) -> Operand:
+    listed = [t.strip() for t in str(record.get(key, "")).split(",")]
+    types = () if decided else tuple(_type(t) for t in listed if t)
+    return Operand(str(record.get("name", "")), record.get("paramType") == "dynamic", types)
+
+
+def _type(text: str) -> str:
+    """GE's name of an element type, of `float16` or `DT_FLOAT16`."""
+    bare = text.removeprefix("DT_").lower()
+    return _TYPES.get(bare, bare.upper())

@@ -1,0 +1,255 @@
+"""The kernels of the chips: which unit runs a node of some element types, and whether its extents may be unknown.
+
+`kernels.json` has those that CANN 8.1.RC1 installs (`tools/ge_kernels.py` writes it from an installed toolkit); where a toolkit is
+installed, its own tables take their place (`installed.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from occ.compiler.codegen_cann.graph.graph import Node
+
+RELEASE = "8.1.RC1"  # of `kernels.json`
+FLOATS = ("FLOAT", "FLOAT16", "BF16")
+# What GE does without a kernel: structure, views, sizes; and what its passes put other operators in the place of.
+_NO_KERNEL = frozenset(
+    {
+        "Bitcast", "Const", "Data", "ExpandDims", "FileConstant", "Identity", "If", "NetOutput", "Reshape", "Shape", "ShapeN", "Size", "Squeeze",
+        "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "While",
+    }
+)  # fmt: skip
+_REPLACED = frozenset({"GlobalAveragePool", "TensorScatterAdd"})
+_EXACT = frozenset({"AscendAntiQuant", "AscendDequant", "AscendQuant", "Cast"})  # no precision mode changes their types
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of a kernel.
+
+    Attributes:
+        types: GE's names: those of each combination in turn, or all that it takes; empty where code of the kernel decides.
+    """
+
+    name: str
+    repeated: bool
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernels of an operator on a unit.
+
+    Attributes:
+        unit: `AI Core`, `AI CPU`, or `TF` for those that TensorFlow's kernels run.
+        dynamic: extents may be unknown.
+        paired: the types of the operands go with each other, place by place; else each takes any of its own.
+    """
+
+    unit: str
+    dynamic: bool
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    paired: bool = True
+
+    @property
+    def known(self) -> bool:
+        """Whether the types are known."""
+        return any(o.types for o in (*self.inputs, *self.outputs))
+
+    def takes(self, node: Node, precision: str) -> bool:
+        """Whether it serves a node in a precision mode."""
+        if not self.known:
+            return True
+        needed = [*_needed(self.inputs, _inputs(node), node, precision), *_needed(self.outputs, _outputs(node), node, precision)]
+        if any(operand is None for operand, _ in needed):
+            return False
+        pairs = [(operand.types, types) for operand, types in needed if operand is not None]
+        if not self.paired:
+            return all(not have or types & set(have) for have, types in pairs)
+        count = max((len(have) for have, _ in pairs), default=0)
+        return any(all(k < len(have) and have[k] in types for have, types in pairs) for k in range(count))
+
+
+def _inputs(node: Node) -> list[tuple[str, str]]:
+    return [(name, "" if r is None else r.dtype) for name, r in zip(node.input_names, node.inputs, strict=True)]
+
+
+def _outputs(node: Node) -> list[tuple[str, str]]:
+    return [(name, d.dtype) for name, d in zip(node.output_names, node.outputs, strict=True)]
+
+
+def _needed(
+    operands: Sequence[Operand], tensors: Sequence[tuple[str, str]], node: Node, precision: str
+) -> list[tuple[Operand | None, set[str]]]:
+    """The operand that each tensor is, and the types that would do for it."""
+    found: list[tuple[Operand | None, set[str]]] = []
+    for k, (name, dtype) in enumerate(tensors):
+        if dtype:
+            found.append((_operand(operands, name, k), types_for(dtype, precision if node.type not in _EXACT else "origin")))  # fmt: skip
+    return found
+
+
+def types_for(dtype: str, precision: str) -> set[str]:
+    """The types that a kernel may have what a graph has in one: modes but `origin` take another floating-point type."""
+    if dtype not in FLOATS or precision == "origin":
+        return {dtype}
+    return {dtype, "FLOAT", "BF16" if precision == "mixed_bfloat16" else "FLOAT16"} - ({"BF16"} if dtype == "FLOAT16" else set())  # fmt: skip
+
+
+def _operand(operands: Sequence[Operand], name: str, position: int) -> Operand | None:
+    """By name; `x3` is one of a repeated `x`; tables that have other names have the same order."""
+    stem = name.rstrip("0123456789")
+    for o in operands:
+        if o.name == name or (o.repeated and o.name == stem):
+            return o
+    return operands[0] if len(operands) == 1 else operands[position] if position < len(operands) else None
+
+
+class KernelTable:
+    """The kernels of a chip by operator.
+
+    Attributes:
+        release: of CANN.
+        installed: they are those of the toolkit here.
+    """
+
+    def __init__(self, kernels: Mapping[str, Sequence[Kernel]], release: str, *, installed: bool = False) -> None:
+        self._kernels, self.release, self.installed = kernels, release, installed
+
+    @property
+    def operators(self) -> Sequence[str]:
+        """The operators that there is a kernel of."""
+        return tuple(self._kernels)
+
+    def kernels(self, operator: str) -> Sequence[Kernel]:
+        """The kernels of an operator, in the order in which GE asks them."""
+        return self._kernels.get(operator, ())
+
+    def has(self, operator: str) -> bool:
+        """Whether there is a kernel of an operator for any types."""
+        return operator in _NO_KERNEL or operator in _REPLACED or operator in self._kernels
+
+    def unit(self, node: Node, precision: str, *, dynamic: bool | None = None) -> str:
+        """The unit that runs a node, `GE` where none has to; empty where there is no kernel.
+
+        Args:
+            node: the node.
+            precision: `precision_mode_v2`.
+            dynamic: whether extents are unknown; by default as it says.
+        """
+        if node.type in _NO_KERNEL:
+            return "GE"
+        unknown = is_dynamic(node) if dynamic is None else dynamic
+        if node.type in _REPLACED or (node.type == "StridedSliceV2" and self._sliced_by_attributes(node, unknown)):
+            return "AI Core"
+        rows = self._kernels.get(node.type, ())
+        typed = any(k.unit != "TF" for k in rows)
+        for kernel in rows:
+            if (kernel.unit != "TF" or not typed) and (kernel.dynamic or not unknown) and kernel.takes(node, precision):
+                return kernel.unit
+        return ""
+
+    def _sliced_by_attributes(self, node: Node, unknown: bool) -> bool:
+        """Whether a pass makes a StridedSliceD of a StridedSliceV2, as it does with constant bounds."""
+        constant = all(r is not None and r.node.type == "Const" for r in node.inputs[1:])
+        return constant and any(k.dynamic or not unknown for k in self._kernels.get("StridedSliceD", ()))
+
+    def unit_for(self, operator: str, dtype: str, position: int, precision: str, *, dynamic: bool) -> str:
+        """The unit that has a kernel whose operand at a position is of an element type; empty where none has."""
+        if operator in _NO_KERNEL or operator in _REPLACED:
+            return "AI Core"
+        if operator == "StridedSliceV2":
+            operator, position = "StridedSlice", 0  # a pass makes one of the other
+        rows = self._kernels.get(operator, ())
+        typed = any(k.unit != "TF" for k in rows)
+        for k in rows:
+            if (k.unit == "TF" and typed) or (dynamic and not k.dynamic):
+                continue
+            types = k.inputs[min(position, len(k.inputs) - 1)].types if k.inputs else ()
+            if not types or types_for(dtype, precision) & set(types):
+                return k.unit
+        return ""
+
+    def fixed_only(self, node: Node, precision: str) -> bool:
+        """Whether it is the unknown extents alone that a node has no kernel for."""
+        return not self.unit(node, precision, dynamic=True) and bool(self.unit(node, precision, dynamic=False))
+
+
+def is_dynamic(node: Node) -> bool:
+    """Whether an extent of a node is unknown."""
+    shapes = [*(r.shape for r in node.inputs if r is not None), *(d.shape for d in node.outputs)]
+    return any(extent < 0 for shape in shapes for extent in shape)
+
+
+@cache
+def builtin(chip: str) -> KernelTable:
+    """The kernels of a chip, of those that CANN 8.1.RC1 knows."""
+    text = (files("occ.compiler.codegen_cann.graph") / "kernels.json").read_text(encoding="utf-8")
+    records: dict[str, list[list[Any]]] = json.loads(text)["operators"]
+    made = {op: [k for r in rows if (k := _kernel(r, chip)) is not None] for op, rows in records.items()}
+    return KernelTable(with_decided(chip, {op: kernels for op, kernels in made.items() if kernels}), RELEASE)
+
+
+def _kernel(record: Sequence[Any], chip: str) -> Kernel | None:
+    """A record of `kernels.json` if it is about a chip: unit, chips, tensors."""
+    unit, chips, tensors = record
+    if chips != "all" and chip not in (listed := {c.rstrip("+"): c[-1] == "+" for c in chips.split()}):
+        return None
+    sides: dict[bool, list[Operand]] = {False: [], True: []}
+    first: tuple[str, ...] = ()
+    for text in tensors:
+        name, _, types = text.partition(" ")
+        found = first if types == "=" else tuple(types.split(",")) if types else ()
+        first = first or found
+        sides[name[0] == ">"].append(Operand(name.strip(">*"), name[-1] == "*", found))
+    dynamic = chips == "all" or listed[chip]
+    return Kernel(unit, dynamic, tuple(sides[False]), tuple(sides[True]), unit == "AI Core")
+
+
+# Operator -> chips, whether extents may be unknown, types of x, filter or x2, bias, offset_w, y: what code of the kernels decides. Sources:
+# documents of CANN 8.0 and 8.2 (aclnnMatmul, conv2d), and for unknown extents mat_mul.py and batch_matmul_v2.py of Huawei's operator repositories.
+_HALF, _WIDE, _INT8 = ("FLOAT16", "FLOAT16"), ("FLOAT16", "FLOAT"), ("INT8", "INT32")
+_FULL, _BRAIN = ("FLOAT", "FLOAT"), ("BF16", "BF16")
+_OLD, _NEW = ("310", "310p", "910"), ("310b", "910b")
+_DECIDED: tuple[tuple[str, tuple[str, ...], bool, tuple[tuple[str, str], ...]], ...] = (
+    ("Conv2D", _OLD, True, (_HALF, _INT8)),
+    ("Conv2D", ("310b",), True, (_HALF, _FULL, _INT8)),
+    ("Conv2D", ("910b",), True, (_HALF, _FULL, _BRAIN, _INT8)),
+    ("MatMulV2", _OLD, False, (_WIDE, _HALF, _INT8)),
+    ("MatMulV2", ("310p", "910"), True, (_WIDE, _HALF)),
+    ("BatchMatMulV2", _OLD, False, (_WIDE, _HALF, _INT8)),
+    ("BatchMatMulV2", ("310p", "910"), True, (_HALF,)),
+    *((op, _NEW, False, (_INT8,)) for op in ("MatMulV2", "BatchMatMulV2")),
+    *((op, _NEW, True, (_WIDE, _HALF, _FULL)) for op in ("MatMulV2", "BatchMatMulV2")),
+    *((op, ("910b",), True, (_BRAIN,)) for op in ("MatMulV2", "BatchMatMulV2")),
+)  # fmt: skip
+_PORTS = {"Conv2D": ("x", "filter")}
+
+
+def with_decided(chip: str, kernels: Mapping[str, Iterable[Kernel]]) -> dict[str, list[Kernel]]:
+    """Kernels with those whose types their code decides in the place of what says nothing of types."""
+    made = {op: list(rows) for op, rows in kernels.items()}
+    for op in {d[0] for d in _DECIDED if chip in d[1]}:
+        rows = [_decided(op, dynamic, pairs) for o, chips, dynamic, pairs in _DECIDED if o == op and chip in chips]
+        allowed = any(k.dynamic for k in made.get(op, ()) if k.unit == "AI Core")
+        others = [k for k in made.get(op, ()) if k.unit != "AI Core"]
+        made[op] = [*(k if allowed or not k.dynamic else _fixed(k) for k in rows), *others]
+    return made
+
+
+def _decided(op: str, dynamic: bool, pairs: Sequence[tuple[str, str]]) -> Kernel:
+    taken, given = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+    sums = tuple("INT32" if a == "INT8" else b for a, b in pairs)
+    x, w = (Operand(n, False, taken) for n in _PORTS.get(op, ("x1", "x2")))
+    offsets = Operand("offset_w", False, ("INT8",) * len(pairs))
+    return Kernel("AI Core", dynamic, (x, w, Operand("bias", False, sums), offsets), (Operand("y", False, given),))
+
+
+def _fixed(k: Kernel) -> Kernel:
+    return Kernel(k.unit, False, k.inputs, k.outputs, k.paired)
