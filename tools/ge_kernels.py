@@ -6,11 +6,10 @@ types where code of the kernel decides.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
-from occ.compiler.codegen_cann.graph import installed
+from occ.compiler.codegen_cann.graph.installed import ORDER, read_tables, release_of
 from occ.compiler.codegen_cann.graph.kernels import Kernel
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
 
@@ -32,22 +31,28 @@ def tensors(kernel: Kernel) -> list[str]:
 
 def main() -> None:
     """Read the tables of a toolkit and write ours."""
-    os.environ["ASCEND_HOME_PATH"] = sys.argv[1]
-    installed.with_decided = lambda _, kernels: dict(kernels)  # what code decides is not of the toolkit
+    home = Path(sys.argv[1])
     rows: dict[str, dict[str, list[str]]] = {}
     for chip in CHIPS:
-        table = installed.kernels_for(chip)
-        assert table.installed, f"no tables of the {chip} under {sys.argv[1]}"
-        for op in sorted(o for o in table.operators if o in prototypes()):
-            for k in table.kernels(op):
+        found = read_tables(home, chip)
+        assert found, f"no tables of the {chip} under {home}"
+        for op in sorted(found.keys() & prototypes().keys()):
+            for k in found[op]:
                 key = json.dumps([k.unit, tensors(k)], separators=(",", ":"))
                 rows.setdefault(op, {}).setdefault(key, []).append(chip + ("+" if k.dynamic else ""))
-    lines: list[str] = []
-    for op in sorted(rows):
-        records = [[*json.loads(key)[:1], "all" if len(chips) == len(CHIPS) and all(c[-1] == "+" for c in chips) else " ".join(chips), json.loads(key)[1]] for key, chips in sorted(rows[op].items(), key=lambda r: installed.ORDER.index(json.loads(r[0])[0]))]  # fmt: skip
-        lines.append(f"{json.dumps(op)}:{json.dumps(records, separators=(',', ':'))}")
-    text = "{" + f'"release":{json.dumps(table.release)},\n"operators":{{\n' + ",\n".join(lines) + "\n}}\n"
-    TARGET.write_text(text, encoding="utf-8")
+    text = ",\n".join(f"{json.dumps(op)}:{json.dumps(records(rows[op]), separators=(',', ':'))}" for op in sorted(rows))
+    TARGET.write_text(f'{{"release":{json.dumps(release_of(home))},\n"operators":{{\n{text}\n}}}}\n', encoding="utf-8")
+
+
+def records(found: dict[str, list[str]]) -> list[list[object]]:
+    """The records of an operator; TensorFlow's kernels, which state no types, where no chip has another one."""
+    made: list[list[object]] = []
+    for key, chips in found.items():
+        unit, each = json.loads(key)
+        everywhere = len(chips) == len(CHIPS) and all(c.endswith("+") for c in chips)
+        made.append([unit, "all" if everywhere else " ".join(chips), each])
+    typed = [r for r in made if r[0] != "TF"]
+    return sorted(typed or made, key=lambda r: ORDER.index(str(r[0])))
 
 
 if __name__ == "__main__":

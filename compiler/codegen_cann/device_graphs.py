@@ -46,6 +46,7 @@ def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
     Where the device takes a model as one part, an op may have extents that the data decide, if the device decides them.
     """
     precision, chip = options.precision, _chip(options)
+    unsized = replace(chip, dynamic=True)
     found: dict[Op, str] = {}
     decided: set[str] = set()  # sizes that the device finds
     lost: dict[str, str] = {}  # sizes that the CPU finds, and by which operator
@@ -54,7 +55,7 @@ def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
         if outside := names & lost.keys():
             found[op] = f"its extents are decided by `{lost[min(outside)]}`, which the CPU runs"
         elif names and decides(options) and names <= (decided | own if op.name in MOST else decided):
-            found[op] = _sized_verdict(op, sets_of(m, [op], names), precision, m, chip)
+            found[op] = _sized_verdict(op, sets_of(m, [op], names), precision, m, unsized)
         else:
             found[op] = verdict(op, precision, m, chip)
         if found[op]:
@@ -76,7 +77,7 @@ def _sized_verdict(op: Op, sizes: Sequence[Mapping[str, int]], precision: str, m
         for each in sizes:
             with at_sizes(m, each):
                 graphs.append(trial(op, precision, m, chip, list(each.values())))
-        merged(graphs, bounded=False)
+        _run_by_a_unit(merged(graphs, bounded=False), chip, precision, op.loc.nodes)
     except Unsupported as reason:
         return str(reason)
     except CompileError as e:
@@ -141,12 +142,13 @@ def _graph_and_need(
     m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None
 ) -> tuple[Graph, int]:
     """The graph of a part, and the bytes of its intermediate values."""
-    given, chip = output_names(m, part) if names is None else names, _chip(options)
+    given, decided = output_names(m, part) if names is None else names, {s for op in part.ops for s in used(op)}
+    chip = _chip(options)
+    chip = replace(chip, dynamic=chip.dynamic or bool(decided))
 
     def made() -> Graph:
         return build_graph(part.name, part.ops, part.inputs, part.outputs, given, options.precision, m, chip)
 
-    decided = {s for op in part.ops for s in used(op)}
     if not decided:
         graph = made()
         return graph, workspace(graph)
@@ -155,7 +157,24 @@ def _graph_and_need(
         with at_sizes(m, each):
             graphs.append(made())
     need = max(map(workspace, graphs))
-    return merged(graphs, bounded=False), need
+    graph = merged(graphs, bounded=False)
+    _run_by_a_unit(graph, chip, options.precision)
+    return graph, need
+
+
+def _run_by_a_unit(
+    graph: Graph, chip: Chip, precision: str, where: Sequence[str] = (), *, fixed: bool = False, remedy: str = ""
+) -> None:
+    """Check that the chip has a kernel for each node of a merged graph.
+
+    Raises:
+        CompileError: OCC0305 it has none.
+    """
+    found = chip.table and chip.table.lacking(graph, precision, fixed=fixed)
+    if found:
+        node, lack = found
+        name = shorten(", ".join(where or node.source) or node.name)
+        raise error("OCC0305", f"the chip has {lack}", where=name, help=remedy)
 
 
 def sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
@@ -219,6 +238,10 @@ def geared_graph(
         graphs.append(graph_of(each, _whole(each, where), options, [m.main.result_names[k] for k in where]))
     need = max(map(workspace, graphs))
     graph = merged(graphs, bounded="?" not in options.dynamic_ranges, known=_known(m, sizes))
+    remedy = (
+        "it takes gears, whose extents are fixed when `atc` compiles: `-C dynamic_dims=...`, or `dynamic_batch_size`"
+    )
+    _run_by_a_unit(graph, _chip(options), options.precision, fixed=bool(options.gears), remedy=remedy)
     keep.mark(graph, options)
     problems = list(graph_problems(graph))
     assert not problems, problems[:3]

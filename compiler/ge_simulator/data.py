@@ -228,7 +228,7 @@ KERNELS: dict[str, Kernel] = {
     "RandomUniform": _random(lambda rng, shape: rng.random(shape)), "Range": _range, "Reshape": lambda node, x: x[0].reshape(_listed(x[1])), "ReverseSequence": _reverse_sequence,
     "Scatter": _scatter_rows, "ReverseV2": lambda node, x: np.flip(x[0], tuple(_listed(x[1]))), "ScatterElements": _scatter_elements, "Shape": _shape,
     "SpaceToDepth": _space_to_depth, "SplitV": _split_v, "Squeeze": _squeeze, "StridedSliceV2": _strided_slice,
-    "ScatterNdMax": _scatter_nd(np.maximum.at), "ScatterNdMin": _scatter_nd(np.minimum.at),
+    "ScatterNdAdd": _scatter_nd(np.add.at), "ScatterNdUpdate": _scatter_nd(None), "ScatterNdMax": _scatter_nd(np.maximum.at), "ScatterNdMin": _scatter_nd(np.minimum.at),
     "TensorScatterAdd": _scatter_nd(np.add.at), "TensorScatterMax": _scatter_nd(np.maximum.at),
     "TensorScatterMin": _scatter_nd(np.minimum.at), "TensorScatterUpdate": _scatter_nd(None),
     "Tile": lambda node, x: np.tile(x[0], _listed(x[1])),

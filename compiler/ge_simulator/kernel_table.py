@@ -226,7 +226,9 @@ def _serves(row: Kernels, node: Node, pair: tuple[str, str], free: frozenset[str
             types = {to} if desc is first and name == "FLOAT" else {name, *(free if name in FLOATS else ())}
             needed[before + place] = needed.get(before + place, frozenset(types)) & types
         before += len(formals)
-    return any(all(types & each[k] or _ANY in each[k] for k, types in needed.items()) for each in row.combinations or ())
+    return any(
+        all(types & each[k] or _ANY in each[k] for k, types in needed.items()) for each in row.combinations or ()
+    )
 
 
 def _place(formals: Sequence[str], name: str, position: int) -> int | None:

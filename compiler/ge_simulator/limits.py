@@ -26,7 +26,7 @@ class Limit(NamedTuple):
 def limits() -> tuple[Limit, ...]:
     """All rows."""
     return tuple(
-        Limit(operator, chips_in(chips), what, int(least), int(most), source)
+        Limit(operator, frozenset(chips_in(chips)), what, int(least), int(most), source)
         for operator, chips, what, least, most, source in rows_of("limits")
     )
 
@@ -45,7 +45,7 @@ class Formats(NamedTuple):
 def formats() -> tuple[Formats, ...]:
     """All rows; operators without one take any format."""
     return tuple(
-        Formats(operator, chips_in(chips), tensor, tuple(taken.split()), source)
+        Formats(operator, frozenset(chips_in(chips)), tensor, tuple(taken.split()), source)
         for operator, chips, tensor, taken, source in rows_of("formats")
     )
 

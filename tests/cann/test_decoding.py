@@ -48,7 +48,7 @@ KERNELS = {
     ("ascend910b", "mixed_float16"): {
         "AddRmsNorm", "FusedInferAttentionScore", "RmsNorm", "RotaryPositionEmbedding", "SwiGlu", "WeightQuantBatchMatmulV2",
     },
-    ("ascend310p", ""): {"AddRmsNorm", "RmsNorm", "SwiGlu"}, ("ascend310", ""): set(), ("ascend910", ""): set(),
+    ("ascend310p", ""): {"AddRmsNorm", "RmsNorm", "SwiGlu"}, ("ascend910", ""): set(),
 }  # fmt: skip
 ALL = set().union(*KERNELS.values())
 
@@ -95,6 +95,21 @@ def test_tokens_of_a_growing_past(llama: onnx.ModelProto, target: str, mode: str
         assert len(set(wanted)) > 5
     same = next((k for k, (a, b) in enumerate(zip(got, wanted, strict=True)) if a != b), STEPS - 1) + 1
     assert worst(found[:same], scores[:same]) < (1e-5 if mode == "origin" else 2e-2)
+
+
+def test_a_chip_whose_kernels_take_fixed_extents_alone_wants_gears(llama: onnx.ModelProto):
+    with pytest.raises(
+        CompileError, match=r"(?s)no kernel of GE `.*` for .* with extents that are not fixed.*-C dynamic_dims="
+    ) as e:
+        built(llama, "ascend310", **GROWING)
+    assert e.value.diagnostics[0].code == "OCC0305"
+    made = built(llama, "ascend310", dynamic_dims="past=4,total=5;past=8,total=9")
+    assert made.manifest.summary["device_parts"] == 1
+    kept = np.zeros((1, 2, 8, 16), np.float32)
+    given = {"ids": np.array([[3]]), "mask": np.ones((1, 9), np.int64), "pk": kept, "pv": kept}
+    got = list(open_session(made, 1, simulate=True).run(given).values())
+    want = onnxruntime.InferenceSession(llama.SerializeToString()).run(None, given)
+    assert worst(got, want) < 2e-2
 
 
 def test_sizes_that_are_no_such_sum_are_refused(llama: onnx.ModelProto):

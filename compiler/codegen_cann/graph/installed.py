@@ -35,44 +35,55 @@ def kernels_for(chip: str) -> KernelTable:
 
 @cache
 def _installed(home: str, chip: str, _stamp: tuple[int, ...]) -> KernelTable | None:
+    made = read_tables(Path(home), chip)
+    if not made:
+        return None
+    for op, rows in made.items():  # TensorFlow's kernels state no types: they count where no chip has another one
+        if rows[0].unit == "TF" and not any(k.unit == "TF" for k in builtin(chip).kernels(op)):
+            made[op] = []
+    return KernelTable(with_decided(chip, made), release_of(Path(home)), installed=True)
+
+
+def read_tables(home: Path, chip: str) -> dict[str, list[Kernel]]:
+    """The kernels by operator as the tables of a toolkit have them, those of AI Core first; none where it has no table of the chip.
+
+    Raises:
+        CompileError: OCC0404 a table cannot be read.
+    """
     made: dict[str, list[Kernel]] = {}
     for path in _tables(home, chip):
         for op, record in _read(path).items():
             made.setdefault(op, []).append(_core(record))
-    if not made:
-        return None
-    for path in _cpu_tables(home):
+    for path in _cpu_tables(home) if made else ():
         for op, record in _read(path).items():
             if unit := _LIBRARIES.get(str((record.get("opInfo") or {}).get("opKernelLib", "")), ""):
                 made.setdefault(op, []).append(_cpu(record, unit))
-    ordered = {op: sorted(rows, key=lambda k: ORDER.index(k.unit)) for op, rows in made.items()}
-    return KernelTable(with_decided(chip, ordered), _release(home), installed=True)
+    return {op: sorted(rows, key=lambda k: ORDER.index(k.unit)) for op, rows in made.items()}
 
 
-def _tables(home: str, chip: str) -> list[Path]:
+def _tables(home: Path, chip: str) -> list[Path]:
     """The tables of AI Core kernels of a chip; newer releases have several."""
     soc = f"ascend{chip}"
-    opp = Path(home) / "opp"
+    opp = home / "opp"
     return sorted(p for folder in _CORE for p in opp.glob(f"{folder.format(soc=soc)}/aic-{soc}-ops-info*.json"))
 
 
-def _cpu_tables(home: str) -> list[Path]:
-    opp = Path(home) / "opp"
+def _cpu_tables(home: Path) -> list[Path]:
+    opp = home / "opp"
     found = {p for folder in _CPU for p in opp.glob(f"{folder}/**/*.json")}
     return sorted(p for p in found if p.name.startswith(("aicpu_", "tf_kernel", "cust_aicpu_")))
 
 
 def _stamp(home: str, chip: str) -> tuple[int, ...]:
     """When the tables were written, so that a process sees another installation."""
-    return tuple(p.stat().st_mtime_ns for p in (*_tables(home, chip), *_cpu_tables(home)))
+    return tuple(p.stat().st_mtime_ns for p in (*_tables(Path(home), chip), *_cpu_tables(Path(home))))
 
 
-def _release(home: str) -> str:
-    """As `version.info` says."""
-    for name in ("opp", "compiler", "."):
-        if found := read_release(Path(home) / name / "version.info", name):
-            return found
-    return "unknown"
+def release_of(home: Path) -> str:
+    """The release of a toolkit, as `version.info` says."""
+    return next(
+        filter(None, (read_release(home / name / "version.info", name) for name in ("opp", "compiler", "."))), "unknown"
+    )
 
 
 def _read(path: Path) -> Mapping[str, Any]:

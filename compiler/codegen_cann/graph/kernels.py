@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from occ.compiler.codegen_cann.graph.graph import Node
+from occ.compiler.codegen_cann.graph.graph import Graph, Node
 
 RELEASE = "8.1.RC1"  # of `kernels.json`
 FLOATS = ("FLOAT", "FLOAT16", "BF16")
@@ -46,7 +46,7 @@ class Kernel:
     """The kernels of an operator on a unit.
 
     Attributes:
-        unit: `AI Core`, `AI CPU`, or `TF` for those that TensorFlow's kernels run.
+        unit: `AI Core`, `AI CPU`, or `TF` for those that TensorFlow's kernels on the AI CPU run.
         dynamic: extents may be unknown.
         paired: the types of the operands go with each other, place by place; else each takes any of its own.
     """
@@ -66,7 +66,10 @@ class Kernel:
         """Whether it serves a node in a precision mode."""
         if not self.known:
             return True
-        needed = [*_needed(self.inputs, _inputs(node), node, precision), *_needed(self.outputs, _outputs(node), node, precision)]
+        needed = [
+            *_needed(self.inputs, _inputs(node), node, precision),
+            *_needed(self.outputs, _outputs(node), node, precision),
+        ]
         if any(operand is None for operand, _ in needed):
             return False
         pairs = [(operand.types, types) for operand, types in needed if operand is not None]
@@ -149,11 +152,7 @@ class KernelTable:
         if node.type in _REPLACED or (node.type == "StridedSliceV2" and self._sliced_by_attributes(node, unknown)):
             return "AI Core"
         rows = self._kernels.get(node.type, ())
-        typed = any(k.unit != "TF" for k in rows)
-        for kernel in rows:
-            if (kernel.unit != "TF" or not typed) and (kernel.dynamic or not unknown) and kernel.takes(node, precision):
-                return kernel.unit
-        return ""
+        return next((k.unit for k in rows if (k.dynamic or not unknown) and k.takes(node, precision)), "")
 
     def _sliced_by_attributes(self, node: Node, unknown: bool) -> bool:
         """Whether a pass makes a StridedSliceD of a StridedSliceV2, as it does with constant bounds."""
@@ -161,24 +160,41 @@ class KernelTable:
         return constant and any(k.dynamic or not unknown for k in self._kernels.get("StridedSliceD", ()))
 
     def unit_for(self, operator: str, dtype: str, position: int, precision: str, *, dynamic: bool) -> str:
-        """The unit that has a kernel whose operand at a position is of an element type; empty where none has."""
+        """The unit that has a kernel whose operand at a position is of an element type; empty where none has.
+
+        With `dynamic`, a kernel that takes unknown extents if there is one; `fixed` where there are others alone.
+        """
         if operator in _NO_KERNEL or operator in _REPLACED:
             return "AI Core"
         if operator == "StridedSliceV2":
             operator, position = "StridedSlice", 0  # a pass makes one of the other
-        rows = self._kernels.get(operator, ())
-        typed = any(k.unit != "TF" for k in rows)
-        for k in rows:
-            if (k.unit == "TF" and typed) or (dynamic and not k.dynamic):
-                continue
+        fixed = ""
+        for k in self._kernels.get(operator, ()):
             types = k.inputs[min(position, len(k.inputs) - 1)].types if k.inputs else ()
             if not types or types_for(dtype, precision) & set(types):
-                return k.unit
-        return ""
+                if k.dynamic or not dynamic:
+                    return k.unit
+                fixed = "fixed"
+        return fixed
 
-    def fixed_only(self, node: Node, precision: str) -> bool:
-        """Whether it is the unknown extents alone that a node has no kernel for."""
-        return not self.unit(node, precision, dynamic=True) and bool(self.unit(node, precision, dynamic=False))
+    def lacking(self, graph: Graph, precision: str, *, fixed: bool = False) -> tuple[Node, str] | None:
+        """The first node of a graph that no unit runs, with what it lacks, in words that follow `the chip has`.
+
+        Args:
+            graph: sub-graphs included.
+            precision: `precision_mode_v2`.
+            fixed: extents that are unknown in the graph are known when it is compiled, as those of gears are.
+        """
+        for node in (n for g in graph.all() for n in g.nodes):
+            unknown = is_dynamic(node) and not fixed
+            if not self.unit(node, precision, dynamic=unknown):
+                types = ", ".join(dict.fromkeys(r.dtype for r in node.inputs if r is not None)) or node.outputs[0].dtype
+                alone = unknown and bool(self.unit(node, precision, dynamic=False))
+                return (
+                    node,
+                    f"no kernel of GE `{node.type}` for {types}{' with extents that are not fixed' if alone else ''}",
+                )
+        return None
 
 
 def is_dynamic(node: Node) -> bool:
@@ -199,7 +215,8 @@ def builtin(chip: str) -> KernelTable:
 def _kernel(record: Sequence[Any], chip: str) -> Kernel | None:
     """A record of `kernels.json` if it is about a chip: unit, chips, tensors."""
     unit, chips, tensors = record
-    if chips != "all" and chip not in (listed := {c.rstrip("+"): c[-1] == "+" for c in chips.split()}):
+    listed = {c.rstrip("+"): c[-1] == "+" for c in chips.split()}
+    if chips != "all" and chip not in listed:
         return None
     sides: dict[bool, list[Operand]] = {False: [], True: []}
     first: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, describe
-from occ.compiler.codegen_cann.mapping.shape import broadcast
+from occ.compiler.codegen_cann.mapping.shape import broadcast, scattered
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.value import Value
 
@@ -60,7 +60,7 @@ def _while(
 def _stored(e: Emitter, buffer: Ref, i: Ref, value: Ref) -> Ref:
     """`buffer` with `value` as its i-th slice."""
     at = e.reshape(i, (1, 1))
-    return e.op("TensorScatterUpdate", buffer, at, e.reshape(value, (1, *value.shape)), out=buffer.desc)
+    return scattered(e, buffer, at, e.reshape(value, (1, *value.shape)))
 
 
 def _loop(e: Emitter, op: Op, limit: Ref | None, cond: Ref | None, *rest: Ref | None) -> tuple[Ref, ...]:

@@ -20,7 +20,7 @@ Row = Callable[..., Any]
 # Operators with one result of the operands' type and no attributes: ONNX name -> GE name.
 SAME_TYPE = {
     "Acos": "Acos", "Acosh": "Acosh", "Add": "Add", "Asin": "Asin", "Asinh": "Asinh", "Atan": "Atan",
-    "Atanh": "Atanh", "BitwiseAnd": "BitwiseAnd", "BitwiseNot": "Invert", "BitwiseOr": "BitwiseOr",
+    "Atanh": "Atanh", "BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr",
     "BitwiseXor": "BitwiseXor", "Ceil": "Ceil", "Cos": "Cos", "Cosh": "Cosh", "Erf": "Erf", "Exp": "Exp",
     "Floor": "Floor", "HardSwish": "HardSwish", "Log": "Log", "Mish": "Mish", "Mul": "Mul", "Neg": "Neg",
     "Reciprocal": "Reciprocal", "Round": "Round", "Sigmoid": "Sigmoid", "Sign": "Sign", "Sin": "Sin",
@@ -34,8 +34,8 @@ PREDICATES = {
 }  # fmt: skip
 # Types to compute in, where the GE operator does not take the operands' own; each holds every value of the first.
 _WIDER = {
-    "BOOL": ("INT8", "INT32", "FLOAT16", "FLOAT"), "INT8": ("INT16", "INT32", "FLOAT16", "FLOAT"),
-    "UINT8": ("INT16", "INT32", "FLOAT16", "FLOAT"), "INT16": ("INT32", "INT64", "FLOAT"),
+    "BOOL": ("INT8", "INT32", "FLOAT16", "FLOAT"), "INT8": ("INT32", "FLOAT16", "FLOAT", "INT16"),
+    "UINT8": ("INT32", "FLOAT16", "FLOAT", "INT16"), "INT16": ("INT32", "INT64", "FLOAT"),
     "UINT16": ("INT32", "INT64", "FLOAT"), "INT32": ("INT64", "DOUBLE"), "UINT32": ("INT64", "DOUBLE"),
     "FLOAT16": ("FLOAT", "DOUBLE"), "BF16": ("FLOAT", "DOUBLE"), "FLOAT": ("DOUBLE",),
 }  # fmt: skip
@@ -52,7 +52,7 @@ def computing_type(e: Emitter, kind: str, dtype: str, position: int = 0) -> str:
     if not fitting:
         raise Unsupported(f"GE `{kind}` does not take {dtype}")
     units = {name: e.unit_for(kind, name, position) for name in fitting}
-    for wanted in ("AI Core", "AI CPU", "TF"):
+    for wanted in ("AI Core", "AI CPU", "TF", "fixed"):
         if found := next((name for name in fitting if units[name] == wanted), ""):
             return found
     raise Unsupported(f"the chip has no kernel of GE `{kind}` for {dtype}")
@@ -114,6 +114,8 @@ def truncated_quotient(e: Emitter, x: Ref, y: Ref) -> Ref:
 
 
 def _mod(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
+    if op.a.fmod and x.dtype in ("INT64", "UINT32"):
+        return e.op("Sub", x, e.op("Mul", truncated_quotient(e, x, y), y))
     return widened(e, "Mod" if op.a.fmod else "FloorMod", x, y)
 
 
@@ -178,9 +180,14 @@ def _gelu(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _isinf(e: Emitter, op: Op, x: Ref) -> Ref:
-    x = e.cast(x, computing_type(e, "IsInf", x.dtype))
     if not (op.a.detect_positive or op.a.detect_negative):
         return e.constant(np.zeros(x.shape, bool))
+    if not e.unit_for("IsInf", x.dtype):
+        value = absolute(e, x) if op.a.detect_positive and op.a.detect_negative else x
+        return e.op(
+            "Equal", value, e.scalar(np.inf if op.a.detect_positive else -np.inf, value), out=Desc("BOOL", x.shape)
+        )
+    x = e.cast(x, computing_type(e, "IsInf", x.dtype))
     found = e.op("IsInf", x, out=Desc("BOOL", x.shape))
     if op.a.detect_positive and op.a.detect_negative:
         return found
@@ -217,6 +224,13 @@ def _thresholded(e: Emitter, op: Op, x: Ref) -> Ref:
     return e.op("SelectV2", above, x, e.scalar(0, x), out=x.desc)
 
 
+def _bitwise_not(e: Emitter, op: Op, x: Ref) -> Ref:
+    if e.unit_for("Invert", x.dtype) == "AI Core":
+        return e.op("Invert", x)
+    ones = e.constant(np.array(~np.zeros((), occ_type(x.dtype).numpy)))
+    return widened(e, "Sub", ones, x)  # no borrow: each bit of `ones` is set
+
+
 def _shift(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
     return e.op("LeftShift" if op.a.direction == "LEFT" else "RightShift", x, y)
 
@@ -227,7 +241,7 @@ def _cast(e: Emitter, op: Op, x: Ref) -> Ref:
         raise Unsupported("GE `Cast` does not take strings")
     if x.dtype in FLOATS and target == "BOOL":  # whatever is not zero is true, also where truncation would give zero
         return e.op("NotEqual", x, e.scalar(0, x), out=Desc("BOOL", x.shape))
-    return e.op("Cast", x, out=Desc(target, x.shape, x.desc.format), dst_type=target)
+    return e.op("Identity", x) if x.dtype == target else e.cast(x, target)
 
 
 def absolute(e: Emitter, x: Ref) -> Ref:
@@ -264,10 +278,15 @@ def _bitcast(e: Emitter, op: Op, x: Ref) -> Ref:
     return e.op("Bitcast", x, out=e.type(op.result), type=e.type(op.result).dtype)
 
 
+def bitcast(e: Emitter, x: Ref, dtype: str) -> Ref:
+    """The bits of `x` as elements of another type of that size."""
+    return e.op("Bitcast", x, out=Desc(dtype, x.shape), type=dtype)
+
+
 ROWS: dict[str, Row] = {
     **{name: _same(kind) for name, kind in SAME_TYPE.items()},
     **{name: _predicate(kind) for name, kind in PREDICATES.items()},
-    "Abs": lambda e, op, x: absolute(e, x), "BitCast": _bitcast, "BitShift": _shift, "Cast": _cast, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
+    "Abs": lambda e, op, x: absolute(e, x), "BitCast": _bitcast, "BitwiseNot": _bitwise_not, "BitShift": _shift, "Cast": _cast, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
     "Elu": _with("Elu", alpha="alpha"), "Gelu": _gelu, "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
     "Identity": _same("Identity"), "IsInf": _isinf, "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
     "Max": _chain("Maximum"), "Mean": _mean, "Min": _chain("Minimum"), "Mod": _mod, "PRelu": _prelu, "Pow": _pow,

@@ -93,20 +93,16 @@ class Emitter:
     # kernels
 
     def unit_for(self, kind: str, dtype: str, position: int = 0) -> str:
-        """The unit that has a kernel of an operator with an operand of a type; empty where the chip has none."""
+        """The unit that has a kernel of an operator with an operand of a type; empty where the chip has none, `fixed` where it takes no unknown extents though there may be such."""
         table = self.chip.table
         if table is None:
             return "AI Core"
         return table.unit_for(kind, dtype, position, self.precision, dynamic=self.chip.dynamic)
 
     def lacks(self, node: Node) -> str:
-        """What of a kernel a node lacks on the chip, in words that follow `because`; empty where it has one."""
-        table = self.chip.table
-        if table is None or table.unit(node, self.precision):
-            return ""
-        types = ", ".join(dict.fromkeys(r.dtype for r in node.inputs if r is not None)) or node.outputs[0].dtype
-        extents = " and unknown extents" if table.fixed_only(node, self.precision) else ""
-        return f"the chip has no kernel of GE `{node.type}` for {types}{extents}"
+        """That the chip has no kernel for a node, whatever its extents; empty where it has one."""
+        found = self.chip.table and self.chip.table.lacking(Graph("one", [node]), self.precision, fixed=True)
+        return f"the chip has {found[1]}" if found else ""
 
     # nodes
 

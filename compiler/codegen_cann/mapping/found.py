@@ -14,7 +14,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.elementwise import computing_type
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
-from occ.compiler.codegen_cann.mapping.shape import gathered
+from occ.compiler.codegen_cann.mapping.shape import gathered, scattered
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -109,7 +109,7 @@ def _unique(e: Emitter, op: Op, x: Ref) -> tuple[Ref, ...]:
         values, counts = (_taken(e, v, order) for v in (values, counts))
         places = e.op("Range", e.scalar(0, "INT64"), e.constant(np.array(n, np.int64)), e.scalar(1, "INT64"), out=long)
         point = e.reshape(e.cast(order, "INT64"), (n, 1))
-        back = e.op("TensorScatterUpdate", places, point, places, out=long)
+        back = scattered(e, places, point, places)
         inverse = _taken(e, back, inverse)
     return e.cast(values, x.dtype), first, inverse, counts
 

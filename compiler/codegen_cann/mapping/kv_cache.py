@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.elementwise import bitcast
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.shape import joined, sliced
 from occ.compiler.ir.op import Op
@@ -21,7 +22,7 @@ def _tensor_scatter(e: Emitter, op: Op, past: Ref, update: Ref, starts: Ref | No
     rank = len(past.shape)
     axis = op.a.axis % rank
     at = e.cast(starts, "INT32") if starts is not None else e.constant(np.zeros(past.shape[0], np.int32))
-    if op.a.mode == "linear" and axis == rank - 2 and past.dtype in _SCATTERED:
+    if op.a.mode == "linear" and axis == rank - 2 and past.dtype in _SCATTERED and _has_scatter(e, past):
         return _written(e, past, update, at)
     count = update.shape[axis]
     places = tuple(count if k == axis else 1 for k in range(rank))
@@ -34,8 +35,14 @@ def _tensor_scatter(e: Emitter, op: Op, past: Ref, update: Ref, starts: Ref | No
     return e.op("ScatterElements", past, where, update, out=past.desc, axis=axis, reduction="none")
 
 
+def _has_scatter(e: Emitter, past: Ref) -> bool:
+    return bool(e.unit_for("Scatter", "INT8" if past.dtype == "UINT8" else past.dtype))
+
+
 def _written(e: Emitter, past: Ref, rows: Ref, at: Ref) -> Ref:
     """A copy of a cache with rows of the last axis but one written from `at[n]` on, INT32."""
+    if past.dtype == "UINT8":  # for which there is no kernel; the bytes are moved as they are
+        return bitcast(e, _written(e, bitcast(e, past, "INT8"), bitcast(e, rows, "INT8"), at), "UINT8")
     target = e.op("TensorMove", past, out=past.desc)
     return e.op("Scatter", target, at, rows, out=past.desc, reduce="update", axis=-2)
 

@@ -12,6 +12,7 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.linear import product
 from occ.compiler.codegen_cann.mapping.reduce import reduced
+from occ.compiler.codegen_cann.mapping.shape import scattered
 from occ.compiler.codegen_cann.mapping.window import pad
 from occ.compiler.ir.op import Op
 
@@ -126,7 +127,7 @@ def _max_unpool(e: Emitter, op: Op, x: Ref, indices: Ref, _: Ref | None = None) 
     if zeros.dtype != x.dtype:
         raise Unsupported(f"GE pools no {x.dtype}")
     where, what = e.reshape(indices, (count, 1)), e.reshape(x, (count,))
-    whole = e.reshape(e.op("TensorScatterUpdate", zeros, where, what, out=zeros.desc), shape)
+    whole = e.reshape(scattered(e, zeros, where, what), shape)
     out = e.type(op.result).shape
     if out == shape:
         return whole

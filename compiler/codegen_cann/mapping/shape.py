@@ -221,32 +221,39 @@ def _scatter_elements(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) ->
         own = np.indices(indices.shape)
         columns = [found if k == axis else e.constant(own[k].astype(np.int64)) for k in range(len(x.shape))]
         parts = [e.reshape(e.cast(c, "INT64"), (*indices.shape, 1)) for c in columns]
-        return _scatter_points(e, _SCATTER_ND[reduction], x, joined(e, parts, len(indices.shape)), updates)
+        return scattered(e, x, joined(e, parts, len(indices.shape)), updates, reduction)
     inner = computing_type(e, "ScatterElements", x.dtype)
     out = Desc(inner, x.shape)
     given = e.cast(x, inner), found, e.cast(updates, inner)
     return e.cast(e.op("ScatterElements", *given, out=out, axis=axis, reduction=reduction), x.dtype)
 
 
-# by reduction; those of the second kind write in place, and get a copy of the tensor
-_SCATTER_ND = {
-    "none": "TensorScatterUpdate", "add": "TensorScatterAdd", "max": "ScatterNdMax", "min": "ScatterNdMin",
-}  # fmt: skip
+# By reduction. They write in place, and get a copy of the tensor.
+_SCATTER_ND = {"none": "ScatterNdUpdate", "add": "ScatterNdAdd", "max": "ScatterNdMax", "min": "ScatterNdMin"}
 
 
-def _scatter_points(e: Emitter, kind: str, x: Ref, points: Ref, updates: Ref) -> Ref:
+def scattered(e: Emitter, x: Ref, points: Ref, updates: Ref, reduction: str = "none") -> Ref:
+    """`x` with elements or slices at points written over, or reduced.
+
+    AI Core has ScatterNdUpdate for floats and BOOL; of other types TensorScatterUpdate moves any, on the AI CPU.
+
+    Raises:
+        Unsupported: the chip has no kernel.
+    """
+    kind = _SCATTER_ND[reduction]
+    if reduction == "none" and e.unit_for(kind, x.dtype) != "AI Core":
+        inner = computing_type(e, "TensorScatterUpdate", x.dtype)
+        made = e.op("TensorScatterUpdate", e.cast(x, inner), points, e.cast(updates, inner), out=Desc(inner, x.shape))
+        return e.cast(made, x.dtype)
     inner = computing_type(e, kind, x.dtype)
-    target = e.cast(x, inner)
-    if kind in ("ScatterNdMax", "ScatterNdMin"):
-        target = e.op("TensorMove", target, out=target.desc)
-    return e.cast(e.op(kind, target, points, e.cast(updates, inner), out=Desc(inner, x.shape)), x.dtype)
+    copy = e.op("TensorMove", e.cast(x, inner), out=Desc(inner, x.shape))
+    return e.cast(e.op(kind, copy, points, e.cast(updates, inner), out=copy.desc), x.dtype)
 
 
 def _scatter_nd(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) -> Ref:
-    kind = _SCATTER_ND.get(op.a.reduction)
-    if kind is None:
+    if op.a.reduction not in _SCATTER_ND:
         raise Unsupported(f"no chip has a kernel of a scatter with the reduction `{op.a.reduction}`")
-    return _scatter_points(e, kind, x, _point_indices(e, indices, x.shape), updates)
+    return scattered(e, x, _point_indices(e, indices, x.shape), updates, op.a.reduction)
 
 
 def _pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
@@ -369,7 +376,8 @@ def _size(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _reverse_sequence(e: Emitter, op: Op, x: Ref, lengths: Ref) -> Ref:
-    return e.op("ReverseSequence", x, lengths, out=x.desc, seq_dim=op.a.time_axis, batch_dim=op.a.batch_axis)
+    axes = {"seq_dim": op.a.time_axis, "batch_dim": op.a.batch_axis}
+    return through(e, "ReverseSequence", x, lambda v: e.op("ReverseSequence", v, lengths, out=v.desc, **axes))
 
 
 def _eye_like(e: Emitter, op: Op, x: Ref) -> Ref:
