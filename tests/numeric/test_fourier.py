@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from building import model_of
+from building import TARGETS, model_of, reference
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -65,3 +65,32 @@ def test_stft(width: int, windowed: bool, onesided: int) -> None:
             assert y.shape == wanted.shape
             assert np.abs(y - wanted).max() <= 1e-6 * np.abs(wanted).max()
         assert "stft" not in kernels(model, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("given", [1, 2])
+def test_parts_that_a_run_tells(target: str, given: int) -> None:
+    """Whether elements have an imaginary part is seen by a symbolic extent; it was taken for 2, and read past each element."""
+    stft = "y = STFT <onesided = 0> (x, step, window)"
+    text = f"g (float[b, n, c] x) => (float[p, q, r, s] y, float[t, u, v] z) {{ {stft}  z = DFT (x) }}"
+    window = np.hanning(40).astype(np.float32)
+    session = occ.compile(model_of(text, {"step": np.int64(16), "window": window}), target=target)
+    x = RNG.standard_normal((2, 100, given), dtype=np.float32)
+    z = x[..., 0] + 1j * x[..., 1] if given == 2 else x[..., 0]
+    frames = np.stack([np.fft.fft(z[:, k : k + 40] * window, axis=-1) for k in range(0, 61, 16)], axis=1)
+    y, whole = session(x)
+    np.testing.assert_allclose(y, parts(frames + 0j), atol=1e-4)
+    np.testing.assert_allclose(whole, parts(np.fft.fft(z, axis=1) + 0j), atol=1e-4)
+    for wrong in (0, 3):
+        with pytest.raises(occ.RunError, match="OCC0503"):
+            session(np.zeros((2, 100, wrong), np.float32))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_parts_that_a_reshape_hides(target: str) -> None:
+    text = "g (float[b, n] x) => (float[p, q, r, s] y) { x3 = Reshape (x, shape)  y = STFT (x3, step, window) }"
+    weights = {"step": np.int64(16), "window": np.hanning(40).astype(np.float32), "shape": np.array([1, 400, -1])}
+    model = model_of(text, weights)
+    x = RNG.standard_normal((2, 200), dtype=np.float32)
+    (y,), (exact,) = occ.compile(model, target=target)(x), reference(model, {"x": x})
+    np.testing.assert_allclose(y, exact, atol=1e-4)

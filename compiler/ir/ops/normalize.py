@@ -11,7 +11,7 @@ from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
 from occ.compiler.ir.ops.samples import per_channel, picture
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.shape import equal_dims, normalize_axes, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -221,7 +221,7 @@ class GroupNormalization:
 @op("MeanVarianceNormalization", reads="rows")
 class MeanVarianceNormalization:
     def body(t, x, *, a):
-        axes = tuple(k % x.rank for k in (a.axes or (0, 2, 3)))
+        axes = normalize_axes((0, 2, 3) if a.axes is None else a.axes, x.rank, "MeanVarianceNormalization")
         kept = _kept(axes)
         centred, _, var = moments(t, x, axes, kept)
         return t.map(x.shape, lambda *i: cast(x.dtype, centred[i] / maximum(f.root(var[kept(i)]), 1e-9)), name="mvn")

@@ -36,7 +36,8 @@ def static_axes(operator: str, x: Tensor, axes: Tensor | None, *, noop_if_empty:
 def over_axes(
     t: Builder, kind: str, x: Tensor, axes: Sequence[int], fn: Callable[[Expr], Expr], *, keepdims: bool = True
 ) -> Tensor:
-    """Reduce `fn(element)` over `axes`; over none it is that."""
+    """Reduce `fn(element)` over `axes`, in any order; over none it is that."""
+    axes = sorted(axes)
     if not axes:
         return _map(t, x, fn, kind)
     kept = [k for k in range(x.rank) if k not in axes]

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F64, I64
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import fixed, same
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.shape import assume_equal, equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, call, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
@@ -101,6 +102,29 @@ def fourier_matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: 
     return np.stack([made.real, made.imag], -1).reshape(length * parts, -1)
 
 
+def _imaginary(x: Tensor, index: tuple[Expr, ...]) -> Expr | None:
+    """The imaginary part, in f64, of an element whose parts lie on the last axis; None where there is none. Where the extent of
+    that is symbolic, a run tells.
+    """
+    parts = x.shape[-1]
+    if parts == 1:
+        return None
+    value = cast(F64, x[(*index, wrap(parts - 1))])
+    return value if isinstance(parts, int) else where(equal(wrap(parts), 2), value, literal(0, F64))
+
+
+def _check_parts(name: str, x: Tensor) -> None:
+    """Have the last axis the one or two parts of a number; where that is symbolic, the runtime checks it.
+
+    Raises:
+        Invalid: it surely has not.
+    """
+    parts = x.shape[-1]
+    if isinstance(parts, int) and parts not in (1, 2):
+        raise Invalid(f"`{name}` of {show_shape(x.shape)}: the last axis has the one or two parts of a number")
+    assume_equal(dim.maximum(dim.minimum(parts, 2), 1), parts)
+
+
 @op("DFT", static=("dft_length", "axis"), rank=same)
 class DFT:
     """Discrete Fourier transform along an axis; real and imaginary parts lie on the last axis (ONNX DFT 20)."""
@@ -108,8 +132,9 @@ class DFT:
     def body(t, x, dft_length=None, axis=None, *, a):
         k = -2 if axis is None else _one("DFT", "axis", axis)
         k = normalize_axis(int(k), x.rank, "DFT")
-        if x.rank < 2 or k == x.rank - 1 or x.shape[-1] not in (1, 2):
+        if x.rank < 2 or k == x.rank - 1:
             raise Invalid(f"`DFT` along axis {k} of {show_shape(x.shape)}: the last axis has the one or two parts")
+        _check_parts("DFT", x)
         size = x.shape[k]
         to_real = bool(a.inverse and a.onesided)
         n = _one("DFT", "dft_length", dft_length) if dft_length is not None else 2 * (size - 1) if to_real else size
@@ -118,12 +143,13 @@ class DFT:
 
         def at(part: int, *i: Expr) -> Expr | None:
             """The signal, zero past its end; the second half of a one-sided spectrum is the mirrored first one."""
-            if part == 1 and x.shape[-1] == 1:
-                return None
             *outer, p = i
             half = floordiv(n, 2) + 1 if to_real else n
             mirrored = where(p < wrap(half), p, wrap(n) - p) if to_real else p
-            read = cast(F64, x[(*outer[:k], mirrored, *outer[k:], wrap(part))])
+            place = (*outer[:k], mirrored, *outer[k:])
+            read = cast(F64, x[(*place, 0)]) if part == 0 else _imaginary(x, place)
+            if read is None:
+                return None
             if to_real and part == 1:
                 edge = equal(p, 0) | equal(p * 2, wrap(n))  # the spectrum of a real signal is real there
                 read = where(edge, literal(0, F64), where(p < wrap(half), read, -read))
@@ -152,15 +178,18 @@ class STFT:
             n = window.shape[0] if n is None else equal_dims(n, window.shape[0], "`STFT`: window and frame length")
         if n is None:
             raise Invalid("`STFT` needs a window or a frame length")
+        if signal.rank > 2:
+            _check_parts("STFT", signal)
         frames = floordiv(signal.shape[1] - n, step) + 1
         bins = floordiv(n, 2) + 1 if a.onesided else n
 
         def at(part: int, b: Expr, frame: Expr, k: Expr) -> Expr | None:
-            if part == 1 and (signal.rank < 3 or signal.shape[2] == 1):
-                return None
-            index = (b, frame * wrap(step) + k, *((wrap(part),) if signal.rank > 2 else ()))
-            value = cast(F64, signal[index])
-            return value if window is None else value * cast(F64, window[k])
+            index = (b, frame * wrap(step) + k)
+            if signal.rank < 3:
+                value = cast(F64, signal[index]) if part == 0 else None
+            else:
+                value = cast(F64, signal[(*index, 0)]) if part == 0 else _imaginary(signal, index)
+            return value if window is None or value is None else value * cast(F64, window[k])
 
         value = fourier(t, at, n, (signal.shape[0], frames), bins, n, inverse=False)
         return t.map(
