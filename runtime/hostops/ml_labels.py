@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from occ.runtime.hostops.once import once
+
 _FEW = 64  # elements that are found faster one by one than by routines for arrays
 
 
@@ -18,15 +20,6 @@ def _text(x: Any) -> str:
 def _first(*given: Any) -> Any:
     """The one of several attributes that is given."""
     return next((g for g in given if g is not None), None)
-
-
-def _once(a: SimpleNamespace, what: tuple[str, np.dtype], make: Callable[[], Any]) -> Any:
-    """What follows from the attributes of a node alone, and is kept with them: runs on a row or two take less than making it."""
-    kept: dict[tuple[str, np.dtype], Any] = a.__dict__.setdefault("kept", {})
-    found = kept.get(what)
-    if found is None:
-        found = kept[what] = make()
-    return found
 
 
 class _Keys:
@@ -78,7 +71,7 @@ class _Encoder:
 
 
 def label_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    return _once(a, ("encoder", x.dtype), lambda: _label_encoder(x.dtype, a))(x)
+    return once(a, ("encoder", x.dtype), lambda: _label_encoder(x.dtype, a))(x)
 
 
 def _label_encoder(given: np.dtype, a: SimpleNamespace) -> _Encoder:
@@ -114,7 +107,7 @@ def category_mapper(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     strings, numbers = a.cats_strings or (), a.cats_int64s or ()
     if len(strings) != len(numbers):
         raise ValueError(f"`CategoryMapper` has {len(strings)} strings and {len(numbers)} numbers")
-    return _once(a, ("encoder", x.dtype), lambda: _between(x.dtype, strings, numbers, a))(x)
+    return once(a, ("encoder", x.dtype), lambda: _between(x.dtype, strings, numbers, a))(x)
 
 
 def one_hot_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
@@ -123,7 +116,7 @@ def one_hot_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     if not categories:
         raise ValueError(f"`OneHotEncoder` has no categories for {x.dtype}")
     x = x if x.dtype.kind in "OUST" else x.astype(np.int64)
-    at = _once(a, ("categories", x.dtype), lambda: _Keys(categories, x.dtype)).find(x)
+    at = once(a, ("categories", x.dtype), lambda: _Keys(categories, x.dtype)).find(x)
     if not a.zeros and (at < 0).any():
         raise ValueError(f"{x[at < 0].reshape(-1)[0]!r} is no category of `OneHotEncoder`")
     return (at[..., None] == np.arange(len(categories))).astype(np.float32)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from occ.runtime.hostops.once import once
+
 
 def _strings(values: Iterable[str], shape: Sequence[int]) -> np.ndarray:
     listed = list(values)
@@ -54,13 +56,13 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def regex_full_match(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    pattern = _pattern(a.pattern)
+    pattern = once(a, "pattern", lambda: _pattern(a.pattern))
     return np.array([pattern.fullmatch(_text(s)) is not None for s in x.reshape(-1)], np.bool_).reshape(x.shape)
 
 
 def tokenizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     """Tokens of at least `mincharnum` characters, [*shape of x, most tokens]; `mark` puts the characters 2 and 3 around."""
-    cut = _cutter(a)
+    cut = once(a, "cutter", lambda: _cutter(a))
     rows = [cut(_text(s)) for s in x.reshape(-1)]
     width = max(map(len, rows), default=0)
     if a.mark and width:
@@ -102,9 +104,8 @@ def _between(separator: re.Pattern[str], s: str) -> Iterable[str]:
 def string_normalizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     """Strings, str[n] or str[1, n]; nothing left gives one empty string."""
     change = {"LOWER": str.lower, "UPPER": str.upper}.get(a.case_change_action, str)
-    stop = set(a.stopwords or ())
     fold = str if a.is_case_sensitive else str.lower
-    stop = {fold(w) for w in stop}
+    stop = once(a, "stopwords", lambda: {fold(w) for w in a.stopwords or ()})
     kept = [change(s) for s in map(_text, x.reshape(-1)) if fold(s) not in stop]
     if not kept and a.stopwords:
         kept = [""]
@@ -113,16 +114,28 @@ def string_normalizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 
 def tf_idf(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     """Counts (TF), presence (IDF) or weighted counts (TFIDF) of n-grams with up to `max_skip_count` gaps."""
-    pool = a.pool_strings if a.pool_strings else a.pool_int64s
-    grams = _grams(pool, a.ngram_counts)
+    grams, columns, weights = once(a, "grams", lambda: _vocabulary(a))
     rows = x.reshape(1, -1) if x.ndim == 1 else x
-    counts = np.zeros((len(rows), max(a.ngram_indexes, default=-1) + 1), np.float32)
+    counts = np.zeros((len(rows), columns), np.float32)
     for r, row in enumerate(rows):
         tokens = [_text(t) for t in row] if row.dtype == object else row.tolist()
         for k in _found(tokens, grams, a):
             counts[r, a.ngram_indexes[k]] += 1
-    result = _weighted(counts, a)
-    return result[0] if x.ndim == 1 else result
+    if weights is not None:
+        counts = ((counts > 0) if a.mode == "IDF" else counts) * weights
+    return counts[0] if x.ndim == 1 else counts
+
+
+def _vocabulary(a: SimpleNamespace) -> tuple[dict[tuple[Any, ...], int], int, np.ndarray | None]:
+    """The n-grams, how many columns a result has, and the weight of each unless counts are what is asked for."""
+    grams = _grams(a.pool_strings if a.pool_strings else a.pool_int64s, a.ngram_counts)
+    columns = max(a.ngram_indexes, default=-1) + 1
+    if a.mode == "TF":
+        return grams, columns, None
+    weights = np.ones(columns, np.float32)
+    if a.weights:
+        weights[list(a.ngram_indexes)] = a.weights
+    return grams, columns, weights
 
 
 def _grams(pool: Sequence[Any], starts: Sequence[int]) -> dict[tuple[Any, ...], int]:
@@ -144,15 +157,6 @@ def _found(tokens: list[Any], grams: dict[tuple[Any, ...], int], a: SimpleNamesp
                 gram = tuple(tokens[start : start + (n - 1) * step + 1 : step])
                 if gram in grams:
                     yield grams[gram]
-
-
-def _weighted(counts: np.ndarray, a: SimpleNamespace) -> np.ndarray:
-    if a.mode == "TF":
-        return counts
-    weights = np.ones(counts.shape[1], np.float32)
-    if a.weights:
-        weights[list(a.ngram_indexes)] = a.weights
-    return ((counts > 0) if a.mode == "IDF" else counts) * weights
 
 
 ROUTINES: dict[str, Callable[..., Any]] = {

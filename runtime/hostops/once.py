@@ -1,0 +1,16 @@
+"""What follows from the attributes of a node alone, made in its first run and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from types import SimpleNamespace
+from typing import Any
+
+
+def once(a: SimpleNamespace, what: Hashable, make: Callable[[], Any]) -> Any:
+    """What `make` returns, kept with the attributes `a`: runs on a row or two take less than making it."""
+    kept: dict[Hashable, Any] = a.__dict__.setdefault("kept", {})
+    found = kept.get(what)
+    if found is None:
+        found = kept[what] = make()
+    return found
