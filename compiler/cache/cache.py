@@ -36,7 +36,7 @@ def cache_dir() -> Path:
     """
     given = os.environ.get("OCC_CACHE_DIR")
     if given:
-        return Path(given)
+        return Path(given).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "occ"

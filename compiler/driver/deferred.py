@@ -32,7 +32,8 @@ class DeferredCompiler:
     """Runs deferred ops: compiled once for each set of shapes and of values that decide shapes.
 
     An op that moves elements by values that are always others, such as a Slice that starts at the number of an iteration, is
-    left to the reference implementation of `onnx`, which is numpy: compiling takes a thousand times as long.
+    left to the reference implementation of `onnx`, which is numpy: compiling takes a thousand times as long. So is one that moves
+    texts, which no code is made for.
 
     Args:
         compile: makes a module, whose inputs have constant extents, ready to run.
@@ -61,6 +62,10 @@ class DeferredCompiler:
         """
         from occ.compiler.frontend.text import parse  # few models have deferred ops
 
+        if any(isinstance(x, np.ndarray) and x.dtype.kind in "OUST" for x in operands):
+            moved = self._moved(text, operands)
+            if moved is not None:
+                return moved
         m: Module | None = None
         decided = self._decided.get(text)
         if decided is None:
@@ -110,10 +115,18 @@ def _reference(m: Module) -> Compiled:
 
     from occ.compiler.frontend.export import export
 
-    model = export(m)
-    names = [i.name for i in model.graph.input]
-    evaluator = ReferenceEvaluator(model)
-    return lambda operands: list(evaluator.run(None, dict(zip(names, operands, strict=True))))
+    evaluator = ReferenceEvaluator(model := export(m))
+    (node,) = evaluator.rt_nodes_
+    places = {i.name: k for k, i in enumerate(model.graph.input)}
+    reads = [places.get(name) for name in node.onnx_node.input]
+
+    def run(operands: Sequence[Any]) -> list[Any]:
+        made = node.run(*(None if k is None else np.asarray(operands[k]) for k in reads))
+        return [
+            x.astype(object) if x.dtype.kind in "OUST" else x for x in made
+        ]  # a copy: it may be a view of an operand
+
+    return run
 
 
 def _misfit(e: CompileError) -> Exception:

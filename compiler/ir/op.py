@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,38 @@ if TYPE_CHECKING:
 Attr = Any
 
 _PLAIN = frozenset((int, float, str, bool))
+_LARGE = 256  # elements of a tuple of which is kept what was found out: trees and vocabularies have millions
+
+
+class _Same:
+    """A tuple that is compared by identity, as what is kept of it is found by."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = values
+
+    def __hash__(self) -> int:
+        return id(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.values is self.values
 
 
 def is_plain(values: tuple[Any, ...]) -> bool:
-    """Whether a tuple holds numbers and texts alone, found at the speed of C: trees have millions of them."""
-    return _PLAIN.issuperset(map(type, values))
+    """Whether a tuple holds numbers and texts alone."""
+    return _has_plain(_Same(values)) if len(values) >= _LARGE else _PLAIN.issuperset(map(type, values))
+
+
+@lru_cache(maxsize=16)  # of the last few: they are kept alive by that
+def _has_plain(large: _Same) -> bool:
+    return _PLAIN.issuperset(map(type, large.values))
+
+
+@lru_cache(maxsize=16)
+def _digest(large: _Same) -> Hashable:
+    text = repr(large.values).encode("utf-8", "surrogatepass")
+    return len(large.values), hashlib.sha256(text).hexdigest()
 
 
 def frozen(value: Any) -> Hashable:
@@ -31,7 +60,9 @@ def frozen(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.shape, value.tobytes())
     if isinstance(value, tuple):
-        return repr(value) if is_plain(value) else tuple(frozen(v) for v in value)
+        if not is_plain(value):
+            return tuple(frozen(v) for v in value)
+        return _digest(_Same(value)) if len(value) >= _LARGE else repr(value)
     return (type(value).__name__, repr(value))
 
 

@@ -14,8 +14,6 @@ from occ.compiler.compare import difference
 from occ.runtime.artifact import Artifact
 from occ.runtime.open import open_artifact
 
-HALF_TOLERANCE = 1e-2
-
 
 @dataclass(frozen=True)
 class DumpDifferences:

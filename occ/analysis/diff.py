@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ORACLES = ("onnxruntime", "reference", "interp")
 TOLERANCE = 1e-4
+HALVES = {"f16": 1e-2, "bf16": 5e-2}  # the same of models that compute in them: about ten units in the last place
 ABSOLUTE = (
     1e-7  # what ONNX's own tests allow besides a share (`atol` of onnx.backend.test): rounding of sums that cancel
 )
@@ -46,12 +47,23 @@ class Allowed:
     """By how much numbers of both sides may differ.
 
     Attributes:
-        share: of the largest value of an output.
+        share: of the largest value of an output; None for what the types allow that a model computes in.
         absolute: whatever that value is.
     """
 
-    share: float = TOLERANCE
+    share: float | None = None
     absolute: float = ABSOLUTE
+
+    def of(self, session: Session) -> Allowed:
+        """The same with a share, which is that of the type with the largest units among those of a model."""
+        if self.share is not None:
+            return self
+        manifest = session.artifact.manifest
+        kinds = {p.dtype for p in (*manifest.inputs, *manifest.outputs)}
+        if manifest.plan is not None:
+            weights = {k for k, s in enumerate(manifest.plan.storages) if s.kind == "weight"}
+            kinds |= {b.dtype for b in manifest.plan.buffers if b.storage not in weights}
+        return replace(self, share=max((HALVES[k] for k in kinds if k in HALVES), default=TOLERANCE))
 
     def small(self, ours: np.ndarray, theirs: np.ndarray) -> bool:
         """Whether no difference of two arrays of numbers counts, whatever share of the largest value it is."""
@@ -119,7 +131,7 @@ def diff(
     against: str = "onnxruntime",
     onnx: str | os.PathLike[str] | bytes | None = None,
     inputs: Arrays | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     absolute: float = ABSOLUTE,
     every_node: bool = False,
     node: str = "",
@@ -137,7 +149,8 @@ def diff(
         against: one of `ORACLES`, or the path of an artifact: of other options, or of an earlier release.
         onnx: the model that an artifact was built from.
         inputs: by name; seeded random ones by default, symbolic dims as `dims` says.
-        tolerance: the largest difference that passes, as a share of the largest value.
+        tolerance: the largest difference that passes, as a share of the largest value; by default 1e-4, 1e-2 of models that
+            compute in f16, and 5e-2 in bf16.
         absolute: a difference that passes whatever the values are; 0 for outputs that mean something however small they are.
         every_node: compare what each node of the main graph gives, too.
         node: a regular expression: compare what nodes give whose names, or results, it is found in.
@@ -184,6 +197,7 @@ def compared(
     given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
     Signature.of(session.artifact.manifest).arrays(given)  # before others refuse them, in words of their own
     theirs = oracle(onnx if artifact else model, against, [p.name for p in session.outputs], given, settings)
+    allowed = allowed.of(session)
     found = Differences(against, _rows(session, theirs, given, allowed))
     found.outputs = len(found.rows)
     if node is not None:
@@ -310,6 +324,7 @@ def _row(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:
     share = difference(ours, theirs)
     if ours.dtype.kind == "O":
         return Row(name, ours.shape, not share, difference=0.0)
+    assert allowed.share is not None, "`of` has seen to it"
     near = share <= allowed.share
     small = not near and allowed.small(ours, theirs)
     return Row(name, ours.shape, near or small, "", share, small, () if near or small else _worst(ours, theirs))

@@ -209,3 +209,22 @@ def test_functions_do_what_the_commands_do(model):
     assert len(occ.extract(model, ["h"], ["r"]).graph.node) == 1
     timed = occ.bench(mlp(), "cpu-jit", rounds=1, threads=1)
     assert timed.times["occ"].ms > 0
+
+
+def test_diff_of_halves_allows_units_of_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, occ_cli) -> None:
+    """A unit of f16 is 1e-3: models that compute in it differed by default, whatever their outputs are."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((512, 64)).astype(np.float16)
+    text = """g (float[n, 512] x) => (float[n, 64] y) {
+        h = Cast<to = 10>(x)
+        e = Exp(h)
+        m = MatMul(e, w)
+        y = Cast<to = 1>(m)
+    }"""
+    Path("half.onnx").write_bytes(model_of(text, {"w": w}).SerializeToString())
+    made = occ.diff("half.onnx", "cpu-jit", dims={"n": 5})
+    assert made.ok
+    assert made.rows[0].difference > 1e-4
+    assert occ_cli("diff", "half.onnx", "-t", "cpu-jit", "--dim", "n=5").code == 0
+    assert occ_cli("diff", "half.onnx", "-t", "cpu-jit", "--dim", "n=5", "--tolerance", "1e-4").code == 5

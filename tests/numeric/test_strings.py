@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnxruntime
 import pytest
+from building import model_of
 from onnx import TensorProto, helper
 
 import occ
@@ -63,3 +66,34 @@ def test_an_expression_that_python_reads_otherwise_is_refused(pattern: str) -> N
     session = occ.compile(_model("RegexFullMatch", 1, TensorProto.BOOL, "", pattern=pattern), "interp")
     with pytest.raises(occ.RunError, match="the pattern"):
         session.run({"x": WORDS})
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
+def test_texts_are_moved_without_compiling(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor expression on texts was interpreted in each run, which took sixty times as long as onnxruntime."""
+    from occ.compiler.driver.deferred import DeferredCompiler
+
+    compiled: list[str] = []
+    known = DeferredCompiler.__init__
+
+    def watched(self: DeferredCompiler, compile: Any, registry: Any) -> None:  # noqa: A002
+        known(self, lambda m: compiled.append(m.name) or compile(m), registry)
+
+    monkeypatch.setattr(DeferredCompiler, "__init__", watched)
+    text = """g (string[n, 3] x, int64[k] at) => (string[n, k] y, string[m, 1] z, string[3, n] t) {
+        shape = Constant<value_ints = [-1, 1]>()
+        y = Gather<axis = 1>(x, at)
+        z = Reshape(x, shape)
+        t = Transpose<perm = [1, 0]>(x)
+    }"""
+    session = occ.compile(model_of(text), target)
+    x = np.array([["a", "b", "c"], ["", "ä", "日本"]], object)
+    for at in ([0], [2, -1, 1], []):
+        got = session.run({"x": x, "at": np.array(at, np.int64)})
+        np.testing.assert_array_equal(got["y"], x[:, np.array(at, int)])
+        np.testing.assert_array_equal(got["z"], x.reshape(-1, 1))
+        np.testing.assert_array_equal(got["t"], x.T)
+        assert {v.dtype.kind for v in got.values()} == {"O"}
+    assert not compiled
+    with pytest.raises(occ.RunError, match="Gather"):
+        session.run({"x": x, "at": np.array([3], np.int64)})

@@ -127,6 +127,7 @@ def test_workspaces_of_killed_builds_go_away_after_a_day(tmp_path):
     ("env", "wanted"),
     [
         ({"OCC_CACHE_DIR": "/a/b"}, "/a/b"),
+        ({"OCC_CACHE_DIR": "c/d"}, str(Path.cwd() / "c" / "d")),  # compilers run in folders of their own
         ({"XDG_CACHE_HOME": "/x"}, "/x/occ"),
         ({"XDG_CACHE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.cache/occ"),
         ({"HOME": "/home/me"}, "/home/me/.cache/occ"),
