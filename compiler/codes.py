@@ -108,6 +108,11 @@ CODES: dict[str, Code] = {
         "The extents of the node say so: it reduces what an Expand or a Range makes of a size that is a mistake, or the `.occ`"
         " text was edited. Native code cannot be interrupted, so the build ends here.",
     ),
+    "OCC0309": Code(
+        "a tensor has more elements than kernels count",
+        "Kernels of `cpu` count elements in 32 bits, which is what vectors of positions are fast with. Those of `cpu-jit` have 64"
+        " bits for elements, and 32 for each extent. Where sizes are symbolic, a run says so instead (OCC0503).",
+    ),
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"

@@ -12,6 +12,7 @@ from typing import Any
 from occ.runtime.errors import RunError
 
 DimExpr = Any  # int | str | list
+MOST_COUNTED = 2**31 - 2**16  # of what kernels count in 32 bits; what is left is for windows and tails past the end
 
 
 def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:

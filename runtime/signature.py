@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.runtime.dims import evaluate, in_order, symbols, text
+from occ.runtime.dims import MOST_COUNTED, evaluate, in_order, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
@@ -67,6 +67,13 @@ def check_constraints(
                 )
             if (ordered := in_order(c.lhs, c.rhs)) is not None:
                 least, size = ordered
+                if size == MOST_COUNTED:
+                    raise RunError(
+                        "OCC0503",
+                        f"node `{c.node}` would work on {text(least, labels)} = {evaluate(least, env)} elements, and its kernel "
+                        f"counts to {MOST_COUNTED}",
+                        "choose smaller extents, or build for `cpu-jit`, whose kernels count elements with 64 bits",
+                    )
                 n, found = evaluate(least, env), evaluate(size, env)
                 reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
                 raise RunError(

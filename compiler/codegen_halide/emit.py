@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
-from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, literal_text
+from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, is_counted, literal_text
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, Select, wrap
@@ -322,7 +322,8 @@ class _Generator:
                 variants[d.stage] += 1
                 (test,) = d.args
                 assert isinstance(test, AtMost), "the check of schedules saw to it"
-                cond = f"{dim_text(test.left)} <= {dim_text(test.right)}"
+                wide = not (is_counted(test.left) and is_counted(test.right))
+                cond = f"{dim_text(test.left, wide=wide)} <= {dim_text(test.right, wide=wide)}"
                 self._line(f"Stage {d.stage}_variant{variants[d.stage]} = {d.stage}.specialize({cond});")
                 continue
             if d.call == "fetch_ahead":

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Select, Size
-from occ.compiler.ir.te.index import axis_of, within
+from occ.compiler.ir.te.index import axis_of, to_dim, within
 from occ.compiler.ir.te.ranges import Ranges
 from occ.compiler.ir.te.walks import walk
+from occ.runtime.dims import MOST_COUNTED
 
 _CPP_TYPES = {
     "f64": "double", "f32": "float", "f16": "float16_t", "bf16": "bfloat16_t", "bool": "bool", "i64": "int64_t",
@@ -41,24 +43,41 @@ def cpp_type(dtype: DType) -> str:
     return _CPP_TYPES[dtype.name]
 
 
-def dim_text(d: Dim) -> str:
-    """A size as a C++ int expression over the generator's inputs."""
+def dim_text(d: Dim, *, wide: bool = False) -> str:
+    """A size as a C++ expression over the generator's inputs: an int, or an int64_t where it is `wide`.
+
+    Sums and products of ints may leave 32 bits on their way to a size that does not, since what is carried away is a multiple of
+    2**32. What is divided or compared may not, and is an int64_t where it might.
+    """
     if isinstance(d, int):
-        return str(d)
+        return str(d) if not wide else f"Expr(int64_t({d}))"
+    if not wide and not all(is_counted(coeff) for _, coeff in d.terms):
+        return f"cast<int>({dim_text(d, wide=True)})"
     parts: list[str] = []
     for mono, coeff in d.terms:
-        factors = [] if coeff == 1 and mono else [str(coeff)]
+        factors = [] if coeff == 1 and mono else [dim_text(coeff, wide=wide)]
         for atom, power in mono:
-            factors += [_atom_text(atom)] * power
+            factors += [_atom_text(atom, wide=wide)] * power
         parts.append("*".join(factors))
     return parts[0] if len(parts) == 1 else f"({' + '.join(parts)})"
 
 
-def _atom_text(atom: dim.Atom) -> str:
+def _atom_text(atom: dim.Atom, *, wide: bool) -> str:
     if isinstance(atom, dim.Symbol):
-        return axis_of(atom.name)
-    a, b = map(dim_text, atom.args)
-    return f"({a} / ({b}))" if atom.name == "floordiv" else f"{atom.name}({a}, {b})"
+        name = axis_of(atom.name)
+        return f"cast<int64_t>({name})" if wide else name
+    within_wide = wide or not all(map(is_counted, atom.args))
+    a, b = (dim_text(x, wide=within_wide) for x in atom.args)
+    text = f"({a} / ({b}))" if atom.name == "floordiv" else f"{atom.name}({a}, {b})"
+    return f"cast<int>({text})" if within_wide and not wide else text
+
+
+@cache
+def is_counted(d: Dim) -> bool:
+    """Whether a dim surely has 32 bits where its symbols are sizes that kernels count with."""
+    endless = [s for s in dim.symbols(d).values() if s.hi is None or dim.upper(s.hi) == math.inf]
+    bounded = dim.substitute(d, {s.name: dim.symbol(s.name, s.lo, MOST_COUNTED, s.divisible_by) for s in endless})
+    return dim.lower(bounded) >= -(2**31) and dim.upper(bounded) < 2**31
 
 
 def literal_text(value: object, dtype: DType) -> str:
@@ -115,7 +134,7 @@ class Printer:
         if id(e) in self.names:
             return self.names[id(e)]
         if is_index(e):
-            return f"cast<{cpp_type(e.dtype)}>({self.index(e)})"
+            return f"cast<{cpp_type(e.dtype)}>({self._number(e)})"
         match e:
             case Const():
                 return literal_text(e.value, e.dtype)
@@ -155,31 +174,50 @@ class Printer:
                 inside = f"select({' && '.join(map(self.data, group))}, likely({inside}), {outside})"
         return inside
 
-    def index(self, e: Expr) -> str:
-        """Index arithmetic as C++ ints."""
+    def _number(self, e: Expr) -> str:
+        """Index arithmetic as data: an int where that holds it."""
+        return self.index(e, wide=not self._is_counted(e))
+
+    def _is_counted(self, e: Expr) -> bool:
+        if isinstance(e, Select):
+            return self._is_counted(e.then) and self._is_counted(e.other)
+        d = to_dim(e, self.axes)
+        return d is not None and is_counted(d)
+
+    def _compared(self, e: Expr) -> str:
+        """A side of a comparison: positions stay near the tensors that they are in, sizes may not."""
+        return self._number(e) if _on_sizes(e) else self.index(e)
+
+    def index(self, e: Expr, *, wide: bool = False) -> str:
+        """Index arithmetic as C++ ints, or as int64_t where it is `wide`."""
         match e:
             case Const():
-                return str(int(e.value))  # pyright: ignore[reportArgumentType]
+                return dim_text(int(e.value), wide=wide)  # pyright: ignore[reportArgumentType]
             case Index():
-                return e.name
+                return f"cast<int64_t>({e.name})" if wide else e.name
             case Size():
-                return dim_text(e.dim)
-            case Binary(op="floordiv"):
-                return f"({self.index(e.lhs)} / {self.index(e.rhs)})"  # Halide rounds down
-            case Binary(op="mod"):
-                return f"({self.index(e.lhs)} % {self.index(e.rhs)})"
-            case Binary(op="min") if self._is_along_border(e.lhs):
-                return f"min(likely({self.index(e.lhs)}), {self.index(e.rhs)})"
-            case Binary(op="min" | "max"):
-                return f"{e.op}({self.index(e.lhs)}, {self.index(e.rhs)})"
-            case Binary():
-                return f"({self.index(e.lhs)} {_SIGNS[e.op]} {self.index(e.rhs)})"
+                return dim_text(e.dim, wide=wide)
             case Call(fn="neg"):
-                return f"(-{self.index(e.args[0])})"
+                return f"(-{self.index(e.args[0], wide=wide)})"
             case Select():
-                return f"select({self.data(e.cond)}, {self.index(e.then)}, {self.index(e.other)})"
+                return f"select({self.data(e.cond)}, {self.index(e.then, wide=wide)}, {self.index(e.other, wide=wide)})"
+            case Binary():
+                return self._index_of(e.op, e, *(self.index(x, wide=wide) for x in (e.lhs, e.rhs)))
             case _:
                 raise AssertionError(type(e))
+
+    def _index_of(self, op: str, e: Binary, a: str, b: str) -> str:
+        match op:
+            case "floordiv":
+                return f"({a} / {b})"  # Halide rounds down
+            case "mod":
+                return f"({a} % {b})"
+            case "min" if self._is_along_border(e.lhs):
+                return f"min(likely({a}), {b})"
+            case "min" | "max":
+                return f"{op}({a}, {b})"
+            case _:
+                return f"({a} {_SIGNS[op]} {b})"
 
     def position(self, e: Expr, extent: Dim, *, guarded: bool) -> str:
         """One index of a load, kept inside of its source where it comes from data or stands under a guard."""
@@ -205,7 +243,7 @@ class Printer:
     def _binary(self, e: Binary, *, guarded: bool) -> str:
         a, b = (self.data(x, guarded=guarded) for x in (e.lhs, e.rhs))
         if is_index(e.lhs) and is_index(e.rhs):  # a comparison of positions
-            a, b = self.index(e.lhs), self.index(e.rhs)
+            a, b = self._compared(e.lhs), self._compared(e.rhs)
         match e.op:
             case "and" | "or" | "xor" if e.lhs.dtype == BOOL:
                 return f"({a} != {b})" if e.op == "xor" else f"({a} {'&&' if e.op == 'and' else '||'} {b})"
@@ -278,7 +316,7 @@ class Printer:
         return f"te_{e.fn}({', '.join(args)})"
 
     def _cast(self, e: Cast, *, guarded: bool) -> str:
-        arg = self.index(e.arg) if is_index(e.arg) else self.data(e.arg, guarded=guarded)
+        arg = self._number(e.arg) if is_index(e.arg) else self.data(e.arg, guarded=guarded)
         if e.dtype == BOOL:
             return f"te_ne({arg}, {literal_text(0, e.arg.dtype)})" if e.arg.dtype.is_float else f"({arg} != 0)"
         if e.arg.dtype.is_float and e.dtype.is_int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from occ.runtime.dims import DimExpr, in_order, symbols, text
+from occ.runtime.dims import MOST_COUNTED, DimExpr, in_order, symbols, text
 from occ.runtime.manifest import DimInfo, Manifest
 
 
@@ -56,6 +56,8 @@ def conditions(m: Manifest) -> Iterator[Condition]:
             if (ordered := in_order(c.lhs, c.rhs)) is not None:
                 least, size = (text(e, labels) for e in ordered)
                 what = f"{size} to be at least {least}, and for these inputs it is not"
+                if ordered[1] == MOST_COUNTED:
+                    what = f"{least} to be at most {size}, to which its kernel counts, and for these inputs it is more"
             else:
                 sides = f"{text(c.lhs, labels)} and {text(c.rhs, labels)}"
                 what = f"two sizes to be equal, and for these inputs they are not: {sides}"

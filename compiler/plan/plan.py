@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from occ.compiler.diagnostics import error, shorten
+from occ.compiler.ir import module
 from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
 from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
@@ -20,6 +21,7 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.fuse.use_kernels import member
+from occ.compiler.plan.counts import limits
 from occ.runtime.artifact import weight_infos
 from occ.runtime.attributes import encode_attrs
 from occ.runtime.dims import DimExpr
@@ -106,7 +108,11 @@ MOST_OPERATIONS = 1 << 50  # of one kernel; the largest of real models have 10**
 
 def constraints_of(m: Module, func: str) -> list[Constraint]:
     """What must hold when a function runs."""
-    return [Constraint(dim_expr(c.lhs), dim_expr(c.rhs), c.node) for c in m.constraints if c.func == func]
+    return _constraints(c for c in m.constraints if c.func == func)
+
+
+def _constraints(found: Iterable[module.Constraint]) -> list[Constraint]:
+    return [Constraint(dim_expr(c.lhs), dim_expr(c.rhs), c.node) for c in found]
 
 
 class _Planner:
@@ -336,15 +342,19 @@ def manifest(
         library: path of the native code in the artifact.
         machine: what the code runs on, as text.
         entry: symbol of a kernel, with `{}` for the name of its te function.
-        tasks: extent of the loop that a kernel leaves to its caller; None where kernels keep theirs.
+        tasks: extent of the loop that a kernel leaves to its caller; None where kernels keep theirs, and count elements in 32 bits.
+
+    Raises:
+        CompileError: OCC0308, OCC0309 a kernel would work too long, or on too many elements.
     """
     stored = {w.name: k for k, w in enumerate(stored_weights(m))}
     plans = {f.name: _Planner(m, stored, entry, tasks).plan(f) for f in m.funcs.values()}
-    functions = {f.name: _function(m, f, plans[f.name]) for f in m.funcs.values() if f is not m.main}
+    counted = {f.name: _constraints(limits(m, f, elements=tasks is None)) for f in m.funcs.values()}
+    functions = {f.name: _function(m, f, plans[f.name], counted[f.name]) for f in m.funcs.values() if f is not m.main}
     inputs, outputs, dims, constraints = signature(m)
     infos = weight_infos(list(stored), [w.data.nbytes for w in stored_weights(m)])
     return Manifest(
-        m.name, m.target, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, plans["main"],
+        m.name, m.target, f"occ {occ_version()}", dims, inputs, outputs, constraints + counted["main"], infos, plans["main"],
         library=library, machine=machine, functions=functions,
     )  # fmt: skip
 
@@ -354,9 +364,9 @@ def cpu_manifest(m: Module, machine: str) -> Manifest:
     return manifest(m, library=LIBRARY, machine=machine, entry="{}_argv")
 
 
-def _function(m: Module, f: Func, plan: Plan) -> Function:
+def _function(m: Module, f: Func, plan: Plan, more: list[Constraint]) -> Function:
     args, results = ([value_info(v.name, v.type) for v in values] for values in (f.args, f.results))
-    return Function(args, results, plan, constraints_of(m, f.name))
+    return Function(args, results, plan, constraints_of(m, f.name) + more)
 
 
 def stored_weights(m: Module) -> list[Weight]:

@@ -20,6 +20,16 @@ def _(s: Scene):
     )]  # fmt: skip
 
 
+@case("OCC0309")
+def _(s: Scene):
+    return [
+        "build",
+        "-t",
+        "cpu",
+        s.model("g (uint8[65536, 1] a, uint8[1, 65536] b) => (uint8[n, m] y) { y = BitwiseXor (a, b) }"),
+    ]
+
+
 @case("OCC0401")
 def _(s: Scene):
     from occ.compiler.codegen_halide.toolchain import toolchain

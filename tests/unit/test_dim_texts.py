@@ -20,8 +20,8 @@ SIZES: list[Dim] = [
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_text_of_a_size_is_that_size(size: Dim) -> None:
     """`n // (a*b)` came as `n / a*b`: kernels that had such an extent wrote beyond their result."""
-    text = dim_text(size).replace("/", "//")
+    text = dim_text(size).replace("cast<int64_t>", "").replace("cast<int>", "").replace("/", "//")
+    meaning = {"max": max, "min": min, "Expr": int, "int64_t": int}
     for a, b, c in itertools.product((1, 7, 231), (1, 3, 7), (2, 33)):
-        assert eval(text, {"a": a, "b": b, "c": c, "max": max, "min": min}) == dim.evaluate(
-            size, {"a": a, "b": b, "c": c}
-        )
+        of = {"a": a, "b": b, "c": c}
+        assert eval(text, {**of, **meaning}) == dim.evaluate(size, of)

@@ -1,0 +1,66 @@
+"""What kernels count in 32 bits: the sizes that they are told, and on `cpu` the elements of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from occ.compiler.diagnostics import error, shorten
+from occ.compiler.ir.dim import Dim, Sym, lower, minimum, product, substitute, terms_of, upper
+from occ.compiler.ir.module import Constraint, Func, Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.types import TensorType
+from occ.runtime.dims import MOST_COUNTED
+
+
+def limits(m: Module, func: Func, *, elements: bool) -> list[Constraint]:
+    """What has to hold of sizes that inputs or the data decide, for kernels to count with them.
+
+    Args:
+        m: lowered.
+        func: one of its functions.
+        elements: the kernels count the elements of whole tensors in 32 bits, and not only the extents.
+
+    Raises:
+        CompileError: OCC0309 a tensor surely has more.
+    """
+    nodes: dict[Dim, str] = {}
+    for op in func.body.walk():
+        if op.name == "kernel":
+            for d in _counted(m, op, elements=elements):
+                if isinstance(d, Sym) and minimum(d, MOST_COUNTED) != d:
+                    nodes.setdefault(d, str(op.loc))
+                elif lower(d) > MOST_COUNTED:
+                    raise _too_many(m, op, d)
+    largest = [d for d in nodes if not any(_is_less(d, other) for other in nodes if other is not d)]
+    return [Constraint(minimum(d, MOST_COUNTED), d, nodes[d], func.name) for d in largest]
+
+
+def _counted(m: Module, op: Op, *, elements: bool) -> Iterator[Dim]:
+    yield from op.attrs.get("dims", ())
+    if elements:
+        f = m.te[op.attrs["te"]]
+        given = dict(zip(f.dims, op.attrs.get("dims", ()), strict=True))
+        for p in (*f.params, *f.results):
+            yield product(substitute(n, given) for n in p.type.physical)
+        for v in op.inputs:
+            if isinstance(v.type, TensorType) and v.type.shape is not None:
+                yield product(v.type.physical)
+
+
+def _is_less(a: Dim, b: Dim) -> bool:
+    """Whether one sum of products surely is no more than another one, by its terms; of two equal ones neither."""
+    whole = dict(terms_of(b))
+    return a != b and lower(a) >= 0 and all(c <= whole.get(mono, 0) for mono, c in terms_of(a)) and _is_natural(b)
+
+
+def _is_natural(d: Dim) -> bool:
+    return all(c > 0 for _, c in terms_of(d)) and upper(d) > 0
+
+
+def _too_many(m: Module, op: Op, count: Dim) -> Exception:
+    return error(
+        "OCC0309",
+        f"the kernel would work on a tensor of {count} elements, and those of `{m.target}` count to {MOST_COUNTED}",
+        where=f"{shorten(m.name)}: {shorten(str(op.loc))}",
+        help="build for `cpu-jit`, whose kernels count with 64 bits, or for smaller inputs",
+    )
