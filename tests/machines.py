@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 import pytest
 
 from occ.compiler.objects.processors import PROCESSORS, arch_of, default_target
 from occ.compiler.targets import machine as machines
 from occ.compiler.targets.machine import Machine, machine_of
-from occ.runtime.machine import missing_feature
+from occ.runtime import machine as processor
+from occ.runtime.artifact import Artifact
+from occ.runtime.open import open_artifact
+from occ.runtime.session import Session
 
 # Halide targets by the names that tests have for them; that of ARM has dot products.
 TARGETS = {n: PROCESSORS[n] for n in ("x86-64-v4", "x86-64-v3", "x86-64-v2")} | {"arm-64": PROCESSORS["neoverse-n1"]}
@@ -23,6 +27,12 @@ def named(name: str) -> Machine:
     return machine_of(TARGETS[name])
 
 
+def _lacking(target: str) -> set[str]:
+    """Flags of features that a Halide target does not name."""
+    has = {f for part in target.split("-") for f in processor.FEATURES.get(part, ())}
+    return {f for flags in processor.FEATURES.values() for f in flags} - has
+
+
 def current() -> Machine:
     """The machine that is compiled for where nothing names one."""
     return machine_of(default_target())
@@ -30,7 +40,14 @@ def current() -> Machine:
 
 def is_here(name: str) -> bool:
     """Whether code for a machine runs on this one."""
-    return arch_of(TARGETS[name]) == arch_of() and not missing_feature(TARGETS[name])
+    return arch_of(TARGETS[name]) == arch_of() and not processor.missing_feature(TARGETS[name])
+
+
+def opened(artifact: Artifact, threads: int | None = None) -> Session:
+    """A session of an artifact; where its code does not run on this machine, the test has compiled it, and is left out from there on."""
+    if lacks := processor.missing_feature(artifact.manifest.machine):
+        pytest.skip(f"needs a processor with {lacks} to run what it compiles")
+    return open_artifact(artifact, threads)
 
 
 def begin() -> None:
@@ -46,4 +63,6 @@ def begin() -> None:
         raise pytest.UsageError(f"OCC_TEST_MACHINE is one of {', '.join(sorted(TARGETS))}, not {name!r}")
     if is_here(name):
         os.environ["OCC_TARGET_CPU"] = TARGETS[name]
+        read, lacking = processor.flags.__wrapped__, _lacking(TARGETS[name])
+        processor.flags = lru_cache(lambda: read() - lacking)  # what artifacts are compared with on opening
     machines._host = lambda: named(name)  # what passes ask of the host

@@ -15,6 +15,7 @@ import onnx
 import pytest
 from building import mlp, model_of, reference
 from c_library import block, compile_c, prefix
+from machines import is_here
 from programs import THREE, needs, said_by
 
 import occ
@@ -76,7 +77,7 @@ def test_the_program_of_a_linked_model_on_the_page(occ_cli: Any):
 
 # valgrind knows no AVX-512
 _VALGRIND = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]
-_FOR_VALGRIND = ["-C", "halide.target=x86-64-linux-avx-avx2-fma-f16c"]
+_FOR_VALGRIND = ["--target-cpu", "x86-64-v3" if is_here("x86-64-v3") else "x86-64-v2"]
 LOOP = """
 #include <occ.h>
 #include <stdlib.h>

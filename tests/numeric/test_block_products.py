@@ -7,6 +7,7 @@ import platform
 import numpy as np
 import onnx
 import pytest
+from machines import opened
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from test_contrib_blocks import error, onnxruntime_gives, packed, tensor
@@ -184,7 +185,7 @@ def test_dequantised_blocks_of_a_constant_stay_codes(case: str) -> None:
 def test_processors_without_byte_products_compute_the_same(features: str) -> None:
     held, w = weights("", zeros=True)
     options = {"halide.target": f"x86-64-linux-{features}"}
-    session = occ.compile(model([product("p", held, "y", 0)], [5], held), "cpu", options=options)
+    session = opened(occ.build(model([product("p", held, "y", 0)], [5], held), "cpu", options=options))
     x = RNG.normal(size=(5, K)).astype(np.float32)
     assert error(session.run({"x": x})["y"], x.astype(np.float64) @ w) < 2e-7
 

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from machines import opened
 from onnx import helper, numpy_helper
 
 import occ
@@ -67,5 +68,5 @@ def test_depthwise_of_any_size(dtype: str, relu: bool) -> None:
 def test_depthwise_of_one_size(features: str, size: tuple[int, int, int]) -> None:
     n, *plane = size
     m = model("float32", (n, CHANNELS, *plane), WINDOWS)
-    session = occ.compile(m, "cpu", options={"halide.target": f"x86-64-linux-{features}"})
+    session = opened(occ.build(m, "cpu", options={"halide.target": f"x86-64-linux-{features}"}))
     check(m, session, values("float32", n, CHANNELS, *plane))

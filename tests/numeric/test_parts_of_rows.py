@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from machines import opened
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -73,7 +74,7 @@ def test_parts_of_constant_extents(dtype: type) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8], ids=lambda t: t.__name__)
 def test_parts_of_any_extent(dtype: type, options: dict[str, str]) -> None:
     m = model(dtype, "n", ("a", "b", "c"))
-    session = occ.compile(m, "cpu", threads=2, options=options)
+    session = opened(occ.build(m, "cpu", options=options), 2)
     for rows, widths in ((3, (17, 33, 5)), (1, (4, 1, 64)), (2, (5, 0, 3)), (70, (63, 65, 0)), (300, (129, 64, 40))):
         check(session, m, inputs(dtype, rows, widths))
 

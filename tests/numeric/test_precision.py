@@ -1,5 +1,6 @@
 """Products with rounded operands (`-C precision`): their error against float64 by shape, and that the option does something."""
 
+import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -15,12 +16,11 @@ from building import model_of
 import occ
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.runtime.open import open_artifact
+from occ.compiler.objects.processors import PROCESSORS
 from occ.runtime.session import Session
 
 BF16, INT8 = {"precision": "bf16"}, {"precision": "int8"}
-WITHOUT = {"halide.target": "x86-64-linux-avx2-fma"}
-HAS_AVX2 = Path("/proc/cpuinfo").exists() and {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split())
+WITH, WITHOUT = {"halide.target": PROCESSORS["znver4"]}, {"halide.target": "x86-64-linux-avx2-fma"}
 
 # rows, inner extent, columns: layers of transformers, then what fills neither pairs nor panels
 SHAPES = [(128, 768, 768), (64, 768, 3072), (64, 3072, 768), (1, 768, 3072), (5, 512, 512), (197, 384, 1000),
@@ -46,7 +46,7 @@ def matmul(m: int | str, k: int, n: int) -> str:
 
 
 def opened(model: onnx.ModelProto, **options: str) -> Session:
-    return open_artifact(Compilation(model, Settings("cpu", options=options, verify=True)).artifact(), 2)
+    return machines.opened(Compilation(model, Settings("cpu", options=options, verify=True)).artifact(), 2)
 
 
 def op_names(model: onnx.ModelProto, **options: str) -> set[str]:
@@ -62,18 +62,19 @@ def test_error_of_bf16_products(shape: tuple[int, int, int]) -> None:
     assert rms(y, rounded(x) @ rounded(w)) < 3e-6  # nothing but the operands is rounded
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the tests build for x86-64")
 def test_products_are_made_of_pairs_where_the_processor_has_the_instruction(tmp_path: Path) -> None:
-    if not machines.current().dots_bf16 or shutil.which("objdump") is None:
-        pytest.skip("needs a processor with avx512_bf16, and objdump")
+    if shutil.which("objdump") is None:
+        pytest.skip("needs objdump")
     (w,) = random((768, 768))
     model = model_of(matmul(128, 768, 768), {"w": w})
-    assert "matmul_dot" in op_names(model, **BF16)
-    (tmp_path / "model.so").write_bytes(Compilation(model, Settings("cpu", options=BF16)).artifact().code)
+    assert "matmul_dot" in op_names(model, **BF16, **WITH)
+    (tmp_path / "model.so").write_bytes(Compilation(model, Settings("cpu", options=BF16 | WITH)).artifact().code)
     done = subprocess.run(["objdump", "-d", str(tmp_path / "model.so")], capture_output=True, text=True, check=True)
     assert sum("vdpbf16ps" in line and "zmm" in line for line in done.stdout.splitlines()) >= 32
 
 
-@pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the tests build for x86-64")
 def test_processors_without_the_instruction_give_the_same() -> None:
     x, w = random((37, 301), (301, 130))
     model = model_of(matmul(37, 301, 130), {"w": w})
@@ -188,8 +189,7 @@ def test_models_in_bf16_need_no_option(gemm: bool) -> None:
         y = Relu(p)
     }}"""
     model = model_of(text, {"w": w, "c": c})
-    if machines.current().dots_bf16:
-        assert "matmul_dot" in op_names(model)
+    assert "matmul_dot" in op_names(model, **WITH)
     exact = x.astype(np.float64) @ w.astype(np.float64) + gemm * c.astype(np.float64)
     (y,) = opened(model)(x)
     assert y.dtype == x.dtype
@@ -289,7 +289,7 @@ def test_int8_rows_of_one_value_of_few_or_of_none() -> None:
     assert not np.isfinite(y[5]).any()
 
 
-@pytest.mark.skipif(not HAS_AVX2, reason="the processor has no AVX2")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the tests build for x86-64")
 def test_int8_on_processors_without_the_instruction() -> None:
     x, w = random((37, 301), (301, 130))
     (y,) = opened(model_of(matmul(37, 301, 130), {"w": w}), **INT8, **WITHOUT)(x)
@@ -334,9 +334,8 @@ def test_two_layers_of_a_transformer(options: dict[str, str], most: float) -> No
     blocks = "".join(BLOCK.replace("@", str(k)).replace("#", str(k + 1)) for k in range(2))
     text = f"g (float[1, s, {wide}] x0) => (float[1, s, {wide}] x2) {{ {blocks} }}"
     model = model_of(text, weights)
-    assert {"matmul_dot" if machines.current().dots_bf16 or options is INT8 else "MatMul", "attend"} <= op_names(
-        model, **options
-    )
+    for machine, product in ((WITH, "matmul_dot"), (WITHOUT, "matmul_dot" if options is INT8 else "MatMul")):
+        assert {product, "attend"} <= op_names(model, **options, **machine)
     (x,) = random((1, 40, wide))
     (exact,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x0": x})
     (y,) = opened(model, **options)(x)

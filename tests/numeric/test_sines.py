@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from building import model_of
+from machines import opened
 
 import occ
 
@@ -31,7 +32,7 @@ def arguments() -> np.ndarray:
 @pytest.mark.parametrize(("target", "options"), list(BUILDS.values()), ids=list(BUILDS))
 def test_sines_of_all_arguments(target: str, options: dict[str, str]) -> None:
     m = model_of("g (float[n] x) => (float[n] s, float[n] c) { s = Sin(x) c = Cos(x) }")
-    session = occ.compile(m, target, options=options)
+    session = opened(occ.build(m, target, options=options))
     x = arguments()
     for got, f in zip(session.run({"x": x}).values(), (np.sin, np.cos), strict=True):
         want = f(x.astype(np.float64))

@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from machines import opened
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -43,7 +44,7 @@ def check(m: onnx.ModelProto, dtype: type, target: str, options: dict[str, str])
         for v in m.graph.input
     }
     want = ReferenceEvaluator(m).run(None, given)
-    session = occ.compile(m, target, threads=2, options=options)
+    session = opened(occ.build(m, target, options=options), 2)
     for (name, got), expected in zip(session.run(given).items(), want, strict=True):
         np.testing.assert_array_equal(got, expected, err_msg=name, strict=True)
 
