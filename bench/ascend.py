@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
-TARGETS = "ascend310,ascend310p,ascend910,ascend910b"
+TARGETS = "ascend310,ascend310b,ascend310p,ascend910,ascend910b,ascend910_93"
 HEAD = ("model", "device parts", "nodes on the device", "on the CPU")
 
 

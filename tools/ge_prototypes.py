@@ -28,6 +28,8 @@ GROUPS = {
         BASIC,
     ),
 }  # fmt: skip
+# What kernels take, and Huawei's importer of ONNX writes, though the header does not say so.
+UNSAID = {("Conv2DTranspose", "x"): ["FLOAT"], ("Conv2DTranspose", "filter"): ["FLOAT"]}
 SPELLING = {"FLOAT32": "FLOAT", "BFLOAT16": "BF16", "FP16": "FLOAT16", "FP32": "FLOAT"}
 RELEASES = (
     "graphengine r1.1.1 (2021-01)", "graphengine r1.5 (2021-10)", "graphengine r1.9 (2022-09)",
@@ -55,6 +57,7 @@ def tensor(op: str, record: dict) -> str:
     listed = list(record.get("dtypes") or [])
     if op in GROUPS and record["dtypes"] and not set(listed) & {"FLOAT", "INT32"}:
         listed = [*GROUPS[op], *(d for d in listed if d not in GROUPS[op])]
+    listed += [d for d in UNSAID.get((op, record["name"]), ()) if listed]
     mark = {"required": "", "optional": "?", "dynamic": "*"}[record["kind"]]
     return " ".join([record["name"] + mark, *(SPELLING.get(d, d) for d in listed)])
 

@@ -30,7 +30,7 @@ from occ.compiler.codegen_cann.graph.memory import total
 from occ.compiler.codegen_cann.graph.ranges import arguments as range_arguments
 from occ.compiler.codegen_cann.graph.ranges import ranges
 from occ.compiler.codegen_cann.mapping.table import takes
-from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.codegen_cann.options import AscendOptions, chip_remarks
 from occ.compiler.codegen_cann.output import atc
 from occ.compiler.codegen_cann.output.air import air
 from occ.compiler.codegen_cann.output.cpp import cpp
@@ -259,7 +259,7 @@ def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: Asce
         "device_parts": sum(p.on_device for p in parts), "cpu_parts": sum(not p.on_device for p in parts),
         "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
         "cpu_operators": sorted({op.name for op in on_cpu}), "precision": options.precision,
-        "remarks": [*_nothing(parts, options.target), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options)],
+        "remarks": [*_nothing(parts, options.target), *chip_remarks(options), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options)],
         "ge_operators": dict(Counter(n.type for d in graphs for g in d.graph.all() for n in g.nodes if n.type not in _PLUMBING).most_common()),
         "estimates": _estimates(graphs, options),
     }  # fmt: skip

@@ -7,20 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from occ.compiler.codegen_cann.atc_options import checked, contents
-from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.diagnostics import CompileError, closest, error, shorten
 from occ.compiler.targets.option import Option, Options, option
 
 # target -> exact chips (`aclrtGetSocName`), the default first. `Ascend910B` without a digit is a first-generation 910.
 SOCS: dict[str, tuple[str, ...]] = {
     "ascend310": ("Ascend310",),
+    "ascend310b": ("Ascend310B4", "Ascend310B1", "Ascend310B2", "Ascend310B3"),
     "ascend310p": ("Ascend310P3", "Ascend310P1", "Ascend310P5", "Ascend310P7"),
     "ascend910": ("Ascend910A", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA", "Ascend910B"),
     "ascend910b": (
         "Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1",
     ),
+    "ascend910_93": (
+        "Ascend910_9391", "Ascend910_9362", "Ascend910_9372", "Ascend910_9381", "Ascend910_9382", "Ascend910_9392",
+    ),
 }  # fmt: skip
-# Targets whose chips have no fp32 matrix unit and no bf16, and saturate instead of overflowing.
+# Targets whose chips have no fp32 matrix unit, and those without bf16, whose matrix units are made for half precision.
 FP16_ONLY = ("ascend310", "ascend310p", "ascend910")
+_HALVES = (*FP16_ONLY, "ascend310b")
 # precision_mode -> the precision_mode_v2 that it is called today; one has no such name
 PRECISION_MODES: dict[str, str] = {
     "force_fp16": "fp16", "force_fp32": "cube_fp16in_fp32out", "cube_fp16in_fp32out": "cube_fp16in_fp32out",
@@ -29,6 +34,7 @@ PRECISION_MODES: dict[str, str] = {
 }  # fmt: skip
 PRECISION_MODES_V2 = ("origin", "fp16", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16")
 _ATC = "atc."  # begins the `-C` keys of what `atc` gets as it is
+_NEXT = ("ascend910_95", "ascend950")  # how chips after the 910_93 are called
 GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 
 
@@ -61,7 +67,7 @@ class AscendOptions(Options):
     dump_graphs: bool = option(False, "put the GE graph of each part into the artifact as text, ONNX and C++")
     precision_mode: str = option("", "older spelling of `precision_mode_v2`", choices=tuple(PRECISION_MODES))
     precision_mode_v2: str = option(
-        "", "what FLOAT is computed in: `origin`, as the model says, by default on the 910B, `cube_fp16in_fp32out` on the others", choices=PRECISION_MODES_V2
+        "", "what FLOAT is computed in: `origin`, as the model says, by default on the 910B and 910_93, `cube_fp16in_fp32out` on the others", choices=PRECISION_MODES_V2
     )  # fmt: skip
     keep_dtype: str = option(
         "auto", "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it"
@@ -108,6 +114,8 @@ class AscendOptions(Options):
     def read(self, target: str, given: Mapping[str, str]) -> Self:
         """As `Options.read`; keys `atc.NAME` are options of `atc`, see `ATC_OPTIONS`."""
         own = {k: v for k, v in given.items() if not k.startswith(_ATC)}
+        if (soc := given.get("soc_version", self.soc_version)) not in SOCS[self.target]:
+            raise error("OCC0603", f"option `soc_version` cannot be `{shorten(soc)}`", help=chip_hint(soc, self.target))
         made = super().read(target, own)
         if made.fusion_switch_file:
             contents("fusion_switch_file", made.fusion_switch_file)
@@ -133,7 +141,7 @@ class AscendOptions(Options):
         """
         if self.precision_mode:
             return PRECISION_MODES[self.precision_mode]
-        return self.precision_mode_v2 or ("cube_fp16in_fp32out" if self.fp16_only else "origin")
+        return self.precision_mode_v2 or ("cube_fp16in_fp32out" if self.target in _HALVES else "origin")
 
     @property
     def precision_argument(self) -> str:
@@ -154,7 +162,7 @@ class AscendOptions(Options):
         """
         if self.precision_mode and self.precision_mode_v2:
             raise _exclusive("precision_mode", "precision_mode_v2")
-        if self.fp16_only and self.precision == "mixed_bfloat16":
+        if self.target in _HALVES and self.precision == "mixed_bfloat16":
             message = "option `precision_mode_v2` cannot be `mixed_bfloat16`"
             raise error("OCC0603", message, help=f"`{self.target}` has no bf16; the others work")
         if self.optypelist_for_implmode and not self.op_select_impl_mode:
@@ -170,6 +178,29 @@ class AscendOptions(Options):
             given = [*given, "offload=cost"]
         if len(given) > 1:
             raise _exclusive(*given[:2])
+
+
+def chip_hint(soc: str, target: str = "") -> str:
+    """What to say to a name that is no chip of a target, or of any."""
+    own = ", ".join(SOCS.get(target, [c for each in SOCS.values() for c in each]))
+    if soc.lower().startswith(_NEXT):
+        return f"occ has no target for this generation, whose kernels are others; chips: {own}"
+    if soc == "Ascend910B" and target == "ascend910b":
+        return f"that is a chip of the first 910 generation, of `-t ascend910`; `npu-smi info` shows the digit of the others: {own}"
+    for other, chips in SOCS.items():
+        if soc in chips:
+            return f"it is one of `-t {other}`; chips of `{target}`: {own}" if target else f"`-t {other}`"
+    listed = [c for each in SOCS.values() for c in each]
+    return closest(soc, SOCS.get(target, listed)) or f"chips: {own}"
+
+
+def chip_remarks(options: AscendOptions) -> list[str]:
+    """What is said of a chip whose name is taken for another one."""
+    if options.soc_version != "Ascend910B":
+        return []
+    return [
+        "Ascend910B is a chip of the first 910 generation; one that `npu-smi info` shows as 910B1 to 910B4 needs `-t ascend910b -C soc_version=Ascend910B...` with the digit"
+    ]
 
 
 def _exclusive(one: str, other: str) -> CompileError:

@@ -76,6 +76,8 @@ def _ascend(name: str, doc: str) -> Target:
 
 
 ASCEND310 = _ascend("ascend310", "Ascend 310 (Atlas 200/300 inference)")
+ASCEND310B = _ascend("ascend310b", "Ascend 310B (B1 to B4: Atlas 200I/500 A2, OrangePi AIpro)")
 ASCEND310P = _ascend("ascend310p", "Ascend 310P (Atlas 300I/V Pro)")
 ASCEND910 = _ascend("ascend910", "Ascend 910 (A)")
 ASCEND910B = _ascend("ascend910b", "Ascend 910B (B1 to B4)")
+ASCEND910_93 = _ascend("ascend910_93", "Ascend 910_93 (Atlas A3), with the kernels of the 910B")

@@ -83,13 +83,22 @@ def _anti_quant(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _scales(node: Node, encoded: np.ndarray) -> np.ndarray:
-    """The scales in the low half of 64 bits; the other half has what is not used here, and must be 0."""
+    """The scales: of half precision, or in the low half of 64 bits, whose other half has what is not used here, and must be 0."""
+    if node.input_descs[1].dtype == np.float16:
+        if encoded.ndim != 1 or not np.all(np.isfinite(encoded) & (encoded > 0)):
+            raise BadGraph(f"{node.name}: a scale is not positive, or they are no vector")
+        return encoded.astype(np.float32)
     if encoded.dtype != np.uint64 or encoded.ndim != 1 or np.any(encoded >> np.uint64(32)):
         raise BadGraph(f"{node.name}: deq_scale is {encoded.dtype}{list(encoded.shape)}, not a vector of UINT64 scales")
     found = (encoded & _READ).astype(np.uint32).view(np.float32)
     if not np.all(np.isfinite(found) & (found > 0)):
         raise BadGraph(f"{node.name}: a scale is not positive")
     return found
+
+
+def _saturated(x: np.ndarray) -> np.ndarray:
+    """Rounded to half precision, as the chips with scales of it do: they saturate."""
+    return np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32)
 
 
 def _dequant(node: Node, x: Arrays) -> np.ndarray:
@@ -102,7 +111,9 @@ def _dequant(node: Node, x: Arrays) -> np.ndarray:
     shape[axis] = scale.size
     made = (sums.astype(np.float64) * scale.reshape(shape)).astype(np.float32)
     if a.get("sqrt_mode", False):
-        raise BadGraph(f"{node.name}: scales of UINT64 have no sqrt_mode")
+        if node.input_descs[1].dtype != np.float16:
+            raise BadGraph(f"{node.name}: scales of UINT64 have no sqrt_mode")
+        made = _saturated(_saturated(made) * scale.reshape(shape))
     if a.get("relu_flag", False):
         made = np.maximum(made, 0)
     return made.astype(np.float16).astype(cpp_type(a.get("dtype", 0)))

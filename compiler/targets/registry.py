@@ -17,11 +17,18 @@ OWN = {
         "cpu-jit": "codegen_llvm.target:CPU_JIT",
         "interp": "codegen_interp.target:INTERP",
         "ascend310": "codegen_cann.target:ASCEND310",
+        "ascend310b": "codegen_cann.target:ASCEND310B",
         "ascend310p": "codegen_cann.target:ASCEND310P",
         "ascend910": "codegen_cann.target:ASCEND910",
         "ascend910b": "codegen_cann.target:ASCEND910B",
+        "ascend910_93": "codegen_cann.target:ASCEND910_93",
     }.items()
 }
+# Chips that no target is for, though their names are near those of others.
+_ABSENT: dict[str, str] = dict.fromkeys(
+    ("ascend910_95", "ascend950"),
+    "occ has no target for this generation, whose kernels are others than those of the 910B",
+)
 
 
 def get_target(name: str) -> Target:
@@ -34,7 +41,7 @@ def get_target(name: str) -> Target:
     if point is None:
         known = [*OWN, *installed(GROUP)]
         listed = f"targets: {', '.join(known)}"
-        raise error("OCC0303", f"unknown target `{name}`", help=closest(name, known) or listed)
+        raise error("OCC0303", f"unknown target `{name}`", help=_ABSENT.get(name) or closest(name, known) or listed)
     return _load(point)
 
 

@@ -114,13 +114,11 @@ def _target(soc: str, args: Sequence[str]) -> list[str]:
     """
     if any(a.startswith(("-t", "--target=")) or a == "--target" for a in args):
         return []
-    from occ.compiler.codegen_cann.options import SOCS
-    from occ.compiler.diagnostics import closest
+    from occ.compiler.codegen_cann.options import SOCS, chip_hint
 
     found = [target for target, chips in SOCS.items() if soc in chips]
     if not found:
-        chips = [c for each in SOCS.values() for c in each]
-        raise click.UsageError(f"unknown chip {soc!r}; {closest(soc, chips) or 'known are ' + ', '.join(chips)}")
+        raise click.UsageError(f"unknown chip {soc!r}; {chip_hint(soc)}")
     return ["-t", found[0]]
 
 

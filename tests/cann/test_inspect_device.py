@@ -11,7 +11,7 @@ from simulating import airs
 
 from occ.compiler.ge_simulator.reader import read
 
-MIXED = "g (float[4] x) => (float[4] y, float[i] z) { y = Relu(x) a = Exp(x) z = Unique(a) }"
+MIXED = "g (float[4, 2] x) => (float[4, 2] y, float[i, 2] z) { y = Relu(x) a = Exp(x) z = Unique <axis = 0> (a) }"
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_check_and_build_are_of_one_mind(occ_cli: Occ, tmp_path: Path):
 
 
 def test_a_build_without_anything_on_the_device_says_so(occ_cli: Occ, tmp_path: Path):
-    path = saved(model_of("g (float[2] x) => (float[m] y) { y = Unique(x) }"), tmp_path)
+    path = saved(model_of("g (float[2, 2] x) => (float[m, 2] y) { y = Unique <axis = 0> (x) }"), tmp_path)
     done = occ_cli("build", path, "-t", "ascend310p", "-C", "cpu_fallback=cpu-jit", "-o", tmp_path / "m.occ")
     assert done.code == 0
     assert "warning[OCC0301]: nothing of the model runs on `ascend310p`" in done.err

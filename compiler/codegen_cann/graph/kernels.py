@@ -25,6 +25,7 @@ _NO_KERNEL = frozenset(
     }
 )  # fmt: skip
 _REPLACED = frozenset({"GlobalAveragePool", "TensorScatterAdd"})
+_ALIKE = {"910_93": "910b"}  # Huawei's sources name the types of the two together
 _EXACT = frozenset({"AscendAntiQuant", "AscendDequant", "AscendQuant", "Cast"})  # no precision mode changes their types
 
 
@@ -206,6 +207,7 @@ def is_dynamic(node: Node) -> bool:
 @cache
 def builtin(chip: str) -> KernelTable:
     """The kernels of a chip, of those that CANN 8.1.RC1 knows."""
+    chip = _ALIKE.get(chip, chip)
     text = (files("occ.compiler.codegen_cann.graph") / "kernels.json").read_text(encoding="utf-8")
     records: dict[str, list[list[Any]]] = json.loads(text)["operators"]
     made = {op: [k for r in rows if (k := _kernel(r, chip)) is not None] for op, rows in records.items()}
@@ -251,7 +253,7 @@ _PORTS = {"Conv2D": ("x", "filter")}
 
 def with_decided(chip: str, kernels: Mapping[str, Iterable[Kernel]]) -> dict[str, list[Kernel]]:
     """Kernels with those whose types their code decides in the place of what says nothing of types."""
-    made = {op: list(rows) for op, rows in kernels.items()}
+    made, chip = {op: list(rows) for op, rows in kernels.items()}, _ALIKE.get(chip, chip)
     for op in {d[0] for d in _DECIDED if chip in d[1]}:
         rows = [_decided(op, dynamic, pairs) for o, chips, dynamic, pairs in _DECIDED if o == op and chip in chips]
         allowed = any(k.dynamic for k in made.get(op, ()) if k.unit == "AI Core")

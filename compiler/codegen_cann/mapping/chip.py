@@ -14,10 +14,8 @@ class Chip:
     Attributes:
         missing: element types, by GE's name, that it does not compute with.
         block_products: its matrix unit multiplies by weights of 4 bits with a scale for each block.
-        steps: it has AscendQuant and AscendDequant with scales of 64 bits, which keep quantised products in the matrix unit.
-        kernels: operators that stand for groups of others, which it has.
+        steps: AscendQuant and AscendDequant keep quantised products in the matrix unit, where it has them.
         attention: which kernel of attention it has, or empty; PromptFlashAttention goes with IncreFlashAttention.
-        name: as tables of kernels have it.
         table: its kernels; None where any will do.
         dynamic: extents may be unknown, so that kernels of fixed extents alone do not serve.
         boxes: how many of a class its NonMaxSuppressionV7 selects at most; 0 where it has none.
@@ -25,24 +23,26 @@ class Chip:
 
     missing: frozenset[str] = frozenset({"STRING"})
     block_products: bool = False
-    steps: bool = False
-    kernels: frozenset[str] = frozenset()
+    steps: bool = True
     attention: str = ""
     boxes: int = 0
-    name: str = ""
     table: KernelTable | None = None
     dynamic: bool = False
 
+    def has(self, operator: str) -> bool:
+        """Whether it has a kernel of an operator on AI Core that takes unknown extents, if there may be such."""
+        rows = self.table.kernels(operator) if self.table is not None else ()
+        return any(k.unit == "AI Core" and (k.dynamic or not self.dynamic) for k in rows)
+
 
 _OLDER = frozenset({"STRING", "BF16"})
-_ROWS = frozenset({"AddRmsNorm", "RmsNorm", "SwiGlu"})
+_NEWER = Chip(
+    block_products=True, attention="FusedInferAttentionScore", boxes=2**31 - 1,
+)  # fmt: skip
 CHIPS: dict[str, Chip] = {
-    "ascend310": Chip(_OLDER), "ascend310p": Chip(_OLDER, steps=True, kernels=_ROWS, attention="PromptFlashAttention", boxes=700),
-    "ascend910": Chip(_OLDER),
-    "ascend910b": Chip(
-        block_products=True, steps=True, kernels=_ROWS | {"RotaryPositionEmbedding", "UniqueWithCountsAndSorting"},
-        attention="FusedInferAttentionScore", boxes=2**31 - 1,
-    ),
+    "ascend310": Chip(_OLDER, boxes=700), "ascend310b": Chip(_OLDER, boxes=700),
+    "ascend310p": Chip(_OLDER, attention="PromptFlashAttention", boxes=700),
+    "ascend910": Chip(_OLDER, boxes=700), "ascend910b": _NEWER, "ascend910_93": _NEWER,
 }  # fmt: skip
 # The largest sizes that kernels take: those of a convolution, operands of a Concat or results of a Split.
 FILTER, STRIDE, PAD, DILATION = 255, 63, 255, 255

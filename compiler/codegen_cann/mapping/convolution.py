@@ -107,12 +107,15 @@ def conv_transpose_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> l
 
 
 def _conv_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) -> Ref:
-    """By GE's own operator in half precision; else as zeros between the elements and a convolution with the turned kernel."""
+    """By GE's own operator, in half precision where the chip has no other kernel; else as zeros between the elements and a convolution with the turned kernel."""
     a, n = op.a, len(x.shape) - 2
     strides, dilations = list(a.strides or [1] * n), list(a.dilations or [1] * n)
     begins = conv_transpose_pads(op, x.shape[2:], w.shape[2:])
-    half = x.dtype == "FLOAT16" or (x.dtype == "FLOAT" and e.precision in HALF_MODES)
-    if half and all(d == 1 for d in dilations) and prod(strides) < _STEPS:
+    fits = all(d == 1 for d in dilations) and prod(strides) < _STEPS
+    if fits and e.unit_for(_CONVOLUTIONS[max(n, 2)][1], x.dtype, 1, exact=True) == "AI Core":
+        bias = b if b is None or x.dtype == "FLOAT16" else e.cast(b, "FLOAT")
+        return _native_transpose(e, op, x, w, bias, begins)
+    if fits and x.dtype == "FLOAT" and e.precision in HALF_MODES:
         bias = None if b is None else _halved(e, b)
         return e.cast(_native_transpose(e, op, _halved(e, x), _halved(e, w), bias, begins), x.dtype)
     out = op.result.tensor.static[2:]
@@ -212,7 +215,7 @@ def _transpose_node(
     layout = "NCHW" if n == 2 else "NCDHW"
     desc = Desc(x.dtype, (x.shape[0], w.shape[1] * groups, *out), layout)
     made = e.op(
-        _CONVOLUTIONS[n][1], e.ints([0] * (n + 2)), x, w, b, out=desc, strides=[1, 1, *strides], pads=flat(pads),
+        _CONVOLUTIONS[n][1], e.ints([0] * (n + 2), np.int32), x, w, b, out=desc, strides=[1, 1, *strides], pads=flat(pads),
         dilations=[1, 1, *dilations], groups=groups, data_format=layout, output_padding=[0, 0, *extra],
     )  # fmt: skip
     made.node.formats = {"x": layout, "filter": layout}

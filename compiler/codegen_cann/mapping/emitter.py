@@ -92,12 +92,17 @@ class Emitter:
 
     # kernels
 
-    def unit_for(self, kind: str, dtype: str, position: int = 0) -> str:
-        """The unit that has a kernel of an operator with an operand of a type; empty where the chip has none, `fixed` where it takes no unknown extents though there may be such."""
+    def unit_for(self, kind: str, dtype: str, position: int = 0, *, exact: bool = False) -> str:
+        """The unit that has a kernel of an operator with an operand of a type.
+
+        It is empty where the chip has none, and `fixed` where extents may be unknown and kernels take fixed ones alone. With
+        `exact`, no other type of the precision mode stands for it.
+        """
         table = self.chip.table
         if table is None:
             return "AI Core"
-        return table.unit_for(kind, dtype, position, self.precision, dynamic=self.chip.dynamic)
+        precision = "origin" if exact else self.precision
+        return table.unit_for(kind, dtype, position, precision, dynamic=self.chip.dynamic)
 
     def lacks(self, node: Node) -> str:
         """That the chip has no kernel for a node, whatever its extents; empty where it has one."""

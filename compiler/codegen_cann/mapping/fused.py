@@ -74,7 +74,7 @@ def _plus(x: Ref | None) -> tuple[Ref | None, float]:
 
 def _rms_node(e: Emitter, x: Ref, epsilon: float, gamma: Ref) -> Ref | None:
     if (
-        "RmsNorm" not in e.chip.kernels
+        not e.chip.has("RmsNorm")
         or gamma.dtype != x.dtype
         or x.shape[-1] * (2 if x.dtype != "FLOAT" else 4) < _LEAST_ROW
     ):
@@ -87,7 +87,7 @@ def _rms_node(e: Emitter, x: Ref, epsilon: float, gamma: Ref) -> Ref | None:
 
 def swiglu(e: Emitter, root: Node, users: Users) -> Ref | None:
     """`swish(x @ a) * (x @ b)` as one product with both matrices and SwiGlu."""
-    if root.type != "Mul" or "SwiGlu" not in e.chip.kernels:
+    if root.type != "Mul" or not e.chip.has("SwiGlu"):
         return None
     for gate, up in either(root):
         left, right = _gated(gate), up
@@ -143,7 +143,7 @@ def add_norms(e: Emitter) -> None:
     It stands where the Add did, since nodes between the two may read the sum.
     """
     nodes = e.graph.nodes
-    for norm in [n for n in nodes if n.type == "RmsNorm"] if "AddRmsNorm" in e.chip.kernels else ():
+    for norm in [n for n in nodes if n.type == "RmsNorm"] if e.chip.has("AddRmsNorm") else ():
         x, gamma = norm.inputs
         weights = _constants(gamma)
         if (
@@ -176,8 +176,6 @@ RULES: tuple[Rule, ...] = (attention, rms_norm, rotary, swiglu)
 
 def fuse(e: Emitter) -> None:
     """Put one node for each such group into a graph; what nothing reads any more stays until dead nodes are removed."""
-    if not e.chip.kernels:
-        return
     users = Users(e.graph)
     for root in list(e.graph.nodes):
         if not users[root]:

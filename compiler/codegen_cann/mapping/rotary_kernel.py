@@ -1,4 +1,4 @@
-"""Rotary embeddings as one kernel: RotaryPositionEmbedding."""
+"""Rotary embeddings as one kernel: RotaryPositionEmbedding, or RotaryMul on the older chips."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.matching import Users, constant, either, made_by
 
 _WIDEST_HEAD, _MOST = 896, 1000  # what the kernel takes heads shorter, and fewer of, than
+_BLOCK = 64  # elements that the widths of heads are multiples of, for the older kernel
 
 
 def embedded(e: Emitter, x: Ref, cos: Ref, sin: Ref, heads_at: int = 1) -> Ref | None:
@@ -17,7 +18,7 @@ def embedded(e: Emitter, x: Ref, cos: Ref, sin: Ref, heads_at: int = 1) -> Ref |
         cos, sin: of the angles of each row, for each of the batch or for all.
         heads_at: the axis of the heads, 1 or 2.
     """
-    if "RotaryPositionEmbedding" not in e.chip.kernels or len(x.shape) != 4 or len(cos.shape) != 4:
+    if len(x.shape) != 4 or len(cos.shape) != 4:
         return None
     batch, width = x.shape[0], x.shape[3]
     of_rows = (1, *x.shape[2:]) if heads_at == 1 else (x.shape[1], 1, width)
@@ -26,7 +27,11 @@ def embedded(e: Emitter, x: Ref, cos: Ref, sin: Ref, heads_at: int = 1) -> Ref |
         return None
     if width % 2 or width >= _WIDEST_HEAD or max(batch, x.shape[heads_at]) >= _MOST:
         return None
-    return e.op("RotaryPositionEmbedding", x, cos, sin, out=x.desc, mode=0)
+    if e.chip.has("RotaryPositionEmbedding"):
+        return e.op("RotaryPositionEmbedding", x, cos, sin, out=x.desc, mode=0)
+    if e.chip.has("RotaryMul") and width % _BLOCK == 0:
+        return e.op("RotaryMul", x, cos, sin, out=x.desc)
+    return None
 
 
 def rotary(e: Emitter, root: Node, users: Users) -> Ref | None:

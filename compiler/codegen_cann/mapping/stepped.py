@@ -59,7 +59,7 @@ def _bias(e: Emitter, given: Ref | None, less: np.ndarray | None) -> Ref | None:
 def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: Stepped) -> Ref | None:
     """A convolution over one or two axes; None where it does not go by AscendDequant."""
     n, a = len(x.shape) - 2, op.a
-    if n not in (1, 2) or not how.fits(e, w):
+    if n not in (1, 2) or not how.fits(e, w) or e.unit_for("Conv2D", "INT8") != "AI Core":
         return None
     strides, dilations = list(a.strides or [1] * n), list(a.dilations or [1] * n)
     pads = window_pads(op, x.shape[2:], w.shape[2:])
@@ -91,7 +91,7 @@ def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: Stepped) -> Ref | None:
 
 def product(e: Emitter, x: Ref, y: Ref, how: Stepped) -> Ref | None:
     """Rows of codes times a matrix; None where it does not go by AscendDequant."""
-    if len(x.shape) < 2 or len(y.shape) != 2 or not how.fits(e, y):
+    if len(x.shape) < 2 or len(y.shape) != 2 or not how.fits(e, y) or e.unit_for("MatMulV2", "INT8") != "AI Core":
         return None
     codes, point = signed(e, x, how.x_zero)
     zero = int(number(point) or 0)

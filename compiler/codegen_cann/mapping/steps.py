@@ -18,6 +18,9 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 
 _LEAST, _MOST = 2.0**-14, 2.0**8  # steps that half precision tells apart, and of which it has 255
+_LEAST_ROOT = (
+    256 / 65504
+) ** 2  # below it, codes times the root of a scale exceed half precision before the second one
 _KEPT_BITS = np.uint32(0xFFFFE000)  # of a scale, those that the unit reads: sign, exponent and 10 of the mantissa
 _VIEWS = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _BYTES = ("INT8", "UINT8")
@@ -41,7 +44,13 @@ def quantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out: 
         scale, zero: of the whole tensor; None if they are not known.
         out: element type of the codes.
     """
-    if not e.chip.steps or out not in _BYTES or x.dtype not in ("FLOAT", "FLOAT16") or scale is None or zero is None:
+    if (
+        not (e.chip.steps and e.chip.has("AscendQuant"))
+        or out not in _BYTES
+        or x.dtype not in ("FLOAT", "FLOAT16")
+        or scale is None
+        or zero is None
+    ):
         return None
     if not _LEAST <= scale <= _MOST:
         return None
@@ -66,7 +75,13 @@ def dequantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out
         return None
     if x in e.signed and zero is not None:
         x, zero = e.signed[x], zero - UNSIGNED
-    if not e.chip.steps or x.dtype != "INT8" or scale is None or zero is None or not _LEAST <= scale <= _MOST:
+    if (
+        not (e.chip.steps and e.chip.has("AscendAntiQuant"))
+        or x.dtype != "INT8"
+        or scale is None
+        or zero is None
+        or not _LEAST <= scale <= _MOST
+    ):
         return None
     desc = Desc("FLOAT16", x.shape, x.desc.format)
     return e.cast(e.op("AscendAntiQuant", x, out=desc, scale=scale, offset=-zero, dtype="FLOAT16"), out)
@@ -95,9 +110,13 @@ def known_sums(w: np.ndarray, zero: int, axes: Sequence[int]) -> np.ndarray:
 
 def requantised(e: Emitter, total: Ref, factor: np.ndarray, zero: float, out: str) -> Ref:
     """Sums of a product in INT32 as codes: times `factor`, one or one a channel, in steps of the result."""
-    bits = _nearest(factor.astype(np.float32).reshape(-1)).view(np.uint32).astype(np.uint64)
-    desc = Desc("FLOAT16", total.shape, total.desc.format)
-    value = e.op("AscendDequant", total, e.constant(bits), out=desc, dtype="FLOAT16")
+    desc, scales = Desc("FLOAT16", total.shape, total.desc.format), factor.astype(np.float64).reshape(-1)
+    if _half_scales(e):
+        twice = bool(scales.min() < _LEAST)
+        encoded = (np.sqrt(scales) if twice else scales).astype(np.float16)
+    else:
+        twice, encoded = None, _nearest(scales.astype(np.float32)).view(np.uint32).astype(np.uint64)
+    value = e.op("AscendDequant", total, e.constant(encoded), out=desc, dtype="FLOAT16", sqrt_mode=twice or None)
     made = quantised(e, value, 1.0, zero, out)
     assert made is not None, "the callers ask `can` first"
     return made
@@ -122,15 +141,26 @@ def _nearest(scale: np.ndarray) -> np.ndarray:
     return ((scale.view(np.uint32) + half) & _KEPT_BITS).view(np.float32)
 
 
+def _half_scales(e: Emitter) -> bool:
+    """Whether AscendDequant has its scales in half precision, as on the 310 and the 910: small ones are given by their root, and applied twice."""
+    return bool(e.unit_for("AscendDequant", "FLOAT16", 1)) and not e.unit_for("AscendDequant", "UINT64", 1)
+
+
 def can(e: Emitter, w: Ref, w_zero: Ref | None, numbers: Sequence[Ref | None], factor: np.ndarray | None) -> bool:
     """Whether a product with weights `w` goes by AscendDequant: they are constant and signed, and all scales known."""
-    if not e.chip.steps or w.node.type != "Const" or w.dtype != "INT8" or factor is None:
+    if (
+        not (e.chip.steps and e.chip.has("AscendDequant"))
+        or w.node.type != "Const"
+        or w.dtype != "INT8"
+        or factor is None
+    ):
         return False
     if w_zero is not None and (w_zero.node.type != "Const" or np.any(w_zero.node.value)):
         return False
     if any(number(v) is None for v in numbers):
         return False
-    return bool(np.all(np.isfinite(factor) & (factor > 2.0**-100) & (factor < 2.0**16)))
+    least, most = (_LEAST_ROOT, _MOST) if _half_scales(e) else (2.0**-100, 2.0**16)
+    return bool(np.all(np.isfinite(factor) & (factor > least) & (factor < most)))
 
 
 def factor_of(xs: Ref, ws: Ref, ys: Ref) -> np.ndarray | None:

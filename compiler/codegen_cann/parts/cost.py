@@ -73,9 +73,11 @@ _CHIPS: dict[str, tuple[float, float, float, float]] = {
         51.2e9,
         3.9e9,
     ),  # HiSilicon, 2018: 8 TFLOPS; 64 bits of LPDDR4X; PCIe 3.0 x4 for each chip
+    "ascend310b": (10e12, 10e12, 51.2e9, 25.6e9),  # Atlas 200I A2: 20 TOPS of INT8, LPDDR4X; the CPU shares its memory
     "ascend310p": (70e12, 70e12, 204e9, 16e9),  # Atlas 300I Duo, two chips: 280 TOPS of INT8, 408 GB/s, PCIe 4.0 x16
     "ascend910": (256e12, 256e12, 1.2e12, 16e9),  # Hot Chips 2019: 256 TFLOPS, 1.2 TB/s
     "ascend910b": (256e12, 64e12, 768e9, 31.5e9),  # the lowest of several: 256 TFLOPS, 768 GB/s, PCIe 4.0 x16
+    "ascend910_93": (256e12, 64e12, 768e9, 31.5e9),  # taken to be a die of the 910B
 }
 
 
