@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from occ.torch.explain import GRAPHS, Graph
-from occ.torch.freeze import Frozen, freeze
+from occ.torch.freeze import Frozen, constant_numbers, freeze, with_constants
 from occ.torch.library import torch_module
+from occ.torch.reason import Fallback, reason_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -19,51 +20,116 @@ if TYPE_CHECKING:
 # What Dynamo makes of transformer layers in evaluation mode, unless the fast path is off; ONNX has no such operators.
 _FAST_PATHS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
 _MOST = 8  # sessions of a graph, as Dynamo compiles a function so many times by default
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _warned: set[str] = set()
 
 
-class Fallback(Exception):
-    """A graph that occ does not run; with `strict`, `torch.compile` raises it."""
-
-
-def backend(gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+def backend(
+    gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
+) -> Callable[..., Any]:
     """What `torch.compile(module, backend="occ", options={...})` calls for each graph.
 
     Args:
         gm: the graph, a `torch.fx.GraphModule`.
         example_inputs: parameters, sizes and tensors.
         options: `target`, `threads`, `strict` (raise where eager mode would run), and options of the target.
+        mode: one of those that PyTorch knows; all mean the same here.
 
     Returns:
         A function of the same inputs, which returns a tuple. Parameters and buffers are constants in it; when they change it
         is compiled again.
 
     Raises:
+        CompileError: there is no such target, or option of it. ValueError: there is no such mode.
         Fallback: with `strict`, occ does not run the graph.
     """
     given = dict(options or {})
     strict = bool(given.pop("strict", False))
+    _check(given, mode)
     try:
+        numbers = constant_numbers(gm)
+        if numbers:
+            return _ByNumbers(gm, example_inputs, given, numbers, strict=strict)
         return _Compiled(gm, example_inputs, given, strict=strict)
     except Exception as e:
-        reason = str(e) if isinstance(e, Fallback) else f"{type(e).__name__}: {e}"
-        GRAPHS.append(Graph(_size(gm), 0.0, reason.splitlines()[0][:200]))
-        if strict:
-            raise e if isinstance(e, Fallback) else Fallback(reason) from e
-        _warn(reason)
-        return gm.forward
+        return _left(gm, e, strict=strict)
+
+
+setattr(backend, "reset", GRAPHS.clear)  # noqa: B010 - torch._dynamo.reset() calls it
+
+
+def _check(options: Mapping[str, Any], mode: str | None) -> None:
+    """Refuse what no graph can be compiled with: it is a mistake of the user, and no limit of a graph."""
+    from occ.api import settings_of
+    from occ.compiler.targets.registry import get_target
+
+    if mode not in (None, *_MODES):
+        raise ValueError(f"there is no mode {mode!r}; known are {', '.join(_MODES)}")
+    own = {k: v for k, v in options.items() if k not in ("target", "threads")}
+    settings = settings_of(options.get("target", "cpu"), None, None, own)
+    get_target(settings.target).options.read(settings.target, settings.options)
+
+
+def _left(gm: Any, e: Exception, *, strict: bool) -> Callable[..., Any]:
+    """A graph that PyTorch runs, because of an error.
+
+    Raises:
+        Fallback: with `strict`.
+    """
+    reason = reason_of(e)
+    GRAPHS.append(Graph(_size(gm), 0.0, reason))
+    if strict:
+        raise e if isinstance(e, Fallback) else Fallback(reason) from e
+    _warn(reason)
+    return gm.forward
 
 
 def _warn(reason: str) -> None:
     """Say once why a graph runs in eager mode."""
-    line = reason.splitlines()[0][:200]
-    if line not in _warned:
-        _warned.add(line)
-        warnings.warn(f"occ leaves a graph to PyTorch: {line}", RuntimeWarning, stacklevel=3)
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(f"occ leaves a graph to PyTorch: {reason}", RuntimeWarning, stacklevel=4)
 
 
 def _size(gm: Any) -> int:
     return sum(n.op.startswith("call") for n in gm.graph.nodes)
+
+
+class _ByNumbers:
+    """A graph with numbers that have to be constants: one that is compiled for each of their values."""
+
+    def __init__(
+        self, gm: Any, example_inputs: Sequence[Any], options: dict[str, Any], places: tuple[int, ...], *, strict: bool
+    ) -> None:
+        self.gm, self.options, self.places, self.strict = gm, options, places, strict
+        self.compiled: dict[tuple[float, ...], Callable[..., Any]] = {}
+        self(*example_inputs, run=False)
+
+    def __call__(self, *inputs: Any, run: bool = True) -> Any:
+        numbers = tuple(_number(inputs[k]) for k in self.places)
+        found = self.compiled.get(numbers)
+        if found is None:
+            found = self.compiled[numbers] = self._compile(numbers, inputs, first=not run)
+        return found(*inputs) if run else None
+
+    def _compile(self, numbers: tuple[float, ...], inputs: Sequence[Any], *, first: bool) -> Callable[..., Any]:
+        """What runs the graph with these numbers; eager mode where it cannot be compiled, as `backend`."""
+        try:
+            if len(self.compiled) >= _MOST:
+                raise Fallback(
+                    f"a graph is compiled for {_MOST} values of the numbers that it is called with, and for no more"
+                )
+            fixed = with_constants(self.gm, dict(zip(self.places, numbers, strict=True)))
+            return _Compiled(fixed, inputs, self.options, strict=self.strict)
+        except Exception as e:
+            if first:
+                raise
+            return _left(self.gm, e, strict=self.strict)
+
+
+def _number(given: Any) -> float:
+    """A number that Dynamo passes as a tensor, or as it is."""
+    return given.item() if hasattr(given, "item") else int(given)
 
 
 class _Compiled:
@@ -108,12 +174,12 @@ class _Compiled:
         no_modes = torch_module("torch.utils._python_dispatch")._disable_current_modes
 
         from occ.api import compile as compile_
-        from occ.torch.export import to_onnx, without_fast_path
+        from occ.torch.export import quiet, to_onnx, without_fast_path
 
         options = dict(self.options)
         target, threads = options.pop("target", "cpu"), options.pop("threads", None)
         # Dynamo's own modes are on while it compiles.
-        with tracing(None), no_modes(), torch.no_grad(), without_fast_path():
+        with tracing(None), no_modes(), torch.no_grad(), without_fast_path(), quiet():
             model = to_onnx(_exported(self.frozen, tensors), ())
         session = compile_(model.SerializeToString(deterministic=True), target, options=options, threads=threads)
         self.types = [torch.bfloat16 if p.dtype == "bf16" else None for p in session.outputs]
@@ -128,8 +194,8 @@ class _Compiled:
             made = self._results(inputs)
         except Exception as e:
             if self.strict:
-                raise Fallback(f"{type(e).__name__}: {e}") from e
-            _warn(f"{type(e).__name__}: {e}")
+                raise e if isinstance(e, Fallback) else Fallback(reason_of(e)) from e
+            _warn(reason_of(e))
             made = None
         return self.gm.forward(*inputs) if made is None else made
 
@@ -194,6 +260,12 @@ def _array(tensor: Any) -> np.ndarray:
     return plain.numpy()
 
 
+def _casts(gm: Any) -> bool:
+    """Whether a graph runs under autocast, its own or one around it."""
+    inside = any("autocast" in getattr(n.target, "__name__", "") for n in gm.graph.nodes)
+    return inside or torch_module().is_autocast_enabled("cpu")
+
+
 def _exported(frozen: Frozen, tensors: Sequence[Any]) -> Any:
     """The program of a frozen graph.
 
@@ -204,7 +276,11 @@ def _exported(frozen: Frozen, tensors: Sequence[Any]) -> Any:
 
     shapes: Any = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) for dims in frozen.dynamic)
     examples = tuple(torch.empty_like(t, requires_grad=False).copy_(t.detach()) for t in tensors)
-    program = torch.export.export(frozen.module, examples, dynamic_shapes=shapes, strict=False)
+    if _casts(frozen.module):  # its casts are no operators yet, and the exporter cannot make them some
+        traced = torch_module("torch.export._trace")._export
+        program = traced(frozen.module, examples, dynamic_shapes=shapes, strict=False, pre_dispatch=False)
+    else:
+        program = torch.export.export(frozen.module, examples, dynamic_shapes=shapes, strict=False)
     signature = program.run_decompositions({}).graph_signature
     for what in ("buffers_to_mutate", "user_inputs_to_mutate", "parameters_to_mutate"):
         if changed := getattr(signature, what, None):

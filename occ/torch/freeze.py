@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +62,58 @@ def freeze(gm: Any, inputs: Sequence[Any]) -> Frozen:
     return Frozen(
         made, tuple(k for k, s in enumerate(kinds) if s == "static"), tuple(tensors), dynamic, results, bool(computed)
     )
+
+
+def constant_numbers(gm: Any) -> tuple[int, ...]:
+    """Positions of numbers that a graph is called with and that decide more than values, such as the epsilon of a norm.
+
+    Dynamo makes them inputs where it takes nothing for fixed (`dynamic=True`, or a number that changes between calls), and the
+    exporter has to know them: they have to be positive, or are attributes of an operator. A number that is only added to tensors or
+    multiplied with them stays an input. A size that no tensor here has, as that of one before a graph break, is such a number too.
+    """
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    sizes = {str(d) for n in places for d in getattr(n.meta.get("example_value"), "shape", ())}
+    return tuple(
+        k for k, n in enumerate(places)
+        if (_is_number(n) and not all(map(_computes, n.users))) or (_is_size(n) and str(n.meta["example_value"]) not in sizes)
+    )  # fmt: skip
+
+
+def _is_size(node: Any) -> bool:
+    return bool(node.users) and isinstance(node.meta.get("example_value"), torch_module().SymInt)
+
+
+def _is_number(node: Any) -> bool:
+    """Whether a placeholder is a number that Dynamo passes as a tensor of no axes."""
+    passed = getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)
+    return bool(passed) and bool(node.users) and all(u.op == "call_method" and u.target == "item" for u in node.users)
+
+
+def _computes(item: Any) -> bool:
+    """Whether a number, and what is computed of it, only enters into arithmetic."""
+    torch = torch_module()
+
+    for user in item.users:
+        if user.op != "call_function" or getattr(user.target, "__module__", "") != "_operator":
+            return False
+        if isinstance(user.meta.get("example_value"), torch.SymFloat) and not _computes(user):
+            return False
+    return True
+
+
+def with_constants(gm: Any, values: Mapping[int, float]) -> Any:
+    """A copy of a graph whose numbers at some positions have these values."""
+    torch = torch_module()
+
+    graph = deepcopy(gm.graph)
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    for k, value in values.items():
+        for node in [places[k]] if _is_size(places[k]) else list(places[k].users):
+            with graph.inserting_after(places[-1]):
+                node.replace_all_uses_with(graph.call_function(type(value), (value,)))
+            if node is not places[k]:
+                graph.erase_node(node)
+    return torch.fx.GraphModule(gm, graph)
 
 
 def _kind(example: Any) -> str:
