@@ -113,6 +113,12 @@ CODES: dict[str, Code] = {
         "Kernels of `cpu` count elements in 32 bits, which is what vectors of positions are fast with. Those of `cpu-jit` have 64"
         " bits for elements, and 32 for each extent. Where sizes are symbolic, a run says so instead (OCC0503).",
     ),
+    "OCC0310": Code(
+        "nothing tells a size",
+        "The plan has a size that is no extent of an input, and that no step finds: inputs show only a product or a quotient of"
+        " it. Fix it with --dim, or give the input another shape with --shape. If all inputs show their sizes, this is a"
+        " fault of occ: please report it with the model.",
+    ),
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import alike_at_all_sizes, pipeline_for
+from occ.compiler.plan.told import untold_sizes
 from occ.compiler.targets.registry import get_target
 from occ.compiler.targets.target import Generated, Target
 from occ.runtime.artifact import Artifact
@@ -213,6 +214,8 @@ class Compilation:
         self.settings.progress("generating code")
         generated = self._generate(m)
         made, self.native, self.took = generated.artifact, generated.native, generated.took
+        if untold := untold_sizes(made.manifest):
+            raise self._untold(untold, m)
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise unlinked(made.manifest.machine)
@@ -302,6 +305,12 @@ class Compilation:
                 tune=None,
             ),
         ).artifact()
+
+    def _untold(self, names: Sequence[str], m: Module) -> CompileError:
+        """A plan has sizes that a run could not tell: those of a model whose inputs do not show them, or a fault of a pass."""
+        shown = ", ".join(f"`{shorten(m.symbols[n].label if n in m.symbols else n)}`" for n in names[:4])
+        text = f"nothing that a run is given tells the size {shown}"
+        return error("OCC0310", text, where=self.source, help="give the extents of inputs with --shape or --dim")
 
     def _generate(self, m: Module) -> Generated:
         """Generate code; a fault of the generator leaves a reproducer."""

@@ -30,6 +30,14 @@ def _(s: Scene):
     ]
 
 
+@case("OCC0310")
+def _(s: Scene):
+    return ["build", "-t", "cpu-jit", s.text(
+        'module @m {stage="imported"} {\n dim M "rows"\n dim N "columns"\n func @main(%x: f32[M*N]) -> ? as "y" {\n'
+        '  %y = Relu(%x)\n  return %y\n }\n}'
+    )]  # fmt: skip
+
+
 @case("OCC0401")
 def _(s: Scene):
     from occ.compiler.codegen_halide.toolchain import toolchain

@@ -39,6 +39,7 @@ from occ.compiler.passes.infer.checks import (
 from occ.compiler.passes.infer.decide import decide, spread_unlike, tell_bounds
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 from occ.compiler.passes.infer.settle_ranks import settle_ranks
+from occ.compiler.passes.infer.show_sizes import show_sizes
 from occ.compiler.passes.infer.solve import drop_untold, solve
 from occ.compiler.passes.infer.unstack import unstack
 
@@ -80,6 +81,7 @@ class Infer(Pass):
             inference = _settled(m, ctx, needed)
         ctx.sink.raise_errors()
         drop_untold(m)
+        show_sizes(m)
         tell_conditions(inference, m)
         tell_bounds(m, inference)
         return inference.materialise(self.grow) > 0 or untyped
