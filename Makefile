@@ -21,6 +21,13 @@ demo: $(STAMP)  ## read a picture of some text with a real model, and with onnxr
 test: $(STAMP)  ## the tests that take seconds or a few minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not more"
 
+# What rules of schedules decide by the machine, in tests that compile few kernels.
+OTHER := attention depthwise_in_planes few_rows group_query half_weights integer_products pools_in_planes precision rows_in_lanes \
+  transposed_squares wide_rows
+test-other: $(STAMP)  ## a small part of the tests, compiled for a machine with other vectors than this one (OCC_TEST_MACHINE)
+	OCC_TEST_MACHINE=$${OCC_TEST_MACHINE:-other} $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not more" \
+	  tests/unit/test_processor_of_builds.py $(OTHER:%=tests/numeric/test_%.py)
+
 test-more: $(STAMP)  ## what covers the same again: large nets, more pairs of models and targets, and what tests/more.txt lists
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not slow" \
 	  $$( (grep -rl --include='*.py' 'pytest.mark.more' tests; sed -n '/^#/!s/::.*//p' tests/more.txt) | sort -u | grep -v conftest)
@@ -59,4 +66,4 @@ site: $(STAMP)  ## the documentation as a site in build/site, for reading withou
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-more test-models test-all lint types bench fuzz docs site clean
+.PHONY: help setup demo test test-other test-more test-models test-all lint types bench fuzz docs site clean

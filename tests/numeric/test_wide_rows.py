@@ -1,5 +1,6 @@
 """Small windows along rows of symbolic length: shorter rows than are computed together, as long, longer, and borders."""
 
+import machines
 import numpy as np
 import onnx
 import pytest
@@ -50,10 +51,11 @@ def test_rows_of_any_length(name: str) -> None:
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.toolchain
-def test_the_size_of_a_run_decides() -> None:
+@pytest.mark.parametrize("machine", machines.TARGETS)
+def test_the_size_of_a_run_decides(machine: str) -> None:
     from occ.compiler.driver.compilation import Compilation, Settings
 
-    functions = Compilation(model("depthwise"), Settings("cpu")).advance("scheduled").te.values()
+    settings = Settings("cpu", options={"halide.target": machines.TARGETS[machine]})
+    functions = Compilation(model("depthwise"), settings).advance("scheduled").te.values()
     (test,) = (d.args[0] for f in functions for d in f.schedule if d.call == "specialize")
-    assert str(test).startswith("8 <= ")
+    assert str(test).startswith(f"{machines.named(machine).lanes(32) // 2} <= ")
