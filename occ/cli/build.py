@@ -220,6 +220,7 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
         "out": str(made.out),
         "groups": list(made.groups),
         "left": made.left,
+        "reasons": list(made.reasons),
         "files": [str(f) for f in made.files],
     }
     if as_json:
@@ -227,7 +228,10 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
         return
     say(f"wrote    {made.out} ({_bytes(made.out.stat().st_size)})" + "".join(f", {f}" for f in made.files))
     say(f"groups   {len(made.groups)} of {sum(made.groups)} nodes; {made.left} nodes stay with onnxruntime")
-    say("next     onnxruntime with the library that `occ config --ep` prints; docs/onnxruntime.md")
+    for reason in made.reasons:
+        say(f"left     {reason}")
+    library = "--ep-ascend" if target.startswith("ascend") else "--ep"
+    say(f"next     onnxruntime with the library that `occ config {library}` prints; docs/onnxruntime.md")
 
 
 def _default_out(model: str, emit: str, flags: options.Flags) -> Path:

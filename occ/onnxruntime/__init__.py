@@ -3,6 +3,8 @@
     occ.onnxruntime.register()
     session = onnxruntime.InferenceSession("m.onnx", providers=["OccExecutionProvider", "CPUExecutionProvider"])
 
+With `register("ascend310p")` it is `OccAscendExecutionProvider`, on an Ascend device.
+
 `docs/onnxruntime.md` is the guide. onnxruntime itself is imported by `register` alone.
 """
 
@@ -12,84 +14,157 @@ import ctypes as c
 from collections.abc import Mapping
 from typing import Any
 
+from occ.compiler.diagnostics import error
+from occ.onnxruntime.ascend import NAME as ASCEND
+from occ.onnxruntime.ascend import AscendClaims, check_chip, load_library
 from occ.onnxruntime.claims import Claimed, Claims
 from occ.onnxruntime.library import get_library_path, onnxruntime_module
 from occ.onnxruntime.policy import LEAST
 
 NAME = "OccExecutionProvider"
-__all__ = ["NAME", "claimed", "get_ep_name", "get_library_path", "refused", "register", "session_options", "unregister"]
+__all__ = [
+    "ASCEND", "NAME", "claimed", "get_ep_name", "get_library_path", "refused", "register", "session_options", "unregister",
+]  # fmt: skip
 _Callback = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p, c.c_void_p)
-_registered: dict[str, Any] = {}  # the library, what answers it, and the callback, which must outlive it
+# By the name of a provider: its library, what answers it, and the callback, which must outlive it.
+_registered: dict[str, dict[str, Any]] = {}
+_last: list[str] = []  # the provider that was registered last
 
 
-def get_ep_name() -> str:
-    """The name of the execution provider."""
-    return NAME
+def get_ep_name(target: str = "cpu") -> str:
+    """The name of the execution provider for a target."""
+    return ASCEND if target.startswith("ascend") else NAME
 
 
 def register(target: str = "cpu", *, options: Mapping[str, Any] | None = None, least: int = LEAST) -> str:
     """Make the execution provider known to onnxruntime, in this process; twice is once, with the settings of the last.
 
     Args:
-        target: that groups of nodes are compiled for: `cpu` or `cpu-jit`.
+        target: that groups of nodes are compiled for: `cpu`, `cpu-jit`, or one of the Ascend chips, which is another provider.
         options: of the target, as `-C`.
-        least: the cost, in elements, from which on a group is taken.
+        least: the cost, in elements, from which on a group is taken; Ascend devices take what they can.
 
     Returns:
         The name for `providers=`.
 
     Raises:
-        ImportError: onnxruntime is not installed, or is older than 1.23.
-        CompileError: OCC0401 there is no C++ compiler, which builds the library on first use.
+        ImportError: onnxruntime is not installed, or is older than 1.23, for Ascend devices 1.24.
+        CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on first use.
+            For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device, OCC0510 it is another chip; OCC0603 an option is wrong.
     """
     onnxruntime = onnxruntime_module()
 
+    from occ.compiler.targets.registry import get_target
+
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
-    if not _registered:
+    get_target(target)
+    name = get_ep_name(target)
+    given = dict(options or {})
+    if name == NAME:
+        claims: Any = _claims_of_cpu(target, given, least)
+    else:
+        claims = _claims_of_ascend(target, given)
+    callback = _Callback(claims)
+    _registered[name]["library"].occ_ep_ask(callback)
+    _registered[name].update(claims=claims, callback=callback)
+    _last[:] = [name]
+    return name
+
+
+def _claims_of_cpu(target: str, options: dict[str, Any], least: int) -> Claims:
+    onnxruntime = onnxruntime_module()
+
+    if NAME not in _registered:
         path = str(get_library_path())
         library = c.CDLL(path)
         library.occ_ep_refusal.restype = c.c_char_p
         onnxruntime.register_execution_provider_library(NAME, path)
-        _registered["library"] = library
-    claims = Claims(_registered["library"], target, dict(options or {}), least)
-    callback = _Callback(claims)
-    _registered["library"].occ_ep_ask(callback)
-    _registered.update(claims=claims, callback=callback)
-    return NAME
+        _registered[NAME] = {"library": library}
+    return Claims(_registered[NAME]["library"], target, options, least)
 
 
-def unregister() -> None:
-    """Take the execution provider out of onnxruntime; its sessions must be gone."""
+def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:
+    """The provider for Ascend devices; a machine, a chip or an option that does not fit is refused here, not in a session."""
     onnxruntime = onnxruntime_module()
 
-    if _registered:
-        _registered["library"].occ_ep_ask(None)
-        onnxruntime.unregister_execution_provider_library(NAME)
-        _registered.clear()
+    new = ASCEND not in _registered
+    if new:
+        path = str(get_library_path(kind="ascend"))
+        try:
+            onnxruntime.register_execution_provider_library(ASCEND, path)
+        except Exception as e:
+            raise _refusal(str(e)) from None
+        _registered[ASCEND] = {"library": load_library(path)}
+    try:
+        device = next(d for d in onnxruntime.get_ep_devices() if d.ep_name == ASCEND)
+        check_chip(target, device.ep_metadata["soc_version"], options)
+    except BaseException:
+        if new:
+            unregister(ASCEND)
+        raise
+    return AscendClaims(_registered[ASCEND]["library"], target, options)
+
+
+def _refusal(text: str) -> Exception:
+    """What the library said while it was registered: `occ: OCC0406: ...; what to do`."""
+    _, found, told = text.partition("occ: OCC")
+    if not found:
+        return error("OCC0406", f"onnxruntime does not take the provider: {text}")
+    code, _, rest = told.partition(": ")
+    message, _, help_ = rest.rpartition("; ")
+    return error(f"OCC{code}", message or help_, help=help_ if message else "")
+
+
+def unregister(name: str = "") -> None:
+    """Take the execution providers out of onnxruntime, or the one of that name; their sessions must be gone."""
+    onnxruntime = onnxruntime_module()
+
+    for known in [name] if name else list(_registered):
+        if known in _registered:
+            _registered[known]["library"].occ_ep_ask(None)
+            onnxruntime.unregister_execution_provider_library(known)
+            del _registered[known]
+            _last[:] = [n for n in _last if n != known]
 
 
 def session_options(options: Any = None, **settings: Any) -> Any:
-    """`onnxruntime.SessionOptions` with the provider in them, which every version from 1.23 on understands.
+    """`onnxruntime.SessionOptions` with the provider in them that was registered last, which every version from 1.23 on understands.
 
     Args:
         options: to add to; new ones if None.
-        settings: `pool="occ"` runs on occ's threads in the place of onnxruntime's, `threads=4` on so many of them.
+        settings: of the CPU, `pool="occ"` runs on occ's threads in the place of onnxruntime's, `threads=4` on so many of them; of
+            Ascend devices, the options of onnxruntime's provider for CANN, such as `device_id=1` or `precision_mode="force_fp16"`.
+
+    Raises:
+        CompileError: OCC0407 there is no Ascend device of this `device_id`.
     """
     onnxruntime = onnxruntime_module()
 
-    register() if not _registered else None
+    name = _last[0] if _last else register()
     made = options or onnxruntime.SessionOptions()
-    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
+    if name == ASCEND:
+        number = str(settings.get("device_id", _registered[name]["claims"].options.get("device_id", 0)))
+        devices = [d for d in devices if d.ep_metadata["device_id"] == number]
+        if not devices:
+            raise error(
+                "OCC0407",
+                f"`device_id` is {number}, and there is no such device",
+                help="`npu-smi info` lists the devices",
+            )
     made.add_provider_for_devices(devices, {k: str(v) for k, v in settings.items()})
     return made
 
 
 def claimed() -> list[Claimed]:
     """The groups that sessions have given to occ since `register`."""
-    return list(_registered["claims"].taken) if _registered else []
+    return list(_registered[_last[0]]["claims"].taken) if _last else []
 
 
 def refused() -> list[str]:
-    """Why groups have been left to onnxruntime since `register`."""
-    return list(_registered["claims"].refused.values()) if _registered else []
+    """Why groups, or with Ascend devices nodes, have been left to onnxruntime since `register`."""
+    if not _last:
+        return []
+    found = _registered[_last[0]]["claims"].refused
+    return list(found) if _last[0] == ASCEND else list(found.values())

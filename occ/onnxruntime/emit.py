@@ -6,7 +6,7 @@ import ctypes as c
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from onnx.external_data_helper import uses_external_data
 
 from occ.analysis.onnx_graph import loaded, reads, value_types, with_data
 from occ.compiler.diagnostics import error
+from occ.onnxruntime.ascend import NAME as ASCEND
+from occ.onnxruntime.ascend import check_left
 from occ.onnxruntime.claims import Claims
+from occ.onnxruntime.device_groups import DeviceGroups, reason_text
 from occ.onnxruntime.library import get_library_path
 from occ.onnxruntime.ortgraph import GraphFacts
 from occ.runtime.version import occ_version
@@ -36,12 +39,34 @@ class Emitted:
         groups: nodes of the model that each EPContext node stands for.
         left: nodes that stay as they were.
         files: artifacts next to the model, where they are not inside.
+        reasons: why nodes were left, one text for each; of Ascend targets.
     """
 
     out: Path
     groups: tuple[int, ...]
     left: int
     files: tuple[Path, ...]
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A group of nodes as code: an artifact, or a compiled model of a device.
+
+    Attributes:
+        nodes: positions of its nodes.
+        path: the file.
+        reads, gives: names of its inputs and outputs.
+        source: the provider that runs it.
+        texts: further attributes of its node.
+    """
+
+    nodes: list[int]
+    path: Path
+    reads: list[str]
+    gives: list[str]
+    source: str
+    texts: Mapping[str, str]
 
 
 def emit(
@@ -60,15 +85,15 @@ def emit(
     Args:
         model: an ONNX model.
         out: the ONNX file to write.
-        target: `cpu` or `cpu-jit`.
-        embed: put the artifacts into the model; else, and over a gigabyte, they lie next to it as `NAME.K.occ`.
+        target: `cpu`, `cpu-jit`, or an Ascend chip, whose parts the toolkit compiles.
+        embed: put the artifacts into the model; else, and over a gigabyte, they lie next to it as `NAME.K.occ`, those of a device as `NAME.K.om`.
         least: the cost from which on a group is taken (`policy.cost`); all are by default.
         dims: values of symbolic dims to fix.
         shapes: extents of inputs to fix.
         options: of the target.
 
     Raises:
-        CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has native code for no group of it.
+        CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has code for no group of it; OCC0404 there is no `atc`.
     """
     whole, folder = loaded(model)
     source = Path(model) if isinstance(model, (str, os.PathLike)) and not (dims or shapes) else None
@@ -77,6 +102,8 @@ def emit(
     with_data(fixed, folder)
     _fix(fixed, dims or {}, shapes or {})
     facts = facts_of(fixed)
+    if target.startswith("ascend"):
+        return _emit_for_device(fixed, facts, Path(out), target, dict(options or {}), embed=embed)
     library = c.CDLL(str(get_library_path()))
     library.occ_ep_refusal.restype = c.c_char_p
     claims = Claims(library, target, dict(options or {}), least)
@@ -84,7 +111,33 @@ def emit(
     if not groups:
         reason = next(iter(claims.refused.values()), "no operator of it is one that occ compiles")
         raise error("OCC0301", "nothing of the model becomes native code", notes=reason.splitlines()[:4])
-    return _write(fixed, facts, groups, Path(out), embed=embed, notes=_notes(whole, source, Path(out), groups))
+    notes = _notes(whole, source, Path(out), groups)
+    made = [_made(nodes, path, {"notes": notes} if notes else {}) for nodes, path in groups]
+    return _write(fixed, facts, made, Path(out), embed=embed)
+
+
+def _emit_for_device(
+    model: ModelProto, facts: GraphFacts, out: Path, target: str, options: Mapping[str, Any], *, embed: bool
+) -> Emitted:
+    """The same for an Ascend device: groups are compiled models, and what is left has its reasons."""
+    divided = DeviceGroups(facts, target, options)
+    groups = list(divided.groups())
+    whole = str(options.get("enable_cann_subgraph", "")).lower() in ("false", "0", "off")
+    if divided.left:
+        check_left(facts, groups, divided.left, target, whole=whole)
+    made = [
+        _Made(g.nodes, g.om, g.inputs, g.outputs, ASCEND, {"notes": g.record, "hardware_architecture": g.soc})
+        for g in groups
+    ]
+    reasons = tuple(reason_text(facts.nodes[k], divided.left[k]) for k in sorted(divided.left))
+    return replace(_write(model, facts, made, out, embed=embed), reasons=reasons)
+
+
+def _made(nodes: list[int], path: Path, texts: Mapping[str, str]) -> _Made:
+    from occ.runtime.artifact import Artifact
+
+    m = Artifact.load(path).manifest
+    return _Made(nodes, path, [t.name for t in m.inputs], [t.name for t in m.outputs], SOURCE, texts)
 
 
 def _notes(model: ModelProto, source: Path | None, out: Path, groups: list[tuple[list[int], Path]]) -> str:
@@ -111,7 +164,7 @@ def facts_of(model: ModelProto) -> GraphFacts:
     types = {n: v for n, v in value_types(model).items() if v.type.tensor_type.HasField("shape")}
     return GraphFacts(
         nodes=list(graph.node), opaque=set(nested), implicit=nested, types=types,
-        weights={t.name: t for t in graph.initializer}, outputs=[v.name for v in graph.output],
+        weights={t.name: t for t in graph.initializer}, inputs=[v.name for v in graph.input], outputs=[v.name for v in graph.output],
         opsets={o.domain: o.version for o in model.opset_import}, scalars_known=True,
     )  # fmt: skip
 
@@ -130,24 +183,19 @@ def _fix(model: ModelProto, dims: Mapping[str, int], shapes: Mapping[str, Sequen
         del model.graph.value_info[:]
 
 
-def _write(
-    model: ModelProto, facts: GraphFacts, groups: list[tuple[list[int], Path]], out: Path, *, embed: bool, notes: str
-) -> Emitted:
-    inside = {k for group, _ in groups for k in group}
-    total = sum(path.stat().st_size for _, path in groups)
+def _write(model: ModelProto, facts: GraphFacts, groups: list[_Made], out: Path, *, embed: bool) -> Emitted:
+    inside = {k for group in groups for k in group.nodes}
+    total = sum(group.path.stat().st_size for group in groups)
     embed = embed and total < _LARGEST
     nodes = [n for k, n in enumerate(facts.nodes) if k not in inside]
     files: list[Path] = []
     out.parent.mkdir(parents=True, exist_ok=True)
-    for k, (_, path) in enumerate(groups):
+    for k, group in enumerate(groups):
         if not embed:
-            files.append(out.with_name(f"{out.stem}.{k}.occ"))
-            shutil.copyfile(path, files[-1])
-        nodes.append(
-            _context(
-                path.read_bytes() if embed else files[-1].name.encode(), f"occ_{k}", path, embed=embed, notes=notes
-            )
-        )
+            files.append(out.with_name(f"{out.stem}.{k}{group.path.suffix}"))
+            shutil.copyfile(group.path, files[-1])
+        data = group.path.read_bytes() if embed else files[-1].name.encode()
+        nodes.append(_context(data, f"occ_{k}", group, embed=embed))
     wanted = {n for node in nodes for n in reads(node)}
     given = {v.name for v in model.graph.output}
     graph = helper.make_graph(
@@ -163,19 +211,14 @@ def _write(
     )
     made.producer_name, made.producer_version = "occ", occ_version()
     onnx.save(made, str(out))
-    return Emitted(out, tuple(len(g) for g, _ in groups), len(facts.nodes) - len(inside), tuple(files))
+    return Emitted(out, tuple(len(g.nodes) for g in groups), len(facts.nodes) - len(inside), tuple(files))
 
 
-def _context(data: bytes, name: str, artifact: Path, *, embed: bool, notes: str) -> NodeProto:
-    """The node that stands for an artifact (onnxruntime's EPContext design)."""
-    from occ.runtime.artifact import Artifact
-
-    m = Artifact.load(artifact).manifest
-    reads_, gives = [t.name for t in m.inputs], [t.name for t in m.outputs]
+def _context(data: bytes, name: str, made: _Made, *, embed: bool) -> NodeProto:
+    """The node that stands for a group (onnxruntime's EPContext design)."""
     return helper.make_node(
-        "EPContext", reads_, gives, name, domain="com.microsoft", main_context=1, embed_mode=int(embed),
-        ep_cache_context=data, source=SOURCE, partition_name=name, ep_sdk_version=occ_version(),
-        **({"notes": notes} if notes else {}),
+        "EPContext", made.reads, made.gives, name, domain="com.microsoft", main_context=1, embed_mode=int(embed),
+        ep_cache_context=data, source=made.source, partition_name=name, ep_sdk_version=occ_version(), **made.texts,
     )  # fmt: skip
 
 

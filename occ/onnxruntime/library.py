@@ -1,8 +1,9 @@
-"""The plugin library, built by the C++ compiler of this machine, once, into the build cache."""
+"""The plugin libraries, built by the C++ compiler of this machine, once, into the build cache."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.toolchain import compiler, run_all
 from occ.compiler.standalone.libocc import SHARED, SYSTEM, libocc, sources
 
-NAME = "libocc-onnxruntime.so"
+NAME, ASCEND = "libocc-onnxruntime.so", "libocc-onnxruntime-ascend.so"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers")
 EXPORTS = "{ global: CreateEpFactories; ReleaseEpFactory; occ_ep_*; local: *; };"
 _ALONE = ("-static-libstdc++", "-static-libgcc", "-Wl,--version-script,exports.txt")
@@ -33,35 +34,52 @@ def onnxruntime_module() -> Any:
     return onnxruntime
 
 
-def get_library_path(cache: Cache | None = None) -> Path:
-    """The path of the execution provider's library, as other packages of onnxruntime's plugins have it.
+@dataclass(frozen=True)
+class _Kind:
+    """A library: its file, what the names of its own sources begin with, and whether it runs artifacts, by libocc."""
+
+    name: str
+    sources: tuple[str, ...]
+    runs_artifacts: bool
+
+
+_SHARED = ("graph",)
+_KINDS = {
+    "cpu": _Kind(NAME, (*_SHARED, "plugin", "compute", "fallback"), True),
+    "ascend": _Kind(ASCEND, (*_SHARED, "ascend"), False),
+}
+
+
+def get_library_path(cache: Cache | None = None, kind: str = "cpu") -> Path:
+    """The path of an execution provider's library, as other packages of onnxruntime's plugins have it.
+
+    Args:
+        cache: the build cache, in which the library is.
+        kind: `cpu`, or `ascend` for the one that runs compiled models on Ascend devices.
 
     Raises:
         CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.
     """
-    cache = cache or Cache()
+    cache, it = cache or Cache(), _KINDS[kind]
     folder = files("occ.runtime").joinpath("ort")
-    texts = {p.name: p.read_text("utf-8") for p in sorted(folder.iterdir(), key=lambda p: p.name) if p.is_file()}
+    texts = {
+        p.name: p.read_text("utf-8")
+        for p in sorted(folder.iterdir(), key=lambda p: p.name)
+        if p.is_file() and (p.name.endswith(".h") or p.name.startswith(it.sources))
+    }
     texts |= {"occ.h": sources()["occ.h"], "exports.txt": EXPORTS}
-    cxx, base = compiler(), libocc(cache)
-    key = digest(["ort", base.name, cxx.version, *FLAGS, *_ALONE, *texts, *texts.values()])
+    cxx, base = compiler(), libocc(cache) if it.runs_artifacts else None
+    key = digest(["ort", base.name if base else "", cxx.version, *FLAGS, *_ALONE, *texts, *texts.values()])
     made = cache.path("tool", key, ".ort")
-    if not (made / NAME).is_file():
+    if not (made / it.name).is_file():
         with cache.workspace() as place:
             work = Path(place)
             for name, text in texts.items():
                 (work / name).write_text(text)
             units = [n for n in texts if n.endswith(".cpp")]
             (work / "installed").mkdir()
-            link = [
-                *SHARED,
-                *_ALONE,
-                f"-Wl,-soname,{NAME}",
-                str(base / "lib/libocc.a"),
-                *SYSTEM,
-                "-o",
-                f"installed/{NAME}",
-            ]
+            archives = [str(base / "lib/libocc.a")] if base else []
+            link = [*SHARED, *_ALONE, f"-Wl,-soname,{it.name}", *archives, *SYSTEM, "-o", f"installed/{it.name}"]
             run_all([[*cxx.command, *FLAGS, "-I.", *units, *link]], work)
             made.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -69,4 +87,4 @@ def get_library_path(cache: Cache | None = None) -> Path:
             except OSError:
                 if not made.is_dir():  # else another process has just made it
                     raise
-    return made / NAME
+    return made / it.name

@@ -15,7 +15,7 @@ _SLOTS = {
     "ErrorMessage": 2, "TensorData": 51, "TensorInfo": 55, "ElementType": 60, "Rank": 61, "Dims": 62, "Symbols": 63,
     "TypeAndShape": 65, "ReleaseStatus": 93, "ReleaseValue": 96, "ReleaseInfo": 99, "ReadAttr": 272, "ValueName": 289,
     "ValueType": 290, "SizeInBytes": 318, "InitializerValue": 326, "IsConstant": 331, "NumOpsets": 336, "Opsets": 337,
-    "NumOutputs": 340, "Outputs": 341, "NumNodes": 344, "Nodes": 345, "NodeName": 349, "NodeType": 350, "NodeDomain": 351,
+    "NumInputs": 338, "Inputs": 339, "NumOutputs": 340, "Outputs": 341, "NumNodes": 344, "Nodes": 345, "NodeName": 349, "NodeType": 350, "NodeDomain": 351,
     "NumNodeInputs": 353, "NodeInputs": 354, "NumNodeOutputs": 355, "NodeOutputs": 356, "NumImplicit": 357, "Implicit": 358,
     "NumAttrs": 359, "Attrs": 360, "AttrTensor": 362, "AttrType": 363, "AttrName": 364, "NumSubgraphs": 365, "EpName": 368,
 }  # fmt: skip
@@ -30,10 +30,11 @@ class GraphFacts:
         nodes: as ONNX; what cannot be said so, such as sub-graphs, is in `opaque`.
         handles: the same nodes, as onnxruntime's pointers.
         opaque: positions of nodes that are another provider's, or have sub-graphs or attributes that cannot be read.
+        assigned: positions of nodes that a provider has already.
         implicit: what nodes with sub-graphs read from outside, by position.
         types: of values, those that are tensors of known type.
         weights: constant initializers, by name.
-        outputs: names of the graph's outputs.
+        inputs, outputs: names of those of the graph.
         opsets: versions by domain.
         scalars_known: whether a type of no axes is that of a scalar; up to level 23, onnxruntime says the same of any rank.
     """
@@ -41,9 +42,11 @@ class GraphFacts:
     nodes: list[NodeProto] = field(default_factory=list)
     handles: list[int] = field(default_factory=list)
     opaque: set[int] = field(default_factory=set)
+    assigned: set[int] = field(default_factory=set)
     implicit: dict[int, list[str]] = field(default_factory=dict)
     types: dict[str, ValueInfoProto] = field(default_factory=dict)
     weights: dict[str, TensorProto] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     opsets: dict[str, int] = field(default_factory=dict)
     scalars_known: bool = False
@@ -120,6 +123,7 @@ class _Reader:
         self.api.Opsets(graph, domains, versions, c.c_size_t(n))
         listed = [(d or b"").decode() for d in domains]
         self.found.opsets = {"" if d == "ai.onnx" else d: v for d, v in zip(listed, versions, strict=True)}
+        self.found.inputs = [self.value(v) for v in self.api.pointers("NumInputs", "Inputs", graph)]
         self.found.outputs = [self.value(v) for v in self.api.pointers("NumOutputs", "Outputs", graph)]
         for k, node in enumerate(self.api.pointers("NumNodes", "Nodes", graph)):
             assert node is not None
@@ -136,7 +140,9 @@ class _Reader:
         made = helper.make_node(api.text("NodeType", node), inputs, outputs, api.text("NodeName", node), domain=domain)
         found.handles.append(node)
         found.nodes.append(made)
-        if api.text("EpName", node) or api.number("NumSubgraphs", node):
+        if api.text("EpName", node):
+            found.assigned.add(k)
+        if k in found.assigned or api.number("NumSubgraphs", node):
             found.opaque.add(k)
             found.implicit[k] = [self.value(v) for v in api.pointers("NumImplicit", "Implicit", node)]
             return

@@ -73,7 +73,7 @@ Computed::Computed(const void *api, const Group &group, const Settings &settings
                    const std::vector<std::string> &outputs)
     : OrtNodeComputeInfo(), api_(api), group_(group) {
     if (!group.refusal.empty()) throw Failure(group.refusal);
-    const int status = group.bytes ? occ_open_memory(group.bytes.get(), group.size, &model_) : occ_open(group.path.c_str(), &model_);
+    const int status = group.data.bytes ? occ_open_memory(group.data.bytes.get(), group.data.size, &model_) : occ_open(group.path.c_str(), &model_);
     if (status) throw Failure(occ_error_text(nullptr));
     if (settings.own_pool) {
         if (settings.threads) occ_set_threads(model_, settings.threads);

@@ -1,11 +1,9 @@
 // An execution provider of onnxruntime that runs groups of nodes as artifacts of occ, through libocc.
 #pragma once
+#include "graph.h"
 #include "occ.h"
-#include "ort_api.h"
 
 #include <atomic>
-#include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -24,27 +22,12 @@ struct Settings {
 
 // A group of nodes: an artifact in a file or in memory.
 struct Group {
-    std::string path;
-    std::shared_ptr<unsigned char> bytes;
-    size_t size = 0;
+    Blob data;
+    std::string path;     // where there are no data
     std::string refusal;  // why it cannot be opened
     std::string model;    // the same nodes as an ONNX file, where the artifact takes fewer sizes than they; or nothing
     std::string digest;   // SHA-256 of that file, where others may have changed it; or nothing
 };
-
-class Failure {
-  public:
-    explicit Failure(std::string text) : text(std::move(text)) {}
-    std::string text;
-};
-
-// The bytes of a file.
-std::string content(const std::string &path);
-// Throws what a call of onnxruntime returned.
-void check(const void *api, OrtStatus *status);
-std::vector<std::string> names(const void *api, const OrtNode *node, bool outputs);
-// The name of the first value that a node gives: how a fused node is told from others.
-std::string key_of(const void *api, const OrtNode *node);
 
 // A group as a session of onnxruntime, opened when it is first needed.
 class Fallback {
@@ -82,16 +65,5 @@ class Computed : public OrtNodeComputeInfo {
     std::vector<size_t> inputs_, outputs_;    // of the node, for each of them
     std::unique_ptr<Fallback> fallback_;
 };
-
-template<typename F> OrtStatus *guarded(const void *api, F body) noexcept {
-    try {
-        body();
-        return nullptr;
-    } catch (const Failure &e) {
-        return ort::CreateStatus(api, ort::kFail, ("occ: " + e.text).c_str());
-    } catch (const std::exception &e) {
-        return ort::CreateStatus(api, ort::kFail, (std::string("occ: ") + e.what()).c_str());
-    }
-}
 
 }  // namespace occ::ort_plugin

@@ -63,7 +63,7 @@ def _view(t: _Tensor) -> np.ndarray:
 
 
 def _give(t: _Tensor, value: np.ndarray) -> None:
-    value = np.ascontiguousarray(value)
+    value = np.asarray(value, order="C")  # `ascontiguousarray` makes vectors of scalars
     assert value.nbytes <= t.size, (value.shape, value.dtype, t.size)
     assert DATA_TYPES[next(k for k in DATA_TYPES if numpy_dtype(k) == value.dtype)] == t.dtype, value.dtype
     ctypes.memmove(t.data, value.ctypes.data, value.nbytes)

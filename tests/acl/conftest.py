@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ascend_standin import Standin, build
+from simulated_device import simulate, simulate_operator
 
 from occ.runtime.acl import process
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +42,17 @@ def standin(_library: Standin, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stan
 @pytest.fixture
 def standin_path(_library: Standin) -> Path:
     return _library.path
+
+
+@pytest.fixture
+def toolkit(standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
+    """A machine with an Ascend device, its driver and the CANN toolkit, all stand-ins."""
+    atc = tmp_path / "toolkit" / "bin" / "atc"
+    atc.parent.mkdir(parents=True)
+    atc.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{HERE / "standin_atc.py"}" "$@"\n')
+    atc.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{atc.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
+    monkeypatch.chdir(tmp_path)
+    standin.fallback, standin.operator = simulate, simulate_operator
+    return standin

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_standin import Standin
-from test_whole_path import simulate, simulate_operator
+from simulated_device import simulate, simulate_operator
 
 from occ.compiler.onnxifi.devices import Devices
 from occ.compiler.onnxifi.server import main

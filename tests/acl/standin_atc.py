@@ -20,7 +20,7 @@ SOCS = ("Ascend310", "Ascend310P", "Ascend910", "Ascend910A", "Ascend910B", "Asc
 FLAGS = (
     "mode", "framework", "model", "output", "soc_version", "precision_mode", "precision_mode_v2", "op_select_implmode",
     "optypelist_for_implmode", "fusion_switch_file", "input_shape", "input_format", "dynamic_batch_size",
-    "dynamic_image_size", "dynamic_dims", "singleop", "log",
+    "dynamic_image_size", "dynamic_dims", "singleop", "log", "modify_mixlist", "deterministic", "op_precision_mode",
 )  # fmt: skip
 
 
@@ -63,20 +63,32 @@ def main(arguments: list[str]) -> None:
         if p.name in overrides:
             inputs[k] = P(p.name, p.dtype, tuple(int(d) for d in overrides[p.name].split(",") if d), p.format)
     head = {"precision": given.get("precision_mode_v2") or given.get("precision_mode", "fp16"), "soc": given["soc_version"],
-            "sizes": {name: len(content) for name, content in beside.items()}}  # fmt: skip
+            "flags": sorted(f"--{k}={v}" for k, v in given.items()), "sizes": {name: len(content) for name, content in beside.items()}}  # fmt: skip
     payload = json.dumps(head).encode() + b"\n" + data + b"".join(beside.values())
     weight = sum(len(content) for content in beside.values()) + len(data)
     Path(given["output"] + ".om").write_bytes(
-        om(payload, inputs, outputs(graph), soc=given["soc_version"], work=1 << 16, weight=weight, gears=gears(given))
+        om(
+            payload,
+            inputs,
+            outputs(graph),
+            soc=given["soc_version"],
+            work=1 << 16,
+            weight=weight,
+            gears=gears(given, inputs),
+        )
     )
 
 
-def gears(given: dict[str, str]) -> str:
-    for flag, kind in (("dynamic_batch_size", "batch"), ("dynamic_image_size", "image"), ("dynamic_dims", "dims")):
+def gears(given: dict[str, str], inputs: list[P]) -> str:
+    """As the header of a model has them; those of `dims` with all extents of all inputs in a row."""
+    for flag, kind in (("dynamic_batch_size", "batch"), ("dynamic_image_size", "image")):
         if flag in given:
-            separator = "," if kind == "batch" else ";"
-            return " ".join([kind, *given[flag].split(separator)])
-    return ""
+            return " ".join([kind, *given[flag].split("," if kind == "batch" else ";")])
+    rows = []
+    for gear in given["dynamic_dims"].strip(";").split(";") if "dynamic_dims" in given else ():
+        sizes = iter(gear.split(","))
+        rows.append(",".join(next(sizes) if d < 0 else str(d) for p in inputs for d in p.shape))
+    return " ".join(["dims", *rows]) if rows else ""
 
 
 def outputs(graph: Graph) -> list[P]:

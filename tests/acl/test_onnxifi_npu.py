@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from ascend_standin import Standin
 from building import model_of
-from test_whole_path import toolkit  # noqa: F401 - a fixture
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parent / "native"
@@ -65,7 +64,7 @@ def told(tmp_path: Path, **environment: str) -> list[str]:
 
 
 @pytest.mark.toolchain
-def test_a_model_on_an_ascend_device(toolkit: Standin, tmp_path: Path):  # noqa: F811
+def test_a_model_on_an_ascend_device(toolkit: Standin, tmp_path: Path):
     assert told(tmp_path, OCC_COMPILER=str(compiler(tmp_path))) == ["2", "1 Ascend910B1 True"]
 
 

@@ -13,7 +13,6 @@ from ascend_standin import Standin
 from building import model_of
 from onnx import numpy_helper
 from test_onnxifi_npu import compiler, paths
-from test_whole_path import toolkit  # noqa: F401 - a fixture
 
 NO_SYSTEM_MEMORY, NO_DEVICE_MEMORY, NO_DEVICE_RESOURCES, UNAVAILABLE, INTERNAL = 0x401, 0x402, 0x404, 0x405, 0x406
 CLIENT = """
@@ -69,13 +68,13 @@ def told(tmp_path: Path, run: str = "implicit", **environment: str) -> list[list
      ("aclrtSetDevice", 507033, UNAVAILABLE)],
     ids=["contexts", "memory-of-the-host", "device"],
 )  # fmt: skip
-def test_what_a_graph_lacks(call: str, code: int, status: int, toolkit: Standin, tmp_path: Path):  # noqa: F811
+def test_what_a_graph_lacks(call: str, code: int, status: int, toolkit: Standin, tmp_path: Path):
     """The next attempt succeeds."""
     assert told(tmp_path, OCC_TEST_FAULT=f"open {call} {code}") == [[status], [0, 0, 0]]
 
 
 @pytest.mark.toolchain
-def test_a_graph_that_does_not_fit_into_the_device(toolkit: Standin, tmp_path: Path):  # noqa: F811
+def test_a_graph_that_does_not_fit_into_the_device(toolkit: Standin, tmp_path: Path):
     assert told(tmp_path, OCC_TEST_MEMORY="1") == [[NO_DEVICE_MEMORY], [NO_DEVICE_MEMORY]]
 
 
@@ -84,7 +83,7 @@ def test_a_graph_that_does_not_fit_into_the_device(toolkit: Standin, tmp_path: P
     ("code", "status"), [(207008, NO_DEVICE_RESOURCES), (207018, NO_DEVICE_MEMORY), (507015, INTERNAL)]
 )
 @pytest.mark.parametrize("run", ["implicit", "events"])
-def test_what_a_run_lacks(run: str, code: int, status: int, toolkit: Standin, tmp_path: Path):  # noqa: F811
+def test_what_a_run_lacks(run: str, code: int, status: int, toolkit: Standin, tmp_path: Path):
     """Waiting for an event has no status for it."""
     found = told(tmp_path, run, OCC_TEST_FAULT=f"run aclmdlExecuteAsync {code}")
     assert found == [[0, 0, status if run == "implicit" else INTERNAL], [0, 0, 0]]

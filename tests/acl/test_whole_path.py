@@ -17,54 +17,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from ascend_standin import Described, Standin
+from ascend_standin import Standin
 from building import model_of
 from onnx import numpy_helper
 
 import occ
-from occ.compiler.ge_simulator.device import precision_on
-from occ.compiler.ge_simulator.reader import Node, Tensor
-from occ.compiler.ge_simulator.simulate import Simulator, kernels
-from occ.runtime.acl.prototypes import FORMATS
 
 HERE = Path(__file__).parent
 # Largest errors, of the largest value: the 310P multiplies in half precision, the 910B in single.
 HALF, EXACT = 5e-3, 1e-5
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-
-
-def simulate(payload: bytes, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Run what the stand-in for atc has put into a model."""
-    head, _, rest = payload.partition(b"\n")
-    told = json.loads(head)
-    beside, end = {}, len(rest)
-    for name, size in reversed(told["sizes"].items()):
-        beside[name], end = rest[end - size : end], end - size
-    return Simulator(rest[:end], beside, precision_on(told["precision"], told["soc"])).run(arrays)
-
-
-def simulate_operator(
-    kind: str, attrs: dict[str, object], ins: Described, outs: Described, arrays: list[np.ndarray | None]
-) -> list[np.ndarray]:
-    """Run one operator with the simulator's kernel for it."""
-    names = {number: name for name, number in FORMATS.items()}
-    described = [[Tensor("", None, shape, names.get(f, "ND")) for f, shape in side] for side in (ins, outs)]
-    made = kernels()[kind](Node(kind, kind, [], attrs, *described, []), arrays)
-    return list(made) if isinstance(made, (list, tuple)) else [np.asarray(made)]
-
-
-@pytest.fixture
-def toolkit(standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
-    """A machine with an Ascend device, its driver and the CANN toolkit, all stand-ins."""
-    atc = tmp_path / "toolkit" / "bin" / "atc"
-    atc.parent.mkdir(parents=True)
-    atc.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{HERE / "standin_atc.py"}" "$@"\n')
-    atc.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{atc.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
-    monkeypatch.chdir(tmp_path)
-    standin.fallback, standin.operator = simulate, simulate_operator
-    return standin
 
 
 def squeezenet() -> onnx.ModelProto:
