@@ -74,7 +74,7 @@ class AscendClaims:
     def __call__(self, table: int, graph: int, claims: int) -> None:
         """The callback; whatever fails fails the session."""
         try:
-            facts = read_graph(table, graph)
+            facts = read_graph(table, graph, nested=True)
         except Exception as e:
             log.exception("a graph cannot be read")
             facts, why = None, f"{type(e).__name__}: {e}"

@@ -107,7 +107,7 @@ class DeviceGroups:
         """
         facts = self.facts
         self.left |= dict.fromkeys(
-            facts.opaque, "control flow, and what has attributes of unknown kinds, is onnxruntime's own"
+            facts.opaque - facts.nested, "its attributes or sub-graphs are of kinds that cannot be read"
         )
         wanted = [k for k in range(len(facts.nodes)) if k not in self.left]
         self._ask(wanted)
@@ -130,7 +130,7 @@ class DeviceGroups:
         named: Sequence[NodeProto] = facts.nodes
         if numbered:
             named = [_renamed(n, f"occ_node_{k}") for k, n in enumerate(facts.nodes)]
-        model = policy.part(nodes, named, facts.types, facts.weights, outside, facts.opsets)
+        model = policy.part(nodes, named, facts.types, facts.weights, outside, facts.opsets, facts.implicit)
         if model is not None:  # gears count in the order of the inputs
             order = {name: k for k, name in enumerate(facts.inputs)}
             listed = sorted(model.graph.input, key=lambda v: order.get(v.name, len(order)))

@@ -163,7 +163,7 @@ def facts_of(model: ModelProto) -> GraphFacts:
     }
     types = {n: v for n, v in value_types(model).items() if v.type.tensor_type.HasField("shape")}
     return GraphFacts(
-        nodes=list(graph.node), opaque=set(nested), implicit=nested, types=types,
+        nodes=list(graph.node), opaque=set(nested), nested=set(nested), implicit=nested, types=types,
         weights={t.name: t for t in graph.initializer}, inputs=[v.name for v in graph.input], outputs=[v.name for v in graph.output],
         opsets={o.domain: o.version for o in model.opset_import}, scalars_known=True,
     )  # fmt: skip

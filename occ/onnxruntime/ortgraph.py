@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 _SLOTS = {
     "ErrorMessage": 2, "TensorData": 51, "TensorInfo": 55, "ElementType": 60, "Rank": 61, "Dims": 62, "Symbols": 63,
@@ -17,9 +17,9 @@ _SLOTS = {
     "ValueType": 290, "SizeInBytes": 318, "InitializerValue": 326, "IsConstant": 331, "NumOpsets": 336, "Opsets": 337,
     "NumInputs": 338, "Inputs": 339, "NumOutputs": 340, "Outputs": 341, "NumNodes": 344, "Nodes": 345, "NodeName": 349, "NodeType": 350, "NodeDomain": 351,
     "NumNodeInputs": 353, "NodeInputs": 354, "NumNodeOutputs": 355, "NodeOutputs": 356, "NumImplicit": 357, "Implicit": 358,
-    "NumAttrs": 359, "Attrs": 360, "AttrTensor": 362, "AttrType": 363, "AttrName": 364, "NumSubgraphs": 365, "EpName": 368,
+    "NumAttrs": 359, "IsOuter": 332, "Subgraphs": 366, "HasShape": 390, "Attrs": 360, "AttrTensor": 362, "AttrType": 363, "AttrName": 364, "NumSubgraphs": 365, "EpName": 368,
 }  # fmt: skip
-_INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _TENSOR = 1, 2, 3, 4, 5, 6, 8
+_INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _GRAPH, _TENSOR = 1, 2, 3, 4, 5, 6, 7, 8
 
 
 @dataclass
@@ -30,6 +30,7 @@ class GraphFacts:
         nodes: as ONNX; what cannot be said so, such as sub-graphs, is in `opaque`.
         handles: the same nodes, as onnxruntime's pointers.
         opaque: positions of nodes that are another provider's, or have sub-graphs or attributes that cannot be read.
+        nested: positions of nodes in `opaque` whose sub-graphs have been read; `read_graph` does so if asked.
         assigned: positions of nodes that a provider has already.
         implicit: what nodes with sub-graphs read from outside, by position.
         types: of values, those that are tensors of known type.
@@ -42,6 +43,7 @@ class GraphFacts:
     nodes: list[NodeProto] = field(default_factory=list)
     handles: list[int] = field(default_factory=list)
     opaque: set[int] = field(default_factory=set)
+    nested: set[int] = field(default_factory=set)
     assigned: set[int] = field(default_factory=set)
     implicit: dict[int, list[str]] = field(default_factory=dict)
     types: dict[str, ValueInfoProto] = field(default_factory=dict)
@@ -78,6 +80,9 @@ class Api:
         setattr(self, name, call)
         return call
 
+    def has_shape(self, info: int) -> bool:
+        return c.CFUNCTYPE(c.c_bool, c.c_void_p)(self._table[_SLOTS["HasShape"]] or 0)(info)
+
     def release(self, name: str, handle: int) -> None:
         c.CFUNCTYPE(None, c.c_void_p)(self._table[_SLOTS[name]] or 0)(handle)
 
@@ -103,19 +108,25 @@ class Api:
         return list(out)
 
 
-def read_graph(table: int, graph: int) -> GraphFacts:
+def read_graph(table: int, graph: int, *, nested: bool = False) -> GraphFacts:
     """The facts of a graph.
+
+    Args:
+        table: onnxruntime's functions, of level 23; with `nested`, of level 24.
+        graph: the handle.
+        nested: read sub-graphs too.
 
     Raises:
         RuntimeError: onnxruntime refuses a call.
     """
-    return _Reader(Api(table)).graph(graph)
+    return _Reader(Api(table), nested).graph(graph)
 
 
 class _Reader:
-    def __init__(self, api: Api) -> None:
-        self.api = api
-        self.found = GraphFacts()
+    def __init__(self, api: Api, nested: bool) -> None:
+        self.api, self.nested = api, nested
+        self.found = GraphFacts(scalars_known=nested)
+        self.outer: set[str] = set()  # values of graphs around this one
 
     def graph(self, graph: int) -> GraphFacts:
         n = self.api.number("NumOpsets", graph)
@@ -144,12 +155,47 @@ class _Reader:
             found.assigned.add(k)
         if k in found.assigned or api.number("NumSubgraphs", node):
             found.opaque.add(k)
-            found.implicit[k] = [self.value(v) for v in api.pointers("NumImplicit", "Implicit", node)]
+            found.implicit[k] = [
+                self.value(v, weight=self.nested) for v in api.pointers("NumImplicit", "Implicit", node)
+            ]
+            if self.nested and k not in found.assigned:
+                self._read_nested(k, node, made)
             return
         try:
             made.attribute.extend(self.attributes(node))
         except (RuntimeError, TypeError, ValueError):
             found.opaque.add(k)
+
+    def _read_nested(self, k: int, node: int, made: NodeProto) -> None:
+        """Give a node its sub-graphs, if they can be said in ONNX."""
+        n = self.api.number("NumSubgraphs", node)
+        graphs, names = (c.c_void_p * n)(), (c.c_char_p * n)()
+        try:
+            self.api.Subgraphs(node, graphs, c.c_size_t(n), names)
+            bodies = {(name or b"").decode(): self._body(g) for g, name in zip(graphs, names, strict=True) if g}
+            made.attribute.extend(self.attributes(node))
+            made.attribute.extend(helper.make_attribute(name, body) for name, body in bodies.items())
+        except (RuntimeError, TypeError, ValueError):
+            del made.attribute[:]
+        else:
+            self.found.nested.add(k)
+
+    def _body(self, graph: int) -> GraphProto:
+        """A sub-graph.
+
+        Raises:
+            TypeError: a node of it cannot be said in ONNX.
+        """
+        inner = _Reader(self.api, nested=True)
+        facts = inner.graph(graph)
+        if facts.opaque - facts.nested:
+            raise TypeError("a node of a sub-graph")
+        self.outer |= inner.outer - {n for node in self.found.nodes for n in node.output}
+        ins, outs = (
+            [facts.types.get(n) or ValueInfoProto(name=n) for n in names] for names in (facts.inputs, facts.outputs)
+        )
+        own = [t for n, t in facts.weights.items() if n not in inner.outer]
+        return helper.make_graph(facts.nodes, "body", ins, outs, own)
 
     def attributes(self, node: int) -> Iterator[AttributeProto]:
         for attr in self.api.pointers("NumAttrs", "Attrs", node):
@@ -157,6 +203,8 @@ class _Reader:
                 continue
             kind = c.c_int()
             self.api.AttrType(attr, c.byref(kind))
+            if self.nested and kind.value == _GRAPH:
+                continue
             yield helper.make_attribute(
                 self.api.text("AttrName", attr), self.attribute(attr, kind.value), attr_type=_KINDS[kind.value]
             )
@@ -205,15 +253,20 @@ class _Reader:
         name = self.api.text("ValueName", value)
         if not name:
             return ""
+        if self.nested and self._is("IsOuter", value):
+            self.outer.add(name)
         if name not in self.found.types and (made := self.type(name, value)) is not None:
             self.found.types[name] = made
         if weight and name not in self.found.weights:
-            constant = c.c_bool()
-            self.api.IsConstant(value, c.byref(constant))
-            data = self.api.pointer("InitializerValue", value) if constant.value else None
+            data = self.api.pointer("InitializerValue", value) if self._is("IsConstant", value) else None
             if data is not None:
                 self.found.weights[name] = self.tensor(data, name)
         return name
+
+    def _is(self, question: str, value: int) -> bool:
+        answer = c.c_bool()
+        getattr(self.api, question)(value, c.byref(answer))
+        return answer.value
 
     def type(self, name: str, value: int) -> ValueInfoProto | None:
         type_ = self.api.pointer("ValueType", value)
@@ -225,6 +278,8 @@ class _Reader:
         self.api.ElementType(info, c.byref(kind))
         self.api.Dims(info, dims, c.c_size_t(rank))
         self.api.Symbols(info, symbols, c.c_size_t(rank))
+        if self.nested and not rank and not self.api.has_shape(info):
+            return helper.make_tensor_value_info(name, kind.value, None)
         shape = [d if d >= 0 else (s or b"").decode() or None for d, s in zip(dims, symbols, strict=True)]
         return helper.make_tensor_value_info(name, kind.value, shape)
 

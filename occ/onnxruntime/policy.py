@@ -107,6 +107,7 @@ def part(
     weights: Mapping[str, TensorProto],
     read_outside: Collection[str],
     opsets: Mapping[str, int],
+    implicit: Mapping[int, Iterable[str]] | None = None,
 ) -> ModelProto | None:
     """A group as a model; None where a value at its border has no tensor type.
 
@@ -117,10 +118,11 @@ def part(
         weights: constants, which become the model's own.
         read_outside: values that others read, the outputs of the graph among them.
         opsets: versions by domain.
+        implicit: what nodes read besides their inputs, by position.
     """
     inside = [nodes[k] for k in group]
     made = {n for node in inside for n in node.output if n}
-    reads = list(dict.fromkeys(n for node in inside for n in node.input if n))
+    reads = list(dict.fromkeys(n for k in group for n in (*nodes[k].input, *(implicit or {}).get(k, ())) if n))
     inputs = [n for n in reads if n not in made and n not in weights]
     gives = [n for node in inside for n in node.output if n in read_outside]
     if not gives or any(n not in types for n in (*inputs, *gives)):

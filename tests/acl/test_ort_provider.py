@@ -103,11 +103,37 @@ def test_parts_around_what_the_device_cannot_take(device):
     opened = session(model)
     assert sorted(nodes()) == [2, 3]
     (told,) = occ.onnxruntime.refused()
-    assert "no chip has a kernel of GE `Exp` for DOUBLE" in told
+    assert "kernel of GE `Exp` for DOUBLE" in told
     before = copies(device)
     agree(opened, model, {"x": RNG.standard_normal((4, 8), dtype=np.float32)})
     # in: x, c; out: b, y; `a` stays on the device for Sub
     assert [b - a for a, b in zip(before, copies(device), strict=True)] == [2, 2, 0]
+
+
+CONTROL = {
+    "if": """g (bool which, float[4] x) => (float[4] y) {
+        w = Constant <value = float[4] {1, 2, 3, 4}> ()
+        a = Exp(x)
+        y = If <then_branch = t () => (float[4] b) { c = Abs(a)  d = Sqrt(c)  b = Mul(d, w) },
+                else_branch = e () => (float[4] b) { c = Neg(a)  b = Exp(c) }> (which)
+    }""",
+    "loop": """g (float[4] x) => (float[4] y) {
+        go = Constant <value = bool {1}> ()
+        count = Constant <value = int64 {3}> ()
+        y = Loop <body = b (int64 i, bool c, float[4] v) => (bool c2, float[4] w) { c2 = Identity(c)  e = Abs(v)  w = Sqrt(e) }> (count, go, x)
+    }""",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(CONTROL))
+def test_control_flow_is_the_device_s(kind, device):
+    occ.onnxruntime.register("ascend310p")
+    model = model_of(CONTROL[kind])
+    opened = session(model)
+    assert occ.onnxruntime.refused() == []
+    for which in (True, False):
+        feeds = {"x": np.float32([1, 2, 0.5, 4])} | ({"which": np.array(which)} if kind == "if" else {})
+        agree(opened, model, feeds)
 
 
 def test_nodes_that_stay_with_the_cpu_are_told(device, capfd):
