@@ -32,13 +32,20 @@ if TYPE_CHECKING:
     "--batch", type=click.IntRange(1), default=32, show_default=True, help="Most rows of a batch; 1 for none."
 )
 @click.option("--max-request", type=click.IntRange(1), default=256, show_default=True, help="MiB of a request.")
+@click.option(
+    "--max-waiting", type=click.IntRange(0), default=256, show_default=True,
+    help="Requests to a language model that may wait; more are answered with 429.",
+)  # fmt: skip
+@click.option("--api-key", envvar="OCC_API_KEY", default="", help="What clients of a language model have to send.")
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="Web pages that may ask a language model; * for all.")
 @options.target
 @options.threads
 @click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim.")
 @options.target_options
 def command(
     models: tuple[str, ...], host: str, port: int, parallel: int, capacity: int, workers: int, batch: int, max_request: int,
-    target: str, threads: int | None, dims: tuple[str, ...], given: tuple[str, ...],
+    max_waiting: int, api_key: str, cors: tuple[str, ...], target: str, threads: int | None, dims: tuple[str, ...],
+    given: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Serve models over HTTP.
 
@@ -49,7 +56,8 @@ def command(
     if any(_is_language_model(m) for m in models):
         if len(models) != 1:
             raise click.UsageError("a language model is served alone")
-        _serve_language_model(models[0], host, port, parallel, capacity, threads)
+        settings = {"parallel": parallel, "waiting": max_waiting, "api_key": api_key, "origins": cors}
+        _serve_language_model(models[0], host, port, settings, capacity, threads)
         return
     found = _named(models)
     extra = {"target": target, "dims": options.dims_of(dims), "options": options.pairs(given, "-C", keys=True)}
@@ -102,19 +110,40 @@ def _prepare(path: Path, extra: Mapping[str, Any]) -> None:
         compile_(path, **extra)
 
 
-def _serve_language_model(model: str, host: str, port: int, parallel: int, capacity: int, threads: int | None) -> None:
-    from occ.generation.language_model import LanguageModel
+def _serve_language_model(
+    model: str, host: str, port: int, settings: Mapping[str, Any], capacity: int, threads: int | None
+) -> None:
+    """Listen at once, and say that the model is served when it is."""
+    from occ.generation.folder import Folder
     from occ.runtime.errors import RunError
 
     try:
         import uvicorn
 
-        from occ.generation.server import app
+        from occ.generation.language_model import LanguageModel
+        from occ.serve.openai.app import ServerSettings, create_app
     except ModuleNotFoundError as e:
         raise _missing(e.name, "serve") from None
     check_ports(host, port, 1)
-    lm = LanguageModel(Path(model), threads, capacity)
-    if lm.tokenizer is None:
+    path = Path(model)
+    if Folder.of(path).tokenizer is None:
         raise RunError("OCC0501", f"`{model}` has no tokenizer.json", "add the tokenizer of the model")
-    say(f"serving `{Path(model).resolve().name}` at http://{host}:{port}/v1")
-    uvicorn.run(app(lm, Path(model).resolve().name, parallel), host=host, port=port, log_level="warning")
+    name, failures = path.resolve().name, list[Exception]()
+
+    def ready(failure: Exception | None) -> None:
+        if failure is None:
+            say(f"serving `{name}` at http://{host}:{port}/v1")
+        else:
+            failures.append(failure)
+            server.should_exit = True
+
+    app = create_app(
+        ServerSettings(name=name, **settings),
+        lambda: LanguageModel(path, threads, capacity, several=settings["parallel"] > 1),
+        ready,
+    )
+    say(f"building `{name}`; http://{host}:{port}/health says when it is ready")
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+    server.run()
+    if failures:
+        raise failures[0]

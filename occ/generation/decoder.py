@@ -6,6 +6,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from occ.runtime.signature import numpy_dtype
 # Tokens of a prompt that one run reads, or half as many more: SmolLM2 in four bits reads 512 tokens 1.08 to 1.16 times as fast
 # in two runs as in one, in f32 1.05 to 1.07 times (one thread of a Zen 4), because more of what is between two products stays
 # in the caches; 2,048 tokens take 41 MiB less.
-PROMPT_PART = 256
+PREFILL_CHUNK = 256
 
 
 @dataclass
@@ -67,6 +68,7 @@ class Decoder:
         self.session, self.capacity = session, capacity
         self.tokens: list[int] = []
         self._ids, self._caches, self._states = memory(session, capacity)
+        self._starts = {STARTS: np.zeros(1, np.int64)} if STARTS in {i.name for i in session.inputs} else {}
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Append tokens; the logits `[vocabulary]` of what follows the last of them, in f32.
@@ -91,15 +93,18 @@ class Decoder:
 
     def _parts(self, count: int) -> int:
         """How many runs read so many tokens: one where nothing is held from run to run, or the file asks how many there are."""
-        parts = round(count / PROMPT_PART)
-        if parts < 2 or not (self._caches or self._states):
-            return 1
-        return 1 if any(step.kind == "if" for step in self.session.artifact.manifest.plan.steps) else parts
+        return max(1, round(count / PREFILL_CHUNK)) if self.reads_in_chunks else 1
+
+    @cached_property
+    def reads_in_chunks(self) -> bool:
+        """Whether several runs may read a prompt: something is held from run to run, and the file does not ask for its length."""
+        branches = any(step.kind == "if" for step in self.session.artifact.manifest.plan.steps)
+        return bool(self._caches or self._states) and not branches
 
     def _run(self, ids: np.ndarray) -> np.ndarray:
         """The logits after a part of what is to be appended."""
         done, end = len(self.tokens), len(self.tokens) + len(ids)
-        given = {IDS: ids[None]} | {c.past: c.rows[:done] for c in self._caches}
+        given = {IDS: ids[None], **self._starts} | {c.past: c.rows[:done] for c in self._caches}
         given |= {s.past: s.held for s in self._states}
         found = self.session.run(given, {c.present: c.rows[:end] for c in self._caches})
         for s in self._states:
@@ -109,8 +114,12 @@ class Decoder:
 
     def continue_with(self, ids: Sequence[int]) -> np.ndarray:
         """Make `ids` the whole sequence, keeping what the caches hold of its beginning; logits as `append`."""
-        self.rewind(min(_common(self.tokens, ids), len(ids) - 1))
+        self.keep_common(ids)
         return self.append(ids[len(self.tokens) :])
+
+    def keep_common(self, ids: Sequence[int]) -> None:
+        """Keep what the caches hold of the beginning of `ids`, but for its last token, whose logits are needed."""
+        self.trim(min(_common(self.tokens, ids), len(ids) - 1))
 
     def hand_over(
         self, caches: Sequence[Cache], states: Sequence[State], start: int = 0, rows: slice = slice(None)
@@ -131,7 +140,7 @@ class Decoder:
             mine.held = other.held[row : row + 1].copy()
         self.tokens = list(tokens)
 
-    def rewind(self, length: int) -> None:
+    def trim(self, length: int) -> None:
         """Forget all but the first tokens; all of them if there are fewer left and a state cannot go back."""
         if self._states and length < len(self.tokens):
             length = 0
@@ -141,22 +150,25 @@ class Decoder:
 
 
 class Decoders:
-    """Decoders of one session, taken for a text and given back. May be called from many threads.
+    """Decoders of one session, taken for a text and given back with what they hold of it. May be called from many threads.
 
     Args:
         session, capacity: as of `Decoder`.
+        most_idle: how many are kept for texts that begin alike: each has caches for `capacity` tokens.
     """
 
-    def __init__(self, session: Session, capacity: int) -> None:
-        self._session, self._capacity, self._lock = session, capacity, threading.Lock()
-        self.idle = [Decoder(session, capacity)]
+    def __init__(self, session: Session, capacity: int, most_idle: int = 8) -> None:
+        self._session, self._capacity, self._most, self._lock = session, capacity, most_idle, threading.Lock()
+        self.idle = [Decoder(session, capacity)]  # the one that was used last at the end
 
     def take(self, ids: Sequence[int]) -> Decoder:
         """The idle decoder that holds the most of a prompt, or a new one."""
         with self._lock:
             if not self.idle:
                 return Decoder(self._session, self._capacity)
-            best = max(self.idle, key=lambda d: _common(d.tokens, ids))
+            best = max(
+                self.idle, key=lambda d: _common(d.tokens, ids)
+            )  # of equals the one that was used the longest ago
             self.idle.remove(best)
             return best
 
@@ -164,6 +176,7 @@ class Decoders:
         """Let others take a decoder, with what it holds."""
         with self._lock:
             self.idle.append(decoder)
+            del self.idle[: -self._most]
 
     @contextmanager
     def holding(self, ids: Sequence[int]) -> Generator[Decoder]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,11 @@ from occ.generation.batch import Batch
 from occ.generation.beams import Beams, Rows, search
 from occ.generation.decoder import Decoders
 from occ.generation.folder import Folder
-from occ.generation.names import LOGITS
+from occ.generation.names import LOGITS, STARTS
 from occ.generation.open import open_model
-from occ.generation.sampling import Sampling
+from occ.generation.requests import Constraint, Ending, GenerationRequest, generate_batch, generate_one
+from occ.generation.sampling import Sampler, Sampling
 from occ.generation.text import TextStream, Tokenizer
-from occ.generation.writing import Writing, alone, together
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
@@ -39,6 +39,7 @@ class LanguageModel:
         threads: of one step; OCC_NUM_THREADS or all processors if None.
         capacity: tokens of a prompt and its continuation together, at the most; less if the model takes less.
         target: `cpu` or `cpu-jit`.
+        several: build the model for several texts at once, which then serves single ones too: one copy of the weights.
 
     Attributes:
         session: the compiled step.
@@ -52,8 +53,9 @@ class LanguageModel:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = "cpu"
-    ) -> None:
+        self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = "cpu",
+        several: bool = False,
+    ) -> None:  # fmt: skip
         if capacity < 2:
             raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
         folder = Folder.of(Path(path))
@@ -63,11 +65,15 @@ class LanguageModel:
             None if folder.tokenizer is None else Tokenizer(folder.tokenizer, folder.template, dict(folder.special))
         )
         self._opened: Session | None = None
+        self._lock = threading.Lock()
         self._open = lambda: open_model(folder, threads, target, batched=True)
-        self.session = open_model(folder, threads, target)
+        self.session = self._for_several() if several else open_model(folder, threads, target)
+        if several and STARTS not in {
+            i.name for i in self.session.inputs
+        }:  # it cannot continue texts of unlike lengths
+            self._opened, self.session = None, open_model(folder, threads, target)
         self._words = next((o.shape[-1] for o in self.session.outputs if o.name == LOGITS), None)
         self.decoders = Decoders(self.session, self.capacity)
-        self._lock = threading.Lock()
 
     def generate(
         self, prompt: Prompt | Sequence[Prompt], max_new_tokens: int = 64, *, num_beams: int = 1, length_penalty: float = 1.0,
@@ -101,9 +107,9 @@ class LanguageModel:
         if _several(prompt):
             batch = self._batch(batch_size) if len(prompt) > 1 and num_beams == 1 else None
             if batch is not None:
-                writings = [self.writing(p, max_new_tokens, **how) for p in prompt]
-                together(writings, self.decoders, batch, batch_size or _BATCH)
-                return [w.whole() if num_return_sequences is None else [w.whole()] for w in writings]
+                requests = [self.request(p, max_new_tokens, **how) for p in prompt]
+                generate_batch(requests, self.decoders, batch, batch_size or _BATCH)
+                return [r.whole() if num_return_sequences is None else [r.whole()] for r in requests]
             one = partial(
                 self.generate, num_beams=num_beams, length_penalty=length_penalty, early_stopping=early_stopping,
                 num_return_sequences=num_return_sequences,
@@ -141,16 +147,23 @@ class LanguageModel:
             RunError: OCC0501 the prompt is empty or too long, a value makes no sense, or a text meets a folder without a
                 tokenizer.
         """
-        writing = self.writing(
+        request = self.request(
             prompt, max_new_tokens, do_sample=do_sample, seed=seed, stop=stop, texts=texts, watch=watch, **sampling
         )
-        return alone(writing, self.decoders)
+        return generate_one(request, self.decoders)
 
-    def writing(
+    def request(
         self, prompt: Prompt, max_new_tokens: int = 64, *, seed: int = 0, stop: Stops = (), texts: bool | None = None,
-        watch: Callable[[int], None] = lambda _: None, **sampling: Any,
-    ) -> Writing:  # fmt: skip
-        """A text that is to be written; arguments and errors are those of `stream`."""
+        watch: Callable[[int], None] | None = None, constraint: Constraint | None = None, top_logprobs: int | None = None,
+        **sampling: Any,
+    ) -> GenerationRequest:  # fmt: skip
+        """A request for a text; arguments and errors are those of `stream`.
+
+        Args:
+            prompt, max_new_tokens, seed, stop, texts, watch, sampling: as of `stream`.
+            constraint: lets only some tokens follow.
+            top_logprobs: how many of the most probable tokens to note of each; None to note no probabilities.
+        """
         chosen = Sampling(**sampling)
         self._check_known({*chosen.logit_bias, *(t for w in chosen.bad_words_ids for t in w)}, "the sampling")
         for name, value in (("max_new_tokens", max_new_tokens), ("seed", seed)):
@@ -159,9 +172,14 @@ class LanguageModel:
         ids = self.tokens_of(prompt)
         as_text = isinstance(prompt, str) if texts is None else texts
         words, ends = self._stops(stop)
-        written = TextStream(self._speaking(), words) if as_text or words else None
-        count = min(max_new_tokens, self.capacity - len(ids))
-        return Writing(ids, count, chosen, seed, ends, watch, written, as_text)
+        text = TextStream(self._speaking(), words) if as_text or words else None
+        ending = Ending(min(max_new_tokens, self.capacity - len(ids)), ends)
+        made = GenerationRequest(
+            ids, ending, Sampler(chosen, ids, seed), text=text, as_text=as_text, constraint=constraint,
+            top_logprobs=top_logprobs,
+        )  # fmt: skip
+        made.watch = watch
+        return made
 
     def batch(self) -> Batch:
         """Memory for several texts that take a token each in one run; the model is built once more for that.
@@ -172,13 +190,18 @@ class LanguageModel:
         """
         return Batch(self._for_several(), self.capacity)
 
-    def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **more: Any
+    ) -> list[int]:
         """The tokens of a conversation, `[{"role": "user", "content": ..}, ..]`, up to where the model answers.
+
+        Args:
+            messages, tools, more: as of `occ.generation.text.Tokenizer.chat`.
 
         Raises:
             RunError: OCC0501 the folder has no tokenizer or no chat template, or that refuses the messages.
         """
-        return self._speaking().chat(messages)
+        return self._speaking().chat(messages, tools, **more)
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from occ.runtime.errors import RunError
 
 _REPLACEMENT = "\ufffd"  # what bytes decode to that are not yet a whole character
+_WINDOW = 8  # tokens on which the text of the next one may depend, such as by a space between words
 
 
 class Tokenizer:
@@ -36,7 +38,7 @@ class Tokenizer:
             self._reader = Reader.from_file(str(path))
         except Exception as e:  # the library raises nothing narrower
             raise RunError("OCC0501", f"`{path}` is no tokenizer: {e}", "take the file of the model again") from None
-        self.template, self.special = template, dict(special or {})
+        self.path, self.template, self.special = path, template, dict(special or {})
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text, with those that the model wants around it if `special`."""
@@ -46,8 +48,22 @@ class Tokenizer:
         """The text of tokens, without special ones."""
         return self._reader.decode(list(ids), skip_special_tokens=True)
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def token(self, id_: int) -> str:
+        """The text of one token, or the word of the vocabulary where it is special or holds a part of a character."""
+        text = self._reader.decode([id_])
+        return text if text and _REPLACEMENT not in text else self._reader.id_to_token(id_) or ""
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **more: Any
+    ) -> list[int]:
         """The tokens of a conversation, up to where the model answers.
+
+        The template runs as in transformers: with the same filters, functions, and `{% generation %}` blocks.
+
+        Args:
+            messages: with `role`, `content` and what else the template reads.
+            tools: functions that the model may call, in the form of OpenAI's API.
+            more: further variables of the template, such as `enable_thinking`.
 
         Raises:
             RunError: OCC0501 the model has no chat template, refuses the messages, or `jinja2` is not installed.
@@ -59,13 +75,13 @@ class Tokenizer:
         except ModuleNotFoundError:
             raise RunError("OCC0501", "chat templates need the library `jinja2`", "pip install jinja2") from None
         places = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation_blocks()]
         )
         places.filters["tojson"] = _json
         try:
             made = places.from_string(self.template).render(
-                messages=list(messages), add_generation_prompt=True, raise_exception=_refuse,
-                strftime_now=datetime.now().strftime, **self.special,
+                **{"tools": tools, "documents": None, "add_generation_prompt": True, **self.special, **more},
+                messages=list(messages), raise_exception=_refuse, strftime_now=datetime.now().strftime,
             )  # fmt: skip
         except Exception as e:  # a template is a program: it can fail as any other does
             raise RunError(
@@ -78,9 +94,29 @@ def _refuse(message: str) -> Any:
     raise ValueError(message)
 
 
-def _json(value: Any, indent: int | None = None, **_: Any) -> str:
+def _json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:  # fmt: skip
     """The filter of templates, which writes letters as they are: that of Jinja is for web pages."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@cache
+def _generation_blocks() -> Any:
+    """An extension of Jinja for `{% generation %}`, which marks what the model wrote, for training; here it changes nothing."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class GenerationBlocks(Extension):
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
+    return GenerationBlocks
 
 
 class TextStream:
@@ -96,18 +132,25 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer, self._stop = tokenizer, [s for s in stop if s]
-        self._ids: list[int] = []
-        self._given = 0
+        self._ids: list[int] = []  # those that the next text may depend on
+        self._before = 0  # characters of the text of these that were taken
+        self._held = ""  # what may be the beginning of a stop text
         self.ended = False
 
     def push(self, token: int) -> str:
         """What a token adds."""
         self._ids.append(token)
-        return self._next(final=False)
+        text = self._tokenizer.decode(self._ids)
+        if text.endswith(_REPLACEMENT) or len(text) <= self._before:  # not yet a whole character
+            return ""
+        new = text[self._before :]
+        del self._ids[:-_WINDOW]
+        self._before = len(self._tokenizer.decode(self._ids))
+        return self._checked(new, final=False)
 
     def finish(self) -> str:
         """What was held back."""
-        return "" if self.ended else self._next(final=True)
+        return "" if self.ended else self._checked(self._tokenizer.decode(self._ids)[self._before :], final=True)
 
     def pieces(self, tokens: Sequence[int], as_text: bool) -> list[Any]:
         """What whole texts are written in: pieces of text, or their tokens, up to the one with which a stop text has come."""
@@ -119,19 +162,14 @@ class TextStream:
                 break
         return [*found, self.finish()] if as_text else found
 
-    def _next(self, *, final: bool) -> str:
-        text = self._tokenizer.decode(self._ids)
+    def _checked(self, new: str, *, final: bool) -> str:
+        """What of the text so far ends before a stop text, and before what may become one unless it is the last."""
+        text = self._held + new
         found = [at for s in self._stop if (at := text.find(s)) >= 0]
         if found:
-            self.ended, end = True, min(found)
-        else:
-            end = len(text) if final else len(text) - self._pending(text)
-        new = text[self._given : end]
-        self._given = max(self._given, end)
-        return new
-
-    def _pending(self, text: str) -> int:
-        """Characters at the end that more tokens may change, or may make a stop text of."""
-        broken = len(text) - len(text.rstrip(_REPLACEMENT))
-        lengths = (n for s in self._stop for n in range(1, len(s)) if text.endswith(s[:n]))
-        return max(broken, max(lengths, default=0))
+            self.ended, self._held = True, ""
+            return text[: min(found)]
+        starts = (n for s in self._stop for n in range(1, len(s)) if text.endswith(s[:n]))
+        end = len(text) if final else len(text) - max(starts, default=0)
+        self._held = text[end:]
+        return text[:end]

@@ -49,7 +49,7 @@ class OccWriter:
 
     def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
         """As `Writer`."""
-        self._decoder.rewind(0)
+        self._decoder.trim(0)
         self._sampler = _sampler(ids, sampled)
         return self._next(ids)
 
@@ -63,7 +63,7 @@ class OccWriter:
 
     def distances(self, ids: Sequence[int], tokens: Sequence[int]) -> list[float]:
         """How far tokens that another runtime wrote are from the most probable one, as shares of the range of the logits."""
-        self._decoder.rewind(0)
+        self._decoder.trim(0)
         found: list[float] = []
         new = list(ids)
         for token in tokens:

@@ -1,5 +1,5 @@
 """Models behind a network: batches of requests, a runtime of MLServer, and the server that `occ serve` starts.
 
 `occ.serve.mlserver` needs MLServer (`pip install 'occ-compiler[mlserver]'`), `occ.serve.batching` nothing. Servers of language models
-are `occ.generation.server`.
+are `occ.serve.openai`.
 """

@@ -15,8 +15,8 @@ from decoders import WORDS, Reference, decoder, in_blocks, masked, merged
 
 import occ
 from occ.cli.generate import command
-from occ.generation.shared import Shared
-from occ.generation.writing import Together
+from occ.generation.batch_scheduler import BatchScheduler
+from occ.generation.requests import GenerationBatch
 
 _ROUNDING = 2e-3  # of logits up to 16: alone they are within 5e-4 of onnxruntime
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], list(range(20)), [5, 5], [9, 8, 7, 6, 5]]
@@ -79,17 +79,17 @@ def test_texts_join_and_leave_at_any_time(kind: str, tmp_path: Path) -> None:
     """Of 60 texts some leave early; the places of their caches are given up and used again."""
     model = KINDS[kind]()
     lm, reference, rng = _opened(model, tmp_path), Reference(model), np.random.default_rng(2)
-    running, ended = Together(lm.batch()), []
+    running, ended = GenerationBatch(lm.batch()), []
     for k in range(60):
         prompt = rng.integers(0, WORDS, rng.integers(1, 30)).tolist()
-        w = lm.writing(prompt, int(rng.integers(2, 18)), texts=False)
+        w = lm.request(prompt, int(rng.integers(2, 18)), texts=False)
         with lm.decoders.holding(prompt) as held:
             w.take(held.continue_with(prompt))
             running.add(w, held)
         for _ in range(rng.integers(0, 5)):
-            ended += running.step() if running.texts else []
-        if len(running.texts) > 5 or k % 7 == 0:
-            w = running.texts[int(rng.integers(len(running.texts)))]
+            ended += running.step() if running.requests else []
+        if len(running.requests) > 5 or k % 7 == 0:
+            w = running.requests[int(rng.integers(len(running.requests)))]
             w.decoder = lm.decoders.take([])
             running.remove(w)
             lm.decoders.give_back(w.decoder)
@@ -128,12 +128,12 @@ def test_what_a_file_cannot_do_is_an_error_where_it_is_asked_for(tmp_path: Path)
 
 def test_texts_of_many_threads_share_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = _opened(decoder(), tmp_path)
-    shared, want = Shared(lm), [lm.generate(p, 20) for p in PROMPTS]
+    shared, want = BatchScheduler(lm), [lm.generate(p, 20) for p in PROMPTS]
     rows: list[int] = []
-    step, got, ready = Together.step, dict[int, list[int]](), threading.Barrier(len(PROMPTS))
+    step, got, ready = GenerationBatch.step, dict[int, list[int]](), threading.Barrier(len(PROMPTS))
 
-    def counted(self: Together) -> Any:
-        rows.append(len(self.texts))
+    def counted(self: GenerationBatch) -> Any:
+        rows.append(len(self.requests))
         return step(self)
 
     def write(k: int) -> None:
@@ -141,7 +141,7 @@ def test_texts_of_many_threads_share_their_runs(tmp_path: Path, monkeypatch: pyt
         ready.wait()
         got[k] = list(pieces)
 
-    monkeypatch.setattr(Together, "step", counted)
+    monkeypatch.setattr(GenerationBatch, "step", counted)
     threads = [threading.Thread(target=write, args=(k,)) for k in range(len(PROMPTS))]
     for t in threads:
         t.start()
@@ -154,7 +154,7 @@ def test_texts_of_many_threads_share_their_runs(tmp_path: Path, monkeypatch: pyt
 
 def test_who_leaves_does_not_disturb_and_who_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = _opened(decoder(), tmp_path)
-    shared, want = Shared(lm), lm.generate(PROMPTS[0], 20)
+    shared, want = BatchScheduler(lm), lm.generate(PROMPTS[0], 20)
     leaving, staying = shared.stream(PROMPTS[1], 40), shared.stream(PROMPTS[0], 20)
     got = [next(staying)]
     next(leaving)
@@ -165,7 +165,7 @@ def test_who_leaves_does_not_disturb_and_who_fails_is_told(tmp_path: Path, monke
         raise MemoryError
 
     with monkeypatch.context() as m:
-        m.setattr(Together, "step", failing)
+        m.setattr(GenerationBatch, "step", failing)
         m.setattr(lm, "batch", failing)  # nor is there memory for those that follow
         for _ in range(2):
             with pytest.raises(MemoryError):

@@ -97,12 +97,12 @@ def test_long_prompts_are_read_in_parts(
         return run(inputs, *rest)
 
     monkeypatch.setattr(lm.session, "run", counted)
-    monkeypatch.setattr("occ.generation.decoder.PROMPT_PART", 16)
+    monkeypatch.setattr("occ.generation.decoder.PREFILL_CHUNK", 16)
     ids = np.random.default_rng(8).integers(0, WORDS, 60).tolist()
     want = Reference(model).logits(ids)
     with lm.decoders.holding([]) as decoder:
         for count, parts in ((60, [15, 15, 15, 15]), (23, [23]), (25, [13, 12]), (1, [1])):
-            decoder.rewind(0)
+            decoder.trim(0)
             sizes.clear()
             np.testing.assert_allclose(decoder.append(ids[:count]), want[count - 1], rtol=1e-4, atol=1e-4)
             assert sizes == parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 from collections.abc import Iterator
@@ -40,18 +41,29 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> occ.LanguageModel:
     return occ.LanguageModel(path, threads=1, capacity=128, target="cpu-jit")
 
 
+def health(port: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/health")
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
 @pytest.fixture(scope="module")
 def client(lm: occ.LanguageModel) -> Iterator[Any]:
-    from occ.generation.server import app
+    from occ.serve.openai.app import ServerSettings, create_app
 
-    server = uvicorn.Server(uvicorn.Config(app(lm, "tiny", parallel=2), port=0, log_level="error"))
+    made = create_app(ServerSettings("tiny", parallel=2), lambda: lm)
+    server = uvicorn.Server(uvicorn.Config(made, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     (port,) = (s.getsockname()[1] for x in server.servers for s in x.sockets)
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as made:
-        yield made
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+        while health(port) != 200:
+            time.sleep(0.01)
+        yield client
     server.should_exit = True
     thread.join(300)
 
@@ -142,10 +154,12 @@ def test_clients_at_once_and_one_that_hangs_up(lm: occ.LanguageModel, client: An
         ({"prompt": "w1 " * 200}, "200 tokens"),
         ({"prompt": [WORDS]}, f"token {WORDS}"),
         ({"prompt": "w1", "temperature": -1}, "temperature: "),
-        ({"prompt": "w1", "n": 3}, "n: "),
+        ({"prompt": "w1", "n": 0}, "n: "),
         ({"prompt": "w1", "top_p": 0}, "top_p: "),
-        ({"prompt": "w1", "logprobs": 3}, "logprobs"),
-        ({"prompt": "w1", "presence_penalty": 0.5}, "presence_penalty"),
+        ({"prompt": "w1", "logprobs": 30}, "logprobs"),
+        ({"prompt": "w1", "best_of": 3}, "best_of"),
+        ({"prompt": "w1", "suffix": "w2"}, "suffix"),
+        ({"prompt": "w1", "extra_body": {"repeat_penalty": 1.5}}, "repeat_penalty"),
     ],
 )
 def test_bad_requests_are_answered(client: Any, bad: dict[str, Any], said: str) -> None:
@@ -155,18 +169,20 @@ def test_bad_requests_are_answered(client: Any, bad: dict[str, Any], said: str) 
     assert client.completions.create(model="tiny", prompt="w1", max_tokens=1, echo=False).usage.completion_tokens == 1
 
 
-def test_texts_are_written_each_alone_where_the_model_does_not_compile_for_several(
+def test_texts_are_generated_each_in_its_own_run_where_the_model_does_not_compile_for_several(
     lm: occ.LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from starlette.testclient import TestClient
 
-    from occ.generation.server import app
+    from occ.serve.openai.app import ServerSettings, create_app
 
     def refused() -> None:
         raise occ.CompileError([])
 
     monkeypatch.setattr(lm, "batch", refused)
-    with TestClient(app(lm, "tiny")) as client:
-        asked = {"model": "tiny", "prompt": "w3 w1 w4", "max_tokens": 8, "temperature": 0}
+    with TestClient(create_app(ServerSettings("tiny"), lambda: lm)) as client:
+        while client.get("/health").status_code == 503:
+            time.sleep(0.01)
+        asked = {"model": "tiny", "prompt": "w3 w1 w4", "max_tokens": 8, "temperature": 0, "n": 2}
         answer = client.post("/v1/completions", json=asked).json()
-    assert answer["choices"][0]["text"] == lm.generate("w3 w1 w4", max_new_tokens=8)
+    assert [c["text"] for c in answer["choices"]] == [lm.generate("w3 w1 w4", max_new_tokens=8)] * 2

@@ -1,0 +1,225 @@
+"""Continuous batching: requests of many clients share the runs of one model, and join and leave between steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from occ.compiler.diagnostics import CompileError
+from occ.generation.batch import Batch
+from occ.generation.decoder import PREFILL_CHUNK
+from occ.generation.language_model import LanguageModel, Prompt
+from occ.generation.requests import GenerationBatch, GenerationRequest
+from occ.runtime.errors import RunError
+
+Listener = Callable[[Sequence[GenerationRequest]], None]
+
+
+class QueueIsFull(Exception):
+    """As many requests wait as may wait."""
+
+
+class BatchScheduler:
+    """Generates the texts of requests in one thread: prompts a chunk at a time, and between chunks a token for every text.
+
+    Args:
+        lm: the model.
+        parallel: texts that are generated at once; others wait, in order.
+        waiting: requests that may wait, at the most; None for any number.
+
+    Attributes:
+        steps, generated, prefilled: steps, new tokens, and tokens of prompts that were read, since it began.
+    """
+
+    def __init__(self, lm: LanguageModel, parallel: int = 4, waiting: int | None = None) -> None:
+        self._lm, self._parallel, self._most = lm, parallel, waiting
+        self._change = threading.Condition()
+        self._waiting: deque[GenerationRequest] = deque()
+        self._cancelled: set[GenerationRequest] = set()
+        self._listeners: dict[GenerationRequest, Listener] = {}
+        self._thread: threading.Thread | None = None
+        self._batch: GenerationBatch | None = None  # this and the next belong to the thread
+        self._prefill: list[GenerationRequest] = []
+        self.steps = self.generated = self.prefilled = 0
+
+    def counts(self) -> tuple[int, int]:
+        """Requests that are served, and that wait."""
+        with self._change:
+            return len(self._listeners) - len(self._waiting), len(self._waiting)
+
+    def submit(self, request: GenerationRequest, listener: Listener) -> None:
+        """Begin to serve a request.
+
+        Args:
+            request: what to generate.
+            listener: called after each step, in the thread of the scheduler, with those of its requests that have new
+                pieces or have ended.
+
+        Raises:
+            QueueIsFull: as many requests wait as may wait.
+        """
+        if request.ended:
+            listener([request])
+            return
+        with self._change:
+            if self._most is not None and len(self._listeners) >= self._parallel + self._most:
+                raise QueueIsFull
+            self._listeners[request] = listener
+            self._waiting.append(request)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="occ-batch-scheduler", daemon=True)
+                self._thread.start()
+            self._change.notify()
+
+    def cancel(self, request: GenerationRequest) -> None:
+        """End a request within the next step; its listener hears no more of it. One that has ended is left alone."""
+        with self._change:
+            if request in self._listeners:
+                self._cancelled.add(request)
+                self._change.notify()
+
+    def stream(self, prompt: Prompt, max_new_tokens: int = 64, **how: Any) -> Generator[Any]:
+        """As `LanguageModel.stream`, in the runs of the scheduler; closing the generator cancels its request.
+
+        Raises:
+            QueueIsFull: as many requests wait as may wait.
+            RunError: as `LanguageModel.stream`.
+        """
+        return self._pieces(self._lm.request(prompt, max_new_tokens, **how))
+
+    def _pieces(self, request: GenerationRequest) -> Generator[Any]:
+        queue = SimpleQueue[list[Any] | None]()
+
+        def listen(changed: Sequence[GenerationRequest]) -> None:
+            for one in changed:
+                queue.put(one.pieces())
+                if one.ended:
+                    queue.put(None)
+
+        self.submit(request, listen)
+        try:
+            while (found := queue.get()) is not None:
+                yield from found
+            if request.error is not None:
+                raise request.error
+        finally:
+            self.cancel(request)
+
+    # the thread
+
+    def _serve(self) -> None:
+        """Serve for as long as there are requests."""
+        while self._admit():
+            try:
+                changed = list(dict.fromkeys([*self._prefill_chunk(), *self._step()]))
+            except Exception as e:  # whatever it is, nobody may wait for ever
+                changed = self._fail(e)
+            self._tell(changed)
+
+    def _admit(self) -> bool:
+        """Let go of cancelled requests and take waiting ones; False if there is none, and the thread ends."""
+        with self._change:
+            cancelled, self._cancelled = self._cancelled, set()
+            for request in cancelled:
+                del self._listeners[request]
+            self._waiting = deque(r for r in self._waiting if r not in cancelled)
+            running = [] if self._batch is None else self._batch.requests
+            gone = [r for r in (*running, *self._prefill) if r in cancelled]
+            free = self._parallel - len(running) - len(self._prefill) + len(gone)
+            taken = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+            goes_on = bool(self._listeners or gone)
+            if not goes_on:
+                self._thread = None
+        for request in gone:
+            self._release(request)
+        self._prefill += taken
+        return goes_on
+
+    def _release(self, request: GenerationRequest) -> None:
+        """Take a request out of its batch, and give what is cached of its text to those that begin alike."""
+        if request in self._prefill:
+            self._prefill.remove(request)
+        elif self._batch is not None and request in self._batch.requests:
+            self._batch.remove(request)
+        if request.decoder is not None:
+            self._lm.decoders.give_back(request.decoder)
+            request.decoder = None
+
+    def _prefill_chunk(self) -> list[GenerationRequest]:
+        """Read the next chunk of the prompt that came first; the request if that was the last one."""
+        if not self._prefill:
+            return []
+        request = self._prefill[0]
+        decoder = request.decoder
+        if decoder is None:
+            decoder = request.decoder = self._lm.decoders.take(request.tokens)
+            decoder.keep_common(request.tokens)
+        rest = request.tokens[len(decoder.tokens) :]
+        chunk = rest[:PREFILL_CHUNK] if decoder.reads_in_chunks and len(rest) > 2 * PREFILL_CHUNK else rest
+        try:
+            logits = decoder.append(chunk)
+            self.prefilled += len(chunk)
+            if len(chunk) < len(rest):
+                return []
+            request.take(logits)
+        except RunError as e:
+            request.error, request.ended = e, True
+        self.generated += 1
+        if request.ended:
+            self._release(request)
+        else:
+            self._running().add(request, decoder)
+            self._prefill.pop(0)
+        return [request]
+
+    def _running(self) -> GenerationBatch:
+        if self._batch is None:
+            self._batch = GenerationBatch(batch_or_none(self._lm) if self._parallel > 1 else None)
+        return self._batch
+
+    def _step(self) -> list[GenerationRequest]:
+        """Give each text a token."""
+        running = self._batch
+        if running is None or not running.requests:
+            return []
+        changed = list(running.requests)
+        self.steps, self.generated = self.steps + 1, self.generated + len(changed)
+        for request in running.step():
+            self._release(request)
+        return changed
+
+    def _fail(self, error: Exception) -> list[GenerationRequest]:
+        """End all that are served with an error; the next step begins with new memory, and may fail in its turn."""
+        served = [*self._prefill, *([] if self._batch is None else self._batch.requests)]
+        self._batch, self._prefill = None, []
+        for request in served:
+            request.error, request.ended = error, True
+            self._release(request)
+        return served
+
+    def _tell(self, changed: Sequence[GenerationRequest]) -> None:
+        """Tell each listener once of all of its requests."""
+        told: dict[Listener, list[GenerationRequest]] = {}
+        with self._change:
+            for request in changed:
+                if request not in self._cancelled and request in self._listeners:
+                    told.setdefault(self._listeners[request], []).append(request)
+            for request in changed:
+                if request.ended:
+                    self._listeners.pop(request, None)
+                    self._cancelled.discard(request)
+        for listener, requests in told.items():
+            with suppress(Exception):  # one that fails, such as of a loop that was closed, does not stop the others
+                listener(requests)
+
+
+def batch_or_none(lm: LanguageModel) -> Batch | None:
+    """Memory for several texts, or None for a model that cannot continue texts of unlike lengths in one run."""
+    try:
+        return lm.batch()
+    except (RunError, CompileError):
+        return None

@@ -1,0 +1,213 @@
+"""Requests for text: what each takes of a step, and the loops that serve one of them or a batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from occ.generation.batch import Batch
+from occ.generation.decoder import Decoder, Decoders
+from occ.generation.sampling import Sampler, Sampling
+from occ.generation.text import TextStream
+from occ.runtime.errors import RunError
+
+
+class Constraint(Protocol):
+    """What lets only some tokens follow: a grammar, while its text is generated."""
+
+    def allowed(self) -> np.ndarray:
+        """The tokens that may follow, bool `[vocabulary]`."""
+        ...
+
+    def append(self, token: int) -> None:
+        """Take note of a token that was generated."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token that was generated, the logarithm of its probability, and the most probable tokens with theirs."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When a text ends, besides its stop texts.
+
+    Attributes:
+        count: new tokens, at the most.
+        eos_ids: tokens that end a text.
+    """
+
+    count: int
+    eos_ids: Collection[int] = ()
+
+
+class GenerationRequest:
+    """A text that is being generated: it takes the logits of a step and chooses the token that follows.
+
+    Args:
+        prompt: its tokens.
+        ending: when it ends.
+        sampler: chooses tokens.
+        text: makes text of tokens and finds stop texts; None if neither is asked for.
+        as_text: whether pieces are texts; else they are tokens.
+        constraint: lets only some tokens follow; None for all.
+        top_logprobs: how many of the most probable tokens to note of each; None to note no probabilities.
+
+    Attributes:
+        tokens: those of the prompt, and those after it.
+        ended: whether no more follow.
+        finish_reason: why: `stop` after a token or a text that ends texts, else `length`.
+        error: why it ended, if its tokens could not be chosen.
+        logprobs: of each new token, where they are asked for.
+        decoder: takes back what is cached of it where it leaves a batch.
+        watch: called with each new token.
+    """
+
+    def __init__(
+        self, prompt: Sequence[int], ending: Ending, sampler: Sampler | None = None, *, text: TextStream | None = None,
+        as_text: bool = False, constraint: Constraint | None = None, top_logprobs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.tokens, self.prompt_length, self.ended = list(prompt), len(prompt), ending.count <= 0
+        self.finish_reason: Literal["stop", "length"] = "length"
+        self.error: Exception | None = None
+        self.logprobs: list[TokenLogprob] = []
+        self.decoder: Decoder | None = None
+        self.watch: Callable[[int], None] | None = None
+        self._ending, self._sampler = ending, sampler or Sampler(Sampling())
+        self._text, self._as_text, self._constraint, self._top = text, as_text, constraint, top_logprobs
+        self._pieces: list[Any] = []
+
+    @property
+    def new_tokens(self) -> list[int]:
+        """The tokens that were generated."""
+        return self.tokens[self.prompt_length :]
+
+    def take(self, logits: np.ndarray) -> None:
+        """Choose the next token by the logits f32 `[vocabulary]`, and see whether it is the last one."""
+        token = self._sampler.choose(logits, None if self._constraint is None else self._constraint.allowed())
+        self._sampler.append(token)
+        self.tokens.append(token)
+        if self.watch is not None:
+            self.watch(token)
+        if self._top is not None:
+            self.logprobs.append(_logprob(logits, token, self._top))
+        stopped = token in self._ending.eos_ids
+        if self._constraint is not None and not stopped:
+            self._constraint.append(token)
+        self.ended = stopped or len(self.tokens) == self.prompt_length + self._ending.count
+        text = ""
+        if self._text is not None:
+            text = self._text.push(token)
+            text += self._text.finish() if self.ended else ""
+            stopped |= self._text.ended
+            self.ended |= self._text.ended
+        self.finish_reason = "stop" if stopped else "length"
+        if text or not self._as_text:
+            self._pieces.append(text if self._as_text else token)
+
+    def whole(self) -> Any:
+        """All that was not taken yet: a text, or a list of tokens."""
+        return "".join(self.pieces()) if self._as_text else self.pieces()
+
+    def pieces(self) -> list[Any]:
+        """The texts or tokens that came since this was called last."""
+        found, self._pieces = self._pieces, []
+        return found
+
+
+def _logprob(logits: np.ndarray, token: int, count: int) -> TokenLogprob:
+    """The probabilities of the model itself, before temperature, penalties and filters."""
+    norm = float(logits.max()) + float(np.log(np.exp(logits - logits.max()).sum(dtype=np.float64)))
+    best = np.argpartition(logits, -count)[-count:] if count else np.zeros(0, np.int64)
+    best = best[np.argsort(-logits[best], kind="stable")]
+    return TokenLogprob(token, float(logits[token]) - norm, tuple((int(t), float(logits[t]) - norm) for t in best))
+
+
+def generate_one(request: GenerationRequest, decoders: Decoders) -> Iterator[Any]:
+    """The pieces of one text, as they come."""
+    if request.ended:
+        return
+    with decoders.holding(request.tokens) as decoder:
+        logits = decoder.continue_with(request.tokens)
+        while True:
+            request.take(logits)
+            yield from request.pieces()
+            if request.ended:
+                return
+            logits = decoder.append(request.tokens[-1:])
+
+
+class GenerationBatch:
+    """Requests that get a token each in every step.
+
+    Args:
+        batch: without sequences; None for models that cannot continue texts of unlike lengths in one run: each text then
+            has a run of its own in a step.
+
+    Attributes:
+        requests: those whose texts are being generated.
+    """
+
+    def __init__(self, batch: Batch | None) -> None:
+        self._batch = batch
+        self.requests: list[GenerationRequest] = []
+
+    def add(self, request: GenerationRequest, decoder: Decoder) -> None:
+        """Let a request take part all of whose tokens but the last a decoder holds."""
+        if self._batch is not None:
+            self._batch.join(decoder)
+        self.requests.append(request)
+
+    def step(self) -> list[GenerationRequest]:
+        """Give each text a token; those that have ended leave, and are returned."""
+        last = [r.tokens[-1] for r in self.requests]
+        rows = self._each(last) if self._batch is None else self._batch.append(last)
+        for request, logits in zip(self.requests, rows, strict=True):
+            try:
+                request.take(logits)
+            except RunError as e:  # of one; the others go on
+                request.error, request.ended = e, True
+        ended = [r for r in self.requests if r.ended]
+        for request in ended:
+            self.remove(request)
+        return ended
+
+    def _each(self, tokens: Sequence[int]) -> list[np.ndarray]:
+        decoders = [r.decoder for r in self.requests]
+        return [d.append([t]) for d, t in zip(decoders, tokens, strict=True) if d is not None]
+
+    def remove(self, request: GenerationRequest) -> None:
+        """Let a request go; its decoder takes back what is cached of it."""
+        k = self.requests.index(request)
+        del self.requests[k]
+        if self._batch is not None:
+            self._batch.leave(k, request.decoder, request.tokens)
+
+
+def generate_batch(requests: Sequence[GenerationRequest], decoders: Decoders, batch: Batch, size: int) -> None:
+    """Serve requests, at most `size` of them at a time.
+
+    Raises:
+        RunError: OCC0501 the model gave logits that are no numbers.
+    """
+    waiting, running = deque(r for r in requests if not r.ended), GenerationBatch(batch)
+    while waiting or running.requests:
+        if waiting and len(running.requests) < size:
+            request = waiting.popleft()
+            with decoders.holding(request.tokens) as decoder:
+                request.take(decoder.continue_with(request.tokens))
+                if not request.ended:
+                    running.add(request, decoder)
+            continue
+        for request in running.step():
+            if request.error is not None:
+                raise request.error

@@ -1,0 +1,197 @@
+"""What answers look like: completions and chats, whole or in chunks, and responses."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from occ.generation.requests import GenerationRequest, TokenLogprob
+from occ.serve.openai.tools import Call, ToolParser
+
+Decode = Callable[[int], str]  # the text of one token
+
+
+@dataclass
+class Choice:
+    """One of the texts of an answer, as far as it is there.
+
+    Attributes:
+        request: what generates it.
+        parser: finds calls of tools in it, where some were offered.
+        text: its content.
+        calls: what it calls.
+        logprobs: of its tokens.
+    """
+
+    request: GenerationRequest
+    parser: ToolParser | None = None
+    text: str = ""
+    calls: list[Call] = field(default_factory=list[Call])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+
+    def push(self, text: str, logprobs: Sequence[TokenLogprob], *, ended: bool) -> str:
+        """Take in what a step brought; what it adds to the content."""
+        self.logprobs += logprobs
+        if self.parser is not None:
+            text = self.parser.push(text)
+            if ended:
+                rest, self.calls = self.parser.finish()
+                text += rest
+        self.text += text
+        return text
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended."""
+        return "tool_calls" if self.calls else self.request.finish_reason
+
+
+class Form:
+    """How the answers of one kind look.
+
+    Args:
+        model: the name of the model.
+        decode: the text of a token.
+        prefix: of the identifier.
+        kind: of the whole answer.
+        chunk: of a piece of it.
+    """
+
+    def __init__(self, model: str, decode: Decode, prefix: str, kind: str, chunk: str) -> None:
+        self._decode, self._kind, self._chunk = decode, kind, chunk
+        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, int]) -> dict[str, Any]:
+        """The answer."""
+        made = [self._choice(k, c) for k, c in enumerate(choices)]
+        return {**self._head, "object": self._kind, "choices": made, "usage": usage}
+
+    def chunk(
+        self, index: int, change: dict[str, Any], logprobs: Any = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        """A piece of the answer."""
+        choice = {"index": index, **change, "logprobs": logprobs, "finish_reason": reason}
+        return {**self._head, "object": self._chunk, "choices": [choice]}
+
+    def counts(self, usage: dict[str, int]) -> dict[str, Any]:
+        """The piece after the last one: what was used, and no choice."""
+        return {**self._head, "object": self._chunk, "choices": [], "usage": usage}
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class CompletionForm(Form):
+    """Of /v1/completions.
+
+    Args:
+        top: whether and how many probable tokens to name.
+        echo: texts of the prompts, by choice, to begin with.
+    """
+
+    def __init__(self, model: str, decode: Decode, top: int | None, echo: Sequence[str]) -> None:
+        super().__init__(model, decode, "cmpl", "text_completion", "text_completion")
+        self._top, self.echo = top, echo
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        text = (self.echo[index] if self.echo else "") + choice.text
+        probabilities = self.logprobs(choice.logprobs)
+        return {"index": index, "text": text, "logprobs": probabilities, "finish_reason": choice.finish_reason}
+
+    def logprobs(self, found: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any] | None:
+        """Of tokens, the first of which begins at a place of the text."""
+        if self._top is None:
+            return None
+        tokens = [self._decode(t.token) for t in found]
+        offsets = [offset + sum(map(len, tokens[:k])) for k in range(len(tokens))]
+        top = [{self._decode(t): p for t, p in reversed(f.top)} for f in found]
+        values = [f.logprob for f in found]
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
+
+
+class ChatForm(Form):
+    """Of /v1/chat/completions.
+
+    Args:
+        asked: whether to name probabilities.
+    """
+
+    def __init__(self, model: str, decode: Decode, asked: bool) -> None:
+        super().__init__(model, decode, "chatcmpl", "chat.completion", "chat.completion.chunk")
+        self._asked = asked
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text or (None if choice.calls else "")}
+        message["refusal"] = None
+        if choice.calls:
+            message["tool_calls"] = self.calls(choice.calls)
+        probabilities = self.logprobs(choice.logprobs)
+        return {"index": index, "message": message, "logprobs": probabilities, "finish_reason": choice.finish_reason}
+
+    @staticmethod
+    def calls(calls: Sequence[Call], *, numbered: bool = False) -> list[dict[str, Any]]:
+        """Calls of tools; in pieces of an answer they are numbered."""
+        made = [
+            {
+                "id": f"call_{uuid.uuid4().hex[:24]}",
+                "type": "function",
+                "function": {"name": c.name, "arguments": c.arguments},
+            }
+            for c in calls
+        ]
+        return [{"index": k, **c} for k, c in enumerate(made)] if numbered else made
+
+    def logprobs(self, found: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        """Of tokens."""
+        if not self._asked:
+            return None
+        content = [
+            {**self._named(f.token, f.logprob), "top_logprobs": [self._named(t, p) for t, p in f.top]} for f in found
+        ]
+        return {"content": content, "refusal": None}
+
+    def _named(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._decode(token)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+class ResponseForm:
+    """Of /v1/responses: one message of text."""
+
+    def __init__(self, model: str, instructions: str | None) -> None:
+        self._id, self.item = f"resp_{uuid.uuid4().hex}", f"msg_{uuid.uuid4().hex}"
+        self._head = {
+            "id": self._id, "object": "response", "created_at": int(time.time()), "model": model, "error": None,
+            "instructions": instructions, "metadata": {}, "parallel_tool_calls": True, "tool_choice": "none", "tools": [],
+        }  # fmt: skip
+
+    def begun(self) -> dict[str, Any]:
+        """The response before there is text."""
+        return {**self._head, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+
+    def whole(self, text: str, reason: str, usage: dict[str, int]) -> dict[str, Any]:
+        """The response with its text."""
+        cut = reason == "length"
+        counts = {
+            "input_tokens": usage["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage["total_tokens"],
+        }  # fmt: skip
+        return {
+            **self._head, "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": [self.message(text, "incomplete" if cut else "completed")], "usage": counts,
+        }  # fmt: skip
+
+    def message(self, text: str | None, status: str) -> dict[str, Any]:
+        """The message, without content while there is none."""
+        content = [] if text is None else [self.part(text)]
+        return {"type": "message", "id": self.item, "role": "assistant", "status": status, "content": content}
+
+    @staticmethod
+    def part(text: str) -> dict[str, Any]:
+        """The part that holds the text."""
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

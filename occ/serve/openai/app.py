@@ -1,0 +1,238 @@
+"""The server as an ASGI application: routes, errors, keys and limits."""
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from occ.generation.batch_scheduler import QueueIsFull
+from occ.generation.language_model import LanguageModel
+from occ.runtime.errors import RunError
+from occ.serve.openai.metrics import Metrics
+from occ.serve.openai.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ResponseRequest,
+    TokenizeRequest,
+)  # fmt: skip
+from occ.serve.openai.routes import Answering
+from occ.serve.openai.service import Service
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server answers.
+
+    Attributes:
+        name: how clients call the model.
+        parallel: texts that are generated at once.
+        waiting: requests that may wait for a place; more are answered with 429.
+        api_key: what clients have to send; empty for none.
+        origins: of web pages that may ask, for CORS; `*` for all.
+    """
+
+    name: str
+    parallel: int = 4
+    waiting: int = 256
+    api_key: str = ""
+    origins: Sequence[str] = ()
+
+
+class _Error(JSONResponse):
+    """An error in the form of OpenAI's API, in ASCII: what it quotes may be no text."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, kind: str = "invalid_request_error") -> None:
+        super().__init__({"error": {"message": message, "type": kind, "param": None, "code": code}}, status)
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()
+
+
+class State:
+    """What the server has: a service once the model is built, or why there is none."""
+
+    def __init__(self) -> None:
+        self.service: Service | None = None
+        self.failure: Exception | None = None
+
+
+def create_app(
+    settings: ServerSettings, load: Callable[[], LanguageModel], ready: Callable[[Exception | None], object] = bool
+) -> FastAPI:
+    """The application. It listens while the model is built, and answers 503 until then.
+
+    Args:
+        settings: names, limits, keys.
+        load: builds or opens the model, in a thread.
+        ready: called when the model is there, or with the error if it cannot be.
+    """
+    state, metrics = State(), Metrics()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        task = asyncio.create_task(_load(state, metrics, settings, load, ready))
+        yield
+        task.cancel()
+
+    made = FastAPI(title="occ", lifespan=lifespan)
+    made.add_middleware(Gate, settings=settings, state=state, metrics=metrics)
+    if settings.origins:
+        made.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    _add_errors(made)
+    _add_routes(made, settings, state, metrics)
+    return made
+
+
+async def _load(
+    state: State, metrics: Metrics, settings: ServerSettings, load: Callable[[], LanguageModel],
+    ready: Callable[[Exception | None], object],
+) -> None:  # fmt: skip
+    try:
+        lm = await asyncio.to_thread(load)
+        state.service = Service(lm, settings.parallel, settings.waiting)
+        metrics.watch(state.service.scheduler)
+    except Exception as e:  # told to who waits for it, and to clients
+        state.failure = e
+    ready(state.failure)
+
+
+_OPEN = ("/health", "/metrics")  # without a key, as probes ask
+
+
+class Gate:
+    """Checks keys, answers 503 while there is no model, and counts: an ASGI application around another."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, state: State, metrics: Metrics) -> None:
+        self._app, self._settings, self._state, self._metrics = app, settings, state, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun, status = time.perf_counter(), 499  # where nothing is sent, the client has hung up
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            refused = _refused(Request(scope), self._settings, self._state)
+            await (refused or self._app)(scope, receive, sent)
+        finally:
+            path = scope["path"] if status != 404 else "other"
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.observe(time.perf_counter() - begun)
+
+
+def _refused(request: Request, settings: ServerSettings, state: State) -> Response | None:
+    if request.url.path in _OPEN or request.method == "OPTIONS":
+        return None
+    if settings.api_key:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), settings.api_key.encode()):
+            return _Error(401, "the API key is missing or another one", "invalid_api_key", "authentication_error")
+    if state.service is None:
+        why = "the model could not be built" if state.failure else "the model is being built"
+        return _Error(503, why, "model_not_ready", "server_error")
+    return None
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(RunError)
+    async def refused(_: Request, e: RunError) -> Response:  # pyright: ignore[reportUnusedFunction]
+        return _Error(400, f"{e.message} ({e.help})" if e.help else e.message, e.code)
+
+    @app.exception_handler(QueueIsFull)
+    async def full(_: Request, e: QueueIsFull) -> Response:  # pyright: ignore[reportUnusedFunction]
+        made = _Error(429, "too many requests wait; try again later", "queue_is_full", "rate_limit_error")
+        made.headers["Retry-After"] = "1"
+        return made
+
+    @app.exception_handler(RequestValidationError)
+    async def misread(_: Request, e: RequestValidationError) -> Response:  # pyright: ignore[reportUnusedFunction]
+        first = e.errors()[0]
+        place = ".".join(str(x) for x in first["loc"][1:])
+        return _Error(400, f"{place}: {first['msg']}".removeprefix(": "))
+
+    @app.exception_handler(HTTPException)
+    async def other(_: Request, e: HTTPException) -> Response:  # pyright: ignore[reportUnusedFunction]
+        return _Error(e.status_code, str(e.detail))
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, e: Exception) -> Response:  # pyright: ignore[reportUnusedFunction]
+        return _Error(500, f"the server failed: {type(e).__name__}", None, "server_error")
+
+    @app.exception_handler(RecursionError)
+    async def nested(_: Request, e: RecursionError) -> Response:  # pyright: ignore[reportUnusedFunction]
+        return _Error(400, "the body is nested too deeply")
+
+
+def _add_routes(app: FastAPI, settings: ServerSettings, state: State, metrics: Metrics) -> None:
+    def answering(request: Request) -> Answering:
+        assert state.service is not None, "the gate lets nobody in before"
+        return Answering(state.service, settings.name, request, metrics)
+
+    @app.get("/health")
+    async def health() -> Response:  # pyright: ignore[reportUnusedFunction]
+        if state.service is not None:
+            return JSONResponse({"status": "ok"})
+        status = "failed" if state.failure else "building"
+        return JSONResponse({"status": status, "error": str(state.failure) if state.failure else None}, 503)
+
+    @app.get("/metrics")
+    async def counted() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    one = {"id": settings.name, "object": "model", "created": int(time.time()), "owned_by": "occ"}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        return {"object": "list", "data": [one]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:  # pyright: ignore[reportUnusedFunction]
+        return (
+            JSONResponse(one)
+            if name == settings.name
+            else _Error(404, f"there is no model `{name}`", "model_not_found")
+        )
+
+    @app.post("/v1/completions")
+    async def completions(asked: CompletionRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
+        return await answering(request).completion(asked)
+
+    @app.post("/v1/chat/completions")
+    async def chats(asked: ChatRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
+        return await answering(request).chat(asked)
+
+    @app.post("/v1/responses")
+    async def responses(asked: ResponseRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
+        return await answering(request).response(asked)
+
+    @app.post("/tokenize")
+    async def tokenize(asked: TokenizeRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
+        return {"tokens": answering(request).tokenizer.encode(asked.content, special=asked.add_special)}
+
+    @app.post("/detokenize")
+    async def detokenize(asked: DetokenizeRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
+        try:
+            return {"content": answering(request).tokenizer.decode(asked.tokens)}
+        except (OverflowError, TypeError):
+            raise RunError("OCC0501", "a token is not a number of the vocabulary", "give tokens of the model") from None

@@ -1,0 +1,277 @@
+"""What requests may hold. A field that is not here is refused by name, and so is a value that cannot be met."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+_TOP = 20  # of the most probable tokens, as in OpenAI's API
+# Fields of OpenAI's API that do not change the answer here: they are about accounts, stores and prices.
+_IGNORED = frozenset(
+    ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"]
+)
+
+
+def _encodable(text: Any) -> Any:
+    """A text that UTF-8 can hold: JSON can name half of a surrogate pair, and nothing can be made of it."""
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the text has half of a surrogate pair") from None
+    return text
+
+
+Text = Annotated[str, BeforeValidator(_encodable)]
+
+
+class _Strict(BaseModel, extra="forbid"):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored(cls, given: Any) -> Any:
+        return {k: v for k, v in given.items() if k not in _IGNORED} if isinstance(given, dict) else given
+
+
+class StreamOptions(_Strict):
+    """Of a stream."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class JsonSchema(_Strict):
+    """A schema that the answer fits."""
+
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] = Field(default_factory=dict[str, Any], alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(_Strict):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> "ResponseFormat":
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("`json_schema` is missing")
+        return self
+
+
+class Sampled(_Strict):
+    """How tokens are chosen, in all kinds of requests; the last ones are not in OpenAI's API, but in llama.cpp's and vLLM's."""
+
+    temperature: float = Field(1.0, ge=0, le=100)
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int | None = None
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    logit_bias: dict[int, float] | None = None
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
+    typical_p: float = Field(1.0, gt=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0)
+
+    def settings(self) -> dict[str, Any]:
+        """For `occ.generation.sampling.Sampling`."""
+        names = (
+            "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "typical_p", "repetition_penalty",
+        )  # fmt: skip
+        bias = {t: max(-100.0, min(100.0, b)) for t, b in (self.logit_bias or {}).items()}
+        chosen = {"do_sample": self.temperature > 0, "temperature": self.temperature or 1.0, "logit_bias": bias}
+        return chosen | {n: getattr(self, n) for n in names}
+
+
+class Generation(Sampled):
+    """What completions and chats have in common."""
+
+    model: str = ""
+    n: int = Field(1, ge=1, le=128)
+    max_tokens: int | None = Field(None, ge=0)
+    stop: Text | list[Text] | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    grammar: Text | None = None  # in the form of GBNF or Lark
+    regex: Text | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """Texts at which to end."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Generation":
+        form = self.response_format is not None and self.response_format.type != "text"
+        if sum((form, self.grammar is not None, self.regex is not None)) > 1:
+            raise ValueError("give one of `response_format`, `grammar` and `regex`")
+        return self
+
+
+class CompletionRequest(Generation):
+    """POST /v1/completions."""
+
+    prompt: Text | list[int] | list[Text] | list[list[int]]
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=_TOP)
+    best_of: int | None = None
+    suffix: str | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> "CompletionRequest":
+        if self.best_of not in (None, self.n):
+            raise ValueError("`best_of` is not there: it must be `n`")
+        if self.suffix:
+            raise ValueError("`suffix` is not there: the model continues texts")
+        if self.echo and self.logprobs is not None:
+            raise ValueError("`echo` with `logprobs` is not there: prompts have no probabilities here")
+        return self
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each prompt alone."""
+        if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
+            return [self.prompt]  # pyright: ignore[reportReturnType]
+        return list(self.prompt)  # pyright: ignore[reportReturnType]
+
+
+class Part(_Strict):
+    """A part of a message."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: Text
+    annotations: list[Any] | None = None
+
+
+class FunctionCall(_Strict):
+    """A call that the model asked for."""
+
+    name: str
+    arguments: Text = "{}"
+
+
+class ToolCall(_Strict):
+    """The same with its name."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(_Strict):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[Part] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: Text | None = None
+
+
+class Function(_Strict):
+    """A function that the model may call."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")
+    description: Text | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict[str, Any])
+    strict: bool | None = None
+
+
+class Tool(_Strict):
+    """A tool: a function."""
+
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class NamedFunction(_Strict):
+    """A function by its name."""
+
+    name: str
+
+
+class NamedTool(_Strict):
+    """The tool that has to be called."""
+
+    type: Literal["function"] = "function"
+    function: NamedFunction
+
+
+class ChatRequest(Generation):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=0)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=_TOP)
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("`top_logprobs` goes with `logprobs`")
+        names = [t.function.name for t in self.tools or ()]
+        if len(set(names)) < len(names):
+            raise ValueError("two of `tools` have one name")
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
+            raise ValueError(f"`tool_choice` names `{self.tool_choice.function.name}`, which is not in `tools`")
+        if self.tool_choice == "required" and not names:
+            raise ValueError("`tool_choice` is `required`, and there are no `tools`")
+        return self
+
+
+class InputMessage(_Strict):
+    """An item of the input of a response."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | list[Part]
+    id: str | None = None
+    status: str | None = None
+
+
+class TextFormat(_Strict):
+    """The form of a response: the fields of `ResponseFormat` in one object."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] = Field(default_factory=dict[str, Any], alias="schema")
+    strict: bool | None = None
+
+
+class TextSettings(_Strict):
+    """`text` of a response."""
+
+    format: TextFormat = Field(default_factory=TextFormat)
+
+
+class ResponseRequest(Sampled):
+    """POST /v1/responses, as far as text goes: nothing is stored, and no tools are called."""
+
+    model: str = ""
+    input: Text | list[InputMessage]
+    instructions: Text | None = None
+    max_output_tokens: int | None = Field(None, ge=0)
+    stream: bool = False
+    text: TextSettings = Field(default_factory=TextSettings)
+
+
+class TokenizeRequest(_Strict):
+    """POST /tokenize."""
+
+    content: Text
+    add_special: bool = True
+
+
+class DetokenizeRequest(_Strict):
+    """POST /detokenize."""
+
+    tokens: list[int]

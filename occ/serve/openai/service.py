@@ -1,0 +1,193 @@
+"""From requests to texts: prompts, settings and grammars of a language model, and the steps of a scheduler as events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from occ.generation.batch_scheduler import BatchScheduler
+from occ.generation.grammar import ANY_OBJECT, Grammar, Grammars
+from occ.generation.language_model import LanguageModel
+from occ.generation.requests import GenerationRequest, TokenLogprob
+from occ.runtime.errors import RunError
+from occ.serve.openai.protocol import ChatRequest, Generation, Message, ResponseFormat, Sampled
+from occ.serve.openai.tools import forced_call
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a step brought to one of the choices of an answer."""
+
+    index: int
+    text: str
+    logprobs: Sequence[TokenLogprob]
+    ended: bool
+
+
+class Service:
+    """A language model that answers requests; all methods are of the event loop's thread.
+
+    Args:
+        lm: the model; its folder has a tokenizer.
+        parallel: texts that are generated at once.
+        waiting: requests that may wait, at the most.
+    """
+
+    def __init__(self, lm: LanguageModel, parallel: int = 4, waiting: int | None = None) -> None:
+        self.lm, self.scheduler = lm, BatchScheduler(lm, parallel, waiting)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """For the tokenizer of the model.
+
+        Raises:
+            RunError: OCC0501 the library for grammars is not installed, or does not take the tokenizer.
+        """
+        words = next(o.shape[-1] for o in self.lm.session.outputs if o.name == "logits")
+        assert self.lm.tokenizer is not None, "checked before the server starts"
+        assert isinstance(words, int), "the head of a decoder is a constant"
+        return Grammars(self.lm.tokenizer.path, words, self.lm.ends)
+
+    def request(
+        self, prompt: str | Sequence[int], count: int | None, asked: Sampled, index: int = 0, *,
+        stop: Sequence[str] = (), grammar: Grammar | None = None, top_logprobs: int | None = None,
+    ) -> GenerationRequest:  # fmt: skip
+        """A request for one text.
+
+        Args:
+            prompt: a text, or tokens.
+            count: new tokens, at the most; None for as many as there is room for.
+            asked: how tokens are chosen.
+            index: of the choice, which has a seed of its own.
+            stop, grammar, top_logprobs: as of `LanguageModel.request`.
+
+        Raises:
+            RunError: OCC0501 the prompt is empty or too long, or a value makes no sense.
+        """
+        seed = (uuid.uuid4().int if asked.seed is None else abs(asked.seed)) % (1 << 32) + index
+        return self.lm.request(
+            prompt, self.lm.capacity if count is None else count, seed=seed, stop=stop, texts=True, constraint=grammar,
+            top_logprobs=top_logprobs, **asked.settings(),
+        )  # fmt: skip
+
+    def grammar(self, asked: Generation) -> Grammar | None:
+        """What the answer to a request has to follow, for one text.
+
+        Raises:
+            RunError: OCC0501 it cannot be followed.
+        """
+        if isinstance(asked, ChatRequest) and asked.tools and asked.tool_choice not in (None, "none", "auto"):
+            name = None if isinstance(asked.tool_choice, str) else asked.tool_choice.function.name
+            return self.grammars.json_schema(forced_call([t.model_dump() for t in asked.tools], name))
+        if asked.grammar is not None:
+            return self.grammars.context_free(asked.grammar)
+        if asked.regex is not None:
+            return self.grammars.regular_expression(asked.regex)
+        return self.formatted(asked.response_format)
+
+    def formatted(self, form: ResponseFormat | None) -> Grammar | None:
+        """What a text of this form has to follow, likewise."""
+        match form:
+            case ResponseFormat(type="json_object"):
+                return self.grammars.json_schema(ANY_OBJECT)
+            case ResponseFormat(type="json_schema", json_schema=schema) if schema is not None:
+                return self.grammars.json_schema(schema.schema_)
+            case _:
+                return None
+
+    def chat_prompt(self, asked: ChatRequest) -> list[int]:
+        """The tokens of a conversation, with the tools that the model is offered.
+
+        Raises:
+            RunError: OCC0501 the model has no chat template, or that refuses the messages or does not know tools.
+        """
+        tools = [t.model_dump(exclude_none=True) for t in asked.tools or () if asked.tool_choice != "none"]
+        if tools and self.lm.tokenizer is not None and "tools" not in self.lm.tokenizer.template:
+            raise RunError("OCC0501", "the chat template of the model does not know `tools`", "ask without tools")
+        return self.lm.tokens_of(
+            self.lm.chat([_for_template(m) for m in asked.messages], tools=tools or None, **asked.chat_template_kwargs)
+        )
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    """A message as chat templates read it: parts joined, arguments of calls as objects."""
+    made: dict[str, Any] = {"role": message.role, "content": plain(message.content)}
+    made |= {k: v for k in ("name", "tool_call_id", "reasoning_content") if (v := getattr(message, k)) is not None}
+    if message.tool_calls:
+        calls = [c.model_dump() for c in message.tool_calls]
+        for call in calls:
+            try:
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+            except (ValueError, RecursionError):
+                raise RunError("OCC0501", "the arguments of a tool call are no JSON", "give an object") from None
+        made["tool_calls"] = calls
+    return made
+
+
+def plain(content: Any) -> str:
+    """The text of a message, which may come in parts, or be null."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(p.text for p in content)
+
+
+class Answer:
+    """The texts of one HTTP request while they are generated: an asynchronous iterator of events.
+
+    Args:
+        service: what generates.
+        requests: a request a choice.
+
+    Raises:
+        QueueIsFull: as many requests wait as may wait.
+    """
+
+    def __init__(self, service: Service, requests: Sequence[GenerationRequest]) -> None:
+        self.requests, self._scheduler = requests, service.scheduler
+        self._index = {r: k for k, r in enumerate(requests)}
+        self._loop, self._queue = asyncio.get_running_loop(), asyncio.Queue[list[Event]]()
+        try:
+            for request in requests:
+                service.scheduler.submit(request, self._on_step)
+        except BaseException:
+            self.close()
+            raise
+
+    def _on_step(self, changed: Sequence[GenerationRequest]) -> None:
+        """In the thread of the scheduler: one hop to the event loop a step, whatever the number of texts."""
+        events: list[Event] = []
+        for request in changed:
+            noted, request.logprobs = request.logprobs, []
+            events.append(Event(self._index[request], request.whole(), noted, request.ended))
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, events)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """The events; one that has ended may hold an error.
+
+        Raises:
+            RunError: a token could not be chosen.
+        """
+        left = len(self.requests)
+        while left:
+            for event in await self._queue.get():
+                if (error := self.requests[event.index].error) is not None:
+                    raise error
+                yield event
+                left -= event.ended
+
+    def close(self) -> None:
+        """Cancel what is not done: its place is free within a step."""
+        for request in self.requests:
+            self._scheduler.cancel(request)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens of the prompts, each counted once for all of its choices, and of what was generated."""
+        prompts = {tuple(r.tokens[: r.prompt_length]) for r in self.requests}
+        given, new = sum(map(len, prompts)), sum(len(r.new_tokens) for r in self.requests)
+        return {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new}
