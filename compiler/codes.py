@@ -119,6 +119,11 @@ CODES: dict[str, Code] = {
         " it. Fix it with --dim, or give the input another shape with --shape. If all inputs show their sizes, this is a"
         " fault of occ: please report it with the model.",
     ),
+    "OCC0311": Code(
+        "the AI CPU of an Ascend chip runs a node",
+        "AI Core has no kernel of the operator for its element types, or for extents that are not fixed. The AI CPU is right and"
+        " slow: each such node is a call and copies between the units. The message says what would keep it on AI Core.",
+    ),
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"

@@ -198,6 +198,8 @@ def _surroundings() -> Iterator[str]:
     for name in (os.environ.get("OCC_CXX"), "g++", "c++", "clang++"):
         found = shutil.which(name) if name else None
         yield f"{name}: {_stamp(os.path.realpath(found)) if found else None}"
+    if home := os.environ.get("ASCEND_HOME_PATH"):  # the tables of a CANN toolkit, by which kernels are chosen
+        yield from (f"{f}: {_stamp(f)}" for f in sorted(Path(home).glob("opp/*/op_impl/ai*/**/config/**/*.json")))
     yield f"{platform.platform()} {os.cpu_count()}"
     yield f"{os.environ.get('OCC_TARGET_CPU')}"
     yield _processor()

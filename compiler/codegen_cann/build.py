@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from occ.compiler.codegen_cann.device_graphs import (
     decides,
     device_graphs,
     graph_of,
+    kernels_of,
     one_graph,
     refusals,
     sets_of_sizes,
@@ -43,6 +44,7 @@ from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.pictures import configuration, take_pictures
 from occ.compiler.codegen_cann.parts.plan import constant_results, plan_parts
+from occ.compiler.codegen_cann.parts.units import Placed, counts, placed, slow_nodes, slow_warnings
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
@@ -64,18 +66,30 @@ def check(m: Module, options: AscendOptions, source: str, at: At) -> list[Diagno
         CompileError: what `build` would raise; with symbolic extents also every op that GE has no operator for.
     """
     if sizes := sets_of_sizes(m, options):
-        one_graph(m, sizes, options, source, at)
-        return []
+        made = one_graph(m, sizes, options, source, at)
+        return _slow(_units([made], options), options, source)
     try:
         found = _verdicts_within(m, options, source)
-        _partition(m, found, options)
+        parts = _partition(m, found, options)
     except CompileError as e:
         if e.diagnostics[0].code != "OCC0305":
             raise
         ops = [op for op in m.main.body.body if not is_free(op)]
         known = {op: "" if takes(op.name) else f"GE has no operator for `{op.name}`" for op in ops}
         raise CompileError([*e.diagnostics, *refusals(m, known, options.target, source)]) from None
-    return [replace(d, severity="warning") for d in refusals(m, found, options.target, source)]
+    warnings = [replace(d, severity="warning") for d in refusals(m, found, options.target, source)]
+    return [*warnings, *_slow(_units(device_graphs(m, parts, options), options), options, source)]
+
+
+def _units(graphs: Sequence[DeviceGraph], options: AscendOptions) -> dict[str, list[Placed]]:
+    """What runs each node of the parts of the device, by the names of the parts."""
+    table = kernels_of(options)
+    return {d.graph.name: placed(d.graph, table, options.precision, fixed=bool(options.gears)) for d in graphs}
+
+
+def _slow(units: Mapping[str, Sequence[Placed]], options: AscendOptions, source: str) -> list[Diagnostic]:
+    """Warnings of what the AI CPU runs."""
+    return slow_warnings([p for nodes in units.values() for p in nodes], options.target, source)
 
 
 def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op, str]:
@@ -196,6 +210,7 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
         CompileError: as `cut`, or an island does not compile.
     """
     parts, graphs = parts_of(m, options, source, at)
+    units = _units(graphs, options)
     pictures = take_pictures(m, parts, {d.part.name: d.graph for d in graphs}, options)
     files = {f"device/{configuration(name)}": text.encode() for name, text in pictures.items()}
     shared = {f"device/{name}": data for name, data in atc.configurations(options).items()}
@@ -207,6 +222,8 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
         files |= {f"device/{d.graph.name}.air": data, **members, **_for_people(d.graph, options)}
         record = _record(d, options, sorted({**members, **shared}), m)
         records.append(_with_pictures(record) if d.graph.name in pictures else record)
+        where = [p.as_data() for p in units[d.graph.name]]
+        files[f"device/{d.graph.name}.units.json"] = (json.dumps(where, indent=0) + "\n").encode()
     if records:
         files["device/compile.sh"] = script([r.command for r in records]).encode()
     islands = [p for p in parts if not p.on_device]
@@ -220,7 +237,7 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
         weight_infos([w.name for w in weights], [w.data.nbytes for w in weights]), plan_parts(m, parts), engine="ascend",
         machine=options.soc_version, parts=records, islands=[p.name for p in islands],
         options={k: getattr(options, k) for k in ("device_id", "npu_mem_limit", "arena_extend_strategy")},
-        summary={**_summary(parts, graphs, options), "device_weights": sum(r.weights for r in records)},
+        summary={**_summary(parts, graphs, options), **_places(units, options), "device_weights": sum(r.weights for r in records)},
     )  # fmt: skip
     return Artifact(made, [w.data for w in weights], b"", files)
 
@@ -263,6 +280,13 @@ def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: Asce
         "ge_operators": dict(Counter(n.type for d in graphs for g in d.graph.all() for n in g.nodes if n.type not in _PLUMBING).most_common()),
         "estimates": _estimates(graphs, options),
     }  # fmt: skip
+
+
+def _places(units: Mapping[str, Sequence[Placed]], options: AscendOptions) -> dict[str, Any]:
+    """What the summary says of units: how many nodes each runs, lines about the AI CPU, and which tables that is from."""
+    nodes, table = [p for each in units.values() for p in each], kernels_of(options)
+    where = "installed here" if table.installed else "as occ knows them"
+    return {"units": counts(nodes), "ai_cpu": slow_nodes(nodes), "kernel_tables": f"CANN {table.release}, {where}"}
 
 
 def _nothing(parts: Sequence[Part], target: str) -> list[str]:

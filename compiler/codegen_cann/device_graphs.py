@@ -9,6 +9,7 @@ from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.gears import gears
 from occ.compiler.codegen_cann.graph.graph import Graph
 from occ.compiler.codegen_cann.graph.installed import kernels_for
+from occ.compiler.codegen_cann.graph.kernels import KernelTable
 from occ.compiler.codegen_cann.graph.memory import workspace
 from occ.compiler.codegen_cann.graph.ranges import around, ranges, samples
 from occ.compiler.codegen_cann.graph.validate import graph_problems
@@ -85,13 +86,18 @@ def _sized_verdict(op: Op, sizes: Sequence[Mapping[str, int]], precision: str, m
     return ""
 
 
+def kernels_of(options: AscendOptions) -> KernelTable:
+    """The kernels of the chip of a build, of the toolkit that is installed here or of the one that occ knows."""
+    return kernels_for(options.target.removeprefix("ascend"))
+
+
 def _chip(options: AscendOptions) -> Chip:
     """What the graphs of a build may ask of the chip; kernels whose fitness sizes decide do not go with several sizes."""
     chip = CHIPS[options.target]
     sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
     return replace(
         chip, steps=chip.steps and options.qdq == "integer", attention="" if sized else chip.attention,
-        table=kernels_for(options.target.removeprefix("ascend")), dynamic=bool(options.dynamic_ranges),
+        table=kernels_of(options), dynamic=bool(options.dynamic_ranges),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -10,17 +11,19 @@ from occ.runtime.device_part import DevicePart
 from occ.runtime.manifest import Manifest
 
 
-def device_facts(m: Manifest, labels: Mapping[str, str]) -> dict[str, Any]:
+def device_facts(m: Manifest, labels: Mapping[str, str], files: Mapping[str, bytes]) -> dict[str, Any]:
     """Chip, precision, parts, GE operators and sizes of an artifact for Ascend; empty for other targets.
 
     Args:
         m: of the artifact.
         labels: names of dims in the model, by symbol.
+        files: of the artifact.
 
     Returns:
         `chip`; `precision` (of `precision_mode_v2`); `parts`, a line for each part of the device and of the CPU; `ge_operators`
         (counts by type, sub-graphs included, without inputs and constants; as the build counted them); `on_the_cpu`, operators of
-        ONNX; `gears` and `ranges`, the
+        ONNX; `kernel_tables`, the release whose kernels were chosen from; `units`, how many nodes each unit runs; `ai_cpu`, what the AI CPU runs, why, and what
+        would help; `placed`, for each part its nodes with unit and why, which text leaves out; `gears` and `ranges`, the
         sizes that the compiled graphs take; `estimates`, a line for each part where `offload=cost` made them; `atc`, the commands
         that compile the parts.
     """
@@ -32,6 +35,8 @@ def device_facts(m: Manifest, labels: Mapping[str, str]) -> dict[str, Any]:
         "parts": [_part(p) for p in m.parts] + [f"{name}: on the CPU" for name in m.islands],
         "ge_operators": m.summary.get("ge_operators", {}),
         "on_the_cpu": m.summary.get("cpu_operators", []),
+        **{k: m.summary[k] for k in ("kernel_tables", "units", "ai_cpu") if k in m.summary},
+        "placed": {p.name: json.loads(files[name]) for p in m.parts if (name := f"device/{p.name}.units.json") in files},
         "gears": [line for p in m.parts for line in _gears(p, labels)],
         "ranges": [line for p in m.parts for line in _ranges(p, labels)],
         "estimates": [f"{e['part']}: {e['text']}" for e in m.summary.get("estimates", ()) if "text" in e],

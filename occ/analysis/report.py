@@ -90,7 +90,10 @@ def page_of(
     graph = graph_data(compilation.advance(stage), compilation) if stage in STAGES else None
     assert graph is not None, f"stage is one of {', '.join(STAGES)}"
     artifact = compilation.artifact()
-    session = open_session(artifact, threads, rules=settings.rules)
+    on_device = artifact.manifest.engine == "ascend"
+    if on_device:
+        _name_units(graph["nodes"], artifact)
+    session = open_session(artifact, threads, rules=settings.rules, simulate=on_device)
     opened(session)
     given = inputs or random_inputs(session, sizes, np.random.default_rng(0))
     data = graph | {
@@ -104,6 +107,18 @@ def page_of(
         _against(model, found, given, graph["nodes"]) if found and against == "onnxruntime" else {"rows": []}
     )
     return html(f"{compilation.module.name} for {settings.target}, {stage}", data)
+
+
+def _name_units(nodes: Iterable[dict[str, Any]], artifact: Artifact) -> None:
+    """Give the nodes of an artifact for Ascend what runs them: a line for each node of GE, or that the CPU does."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    for part in artifact.manifest.parts:
+        for p in json.loads(artifact.files.get(f"device/{part.name}.units.json", b"[]")):
+            for name in p["source"]:
+                lines[name].append(f"{p['operator']} {p['node']}: {p['unit']}, {p['why']}")
+    for node in nodes:
+        found = list(dict.fromkeys(line for name in node["nodes"] for line in lines.get(name, ())))
+        node["inside"] = "\n".join(filter(None, (node["inside"], *(found or (["the CPU"] if node["nodes"] else [])))))
 
 
 def html(title: str, data: Mapping[str, Any]) -> str:

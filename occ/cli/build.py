@@ -357,6 +357,15 @@ def _parts(f: dict[str, Any]) -> None:
     names = ", ".join(f["cpu_operators"])
     on_cpu = f"{count(f['cpu_parts'], 'part')} with {count(f['cpu_ops'], 'node')}"
     say(fitted("cpu      ", on_cpu + (f": {names}" if names else "")))
+    if f.get("units"):
+        say(
+            fitted(
+                "units    ",
+                ", ".join(f"{unit} {n}" for unit, n in f["units"].items()) + f"; kernels of {f['kernel_tables']}",
+            )
+        )
+    for line in f.get("ai_cpu", ()):
+        say(fitted("AI CPU   ", line))
     say(f"precise  {f['precision']}")
     for remark in f["remarks"]:
         say(fitted("         ", remark))

@@ -7,6 +7,8 @@ import click
 from occ.cli import options
 from occ.cli.console import count, json_line, say, show_error
 
+_AI_CPU = "OCC0311"
+
 
 @click.command("check")
 @options.model
@@ -24,7 +26,10 @@ def command(model: str, target: str, as_json: bool, flags: options.Flags) -> Non
         return
     for warning in warnings:
         show_error(warning.text())
+    slow = sum(w.code == _AI_CPU for w in warnings)
+    left = len(warnings) - slow
     say(
         f"{target} takes all of {model}"
-        + (f" but {count(len(warnings), 'node')}, which the CPU runs" if warnings else "")
+        + (f" but {count(left, 'node')}, which the CPU runs" if left else "")
+        + (f"; {count(slow, 'kind')} of nodes on its AI CPU" if slow else "")
     )

@@ -28,7 +28,7 @@ def command(model: str, listed: bool, as_json: bool) -> None:
         click.echo(json_line(facts))
         return
     for key, value in facts.items():
-        if value == []:
+        if value in ([], {}) or key == "placed":  # a line for each node of the device: with --json
             continue
         if isinstance(value, list):
             click.echo(f"{key}:")

@@ -56,7 +56,8 @@ def read_tables(home: Path, chip: str) -> dict[str, list[Kernel]]:
             made.setdefault(op, []).append(_core(record))
     for path in _cpu_tables(home) if made else ():
         for op, record in _read(path).items():
-            if unit := _LIBRARIES.get(str((record.get("opInfo") or {}).get("opKernelLib", "")), ""):
+            info = record.get("opInfo")
+            if unit := _LIBRARIES.get(str(info.get("opKernelLib"))) if isinstance(info, dict) else None:
                 made.setdefault(op, []).append(_cpu(record, unit))
     return {op: sorted(rows, key=lambda k: ORDER.index(k.unit)) for op, rows in made.items()}
 
@@ -95,7 +96,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _core(record: Mapping[str, Any]) -> Kernel:
-    dynamic = str((record.get("dynamicShapeSupport") or {}).get("flag", "false")).lower() == "true"
+    support = record.get("dynamicShapeSupport")
+    dynamic = isinstance(support, dict) and str(support.get("flag")).lower() == "true"
     decided = "dynamicFormat" in record
     sides = [tuple(_operand(r, "dtype", decided) for r in _records(record, side)) for side in ("input", "output")]
     return Kernel("AI Core", dynamic, sides[0], sides[1])

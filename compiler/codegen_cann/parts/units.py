@@ -1,0 +1,129 @@
+"""What runs where: the unit of the chip that each node of a graph gets, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from occ.compiler.codegen_cann.graph.graph import Graph, Node
+from occ.compiler.codegen_cann.graph.kernels import KernelTable, is_dynamic
+from occ.compiler.diagnostics import Diagnostic, shorten
+
+# What the matrix unit computes; the rest of AI Core is the vector unit.
+_MATRIX = frozenset(
+    {
+        "BatchMatMulV2", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "DynamicGRUV2", "DynamicRNN", "FusedInferAttentionScore",
+        "IncreFlashAttention", "MatMulV2", "PromptFlashAttention", "WeightQuantBatchMatmulV2",
+    }
+)  # fmt: skip
+_PLUMBING = ("Data", "Const", "NetOutput")
+_SHOWN = 3  # nodes of an operator that a message names
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A node and what runs it.
+
+    Attributes:
+        node, operator: its name, and its type.
+        unit: `AI Core` (its matrix unit), `vector` (the vector unit of AI Core), `AI CPU`, `TF` (TensorFlow's kernels on the AI CPU), `GE` (what
+            needs no kernel).
+        types: of its operands, and of results where these are others.
+        why: what decides that.
+        source: nodes of the model that it stands for.
+    """
+
+    node: str
+    operator: str
+    unit: str
+    types: str
+    why: str
+    source: tuple[str, ...]
+
+    @property
+    def slow(self) -> bool:
+        """Whether the AI CPU runs it."""
+        return self.unit in ("AI CPU", "TF")
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def placed(graph: Graph, table: KernelTable, precision: str, *, fixed: bool = False) -> list[Placed]:
+    """What runs each node of a graph, sub-graphs included; arguments as `KernelTable.lacking`."""
+    nodes = (n for g in graph.all() for n in g.nodes if n.type not in _PLUMBING)
+    return [_placed(n, table, precision, unknown=is_dynamic(n) and not fixed) for n in nodes]
+
+
+def _placed(node: Node, table: KernelTable, precision: str, *, unknown: bool) -> Placed:
+    unit = table.unit(node, precision, dynamic=unknown)
+    taken = dict.fromkeys(r.dtype for r in node.inputs if r is not None)
+    given = [t for t in dict.fromkeys(d.dtype for d in node.outputs) if t not in taken]
+    types = " giving ".join(filter(None, (", ".join(taken), ", ".join(given))))
+    why = {
+        "AI Core": f"AI Core has a kernel for {types}",
+        "GE": "a view, a size or control flow, which needs no kernel",
+        "": "no unit has a kernel",
+    }
+    if unit in ("AI CPU", "TF"):
+        fixed = unknown and table.unit(node, precision, dynamic=False) == "AI Core"
+        lack = (
+            "takes fixed extents alone"
+            if fixed
+            else f"has no kernel for {types}"
+            if _on_core(table, node)
+            else "has no kernel"
+        )
+        why[unit] = f"AI Core {lack}"
+    shown = "vector" if unit == "AI Core" and node.type not in _MATRIX else unit
+    return Placed(node.name, node.type, shown, types, why[unit], node.source)
+
+
+def _on_core(table: KernelTable, node: Node) -> bool:
+    return any(k.unit == "AI Core" for k in table.kernels(node.type))
+
+
+def counts(nodes: Iterable[Placed]) -> dict[str, int]:
+    """How many nodes each unit runs, the most first."""
+    return dict(Counter(p.unit for p in nodes).most_common())
+
+
+def slow_nodes(nodes: Sequence[Placed]) -> list[str]:
+    """A line for each operator and types that the AI CPU runs, with why, and what would help."""
+    groups: dict[tuple[str, str, str], list[Placed]] = {}
+    for p in nodes:
+        if p.slow:
+            groups.setdefault((p.operator, p.types, p.why), []).append(p)
+    return [f"{_named(found)}: {found[0].why}; {_remedy(found[0])}" for found in groups.values()]
+
+
+def _named(found: Sequence[Placed]) -> str:
+    shown = ", ".join(shorten(", ".join(p.source) or p.node) for p in found[:_SHOWN])
+    return f"{len(found)} {found[0].operator} ({shown}{', ...' if len(found) > _SHOWN else ''})"
+
+
+def _remedy(p: Placed) -> str:
+    """What keeps a node off the AI CPU."""
+    if "fixed extents" in p.why:
+        return "gears have fixed extents: `-C dynamic_dims=...` instead of ranges"
+    wide = next((t for t in ("DOUBLE", "INT64", "UINT64", "UINT32", "UINT16", "INT16", "UINT8") if t in p.types), "")
+    if wide and "has no kernel for" in p.why:
+        return f"with FLOAT or INT32 instead of {wide} in the model it would be on AI Core"
+    return "`occ extract` cuts the model before it, so that the host or another device does it"
+
+
+def slow_warnings(nodes: Sequence[Placed], target: str, source: str) -> list[Diagnostic]:
+    """A warning for each such line, as `occ check` has them."""
+    return [
+        Diagnostic(
+            "OCC0311",
+            f"the AI CPU of `{target}` runs {line.partition('; ')[0]}",
+            source,
+            helps=(line.partition("; ")[2],),
+            severity="warning",
+        )
+        for line in slow_nodes(nodes)
+    ]
