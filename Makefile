@@ -51,9 +51,10 @@ bench: $(STAMP)  ## speed compared with onnxruntime and OpenVINO; BENCH="--model
 	$(BIN)/python bench/speed.py $(BENCH)
 
 MINUTES ?= 10
-fuzz: $(STAMP)  ## random graphs on all targets, damaged files, and new examples of the property tests; MINUTES=10
+fuzz: $(STAMP)  ## random graphs on all targets, damaged files, operands that do not fit, and new examples of the property tests; MINUTES=10
 	$(BIN)/python -m tools.fuzz graphs --minutes $(MINUTES)
 	$(BIN)/python -m tools.fuzz files --minutes $$(($(MINUTES) / 10 + 1))
+	$(BIN)/python -m tools.fuzz misfits --minutes $$(($(MINUTES) / 5 + 1))
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=new -m "not slow" $$(grep -rl "^from hypothesis import given" tests)
 
 docs: $(STAMP)  ## regenerate the reference pages

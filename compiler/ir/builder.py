@@ -10,14 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from occ.compiler.ir.dtype import DType
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import Dim, lower, symbol, symbols, upper
+from occ.compiler.ir.dtype import I64, DType
 from occ.compiler.ir.location import UNKNOWN, Location
-from occ.compiler.ir.meaning import Known, attributes, static_elements, tensor_of
+from occ.compiler.ir.meaning import Elements, Known, attributes, static_elements, tensor_of
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.ops.spec import OpSpec
-from occ.compiler.ir.te.function import Builder, Tensor
-from occ.compiler.ir.types import Type
+from occ.compiler.ir.shape import (
+    assume_at_least,
+    assume_equal,
+    collecting,
+    equal_dims,
+    equal_shapes,
+    is_collecting,
+    is_placeholder,
+)
+from occ.compiler.ir.te.function import AnyStage, Builder, Tensor
+from occ.compiler.ir.te.needed import needed
+from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
 if TYPE_CHECKING:
@@ -87,6 +99,7 @@ class GraphBuilder:
         from occ.compiler.ir.module import Func
 
         assert self._module is not None, "a function needs a module"
+        _fit_body(name, operands, captured, types, attrs)
         region = Region(types, [f"a{k}" for k in range(len(types))])
         given = body(GraphBuilder(region, None, self._loc, self._module), *region.args)
         region.insert(Op("yield", given, {}, ()))
@@ -103,8 +116,32 @@ class GraphBuilder:
         return self._module.add_weight("c", array) if self._module else Weight("c", array)
 
 
+def _fit_body(
+    name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type], attrs: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """Have what a body is run with be of the types that it takes.
+
+    Raises:
+        Invalid: it surely is not.
+    """
+    outside = [*operands, *captured]
+    sequences = range(len(operands) - attrs.get("num_scan_inputs", 0), len(operands)) if name == "Scan" else range(0)
+    for k, (value, wanted) in enumerate(zip(outside, types, strict=True)):
+        if value is None or not isinstance(value.type, TensorType) or not isinstance(wanted, TensorType):
+            continue
+        if value.type.shape is not None and wanted.shape is not None:
+            dims = value.type.dims[1:] if k in sequences else value.type.dims
+            equal_shapes(dims, wanted.dims, f"a value that a step takes, `{value.name}`,")
+    steps = [v.type.dims[0] for k in sequences if (v := operands[k]) is not None and isinstance(v.type, TensorType)]
+    for n in steps[1:]:
+        equal_dims(n, steps[0], f"sequences of `{name}` have unlike lengths")
+
+
 def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
     """Result types of an op whose operands all have types.
+
+    Where assumptions are collected, all parts of what the operator means have a say: what a composite refuses or assumes, and what a
+    te body reads, hold of the operands as what `infer` states does.
 
     Raises:
         Invalid: the operands do not fit; Unresolved (an Invalid) where the value of an operand is needed.
@@ -112,7 +149,7 @@ def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
     spec = op.spec
     a = attributes(op)
     if spec.infer is None and spec.composite is not None:
-        return _infer_composite(op)
+        return _composite_types(op, op.operands)
     names = [spec.operand_name(k) for k in range(len(op.operands))]
     tensors = [
         tensor_of(v, n, known, static=n in spec.static or "shape" in spec.tags)
@@ -124,19 +161,69 @@ def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
         results = spec.infer(*tensors, a=a)
     else:
         assert spec.body is not None, f"{op.name} has no infer"
-        results = spec.body(Builder(), *tensors, a=a)
+        t = Builder()
+        for n in names:
+            t.fresh(n)  # which no stage may have
+        results = spec.body(t, *tensors, a=a)
+        if is_collecting():
+            assume_within(op.name, t.stages, {x.name: x.shape for x in tensors if isinstance(x, Tensor)})
     listed = results if isinstance(results, tuple) else (results,)
-    types = tuple(r.type if isinstance(r, Tensor) else r for r in listed)
-    return types[: len(op.results)]
+    types = tuple(r.type if isinstance(r, Tensor) else r for r in listed)[: len(op.results)]
+    if spec.infer is not None and spec.composite is not None and is_collecting():
+        _agree(op, types, known)
+    return types
 
 
-def _infer_composite(op: Op) -> tuple[Type, ...]:
-    scratch = Region()
-    results = expand_composite(op, GraphBuilder(scratch, registry=op.spec.registry), op.operands)
-    types = tuple(r.type for r in results if r.type is not None)
-    for inner in scratch:
-        inner.set_operands(())
-    return types[: len(op.results)]
+def assume_within(name: str, stages: Sequence[AnyStage], shapes: Mapping[str, Sequence[Dim]]) -> None:
+    """Have what a te body reads be there, as far as its indices say what that is.
+
+    Raises:
+        Invalid: it surely is not.
+    """
+    for n in needed(stages, shapes):
+        if n.certain and (upper(n.extent - n.last) <= 0 or upper(n.first) < 0):
+            where = f"{n.last} of {n.extent}" if upper(n.extent - n.last) <= 0 else str(n.first)
+            what = f"`{n.source}`" if n.source in shapes else "what it computes"
+            raise Invalid(f"`{name}` reads position {where} along axis {n.axis} of {what}")
+        if lower(n.extent - n.last) <= 0:
+            assume_at_least(n.extent, n.last + 1)
+        if lower(n.first) < 0:
+            assume_at_least(n.first, 0)
+
+
+def _composite_types(op: Op, operands: Sequence[Value | None], given: Mapping[int, Elements] = {}) -> tuple[Type, ...]:
+    """The types of what a composite operator is made of; `given` are elements of operands that are known."""
+    from occ.compiler.ir.module import Module
+
+    scratch, m = Region(), Module("scratch")
+    b = GraphBuilder(scratch, module=m, registry=op.spec.registry)
+    reads = [
+        b.dims(values=given[k], shape=v.tensor.dims, **({} if v.tensor.dtype == I64 else {"dtype": v.tensor.dtype}))
+        if v is not None and k in given else v
+        for k, v in enumerate(operands)
+    ]  # fmt: skip
+    try:
+        results = expand_composite(op, b, reads)
+        return tuple(r.type for r in results if r.type is not None)[: len(op.results)]
+    finally:
+        for inner in (*scratch.walk(), *(o for f in m.funcs.values() for o in f.body.walk())):
+            inner.set_operands(())
+
+
+def _agree(op: Op, types: Sequence[Type], known: Known) -> None:
+    """Have an operator that states its types be what it is made of."""
+    static = [k for k, v in enumerate(op.operands) if v is not None and op.spec.operand_name(k) in op.spec.static]
+    elements = {k: known(v) for k in static if isinstance(v := op.operands[k], Value) and not isinstance(v, Weight)}
+    given = {k: e for k, e in elements.items() if e is not None and all(x is not None for x in e)}
+    pairs: list[tuple[Dim, Dim]] = []
+    with collecting(pairs):
+        made = _composite_types(op, op.operands, given)
+        for stated, found in zip(types, made, strict=False):
+            if isinstance(stated, TensorType) and isinstance(found, TensorType):
+                equal_shapes(found.dims, stated.dims, f"`{op.name}`: a result")
+    for a, b in pairs:
+        if not any(is_placeholder(symbol(n)) for n in symbols(a, b)):
+            assume_equal(a, b)
 
 
 def expand_composite(op: Op, b: GraphBuilder, operands: Sequence[Value | None]) -> tuple[Value, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from occ.compiler.ir.dim import Dim, Sym, symbols
+from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Func
 from occ.compiler.ir.op import Op, is_plain
 from occ.compiler.ir.shape import depends_on_data
@@ -12,10 +13,19 @@ from occ.compiler.ir.types import TensorType, Type
 
 
 def is_live(op: Op, sizes: Container[str]) -> bool:
-    """Whether something reads a result of an op, or a size among `sizes` that it alone tells."""
-    if not op.results or any(r.uses for r in op.results) or "checks" in op.attrs:
+    """Whether something reads a result of an op, or a size among `sizes` that it alone tells; or whether it checks something."""
+    if not op.results or any(r.uses for r in op.results) or "checks" in op.attrs or _compares(op):
         return True
     return any(s in sizes for s in _told(op))
+
+
+def _compares(op: Op) -> bool:
+    """Whether an op finds sizes that are known to have to be others, which the run compares."""
+    finds = op.attrs.get("finds", ())
+    if all(isinstance(d, Sym) and d.is_symbol for d in finds):
+        return False
+    vector = op.operands[0]
+    return vector is not None and static_elements(vector) != tuple(finds)
 
 
 def told_sizes(func: Func) -> dict[str, int]:

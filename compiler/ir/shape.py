@@ -72,6 +72,18 @@ def assume_equal(a: Dim, b: Dim) -> None:
         pairs.append((a, b))
 
 
+def is_collecting() -> bool:
+    """Whether somebody wants to know what is assumed of dims."""
+    return _assumed.get() is not None
+
+
+def assume_at_least(size: Dim, least: Dim) -> None:
+    """Have the runtime check that a size is at least another, unless what is assumed already says so."""
+    wanted, known = (maximum(size, least), size), _assumed.get() or []
+    if wanted not in known and not any(size - least in (a - b, b - a) for a, b in known):
+        assume_equal(*wanted)
+
+
 def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
     """The dim that `a` and `b` both are; where that is not proven, it is assumed and checked at run time.
 
@@ -97,6 +109,21 @@ def equal_shapes(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None
         raise Invalid(said)
     for n, m in zip(given, wanted, strict=True):
         equal_dims(n, m, said)
+
+
+def parts_of(size: Dim, count: Dim, what: str) -> Dim:
+    """The size of each of `count` equal parts; that nothing is left over is assumed where it is not proven.
+
+    Raises:
+        Invalid: something surely is left over; `what` names the operator and its rule.
+    """
+    found = exact_quotient(size, count)
+    if found is None:
+        if lower(count) <= 0:
+            raise Invalid(f"{what}: {size} in {count} parts")
+        found = floordiv(size, count)
+        equal_dims(count * found, size, f"{what}: {size} in {count} parts")
+    return found
 
 
 def _assume_one(few: Dim) -> None:

@@ -16,9 +16,14 @@ def nonzero(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 
 def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
     """Values, first positions, inverse, counts; in order of value, or of first occurrence if `a.sorted` is 0."""
+    texts = x.dtype.kind == "O"
+    words, keys = (
+        np.unique(x, return_inverse=True) if texts else (x, x)
+    )  # numpy has no rows of texts, but of their numbers
     values, first, inverse, counts = np.unique(
-        x, return_index=True, return_inverse=True, return_counts=True, axis=a.axis
+        keys.reshape(x.shape), return_index=True, return_inverse=True, return_counts=True, axis=a.axis
     )
+    values = words[values] if texts else values
     inverse = inverse.reshape(-1)
     if not a.sorted:
         order = np.argsort(first)
@@ -33,6 +38,8 @@ def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
 def compress(x: np.ndarray, condition: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     """The condition may be shorter than the axis; what lies past its end is left out."""
     source, axis = (x.reshape(-1), 0) if a.axis is None else (x, a.axis)
+    if condition.ndim != 1:
+        raise ValueError(f"the condition has rank {condition.ndim}, not 1")
     if len(condition) > source.shape[axis]:
         raise ValueError(f"the condition has {len(condition)} elements, the axis {source.shape[axis]}")
     return np.take(source, np.flatnonzero(condition), axis=axis)

@@ -17,20 +17,27 @@ _FOREVER = np.iinfo(np.int64).max
 def if_(reads: Sequence[Any], a: SimpleNamespace, call: Caller) -> list[Any]:
     """`(cond, *captures)`; runs `then_branch` or `else_branch` on the captures."""
     cond, *captures = reads
-    return call(a.then_branch if bool(np.asarray(cond).reshape(())) else a.else_branch, captures)
+    return call(a.then_branch if bool(_one(cond, "the condition of `If`")) else a.else_branch, captures)
+
+
+def _one(value: Any, what: str) -> Any:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise RunError("OCC0504", f"{what} has {array.size} elements, not one")
+    return array.reshape(())
 
 
 def loop(reads: Sequence[Any], a: SimpleNamespace, call: Caller) -> list[Any]:
     """`(M, cond, *carried, *captures)`; the body is `(i, cond, *carried, *captures) -> (cond, *carried, *scanned)`."""
     limit, cond, *rest = reads
     carried, captures = rest[: a.n_carried], rest[a.n_carried :]
-    trips = _FOREVER if limit is None else int(np.asarray(limit).reshape(()))
-    going = True if cond is None else bool(np.asarray(cond).reshape(()))
+    trips = _FOREVER if limit is None else int(_one(limit, "the trip count of `Loop`"))
+    going = True if cond is None else bool(_one(cond, "the condition of `Loop`"))
     scanned: list[list[Any]] = [[] for _ in range(a.n_results - a.n_carried)]
     i = 0
     while going and i < trips:
         condition, *results = call(a.body, [np.array(i, np.int64), np.array(going), *carried, *captures])
-        going = bool(np.asarray(condition).reshape(()))
+        going = bool(_one(condition, "the condition of `Loop`"))
         carried = results[: a.n_carried]
         for into, value in zip(scanned, results[a.n_carried :], strict=True):
             into.append(value)

@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz graphs|nnsmith|files|again|once|reduce`; docs/fuzzing.md says how."""
+"""`python -m tools.fuzz graphs|nnsmith|files|misfits|again|once|reduce`; docs/fuzzing.md says how."""
 
 from __future__ import annotations
 
@@ -96,6 +96,30 @@ def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple
         last[kind] = campaign(work, out / f"{kind}.json", [block], until, lambda *_: None, 90, work.where)
     for made in last.values():
         click.echo(counts(made))
+
+
+@main.command()
+@click.option("--minutes", type=float, default=10.0, show_default=True)
+@click.option("--seed", type=int, help="The first; by default the campaign goes on where it stopped.")
+@click.option("--count", type=int, default=10**9, help="Seeds at most; three are all misfits of one model.")
+@click.option("--most", default=10**6, help="Misfits of a seed at most.")
+@click.option("--cpu", default=16, show_default=True, help="Native code of `cpu` for one model in so many; 0 for none.")
+@click.option(
+    "--sanitize", default="", help="Of `cpu`: `address`. The library has to be there, see docs/sanitizers.md."
+)
+@click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "misfits", show_default=True)
+def misfits(minutes: float, seed: int | None, count: int, most: int, cpu: int, sanitize: str, out: Path) -> None:
+    """Operators with one operand that has another extent."""
+    from tools.fuzz.campaign import Summary, campaign, counts
+    from tools.fuzz.misfits import Misfits
+    from tools.fuzz.valid_models import valid_models
+
+    file = out / "summary.json"
+    first = Summary.read(file).next if seed is None else seed
+    valid_models()  # processes inherit them
+    work = Misfits(out / "failing", cpu=cpu, most=most, options={"sanitize": sanitize} if sanitize else {})
+    blocks = _blocks(first, count, 24)
+    click.echo(counts(campaign(work, file, blocks, time.time() + 60 * minutes, lambda *_: None)))
 
 
 def _turns(seeds: dict[str, int], count: int) -> Iterator[tuple[str, range]]:

@@ -40,7 +40,33 @@ class AtLeast:
         return f"at least {self.least}"
 
 
-Allowed = OneOf | AtLeast
+@dataclass(frozen=True)
+class EachOf:
+    """Numbers, each one of a few."""
+
+    values: tuple[int, ...]
+
+    def fits(self, value: Any) -> bool:
+        return all(v in self.values for v in value)
+
+    def __str__(self) -> str:
+        return "of " + " and ".join(map(str, self.values))
+
+
+@dataclass(frozen=True)
+class Above:
+    """A number that is greater than another one."""
+
+    least: float
+
+    def fits(self, value: Any) -> bool:
+        return value > self.least
+
+    def __str__(self) -> str:
+        return f"above {self.least}"
+
+
+Allowed = OneOf | AtLeast | EachOf | Above
 _POSITIVE, _NATURAL = AtLeast(1), AtLeast(0)
 _WINDOWS = (
     "Conv",
@@ -74,11 +100,14 @@ ALLOWED: Mapping[str, Allowed] = {
     "output_width": _POSITIVE,
     "q_num_heads": _POSITIVE,
     "sampling_ratio": _NATURAL,
+    "scan_input_directions": EachOf((0, 1)),
+    "scan_output_directions": EachOf((0, 1)),
     "storage_order": OneOf((0, 1)),
     "strides": _POSITIVE,
     **{f"{op}.pads": _NATURAL for op in _WINDOWS},
     **{f"{op}.direction": OneOf(("forward", "reverse", "bidirectional")) for op in ("RNN", "GRU", "LSTM")},
     **{f"{op}.layout": OneOf((0, 1)) for op in ("RNN", "GRU", "LSTM")},
+    **{f"{op}.clip": Above(0) for op in ("RNN", "GRU", "LSTM", "com.microsoft.DynamicQuantizeLSTM")},
     **{f"{op}.reduction": OneOf(("none", "add", "mul", "max", "min")) for op in ("ScatterElements", "ScatterND")},
     **{
         f"{op}.reduction": OneOf(("none", "mean", "sum"))

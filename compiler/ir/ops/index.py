@@ -12,7 +12,7 @@ from occ.compiler.ir.dtype import BOOL, I64, DType
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, cast, clamp, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
@@ -213,6 +213,8 @@ class ScatterND:
 @op("Trilu", static=("k",), rank=same)
 class Trilu:
     def body(t, x, k=None, *, a):
+        if x.rank < 2:
+            raise Invalid(f"`Trilu` takes matrices, not {x.type}")
         shift = wrap(0) if k is None else cast(I64, k[(0,) * k.rank])
         zero = literal(0, x.dtype)
 
@@ -227,7 +229,11 @@ class Trilu:
 @op("OneHot", static=("depth",), rank=lambda indices, *_, a: indices.rank + 1)
 class OneHot:
     def body(t, indices, depth, values, *, a):
-        (n, *_) = static_dims("OneHot", "depth", depth)
+        equal_dims(product(depth.shape), 1, "`OneHot`: `depth` is one number")
+        equal_shapes(values.shape, (2,), "`values` of `OneHot`")
+        (n,) = static_dims("OneHot", "depth", depth)
+        if isinstance(n, int) and n < 1:
+            raise Invalid(f"`OneHot` has a depth of {n}")
         axis = normalize_axis(a.axis, indices.rank + 1, "OneHot")
         shape = (*indices.shape[:axis], n, *indices.shape[axis:])
 

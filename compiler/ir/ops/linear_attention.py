@@ -9,6 +9,7 @@ from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.ops.attention import head_scale, quotient, reshape, zeros
 from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.shape import equal_shapes
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, wrap
 from occ.compiler.ir.te.function import Tensor
@@ -60,9 +61,14 @@ class LinearAttentionStep:
 
 def infer(q, k, v, past=None, decay=None, beta=None, *, a):
     """Types of the output and of the state, f32 unless one is given."""
+    for name, x in (("query", q), ("key", k), ("value", v), ("decay", decay), ("beta", beta)):
+        if x is not None:
+            equal_shapes(x.shape[:-1] if x.rank == 3 else x.shape, q.shape[:2], f"the batch and the steps of `{name}`")
     n, length, _ = q.shape
     dk = quotient("LinearAttention", q.shape[2], a.q_num_heads)
     dv = quotient("LinearAttention", v.shape[2], a.kv_num_heads)
+    if past is not None:
+        equal_shapes(past.shape, (n, a.kv_num_heads, dk, dv), "the past state")
     state = TensorType(q.dtype if past is None else past.dtype, (n, a.kv_num_heads, dk, dv))
     return TensorType(q.dtype, (n, length, max(a.q_num_heads, a.kv_num_heads) * dv)), state
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
-from occ.compiler.ir.dim import Dim, Sym, ceildiv, floordiv, product
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, product
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.ranks import length, length_of, plus, same, without
 from occ.compiler.ir.ops.samples import alike, of_rank, picture
@@ -20,6 +20,7 @@ from occ.compiler.ir.shape import (
     equal_dims,
     normalize_axes,
     normalize_axis,
+    parts_of,
     reshape_target,
     show_shape,
 )
@@ -32,8 +33,10 @@ def static_dims(operator: str, name: str, operand: Tensor) -> tuple[Dim, ...]:
     """The elements of a shape-like operand.
 
     Raises:
-        Unresolved: they are computed at run time.
+        Invalid: it is no vector; Unresolved: they are computed at run time.
     """
+    if operand.rank > 1:
+        raise Invalid(f"`{name}` of `{operator}` has rank {operand.rank}, not 1")
     if operand.value is None or any(v is None for v in operand.value):
         raise Unresolved(operator, name)
     return tuple(int(v) if isinstance(v, float) else v for v in operand.value if v is not None)
@@ -186,6 +189,8 @@ class Tile:
 @op("Concat", sample=alike, writes="any", joins=True)
 class Concat:
     def body(t, *xs, a):
+        if xs[0].rank == 0:
+            raise Invalid("`Concat` of scalars: they have no axis")
         axis = normalize_axis(a.axis, xs[0].rank, "Concat")
         shape = list(xs[0].shape)
         for x in xs[1:]:
@@ -216,6 +221,8 @@ def split_sizes(total: Dim, sizes: Tensor | None, a: SimpleNamespace) -> tuple[D
         equal_dims(sum(parts, start=0), total, "`Split`: the parts do not add up to the extent")
         return parts
     count = a.num_outputs or a.n_results
+    if count != a.n_results:
+        raise Invalid(f"`Split` in {count} parts has {a.n_results} results", code="OCC0107")
     each = ceildiv(total, count)
     return (*(each,) * (count - 1), total - each * (count - 1))
 
@@ -325,9 +332,16 @@ def _mirror(k: Expr, n: Dim, mode: str) -> Expr:
 def _blocks(name: str) -> OpSpec:
     """DepthToSpace and SpaceToDepth, on NCHW."""
 
+    def block(x: Tensor, a: SimpleNamespace) -> int:
+        if x.rank != 4:
+            raise Invalid(f"`{name}` takes rank 4, not {x.rank}")
+        if a.blocksize < 1:
+            raise Invalid(f"`blocksize` of `{name}` is {a.blocksize}", code="OCC0107")
+        return a.blocksize
+
     def depth_to_space(t: Builder, x: Tensor, *, a: SimpleNamespace) -> Tensor:
-        b, (n, c, h, w) = a.blocksize, x.shape
-        depth = floordiv(c, b * b)
+        b, (n, c, h, w) = block(x, a), x.shape
+        depth = parts_of(c, b * b, "`DepthToSpace`: channels are split among blocks")
 
         def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
             block = (y % b) * b + z % b
@@ -337,7 +351,10 @@ def _blocks(name: str) -> OpSpec:
         return t.map((n, depth, h * b, w * b), element, name="depth_to_space")
 
     def space_to_depth(t: Builder, x: Tensor, *, a: SimpleNamespace) -> Tensor:
-        b, (n, c, h, w) = a.blocksize, x.shape
+        b, (n, c, h, w) = block(x, a), x.shape
+        rows, columns = (
+            parts_of(d, b, f"`SpaceToDepth`: {axis} are split in blocks") for d, axis in ((h, "rows"), (w, "columns"))
+        )
 
         def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
             crd = getattr(a, "mode", "DCR") == "CRD"
@@ -345,7 +362,7 @@ def _blocks(name: str) -> OpSpec:
             channel = k // (b * b) if crd else k % wrap(c)
             return x[i, channel, y * b + block // b, z * b + block % b]
 
-        return t.map((n, c * (b * b), floordiv(h, b), floordiv(w, b)), element, name="space_to_depth")
+        return t.map((n, c * (b * b), rows, columns), element, name="space_to_depth")
 
     return OpSpec(name, {"body": depth_to_space if name == "DepthToSpace" else space_to_depth, "sample": picture})
 

@@ -50,6 +50,8 @@ class QuantizeLinear:
 
     def body(t, x, y_scale, y_zero_point=None, *, a):
         to = y_zero_point.dtype if y_zero_point is not None else a.output_dtype or U8
+        if a.output_dtype not in (None, to):
+            raise Invalid(f"`QuantizeLinear` to {a.output_dtype} has a zero point of {to}", code="OCC0201")
         precision = a.precision or y_scale.dtype
         precision = precision if precision.is_float else F32
         scale = scale_at("QuantizeLinear", x, y_scale, a.axis, a.block_size)

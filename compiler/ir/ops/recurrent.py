@@ -215,6 +215,8 @@ def _valid(b, steps: Dim, lens: Value):
 def _activations(cell: _Cell, a, d: int):
     names = a.activations or cell.defaults * (d + 1)
     at = d * len(cell.defaults)
+    if len(names) < at + len(cell.defaults):
+        raise Invalid(f"`activations` has {len(names)} names, of {at + len(cell.defaults)}", code="OCC0107")
     alphas, betas = iter(a.activation_alpha or ()), iter(a.activation_beta or ())
     made = []
     for k, name in enumerate(names):

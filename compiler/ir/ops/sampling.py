@@ -163,6 +163,7 @@ class AffineGrid:
         n = len(shape) - 2
         if n not in (2, 3) or theta.rank != 3:
             raise Invalid(f"`AffineGrid` of size {show_shape(shape)} and theta of rank {theta.rank}")
+        equal_shapes(theta.shape, (shape[0], n, n + 1), "`theta` of `AffineGrid`")
         spatial, dtype = shape[2:], theta.dtype.acc
 
         def place(p: Expr, extent: Dim) -> Expr:

@@ -3,10 +3,12 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import data_dim, normalize_axis
+from occ.compiler.ir.shape import data_dim, equal_dims, equal_shapes, normalize_axis
 from occ.compiler.ir.types import TensorType
 
 
@@ -43,6 +45,8 @@ class Compress:
     """The elements, or slices along an axis, where a condition holds."""
 
     def infer(x, condition, *, a):
+        if condition.type.shape is not None and condition.rank != 1:
+            raise Invalid(f"`condition` of `Compress` has rank {condition.rank}, not 1")
         if a.axis is None:
             return TensorType(x.dtype, (data_dim(0),))
         if x.type.shape is None:
@@ -56,6 +60,13 @@ class NonMaxSuppression:
     """Boxes that do not overlap a better one, as rows of (batch, class, box)."""
 
     def infer(boxes, scores, limit=None, iou=None, score=None, *, a):
+        if boxes.type.shape is not None and scores.type.shape is not None:
+            batch, classes, n = (*scores.shape, *(0,) * 3)[:3]
+            equal_shapes(scores.shape, (batch, classes, n), "`scores` of `NonMaxSuppression`")
+            equal_shapes(boxes.shape, (batch, n, 4), "`boxes` of `NonMaxSuppression`")
+        for name, x in (("max_output_boxes_per_class", limit), ("iou_threshold", iou), ("score_threshold", score)):
+            if x is not None and x.type.shape is not None:
+                equal_dims(product(x.shape), 1, f"`{name}` of `NonMaxSuppression` is one number")
         return TensorType(I64, (data_dim(0), 3))
 
 

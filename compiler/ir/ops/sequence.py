@@ -109,6 +109,8 @@ def _piece(split: Tensor, whole: Dim) -> Dim | None:
 @op("Optional", host="Optional")
 class Optional:
     def infer(x=None, *, a):
+        if x is None and a.type is None:
+            raise Invalid("`Optional` has neither an operand nor the attribute `type`", code="OCC0107")
         return OptionalType(a.type if x is None else x.type)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
-from occ.compiler.ir.dim import Dim, floordiv
+from occ.compiler.ir.dim import Dim, floordiv, lower, upper
 from occ.compiler.ir.dtype import F64, I64
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.ranks import fixed, same
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import assume_equal, equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.shape import assume_at_least, assume_equal, equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, call, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
@@ -26,6 +26,14 @@ def _one(operator: str, name: str, operand: Tensor) -> Dim:
     if len(values) != 1:
         raise Invalid(f"`{name}` of `{operator}` has {len(values)} elements, not one")
     return values[0]
+
+
+def _positive(operator: str, name: str, size: Dim) -> Dim:
+    if upper(size) < 1:
+        raise Invalid(f"{name} of `{operator}` is {size}, and has to be positive")
+    if lower(size) < 1:
+        assume_at_least(size, 1)
+    return size
 
 
 def _window(name: str, coefficients: tuple[float, ...]) -> OpSpec:
@@ -138,6 +146,7 @@ class DFT:
         size = x.shape[k]
         to_real = bool(a.inverse and a.onesided)
         n = _one("DFT", "dft_length", dft_length) if dft_length is not None else 2 * (size - 1) if to_real else size
+        n = _positive("DFT", "the length", n)
         bins = floordiv(n, 2) + 1 if a.onesided and not a.inverse else n
         lead = (*x.shape[:k], *x.shape[k + 1 : -1])
 
@@ -172,7 +181,7 @@ class STFT:
     """Fourier transforms of overlapping frames of `[batch, length, 1 or 2]`, each times a window."""
 
     def body(t, signal, frame_step, window=None, frame_length=None, *, a):
-        step = _one("STFT", "frame_step", frame_step)
+        step = _positive("STFT", "frame_step", _one("STFT", "frame_step", frame_step))
         n = _one("STFT", "frame_length", frame_length) if frame_length is not None else None
         if window is not None:
             n = window.shape[0] if n is None else equal_dims(n, window.shape[0], "`STFT`: window and frame length")

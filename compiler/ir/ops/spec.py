@@ -28,7 +28,9 @@ from occ.compiler.ir.ops.ranks import Rank
 from occ.compiler.ir.ops.samples import Sample
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
-DTYPE_ATTRS = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
+DTYPE_ATTRS = frozenset(
+    {"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision"}
+)
 OLDEST = 7  # of the operator sets whose types of operands are taken
 MEANINGS = ("body", "composite", "host", "region", "kernel")
 

@@ -52,9 +52,11 @@ def check_form(op: Op) -> None:
     Raises:
         Invalid: OCC0107.
     """
-    if op.spec.is_internal or op.spec.region:
+    if op.spec.is_internal:
         return
     check_values(op.name, op.attrs)
+    if op.spec.region:
+        return
     results = op.spec.results
     if len(op.results) > len(results) and not (results and results[-1].variadic):
         raise Invalid(f"`{op.name}` has {len(results)} results, not {len(op.results)}", code="OCC0107")

@@ -135,7 +135,7 @@ class _Inference:
     def _decided(self, op: Op) -> str | None:
         """The branch that a known condition takes."""
         found = self.elements(op.operands[0]) if op.operands[0] is not None and op.operands[0].type else None
-        if not found or not isinstance(found[0], (bool, int)):
+        if not found or len(found) != 1 or not isinstance(found[0], (bool, int)):
             return None
         return "then_branch" if found[0] else "else_branch"
 

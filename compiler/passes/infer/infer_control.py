@@ -8,13 +8,13 @@ from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.containers import is_empty, joined_containers, loose
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data
+from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data, equal_dims, normalize_axis
 from occ.compiler.ir.types import EmptySequenceType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.trips import trip_count
@@ -78,6 +78,7 @@ def inline_branch(m: Module, op: Op, taken: str) -> list[Op]:
 
 def _if(inf: Inference, op: Op) -> list[Type | None]:
     captures = op.operands[1:]
+    _is_one(op, 0, "condition")
     found = [
         inf.function(f, [v and v.type for v in captures], [v and inf.elements(v) for v in captures], optional=True)
         for f in inf.m.called(op)
@@ -89,8 +90,17 @@ def _if(inf: Inference, op: Op) -> list[Type | None]:
     return [join(a, b, fresh) for a, b in zip(then, other, strict=True)]
 
 
+def _is_one(op: Op, k: int, what: str) -> None:
+    """Have an operand one element."""
+    v = op.operands[k] if k < len(op.operands) else None
+    if v is not None and isinstance(v.type, TensorType) and v.type.shape is not None:
+        equal_dims(product(v.type.shape), 1, f"the {what} of `{op.name}` is one element, not")
+
+
 def _loop(inf: Inference, op: Op) -> list[Type | None]:
     (func,) = inf.m.called(op)
+    _is_one(op, 0, "trip count")
+    _is_one(op, 1, "condition")
     n = len(op.operands) - 2 - op.attrs["captures"]
     captures = op.operands[2 + n :]
     head: list[Type | None] = [TensorType(I64, ()), TensorType(BOOL, ())]
@@ -123,13 +133,15 @@ def _scan(inf: Inference, op: Op) -> list[Type | None]:
         op.operands[n:][: a.num_scan_inputs],
         op.operands[n + a.num_scan_inputs :],
     )
-    axes = a.scan_input_axes or (0,) * len(sequences)
+    axes = _one_each(a.scan_input_axes, len(sequences), "scan_input_axes")
+    _one_each(a.scan_input_directions, len(sequences), "scan_input_directions")
     slices: list[Type | None] = []
-    length: Dim = data_dim(99)
+    length: Dim | None = None
     for v, axis in zip(sequences, axes, strict=True):
         assert v is not None
         dims = list(v.tensor.dims)
-        length = dims.pop(axis % len(dims))
+        steps = dims.pop(normalize_axis(axis, len(dims), "Scan"))
+        length = steps if length is None else equal_dims(length, steps, "the sequences of `Scan` have unlike lengths")
         slices.append(TensorType(v.tensor.dtype, tuple(dims)))
     carried = _start(inf, func, [v and v.type for v in states], 0)
 
@@ -139,10 +151,21 @@ def _scan(inf: Inference, op: Op) -> list[Type | None]:
 
     carried, yields = _to_fixpoint(inf, func, carried, body, 0, lambda found: found[:n])
     _count_fits(op, len(yields))
-    out_axes = a.scan_output_axes or (0,) * (len(yields) - n)
+    out_axes = _one_each(a.scan_output_axes, len(yields) - n, "scan_output_axes")
+    _one_each(a.scan_output_directions, len(yields) - n, "scan_output_directions")
     fresh = _counted()
+    length = data_dim(99) if length is None else length
     scanned = [_stacked(t, length, axis, inf) for t, axis in zip(yields[n:], out_axes, strict=True)]
     return [*(_outward(t, inf, fresh) for t in carried), *(_outward(t, inf, fresh) for t in scanned)]
+
+
+def _one_each(given: Sequence[int] | None, count: int, name: str) -> Sequence[int]:
+    """The elements of an attribute of Scan, one for each of what is scanned; zeros if it is left out."""
+    if given and len(given) != count:
+        raise Invalid(
+            f"`{name}` of `Scan` has {len(given)} elements for {count} values that are scanned", code="OCC0107"
+        )
+    return given or (0,) * count
 
 
 def _sequence_map(inf: Inference, op: Op) -> list[Type | None]:
@@ -251,7 +274,7 @@ def _stacked(t: Type | None, length: Dim, axis: int, inf: Inference) -> Type | N
     if not isinstance(t, TensorType) or t.shape is None:
         return t
     dims = list(t.shape)
-    dims.insert(axis % (len(dims) + 1), length)
+    dims.insert(normalize_axis(axis, len(dims) + 1, "Scan"), length)
     return t.with_shape(tuple(dims))
 
 

@@ -20,7 +20,7 @@ from occ.compiler.ir.ops.contrib.blocks import check_blocks, field
 from occ.compiler.ir.ops.contrib.operators import DOMAIN
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import FormalSignature, op
-from occ.compiler.ir.shape import equal_dims, show_shape
+from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -55,6 +55,8 @@ class ExpertProduct:
 
     def body(t, x, experts, weights, bias=None, *, a):
         equal_dims(x.shape[2], weights.shape[2], "weights of experts: inner extents")
+        if bias is not None:
+            equal_shapes(bias.shape, weights.shape[:2], "a bias of experts")
         return _summed(t, x, experts, weights.shape[1], lambda e, n, k: cast(F32, weights[e, n, k]), bias)
 
 
@@ -69,7 +71,7 @@ class ExpertProductOfBlocks:
 
     def body(t, x, experts, codes, scales, zeros=None, bias=None, *, a):
         bits, each = a.bits, 8 // a.bits
-        _check_experts(x, codes, scales, zeros, bits, a.block)
+        _check_experts(x, codes, scales, zeros, bias, bits, a.block)
 
         def zero(e: Expr, n: Expr, k: Expr) -> Expr:
             if zeros is None:
@@ -86,7 +88,9 @@ class ExpertProductOfBlocks:
         return _summed(t, x, experts, codes.shape[1], weight, bias)
 
 
-def _check_experts(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, bits: int, block: int) -> None:
+def _check_experts(
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, bits: int, block: int
+) -> None:  # fmt: skip
     experts, n, width = codes.shape
     k = width * (8 // bits)
     equal_dims(x.shape[2], k, "weights of experts: inner extents")
@@ -96,6 +100,8 @@ def _check_experts(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | Non
     for what, v, shape in (("scales", scales, wanted), ("zero points", zeros, packed)):
         if v is not None and v.shape != shape:
             raise Invalid(f"`QMoE`: {what} have shape {show_shape(v.shape)}, not {show_shape(shape)}")
+    if bias is not None:
+        equal_shapes(bias.shape, (experts, n), "a bias of experts")
 
 
 def _gated(b: GraphBuilder, gate: Value, linear: Value, a: SimpleNamespace) -> Value:
@@ -164,10 +170,20 @@ def _mixture(b: GraphBuilder, x: Value, experts: Value, shares: Value, times: Ca
     return reshape(b, b.Cast(total, to=kind) if kind != F32 else total, shape)
 
 
-def _chosen(b: GraphBuilder, router: Value, a: SimpleNamespace) -> tuple[Value, Value]:
-    """Scores f32 `[R, k]` and numbers i64 `[R, k]` of the experts of each row."""
+def _chosen(
+    b: GraphBuilder, x: Value, router: Value, weights: Sequence[Value | None], a: SimpleNamespace
+) -> tuple[Value, Value]:
+    """Scores f32 `[R, k]` and numbers i64 `[R, k]` of the experts of each row of `x`, whose `weights` there have to be."""
     if router.tensor.rank != 2:
         raise Invalid(f"router_probs of a mixture of experts is {router.type}, not `[rows, experts]`")
+    equal_dims(
+        router.tensor.dims[0], product(x.tensor.dims[:-1]), "a mixture of experts: rows, and rows of router_probs"
+    )
+    for w in weights:
+        if w is not None:
+            equal_dims(
+                w.tensor.dims[0], router.tensor.dims[1], "a mixture of experts: weights, and columns of router_probs"
+            )
     scores = b.Cast(router, to=F32) if router.tensor.dtype != F32 else router
     return b.TopK(scores, b.constant(np.array([a.k], np.int64)), axis=-1, n_results=2)
 
@@ -230,7 +246,7 @@ class MoE:
 
     def composite(b, x, router, w1, b1, w2, b2=None, w3=None, b3=None, *, a):
         _check_router(a)
-        scores, experts = _chosen(b, router, a)
+        scores, experts = _chosen(b, x, router, (w1, w2, w3), a)
         if a.use_sparse_mixer:
             shares = _sparse_shares(b, router, scores, experts)
         elif a.normalize_routing_weights:
@@ -269,7 +285,7 @@ class QMoE:
     ):  # fmt: skip
         _check_router(a)
         _check_kind(a, others)
-        scores, experts = _chosen(b, router, a)
+        scores, experts = _chosen(b, x, router, (w1, w2, w3), a)
         if a.use_sparse_mixer:
             if mixing is not None:
                 raise Invalid(

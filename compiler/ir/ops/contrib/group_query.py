@@ -186,6 +186,8 @@ class GroupQueryAttention:
         known = None if total is None or not total.value else total.value[0]
         if known is None or isinstance(known, float):
             raise Unresolved("GroupQueryAttention", "total_sequence_length")
+        if isinstance(known, int) and known < 1:
+            raise Invalid(f"`total_sequence_length` of `GroupQueryAttention` is {known}")
         heads = a.num_heads if k is not None else a.num_heads + 2 * a.kv_num_heads
         size = quotient("GroupQueryAttention", q.shape[2], heads)
         kind, width = (q.dtype, size) if k_scale is None else CODES[_bits(a)](size)
@@ -261,6 +263,9 @@ def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, n
             f"`GroupQueryAttention` with a cache of {_bits(a)} bits, and scales of keys or values alone",
             code="OCC0107", help="a cache has codes of 8 or 4 bits, in keys and values alike",
         )  # fmt: skip
+    if not a.num_heads or not a.kv_num_heads or a.num_heads % a.kv_num_heads:
+        what = f"`GroupQueryAttention` with num_heads={a.num_heads} and kv_num_heads={a.kv_num_heads}"
+        raise Invalid(what, code="OCC0107", help="heads of queries are a multiple of those of keys")
     if sum(x is not None for x in norms) == 1:
         raise Invalid("`GroupQueryAttention` with the norm of queries or of keys alone", code="OCC0107")
     if a.n_results > 3 and a.qk_output not in (1, 2):

@@ -3,10 +3,9 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.ops.movement import reshaped, static_ints
 from occ.compiler.ir.ops.spec import OpSpec, op
-from occ.compiler.ir.shape import normalize_axis
+from occ.compiler.ir.shape import equal_shapes, normalize_axis, parts_of
 from occ.compiler.ir.te.expr import wrap
 from occ.compiler.ir.value import Value
 
@@ -26,7 +25,10 @@ class PerChannel:
     """A value per group, repeated for each channel of the group (GroupNormalization, opset < 21)."""
 
     def body(t, x, like, *, a):
-        each = floordiv(like.shape[1], a.num_groups)
+        each = parts_of(like.shape[1], a.num_groups, "`GroupNormalization`: channels are split in groups")
+        if x.shape[0] == 1:  # of all groups, as onnxruntime takes it
+            return t.map([like.shape[1]], lambda i: x[wrap(0)], name="per_channel")
+        equal_shapes(x.shape, (a.num_groups,), "the scale or bias of `GroupNormalization`")
         return t.map([like.shape[1]], lambda i: x[i // wrap(each)], name="per_channel")
 
 

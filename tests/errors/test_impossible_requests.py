@@ -1,0 +1,174 @@
+"""What an operator cannot do of what is asked of it is refused, with the node: at the build, or where sizes decide it at the run.
+
+onnxruntime and onnx.reference refuse each of these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import occ
+from occ.compiler.ir.dtype import from_numpy
+
+TARGETS = ("interp", "cpu-jit")
+RNG = np.random.default_rng(0)
+Arrays = Mapping[str, np.ndarray]
+
+
+def f(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def model(
+    op: str, feeds: Arrays, *, opset: int = 21, outs: int = 1, symbolic: bool = False, **attrs: Any
+) -> ModelProto:
+    """One node named `it`; operands whose names begin with `_` are constants, attributes of graphs are bodies."""
+    domain = attrs.pop("domain", "")
+    node = helper.make_node(op, list(feeds), [f"y{k}" for k in range(outs)], name="it", domain=domain, **attrs)
+    dims = lambda k, v: [f"{k}{j}" for j in range(v.ndim)] if symbolic else v.shape
+    graph = helper.make_graph(
+        [node], "g",
+        [helper.make_tensor_value_info(k, from_numpy(v.dtype).onnx, dims(k, v)) for k, v in feeds.items() if k[0] != "_"],
+        [helper.make_empty_tensor_value_info(o) for o in node.output],
+        [numpy_helper.from_array(v, k) for k, v in feeds.items() if k[0] == "_"],
+    )  # fmt: skip
+    sets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=10)
+
+
+def branch(op: str) -> Any:
+    info = helper.make_tensor_value_info("t", TensorProto.FLOAT, None)
+    return helper.make_graph([helper.make_node(op, ["x"], ["t"])], "b", [], [info])
+
+
+def scan(**attrs: Any) -> ModelProto:
+    of = lambda *names: [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in names]
+    nodes = [helper.make_node("Add", ["s", "i"], ["so"]), helper.make_node("Identity", ["so"], ["o"])]
+    body = helper.make_graph(nodes, "b", of("s", "i"), of("so", "o"))
+    feeds = {"s0": f(2), "xs": f(3, 2)}
+    return model("Scan", feeds, outs=2, body=body, num_scan_inputs=1, **attrs)
+
+
+X, W, R = f(5, 2, 3), f(1, 16, 3), f(1, 16, 4)
+LSTM = {"x": X, "w": W, "r": R}
+QKV = {"q": f(2, 5, 16), "k": f(2, 5, 16), "v": f(2, 5, 16)}
+LINEAR: dict[str, Any] = {"domain": "com.microsoft", "q_num_heads": 2, "kv_num_heads": 2, "outs": 2}
+NONE = np.zeros(0, np.float32)
+MOE = {"x": f(3, 8), "p": f(3, 4), "a": f(4, 12, 8), "b": f(4, 12), "c": f(4, 8, 12), "d": f(4, 8)}
+GQA = {"q": f(1, 2, 32), "k": f(1, 2, 16), "v": f(1, 2, 16), "pk": f(1, 2, 4, 8), "pv": f(1, 2, 4, 8),
+       "lens": np.array([3], np.int32)}  # fmt: skip
+
+# By what is said of it.
+AT_BUILD: dict[str, ModelProto] = {
+    "rows are split in blocks": model("SpaceToDepth", {"x": f(1, 1, 3, 4)}, blocksize=2),
+    "channels are split among blocks": model("DepthToSpace", {"x": f(1, 6, 2, 2)}, blocksize=2),
+    "`Split` in 3 parts has 2 results": model("Split", {"x": f(5, 3)}, outs=2, num_outputs=3),
+    "`depth` is one number": model("OneHot", {"i": np.array([0, 1]), "d": np.array([3, 4]), "v": f(2)}),
+    "`values` of `OneHot` has shape": model("OneHot", {"i": np.array([0, 1]), "d": np.array(3), "v": f(3)}),
+    "the condition of `If` is one element": model(
+        "If", {"c": np.array([False, True])}, then_branch=branch("Neg"), else_branch=branch("Exp")
+    ),
+    "the length of `DFT` is 0": model("DFT", {"x": f(1, 9, 1), "_l": np.array(0)}),
+    "frame_step of `STFT` is 0": model("STFT", {"x": f(1, 9, 1), "_s": np.array(0), "w": f(4)}),
+    "`clip` of `LSTM` is 0.0": model("LSTM", LSTM, hidden_size=4, clip=0.0),
+    "`activations` has 1 names, of 3": model("LSTM", LSTM, hidden_size=4, activations=["Tanh"]),
+    "the activation `Nothing` is unknown": model("LSTM", LSTM, hidden_size=4, activations=["Nothing", "Tanh", "Tanh"]),
+    "`scan_input_directions` of `Scan`": scan(scan_input_directions=[2]),
+    "`scan_output_directions` of `Scan`": scan(scan_output_directions=[7]),
+    "`scan_input_axes` of `Scan` has 2 elements": scan(scan_input_axes=[0, 0]),
+    "axis 3 of `Scan`": scan(scan_input_axes=[3]),
+    "axis 4 of `Scan`": scan(scan_output_axes=[4]),
+    "`QuantizeLinear` to u8 has a zero point of i8": model(
+        "QuantizeLinear", {"x": f(3), "_s": np.float32(1), "_z": np.int8(3)}, output_dtype=TensorProto.UINT8
+    ),
+    "`Concat` of scalars": model("Concat", {"a": f(), "b": f()}, axis=0),
+    "`Trilu` takes matrices": model("Trilu", {"x": f(3)}),
+    "neither an operand nor the attribute `type`": model("Optional", {}, opset=18),
+    "the rule 'gated_delta' and its operands": model("LinearAttention", QKV, **LINEAR),
+    "`update_rule` of `LinearAttention` is 'nonsense'": model("LinearAttention", QKV, update_rule="nonsense", **LINEAR),
+    "the past state has shape": model("LinearAttention", {**QKV, "p": f(2, 2, 8, 7)}, update_rule="linear", **LINEAR),
+    "num_heads=4 and kv_num_heads=3": model(
+        "GroupQueryAttention",
+        {**GQA, "_t": np.array([4], np.int32)},
+        domain="com.microsoft",
+        num_heads=4,
+        kv_num_heads=3,
+    ),
+    "`total_sequence_length` of `GroupQueryAttention` is -4": model(
+        "GroupQueryAttention",
+        {**GQA, "_t": np.array([-4], np.int32)},
+        domain="com.microsoft",
+        num_heads=4,
+        kv_num_heads=2,
+    ),
+    "columns of router_probs": model("MoE", {**MOE, "a": f(3, 12, 8)}, domain="com.microsoft"),
+    "a bias of experts has shape": model("MoE", {**MOE, "b": f(4, 11)}, domain="com.microsoft"),
+    "`theta` of `AffineGrid` has shape": model("AffineGrid", {"t": f(2, 2, 2), "_s": np.array([2, 1, 3, 4])}),
+    "`MaxRoiPool` reads position 4 of 4 along axis 1 of `rois`": model(
+        "MaxRoiPool", {"x": f(2, 2, 6, 6), "r": f(4, 4)}, pooled_shape=[2, 2]
+    ),
+    "bias of `GroupNormalization`": model(
+        "GroupNormalization", {"x": f(1, 8, 3), "s": f(2), "b": f(2)}, opset=18, num_groups=4
+    ),
+    "`shape` of `Expand` has rank 2": model("Expand", {"x": f(2), "_s": np.array([[2, 2]])}),
+    "`condition` of `Compress` has rank 2": model("Compress", {"x": f(2), "c": np.array([[True, False]])}),
+    "`boxes` of `NonMaxSuppression` has shape": model("NonMaxSuppression", {"b": f(1, 5, 4), "s": f(1, 2, 6)}),
+}
+AT_BUILD["the condition of `If` is one element"].graph.input.append(
+    helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
+)
+
+AT_RUN: dict[str, tuple[ModelProto, Arrays]] = {}
+
+
+def at_run(name: str, op: str, feeds: Arrays, **attrs: Any) -> None:
+    AT_RUN[name] = model(op, feeds, symbolic=True, **attrs), feeds
+
+
+at_run("blocks", "SpaceToDepth", {"x": f(1, 1, 3, 4)}, blocksize=2)
+at_run("channels", "DepthToSpace", {"x": f(1, 6, 2, 2)}, blocksize=2)
+at_run(
+    "a scale of another group", "GroupNormalization", {"x": f(1, 8, 3), "s": f(2), "b": f(2)}, opset=18, num_groups=4
+)
+STEPS = model("LinearAttention", QKV, update_rule="linear", **LINEAR)
+for info in STEPS.graph.input:
+    info.type.tensor_type.shape.dim[1].dim_param = f"steps of {info.name}"
+AT_RUN["steps of the keys"] = (STEPS, {**QKV, "k": f(2, 4, 16)})
+AT_RUN["expanded to another extent"] = (model("Expand", e := {"x": f(2, 3), "s": np.array([2, 4])}), e)
+AT_RUN["reshaped to another count"] = (model("Reshape", r := {"x": f(2, 3), "s": np.array([7])}), r)
+AT_RUN["a length of 0"] = (model("DFT", d := {"x": f(1, 9, 1), "l": np.array(0)}), d)
+
+
+@pytest.mark.parametrize("text", AT_BUILD)
+def test_refused_by_the_build(text: str) -> None:
+    for target in TARGETS:
+        with pytest.raises(occ.CompileError) as e:
+            occ.compile(AT_BUILD[text], target=target)
+        (first, *_) = e.value.diagnostics
+        assert first.code in ("OCC0107", "OCC0201", "OCC0202")
+        assert text in first.message
+        assert "it" in first.where
+
+
+@pytest.mark.parametrize("name", AT_RUN)
+def test_refused_by_the_run(name: str) -> None:
+    made, feeds = AT_RUN[name]
+    for target in TARGETS:
+        with pytest.raises(occ.RunError, match=r"OCC050[134](.|\n)*(node `it`|of the input)"):
+            occ.compile(made, target=target).run(feeds)
+
+
+def test_requests_that_can_be_met_still_are() -> None:
+    for made, feeds, shape in (
+        (model("SpaceToDepth", {"x": f(1, 1, 2, 4)}, blocksize=2, symbolic=True), {"x": f(1, 1, 2, 4)}, (1, 4, 1, 2)),
+        (AT_RUN["expanded to another extent"][0], {"x": f(2, 3), "s": np.array([1, 3])}, (2, 3)),
+        (AT_RUN["reshaped to another count"][0], {"x": f(2, 3), "s": np.array([6])}, (6,)),
+        (AT_RUN["a length of 0"][0], {"x": f(1, 9, 1), "l": np.array(4)}, (1, 4, 2)),
+    ):
+        for target in TARGETS:
+            assert occ.compile(made, target=target).run(feeds)["y0"].shape == shape

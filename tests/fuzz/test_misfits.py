@@ -1,0 +1,70 @@
+"""A slice of the fuzzer of misfits: fixed seeds, on `interp` and `cpu-jit`. `make fuzz` does more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tools.fuzz.campaign import Summary, campaign, counts
+from tools.fuzz.misfits import Change, Misfits, at_build, changes, difference, with_constants
+from tools.fuzz.valid_models import Valid, valid_models
+
+OPERATORS = ("LinearAttention", "AffineGrid", "MoE", "MaxRoiPool", "GroupNormalization", "SpaceToDepth",
+             "OneHot", "Expand", "NonMaxSuppression")  # fmt: skip
+
+
+def seeds() -> list[int]:
+    """Those of the first model of each of some operators, in all ways, and of every fortieth of the others in one."""
+    first = {o: next(k for k, v in enumerate(valid_models()) if v.model.graph.node[0].op_type == o) for o in OPERATORS}
+    others = [3 * k + k // 40 % 3 for k in range(0, len(valid_models()), 40)]
+    return sorted({*(3 * k + way for k in first.values() for way in range(3)), *others})
+
+
+def test_misfits_are_refused_or_computed_alike(tmp_path: Path) -> None:
+    work, summary = Misfits(tmp_path, most=3), Summary()
+    blocks = [range(s, s + 1) for s in seeds()]
+    summary = campaign(work, tmp_path / "summary.json", blocks, float("inf"), lambda *_: None)
+    assert not summary.faults, counts(summary)
+    assert summary.cases["misfits"] > 60
+    assert sum(n for k, n in summary.outcomes.items() if k.endswith("refused")) > 20
+    assert sum(n for k, n in summary.outcomes.items() if k.endswith("same")) > 20
+
+
+VALID = Valid(
+    "add",
+    parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]> g (float[2,3] x, float[3] y) => (z) { z = Add(x, y) }'
+    ),
+    {"x": np.zeros((2, 3), np.float32), "y": np.ones(3, np.float32)},
+)
+
+
+def test_changes_of_every_axis_and_rank() -> None:
+    assert [str(c) for c in changes({"y": VALID.feeds["y"]})] == [
+        "y: axis 0 +1", "y: axis 0 -1", "y: an axis more", "y: an axis less",
+    ]  # fmt: skip
+
+
+def test_changed_models_say_so() -> None:
+    made = at_build(VALID, Change("x", 1, 1))
+    assert made.feeds["x"].shape == (2, 4)
+    assert [d.dim_value for d in made.model.graph.input[0].type.tensor_type.shape.dim] == [2, 4]
+    constants = with_constants(VALID)
+    assert [*constants.feeds] == ["x"]
+    assert [t.name for t in constants.model.graph.initializer] == ["y"]
+
+
+@pytest.mark.parametrize(("x", "y", "text"), [
+    (np.float32([1, 2]), np.float32([1, 2.001]), ""),
+    (np.float32([1, np.nan]), np.float32([1, np.nan]), ""),
+    (np.float32([1, 2]), np.float32([1, 2.2]), "z differs at 1 of 2 places"),
+    (np.float32([1]), np.float32([[1]]), "z has [1] and [1, 1]"),
+    (np.array(["a"], object), np.array(["b"], object), "z has other texts"),
+])  # fmt: skip
+def test_differences(x: np.ndarray, y: np.ndarray, text: str) -> None:
+    found = difference({"z": x}, {"z": y})
+    assert found.startswith(text)
+    assert bool(found) == bool(text)

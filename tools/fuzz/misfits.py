@@ -1,0 +1,300 @@
+"""The fuzzer of misfits: valid models of single operators, one operand of which gets another extent, at the build or at the run.
+
+Each misfit must be refused, or computed the same by all targets: none may read outside of a tensor, end in an internal error, or
+compute what onnxruntime and onnx.reference both refuse.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.random import Generator, default_rng
+from onnx import ModelProto, numpy_helper
+
+import occ
+from occ.compiler.diagnostics import CompileError
+from occ.runtime.errors import RunError
+from tools.fuzz.campaign import Say
+from tools.fuzz.oracle import run_onnxruntime, run_reference
+from tools.fuzz.valid_models import Valid, of_tests, valid_models
+
+INTERNAL = ("OCC0403", "OCC0901", "OCC0902")
+Arrays = Mapping[str, np.ndarray]
+Oracle = Callable[[ModelProto, Arrays], Mapping[str, Any]]
+ORACLES: dict[str, Oracle] = {"onnxruntime": run_onnxruntime, "onnx.reference": run_reference}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One operand with another extent along one axis.
+
+    Attributes:
+        operand: its name.
+        axis: the axis; -1 for an axis more in front, -2 for the first axis less.
+        by: how much longer it is.
+    """
+
+    operand: str
+    axis: int
+    by: int
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """The array so; elements are repeated, so that they stay such as the operator takes."""
+        if self.axis == -1:
+            return x[None]
+        if self.axis == -2:
+            return np.ascontiguousarray(x[0])
+        return np.ascontiguousarray(np.take(x, np.arange(x.shape[self.axis] + self.by) % x.shape[self.axis], self.axis))
+
+    def __str__(self) -> str:
+        kind = {-1: "an axis more", -2: "an axis less"}.get(self.axis, f"axis {self.axis} {self.by:+}")
+        return f"{self.operand}: {kind}"
+
+
+def changes(feeds: Arrays) -> Iterator[Change]:
+    """All changes by one of the operands of a model, and those of rank."""
+    for name, x in feeds.items():
+        for axis, n in enumerate(x.shape):
+            yield from (Change(name, axis, by) for by in (1, -1) if n > 0 and n + by >= 0)
+        yield Change(name, -1, 0)
+        if x.ndim and x.shape[0]:
+            yield Change(name, -2, 0)
+
+
+def at_build(valid: Valid, change: Change) -> Valid:
+    """The model with inputs of the changed extents."""
+    model, x = ModelProto(), change.of(valid.feeds[change.operand])
+    model.CopyFrom(valid.model)
+    (info,) = (i for i in model.graph.input if i.name == change.operand)
+    shape = info.type.tensor_type.shape
+    del shape.dim[:]
+    for n in x.shape:
+        shape.dim.add().dim_value = n
+    return Valid(f"{valid.name}, {change}", model, {**valid.feeds, change.operand: x})
+
+
+def with_constants(valid: Valid) -> Valid:
+    """The model with all operands but the first as constants."""
+    first = next(iter(valid.feeds))
+    model = ModelProto()
+    model.CopyFrom(valid.model)
+    kept = [i for i in model.graph.input if i.name == first]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in valid.feeds.items() if n != first)
+    return Valid(valid.name, model, {first: valid.feeds[first]})
+
+
+@dataclass
+class Misfits:
+    """Does misfits; a seed stands for a model and a way: at the run, at the build, or at the build with constants.
+
+    Attributes:
+        folder: where failing cases are written.
+        targets: the first is what the others are compared with.
+        cpu: `cpu` is among the targets for one seed in so many; 0 for none.
+        most: misfits of a seed.
+        options: of `cpu`, such as a sanitizer.
+    """
+
+    folder: Path
+    targets: tuple[str, ...] = ("interp", "cpu-jit")
+    cpu: int = 0
+    most: int = 10**6
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __call__(self, first: int, last: int, say: Say) -> None:
+        for seed in range(first, last):
+            say({"seed": seed})
+            models = valid_models()
+            valid, way = models[seed // 3 % len(models)], seed % 3
+            targets = (
+                *self.targets,
+                *(["cpu"] if self.cpu and seed // 3 % self.cpu == seed // 3 // len(models) else []),
+            )
+            counts, faults = Counter[str](), list[tuple[str, str, str]]()
+            for name, outcome, text in self._outcomes(valid, way, targets, default_rng([seed, 34])):
+                counts[f"{('run', 'build', 'constants')[way]}: {outcome}"] += 1
+                if outcome in WRONG:
+                    faults.append(
+                        (f"{outcome}: {operator_of(valid.model)}: {_kind(text)}", f"{seed} {name}", text[:900])
+                    )
+                    self._write(f"{seed}", f"{outcome}: {name}\n{text}\n", valid)
+                say({"seed": seed})
+            say({"cases": {"misfits": counts.total()}, "outcomes": counts, "faults": faults})
+
+    def _write(self, stem: str, text: str, valid: Valid) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        onnx.save(valid.model, self.folder / f"{stem}.onnx")
+        with (self.folder / f"{stem}.txt").open("a", encoding="utf-8") as f:
+            f.write(text)
+
+    def _outcomes(
+        self, valid: Valid, way: int, targets: Sequence[str], rng: Generator
+    ) -> Iterator[tuple[str, str, str]]:
+        """Names, outcomes and texts of the misfits of a model."""
+        if way == 2:
+            valid = with_constants(valid)
+        elif way == 0:
+            extents = of_tests("extents")
+            models = (extents.of_any_extent(valid.model, kept) for kept in (extents.NONE, *extents.SOME))
+            model = next(filter(_builds, models), None)
+            if model is None:
+                return
+            valid = Valid(valid.name, model, valid.feeds)
+        every = list(changes(valid.feeds))
+        chosen = sorted(rng.permutation(len(every))[: self.most].tolist())
+        known = _Judge(valid, targets, self.options)
+        for k in chosen:
+            if way == 0:
+                feeds = {**valid.feeds, every[k].operand: every[k].of(valid.feeds[every[k].operand])}
+                yield f"{valid.name}, {every[k]}", *known.outcome(feeds)
+            else:
+                made = at_build(valid, every[k])
+                yield made.name, *_Judge(made, targets, self.options, known).outcome(made.feeds)
+
+
+WRONG = ("internal", "unlike", "differs", "lax", "wrong")
+
+
+class _Judge:
+    """A model on all targets and by the oracles; each is built once.
+
+    Args:
+        valid: the model, whose inputs need not be those that it is run with.
+        targets: the first is what the others are compared with.
+        options: of `cpu`.
+        fits: what knows the model without the change.
+    """
+
+    def __init__(
+        self, valid: Valid, targets: Sequence[str], options: Mapping[str, str], fits: _Judge | None = None
+    ) -> None:
+        self.model, self.targets, self.feeds = valid.model, targets, valid.feeds
+        self._options, self._fits = options, fits or self
+        self._sessions: dict[str, Any] = {}
+
+    @cached_property
+    def oracles(self) -> tuple[str, ...]:
+        """The runtimes that take the model without the change."""
+        asked = [n for n in ORACLES if n != "onnxruntime" or operator_of(self.model) not in ABORTS]
+        return tuple(n for n in asked if _attempt(ORACLES[n], self.model, self.feeds) is not None)
+
+    def outcome(self, feeds: Arrays) -> tuple[str, str]:
+        """What becomes of inputs: `refused`, `same`, or one of `WRONG`; and what is wrong."""
+        found: dict[str, Any] = {}
+        for target in self.targets:
+            try:
+                found[target] = self._run(target, feeds)
+            except (CompileError, RunError) as e:
+                codes = [d.code for d in e.diagnostics] if isinstance(e, CompileError) else [e.code]
+                if any(c in INTERNAL for c in codes):
+                    return "internal", f"{target}: {e}"
+                found[target] = e
+            except Exception as e:
+                return "internal", f"{target}: {type(e).__name__}: {e}\n{''.join(traceback.format_exception(e))[-600:]}"
+        refused = {t: e for t, e in found.items() if isinstance(e, Exception)}
+        if len(refused) == len(found):
+            return "refused", ""
+        if refused:
+            return "unlike", "; ".join(f"{t} {found[t] if t in refused else 'computes'}" for t in found)
+        if operator_of(self.model) in RANDOM:
+            return "same", ""
+        first, *others = found.values()
+        if text := next((t for o in others if (t := difference(first, o))), ""):
+            return "differs", text
+        return self._against_oracles(first, feeds)
+
+    def _against_oracles(self, found: Mapping[str, Any], feeds: Arrays) -> tuple[str, str]:
+        operator, oracles = operator_of(self.model), self._fits.oracles
+        if not oracles:
+            return "same", ""
+        known = [r for n in oracles if (r := _attempt(ORACLES[n], self.model, feeds)) is not None]
+        texts = [difference(found, r) for r in known]
+        if operator in LAX or (texts and not all(texts)):
+            return "same", ""
+        return ("wrong", "; ".join(texts)) if known else ("lax", f"no oracle takes it; {_shapes(found)}")
+
+    def _run(self, target: str, feeds: Arrays) -> Mapping[str, Any]:
+        if target not in self._sessions:
+            try:
+                options = self._options if target == "cpu" else {}
+                self._sessions[target] = occ.compile(self.model, target=target, options=options, threads=1)
+            except Exception as e:
+                self._sessions[target] = e
+        session = self._sessions[target]
+        if isinstance(session, Exception):
+            raise session
+        return session.run(dict(feeds))
+
+
+def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """How results differ by more than rounding does; empty if they do not."""
+    for name, y in wanted.items():
+        x = found.get(name)
+        if not isinstance(y, (np.ndarray, np.generic)) or not isinstance(x, (np.ndarray, np.generic)):
+            continue
+        if x.shape != y.shape:
+            return f"{name} has {[*x.shape]} and {[*y.shape]}"
+        if y.dtype.kind in "OUST" or x.dtype.kind in "OUST":
+            if x.astype(str).tolist() != y.astype(str).tolist():
+                return f"{name} has other texts"
+            continue
+        a, b = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (x, y))
+        near = (
+            np.abs(b[np.isfinite(b)]).max(initial=0.0) * 2e-3
+            + 1e-4
+            + 1.01 * (x.dtype.kind in "iu" and x.dtype.itemsize == 1)
+        )
+        same = np.isclose(a, b, 2e-3, near, equal_nan=True)
+        if not same.all():
+            return f"{name} differs at {int((~same).sum())} of {same.size} places, {a[~same].flat[0]} and {b[~same].flat[0]}"
+    return ""
+
+
+def operator_of(model: ModelProto) -> str:
+    """The operators of a model."""
+    return "-".join(dict.fromkeys(f"{n.domain}.{n.op_type}".lstrip(".") for n in model.graph.node))
+
+
+def _attempt(run: Oracle, model: ModelProto, feeds: Arrays) -> Mapping[str, Any] | None:
+    try:
+        return run(model, feeds)
+    except Exception:
+        return None
+
+
+def _builds(model: ModelProto) -> bool:
+    try:
+        occ.compile(model, target="interp")
+    except CompileError as e:
+        return any(d.code in INTERNAL for d in e.diagnostics)
+    except Exception:
+        return True
+    return True
+
+
+def _kind(text: str) -> str:
+    return re.sub(r"[-\d.]+(e[-+]?\d+)?", "#", text.split("\n")[0])[:120]
+
+
+def _shapes(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{n} {[*np.shape(x)]}" for n, x in found.items())
+
+
+RANDOM = ("Bernoulli", "Multinomial", "Dropout")
+ABORTS = ("GRU", "LSTM", "RNN")  # for which onnxruntime ends the process
+# Of which occ takes more than the oracles, or has another idea, and why.
+LAX: dict[str, str] = {
+    "LSTM": "sequences without a step",
+    "com.microsoft.GroupQueryAttention": "angles of more positions than are needed",
+}
