@@ -108,6 +108,8 @@ def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:
 
 def _refusal(text: str) -> Exception:
     """What the library said while it was registered: `occ: OCC0406: ...; what to do`."""
+    if "1.24 or later" in text:
+        return ImportError(text.rpartition("occ: ")[2])
     _, found, told = text.partition("occ: OCC")
     if not found:
         return error("OCC0406", f"onnxruntime does not take the provider: {text}")
