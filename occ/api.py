@@ -15,6 +15,7 @@ from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source
 from occ.compiler.frontend.signature import Bounds, Overrides
+from occ.compiler.targets.default import DEFAULT
 from occ.compiler.targets.registry import all_targets
 from occ.compiler.targets.target import Target
 from occ.runtime.artifact import Artifact
@@ -59,7 +60,7 @@ def _with(overrides: Overrides, sizes: Mapping[str, Sequence[int | str] | int]) 
 
 def compile(  # noqa: A001 - the name that users expect
     model: Source,
-    target: str = "cpu",
+    target: str = DEFAULT,
     *,
     shapes: Shapes | None = None,
     dims: Dims | None = None,
@@ -104,7 +105,7 @@ def compile(  # noqa: A001 - the name that users expect
 
 def build(
     model: Source,
-    target: str = "cpu",
+    target: str = DEFAULT,
     out: str | os.PathLike[str] | None = None,
     *,
     shapes: Shapes | None = None,
@@ -149,7 +150,7 @@ class Capability:
     on_cpu: tuple[str, ...] = ()
 
 
-def capability(model: Source, target: str = "cpu") -> Capability:
+def capability(model: Source, target: str = DEFAULT) -> Capability:
     """Whether a target can take a model, found without generating code."""
     from occ.compiler.diagnostics import CompileError
 

@@ -30,6 +30,7 @@ from occ.compiler.objects.processors import ARCHES, Arch, arch_of
 from occ.compiler.standalone import module
 from occ.compiler.standalone.emulated import Emulated, missing
 from occ.compiler.standalone.module import Instance
+from occ.compiler.targets.default import DEFAULT
 from occ.compiler.targets.registry import all_targets
 
 _UNSUPPORTED = ("OCC0103", "OCC0104", "OCC0203", "OCC03")
@@ -71,7 +72,7 @@ class Backend(BaseBackend):
         default_target: what models are compiled for where `prepare` is not told.
     """
 
-    default_target = "cpu"
+    default_target = DEFAULT
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:

@@ -144,7 +144,11 @@ def toolchain() -> Toolchain:
     """
     halide = find_halide()
     if halide is None:
-        raise error("OCC0402", "Halide is not installed", help="`pip install halide`, or build with `-t cpu-jit`")
+        raise error(
+            "OCC0402",
+            "Halide is not installed",
+            help="`pip install halide`, or build with `-t cpu-jit`, which is the default without it",
+        )
     cxx = compiler(", or build with `-t cpu-jit`, which needs none")
     try:
         found = version("halide")

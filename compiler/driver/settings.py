@@ -9,6 +9,7 @@ from typing import Any
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.passes.base import Tune, Why
 from occ.compiler.passes.manager import Listener
+from occ.compiler.targets.default import DEFAULT
 
 Progress = Callable[[str], None]
 
@@ -35,7 +36,7 @@ class Settings:
         special: extents for which there is a plan besides, each as `overrides` would be.
     """
 
-    target: str = "cpu"
+    target: str = DEFAULT
     overrides: Overrides = field(default_factory=Overrides)
     options: Mapping[str, str] = field(default_factory=dict)
     cache: bool = True

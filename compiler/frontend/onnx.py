@@ -162,12 +162,12 @@ def _check_versions(proto: ModelProto, sink: Sink) -> None:
     if proto.ir_version > onnx.IR_VERSION:
         sink.error(
             "OCC0103", f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest that is known",
-            help="re-export the model, or update occ",
+            help="re-export the model, or `pip install -U onnx`",
         )  # fmt: skip
     newest = onnx.defs.onnx_opset_version()
     for entry in (*proto.opset_import, *(e for f in proto.functions for e in f.opset_import)):
         if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
             sink.error(
                 "OCC0103", f"operator set {entry.version} is not one of 1 to {newest}",
-                help=f"re-export the model with operator set {newest} or older",
+                help=f"re-export the model with operator set {newest} or older, or `pip install -U onnx`",
             )  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 from occ.analysis.inspect import is_artifact
 from occ.api import Shapes, compile  # noqa: A004
 from occ.benchmark import PEERS, Comparison, compare
+from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
 from occ.loading import load
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def bench(
     model: Source,
-    target: str = "cpu",
+    target: str = DEFAULT,
     *,
     against: Sequence[str] = (),
     onnx: str | bytes = "",

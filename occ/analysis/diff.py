@@ -18,6 +18,7 @@ from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.source import is_text, load_module
 from occ.compiler.frontend.ort_format import is_ort
 from occ.compiler.ir.stages import ORDER
+from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
 from occ.loading import load
 from occ.runtime.signature import Signature
@@ -126,7 +127,7 @@ class Differences:
 
 def diff(
     model: Source,
-    target: str = "cpu",
+    target: str = DEFAULT,
     *,
     against: str = "onnxruntime",
     onnx: str | os.PathLike[str] | bytes | None = None,

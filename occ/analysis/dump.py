@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from occ.api import Shapes, settings_of
 from occ.compiler.diagnostics import error
+from occ.compiler.targets.default import DEFAULT
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
@@ -22,7 +23,7 @@ FORMATS = ("text", "json", "onnx", "cpp", "dot", "mermaid")
 def dump(
     model: Source,
     stage: str,
-    target: str = "cpu",
+    target: str = DEFAULT,
     *,
     format: str = "text",  # noqa: A002 - as the option is called
     weights: str = "full",

@@ -20,6 +20,7 @@ from occ.api import Shapes, settings_of
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.ir.stages import ORDER
+from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.dims import evaluate, is_known
@@ -38,7 +39,7 @@ STAGES = ("imported", "inferred", "canonical", "fused", "layout", "scheduled")
 def report(
     model: Source,
     out: str | os.PathLike[str] | None = None,
-    target: str = "cpu",
+    target: str = DEFAULT,
     *,
     stage: str = "scheduled",
     inputs: Mapping[str, np.ndarray] | None = None,

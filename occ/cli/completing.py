@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete, split_arg_string
 
+from occ.compiler.targets.default import DEFAULT
+
 if TYPE_CHECKING:
     from onnx import GraphProto
 
@@ -40,7 +42,7 @@ def target_settings(ctx: click.Context, incomplete: str) -> Items:
     """`-C KEY=VALUE`: the options of the target that was typed, then the values that one takes."""
     from occ.compiler.targets.registry import get_target
 
-    table = get_target(ctx.params.get("target") or "cpu").options.table
+    table = get_target(ctx.params.get("target") or DEFAULT).options.table
     key, sign, _ = incomplete.partition("=")
     if sign and key in table:
         return [f"{key}={choice}" for choice in table[key].choices]

@@ -29,7 +29,7 @@ def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bo
 
     operators = get_target(target).operators if target is not None else None
     by_name = operators() if operators is not None else {}
-    listed = _named(names, [s for s in extensions().registry.values() if not s.is_internal])
+    listed = _named(names, [s for s in extensions().registry.values() if not s.is_internal and s.is_known])
     kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region", "kernel": "kernel"}
     for spec in sorted(listed, key=lambda s: (s.domain, s.operator)):
         if operators is not None and spec.name not in by_name and not spec.composite:

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from occ.analysis.inspect import is_artifact as is_artifact
+from occ.compiler.targets.default import DEFAULT
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
@@ -26,7 +27,7 @@ Decorator = Callable[[Any], Any]
 
 model = click.argument("model", metavar="MODEL")
 target = click.option(
-    "-t", "--target", default="cpu", show_default=True, help="What to compile for; `occ targets` lists them."
+    "-t", "--target", default=DEFAULT, show_default=True, help="What to compile for; `occ targets` lists them."
 )
 threads = click.option(
     "--threads",

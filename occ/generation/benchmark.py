@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from occ.benchmark import PAUSE, Timing, timing
+from occ.compiler.targets.default import DEFAULT
 from occ.generation.folder import Folder
 from occ.generation.language_model import LanguageModel
 from occ.generation.open import find_or_build
@@ -108,7 +109,7 @@ def _installed(module: str) -> bool:
 
 
 def compare(
-    path: Path, prompt: int, count: int, peers: Sequence[str] | None = None, *, target: str = "cpu",
+    path: Path, prompt: int, count: int, peers: Sequence[str] | None = None, *, target: str = DEFAULT,
     threads: int | None = None, rounds: int = 5, sampled: bool = False,
 ) -> Comparison:  # fmt: skip
     """Time the language model of a folder in occ and in other runtimes, each in a process of its own.

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeGuard, cast
 import numpy as np
 
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.targets.default import DEFAULT
 from occ.generation.batch import Batch
 from occ.generation.beams import Beams, Rows, search
 from occ.generation.decoder import Decoders
@@ -53,7 +54,7 @@ class LanguageModel:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = "cpu",
+        self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
         several: bool = False,
     ) -> None:  # fmt: skip
         if capacity < 2:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from occ.compiler.targets.default import DEFAULT
 from occ.generation import prepare
 from occ.generation.folder import Folder
 from occ.loading import load
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
 
 
-def open_model(folder: Folder, threads: int | None = None, target: str = "cpu", *, batched: bool = False) -> Session:
+def open_model(folder: Folder, threads: int | None = None, target: str = DEFAULT, *, batched: bool = False) -> Session:
     """The step of a decoder, ready to run: of one sequence, or of several that have one length.
 
     Raises:
@@ -33,7 +34,7 @@ def open_model(folder: Folder, threads: int | None = None, target: str = "cpu", 
     return open_session(found, threads)
 
 
-def find_or_build(folder: Folder, target: str = "cpu", *, batched: bool = False) -> Path | Artifact:
+def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> Path | Artifact:
     """Where the artifact of a decoder is, or the artifact if the build cache has no room for it.
 
     Raises:
@@ -75,7 +76,7 @@ def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iter
     return False
 
 
-def build(folder: Folder, target: str = "cpu", *, batched: bool = False) -> tuple[Artifact, Iterable[Path]]:
+def build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> tuple[Artifact, Iterable[Path]]:
     """The artifact of a decoder, whose caches grow in place, and the files besides the model that it was made from.
 
     Raises:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from occ.compiler.diagnostics import error
+from occ.compiler.targets.default import DEFAULT
 from occ.onnxruntime.ascend import NAME as ASCEND
 from occ.onnxruntime.ascend import AscendClaims, check_chip, load_library
 from occ.onnxruntime.claims import Claimed, Claims
@@ -31,12 +32,12 @@ _registered: dict[str, dict[str, Any]] = {}
 _last: list[str] = []  # the provider that was registered last
 
 
-def get_ep_name(target: str = "cpu") -> str:
+def get_ep_name(target: str = DEFAULT) -> str:
     """The name of the execution provider for a target."""
     return ASCEND if target.startswith("ascend") else NAME
 
 
-def register(target: str = "cpu", *, options: Mapping[str, Any] | None = None, least: int = LEAST) -> str:
+def register(target: str = DEFAULT, *, options: Mapping[str, Any] | None = None, least: int = LEAST) -> str:
     """Make the execution provider known to onnxruntime, in this process; twice is once, with the settings of the last.
 
     Args:

@@ -15,6 +15,7 @@ from onnx import ModelProto, helper
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.targets.default import DEFAULT
 from occ.onnxruntime import policy
 from occ.onnxruntime.ortgraph import GraphFacts, read_graph
 from occ.runtime.errors import RunError
@@ -44,7 +45,7 @@ class Claims:
     """
 
     library: c.CDLL
-    target: str = "cpu"
+    target: str = DEFAULT
     options: Mapping[str, Any] = field(default_factory=dict)
     least: int = policy.LEAST
     taken: list[Claimed] = field(default_factory=list)

@@ -17,6 +17,7 @@ from onnx.external_data_helper import uses_external_data
 
 from occ.analysis.onnx_graph import loaded, reads, value_types, with_data
 from occ.compiler.diagnostics import error
+from occ.compiler.targets.default import DEFAULT
 from occ.onnxruntime.ascend import NAME as ASCEND
 from occ.onnxruntime.ascend import check_left
 from occ.onnxruntime.claims import Claims
@@ -72,7 +73,7 @@ class _Made:
 def emit(
     model: str | os.PathLike[str] | bytes | ModelProto,
     out: str | os.PathLike[str],
-    target: str = "cpu",
+    target: str = DEFAULT,
     *,
     embed: bool = True,
     least: int = 0,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from occ.compiler.targets.default import DEFAULT
 from occ.torch.explain import GRAPHS, Graph
 from occ.torch.freeze import Frozen, constant_numbers, freeze, with_constants
 from occ.torch.library import torch_module
@@ -66,7 +67,7 @@ def _check(options: Mapping[str, Any], mode: str | None) -> None:
     if mode not in (None, *_MODES):
         raise ValueError(f"there is no mode {mode!r}; known are {', '.join(_MODES)}")
     own = {k: v for k, v in options.items() if k not in ("target", "threads")}
-    settings = settings_of(options.get("target", "cpu"), None, None, own)
+    settings = settings_of(options.get("target", DEFAULT), None, None, own)
     get_target(settings.target).options.read(settings.target, settings.options)
 
 
@@ -177,7 +178,7 @@ class _Compiled:
         from occ.torch.export import quiet, to_onnx, without_fast_path
 
         options = dict(self.options)
-        target, threads = options.pop("target", "cpu"), options.pop("threads", None)
+        target, threads = options.pop("target", DEFAULT), options.pop("threads", None)
         # Dynamo's own modes are on while it compiles.
         with tracing(None), no_modes(), torch.no_grad(), without_fast_path(), quiet():
             model = to_onnx(_exported(self.frozen, tensors), ())

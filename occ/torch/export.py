@@ -11,6 +11,7 @@ from typing import Any
 
 from onnx import ModelProto, helper
 
+from occ.compiler.targets.default import DEFAULT
 from occ.runtime.artifact import Artifact
 from occ.torch.library import torch_module
 
@@ -27,7 +28,7 @@ def export(
     args: Sequence[Any],
     dynamic_shapes: Any = None,
     *,
-    target: str = "cpu",
+    target: str = DEFAULT,
     out: str | os.PathLike[str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,

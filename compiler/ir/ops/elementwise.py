@@ -35,6 +35,9 @@ from occ.compiler.ir.te.function import Builder, Tensor
 Fn = Callable[..., Expr]
 
 
+_LATER = {"Cast": {"round_mode": "up"}}  # as `OpSpec.later`
+
+
 def elementwise(name: str, fn: Fn, *, with_attributes: bool = False) -> OpSpec:
     """The operator whose element is `fn` of the operands' elements (and of the attributes, as keyword `a`)."""
 
@@ -50,7 +53,10 @@ def elementwise(name: str, fn: Fn, *, with_attributes: bool = False) -> OpSpec:
 
         return t.map(shape, element, name=name.lower())
 
-    return OpSpec(name, {"body": body, "commutes": name in COMMUTATIVE, "sample": SAMPLES.get(name)})
+    return OpSpec(
+        name,
+        {"later": _LATER.get(name, {}), "body": body, "commutes": name in COMMUTATIVE, "sample": SAMPLES.get(name)},
+    )
 
 
 DIVISIONS = ("Div", "Mod")
@@ -161,7 +167,7 @@ WITH_ATTRIBUTES: dict[str, Fn] = {
 }  # fmt: skip
 
 
-@op("CastLike")
+@op("CastLike", later=_LATER["Cast"])
 class CastLike:
     def composite(b, x, target, *, a):
         return b.Cast(x, to=target.tensor.dtype, saturate=a.saturate, round_mode=a.round_mode)

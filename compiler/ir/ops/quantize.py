@@ -44,7 +44,7 @@ def scale_at(name: str, x: Tensor, scale: Tensor, axis: int, block: int) -> Read
     return lambda i: scale[tuple(p // block if j == k else p for j, p in enumerate(i))]
 
 
-@op("QuantizeLinear", dtype=U8)
+@op("QuantizeLinear", dtype=U8, later={"precision": 0, "output_dtype": None})
 class QuantizeLinear:
     """`saturate(round(x / scale) + zero_point)` per tensor, axis or block."""
 
@@ -75,7 +75,7 @@ def dequantized(x: Expr, scale: Expr, zero: Expr | None, to: DType) -> Expr:
     return cast(to, value * cast(F32, scale))
 
 
-@op("DequantizeLinear")
+@op("DequantizeLinear", later={"output_dtype": None})
 class DequantizeLinear:
     """`(x - zero_point) * scale` per tensor, axis or block."""
 

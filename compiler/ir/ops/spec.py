@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx.defs import OpSchema
 
+from occ.compiler.diagnostics import error
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import Kernel
@@ -119,12 +120,14 @@ class OpSpec:
         sample: shapes of random operands that fit, see `samples`; None where any that broadcast do.
         limits: what it needs, for the reference.
         operands, signature: operands of operators that `onnx.defs` does not know.
+        later: attributes that the schemas of older releases of onnx lack, from 1.17 on, with their defaults.
         own_attributes: the attributes of the compiler's own operators, as `attributes.py` reads them; the verifier checks them.
         tags: `contraction`: sums of products, worth a kernel of their own; `view`: the elements of the first operand in
             row-major order, under another shape; `shape`: the operands are looked at for their shapes alone; `declared`:
             whoever makes the op states its result types; `control`: it runs functions of the module.
     """
 
+    later: Mapping[str, Any] = MappingProxyType({})
     infer: Callable[..., Any] | None = None
     body: Callable[..., Any] | None = None
     composite: Callable[..., Any] | None = None
@@ -170,8 +173,20 @@ class OpSpec:
 
     @cached_property
     def schema(self) -> OpSchema:
-        """The latest ONNX schema of the operator."""
+        """The latest ONNX schema of the operator.
+
+        Raises:
+            CompileError: OCC0104 the release of onnx that is installed is older than the operator.
+        """
+        if not self.is_known:
+            message = f"onnx {onnx.__version__} does not know `{self.name}`, which is younger"
+            raise error("OCC0104", message, help="`pip install -U onnx`")
         return onnx.defs.get_schema(self.operator, self.domain)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the release of onnx that is installed has a schema of the operator, or needs none."""
+        return self.signature is not None or self.is_internal or onnx.defs.has(self.operator, domain=self.domain)
 
     @property
     def since(self) -> int:
@@ -213,7 +228,8 @@ class OpSpec:
             return {name: AttrSpec(name, "", False, value) for name, value in self.signature.attributes.items()}
         if self.is_internal:
             return {}
-        return {name: _attr_spec(attr) for name, attr in self.schema.attributes.items()}
+        later = {name: AttrSpec(name, "", False, value) for name, value in self.later.items()}
+        return later | {name: _attr_spec(attr) for name, attr in self.schema.attributes.items()}
 
     @cached_property
     def float_attrs(self) -> frozenset[str]:
