@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -287,7 +288,9 @@ class Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     test = staticmethod(AtMost.parsed)
 
-    schedule = staticmethod(lambda *items: ("schedule", items))
+    def schedule(self, rule: Any, *directives: Directive) -> tuple[Any, ...]:
+        return ("schedule", [replace(d, rule=str(rule or "")) for d in directives])
+
     halide = staticmethod(lambda text: ("halide", _string(text)))
     hint = staticmethod(lambda text: ("hint", _string(text)))
     te_result = staticmethod(lambda name, type_: Param(str(name), type_))

@@ -86,7 +86,7 @@ def te_func(
             case ("check", axes, cond, message):
                 checks.append(Check(axes, _typed(cond, sources), message))
             case ("schedule", found):
-                directives = tuple(found)
+                directives += tuple(found)
             case ("halide", source):
                 pass
             case ("hint", hint):

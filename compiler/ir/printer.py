@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -183,8 +184,8 @@ def te_text(f: TeFunc, indent: str = "") -> str:
         lines.append(f"  halide {quote(f.halide)}")
     if f.hint:
         lines.append(f"  hint {quote(f.hint)}")
-    if f.schedule:
-        lines += ["  schedule {", *(f"    {d}" for d in f.schedule), "  }"]
+    for rule, made in groupby(f.schedule, key=lambda d: d.rule):
+        lines += [f"  schedule by {rule} {{" if rule else "  schedule {", *(f"    {d}" for d in made), "  }"]
     return "\n".join(indent + line for line in [*lines, "}"])
 
 

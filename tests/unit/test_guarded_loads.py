@@ -14,7 +14,8 @@ import machines
 import pytest
 
 from occ.compiler.frontend.text import parse
-from occ.compiler.ir.te.expr import Expr, Load, binary, literal, where, wrap
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.te.expr import Expr, Load, binary, cast, literal, where, wrap
 from occ.compiler.ir.te.function import Param, TeFunc, TeStage
 from occ.compiler.ir.te.reach import reach_problem
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
@@ -49,7 +50,7 @@ def shorter(f: TeFunc, p: Param, axis: int, *, first: bool) -> TeFunc:
     def guarded(n: Expr) -> Expr | None:
         if not isinstance(n, Load) or n.source != p.name:
             return None
-        i, zero = n.index[axis], literal(0, n.dtype)
+        i, zero = cast(I64, n.index[axis]), literal(0, n.dtype)
         if not first:
             return where(binary("lt", i, wrap(dims[axis])), n, zero)
         return where(binary("le", wrap(1), i), replace(n, index=(*n.index[:axis], i - 1, *n.index[axis + 1 :])), zero)

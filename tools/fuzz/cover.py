@@ -13,7 +13,7 @@ from occ.compiler.passes.base import Pass
 from occ.compiler.passes.canonical import canonicalize, fold_affine, use_block_weights, use_integers
 from occ.compiler.passes.manager import Ran
 from occ.compiler.passes.pipeline import PASSES
-from occ.compiler.passes.schedule.schedule import NAMES
+from occ.compiler.passes.schedule.rules import NAMES
 from occ.compiler.targets.machine import Machine
 
 _TABLES = {

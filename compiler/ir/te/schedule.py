@@ -76,6 +76,7 @@ class Directive:
         variant: the number of the variant of the stage that it belongs to, from 1 on in the order of the calls
             `stage.specialize(test)`, or 0: the sizes of a run decide, and the first whose test holds is taken.
         line: of the text that it was read from, or 0.
+        rule: the schedule rule that made it, or nothing.
     """
 
     stage: str
@@ -84,6 +85,7 @@ class Directive:
     update: int = 0
     variant: int = 0
     line: int = field(default=0, compare=False)
+    rule: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         variant = f".variant{self.variant}" if self.variant else ""

@@ -10,22 +10,24 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import ATTENTION, PEAK
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import transform
-from occ.compiler.passes.schedule.facts import ScheduleFacts, extent_of, parts_of
+from occ.compiler.passes.schedule.facts import ScheduleFacts, extent_of, facts_of, parts_of
 from occ.compiler.passes.schedule.loops import row_tail, tile_size
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _MOST_TILES = 5  # of a block
 _STEPS = 4  # of a sum, one after the other in a loop; eight take 2 to 4 % longer
 _BLOCK_BYTES = 96 * 1024  # of the scores of a block of rows; their exponentials take as much again
 
 
-def clamped_rows(f: TeFunc) -> TeFunc:
+def clamp_attention(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """Tiles of rows and keys may reach past the end of an axis of symbolic extent; what is read there exists.
 
     What is computed of it is not kept.
     """
     parts = parts_of(f, ATTENTION)
     if parts is None:
-        return f
+        return Declined("it is no `attend`")
     row, column = parts["exp"].axes[-2:]
     edits = [
         (parts["query"].name, None, -2, row.extent),
@@ -40,7 +42,7 @@ def clamped_rows(f: TeFunc) -> TeFunc:
         s = stages[k]
         assert isinstance(s, TeStage)
         stages[k] = replace(s, expr=_clamped(s, source, s.axes[position].name, extent))
-    return replace(f, stages=tuple(stages))
+    return replace(f, stages=tuple(stages)) if stages != list(f.stages) else Declined("its extents are known")
 
 
 def _clamped(s: TeStage, source: str | None, axis: str, extent: Dim):
@@ -55,14 +57,15 @@ def _clamped(s: TeStage, source: str | None, axis: str, extent: Dim):
     return transform(s.expr, clamp)
 
 
-def attention(facts: ScheduleFacts) -> list[Directive] | None:
+def attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """The schedule of a function with the stages of `attend_scores` and `attend`; None for any other, and for a single query,
     which has no tiles of rows.
     """
-    parts = parts_of(facts.f, ATTENTION)
+    parts = parts_of(f, ATTENTION)
     if parts is None or parts["exp"].axes[-2].extent == 1:
-        return None
-    return _Attention(facts, parts).directives()
+        return Declined("it is no `attend`, or one of a single query")
+    facts = facts_of(f, machine)
+    return facts.scheduled(_Attention(facts, parts).directives())
 
 
 def _tiles(extent: Dim, rows: int, most: int) -> int:

@@ -13,6 +13,9 @@ from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduc
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.passes.schedule.apply import by_rules
+from occ.compiler.passes.schedule.fallback import FALLBACK
+from occ.compiler.passes.schedule.rule import Declined, Log
 from occ.compiler.targets.machine import Machine
 
 # Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
@@ -95,17 +98,17 @@ def _is_product_of_codes(s: TeStage) -> bool:
     return {n.arg.dtype for n in sides if isinstance(n, Cast) and isinstance(n.arg, Load)} == {U8, I8}
 
 
-def block_product(f: TeFunc, machine: Machine) -> TeFunc | None:
-    """The function of a `block_matmul` with its schedule, None for any other.
+def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """The function of a `block_matmul` with its schedule.
 
     Tiles of rows are computed whole, so where their number is symbolic there are several sizes of a tile, and the sizes of a run decide:
     `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 1 ? acc1[i, j] : N <= 2 ? acc2[i//2, i%2, j] : ..`
     """
     parts = parts_of(f)
     if parts is None:
-        return None
-    if f.schedule:
-        return f
+        return Declined("it is no `block_matmul`")
+    if not machine.sums_neighbours:  # in vectors Halide 21 fails an assertion of LLVM, or computes something else
+        return by_rules((FALLBACK,), f, machine, Log())
     rows: Dim = parts.rows[-1].extent if parts.rows else 1
     tiles = _tiles(rows, machine)
     tests = _tests(rows, tiles[:-1])

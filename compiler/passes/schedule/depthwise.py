@@ -8,25 +8,33 @@ from __future__ import annotations
 
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.te.expr import Index, Load
-from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import CONV, PAD
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import ScheduleFacts, contiguous, element_bits, work
+from occ.compiler.passes.schedule.facts import ScheduleFacts, contiguous, element_bits, facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.planes import lanes_along
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _MOST = 9  # taps, all of them unrolled
 _ROWS = 4  # of a tile: they share the taps that they load
 
 
-def depthwise_planes(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def depthwise_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """A plane after the other: its border is copied around it into L1, then tiles of rows by a vector stay in registers."""
+    facts = facts_of(f, machine)
+    return facts.scheduled(depthwise_loops(facts.root, facts))
+
+
+def depthwise_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
+    """The directives of `depthwise_planes` for a stage."""
     if not isinstance(s, TeStage) or len(s.axes) < 3:
-        return None
+        return Declined("it has no planes: fewer than three axes")
     sums = facts.reductions(s)
     if len(sums) != 1 or not _is_depthwise(sums[0], facts) or sums[0].shape != s.shape:
-        return None
+        return Declined(f"it has no sum over a window of {_MOST} taps or less of one channel, along contiguous rows")
     (acc,) = sums
     *outer, y, x = (a.name for a in s.axes)
     height, width = s.axes[-2].extent, s.axes[-1].extent

@@ -8,22 +8,30 @@ from occ.compiler.ir.dim import is_multiple
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis, Binary, Const, Index, Load, Reduce, Select
-from occ.compiler.ir.te.function import AnyStage, TeStage
+from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.parts import Part, parts
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
+from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, typical_tasks
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _BLOCK = 4096  # elements of a symbolic number that are computed in one task
 
 
-def elementwise(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def elementwise(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """No reduction: vectors along the innermost axis, the outermost in parallel."""
+    facts = facts_of(f, machine)
+    s = facts.root
     if not isinstance(s, TeStage) or facts.reductions(s) or any(isinstance(n, Reduce) for n in walk(s.expr)):
-        return None
+        return Declined("it reduces, or writes at computed positions")
+    return facts.scheduled(_loops(s, facts))
+
+
+def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
     out = Scheduler(s.name)
     if not s.axes:
         return []

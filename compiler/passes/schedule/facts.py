@@ -16,11 +16,39 @@ from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import COLUMNS, PANELS
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
+from occ.compiler.ir.types import TensorType
+from occ.compiler.passes.schedule.gathered_rows import sampled_rows
+from occ.compiler.passes.schedule.loops import Directives
+from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.passes.te.inline import materialised
-from occ.compiler.passes.te.sampled import sampled_rows
 from occ.compiler.targets.machine import Machine
 
 FEW = 2  # rows of a product up to which one at a time takes less than a tile of eight: each loads all weights
+
+
+@dataclass(frozen=True)
+class Part(TeFunc):
+    """A te function up to one of its stages in memory, which a rule is to schedule.
+
+    Its results are that stage and what later stages of the whole read.
+
+    Attributes:
+        whole: the function that it is the beginning of.
+    """
+
+    whole: TeFunc | None = None
+
+    @classmethod
+    def of(cls, whole: TeFunc, last: AnyStage) -> Part:
+        """The part that ends with a stage."""
+        k = whole.stages.index(last) + 1
+        stages, later = whole.stages[:k], whole.stages[k:]
+        types = {r.name: r for r in whole.results}
+        read = {n.source for s in later for n in loads(*s.exprs)} | {last.name, *types}
+        results = (types.get(s.name) or Param(s.name, TensorType(s.dtype, s.shape)) for s in stages if s.name in read)
+        return cls(
+            whole.name, whole.dims, whole.params, stages, tuple(results), whole.checks, hint=whole.hint, whole=whole
+        )
 
 
 @dataclass
@@ -49,7 +77,9 @@ class ScheduleFacts:
     @cached_property
     def roots(self) -> list[AnyStage]:
         """Stages that are computed into memory."""
-        kept = materialised(self.f, shared=True) | set(sampled_rows(self.f))
+        if (whole := self._whole) is not None:
+            return [s for s in self.f.stages if s.name in whole.root_names]
+        kept = materialised(self.f, shared=True) | set(self.sampled)
         if self.hint.compute_root:
             kept |= self._apart(kept)
         return [s for s in self.f.stages if s.name in kept]
@@ -73,6 +103,26 @@ class ScheduleFacts:
         readers = {s.name for s in self.f.stages if any(n.source == name for n in loads(*s.exprs))}
         return {h for r in readers for h in ({r} if r in roots else self._homes(r, roots))}
 
+    @property
+    def root(self) -> AnyStage:
+        """The stage that is to be scheduled."""
+        return self.f.stages[-1]
+
+    @cached_property
+    def sampled(self) -> dict[str, str]:
+        """Stages whose rows are sampled, each with the result that reads them."""
+        return sampled_rows(self.f) if self._whole is None else self._whole.sampled
+
+    @property
+    def _whole(self) -> ScheduleFacts | None:
+        """The facts of the function that this is a part of."""
+        whole = self.f.whole if isinstance(self.f, Part) else None
+        return None if whole is None else facts_of(whole, self.machine)
+
+    def scheduled(self, made: Directives | Declined) -> TeFunc | Declined:
+        """The function with these directives, or why there are none."""
+        return made if isinstance(made, Declined) else replace(self.f, schedule=tuple(made))
+
     @cached_property
     def root_names(self) -> set[str]:
         return {s.name for s in self.roots}
@@ -95,6 +145,16 @@ class ScheduleFacts:
     def reductions(self, root: AnyStage) -> list[TeStage]:
         """The reducing stages among those."""
         return [s for s in self.inlined_into(root) if isinstance(s.expr, Reduce) and s.expr.kind in COMBINE]
+
+
+_recent: list[ScheduleFacts] = []  # the last first
+
+
+def facts_of(f: TeFunc, machine: Machine) -> ScheduleFacts:
+    """The facts of a function, the same object for all rules that are asked about it one after the other."""
+    found = next((x for x in _recent if x.f is f and x.machine == machine), None) or ScheduleFacts(f, machine)
+    _recent[:] = [found, *(x for x in _recent if x is not found)][:4]
+    return found
 
 
 def parts_of(f: TeFunc, roles: Mapping[str, str]) -> dict[str, TeStage] | None:

@@ -11,23 +11,19 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.walks import transform
-from occ.compiler.passes.schedule.facts import FEW, ScheduleFacts, contraction, extent_of
+from occ.compiler.passes.schedule.facts import FEW, ScheduleFacts, contraction, extent_of, facts_of
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.panels import unpacked
-from occ.compiler.passes.schedule.product import packed_contraction
-from occ.compiler.passes.schedule.window import window
+from occ.compiler.passes.schedule.product import packed_contraction, product_loops
+from occ.compiler.passes.schedule.rule import Declined, made_by
+from occ.compiler.passes.schedule.window import window_loops
 from occ.compiler.targets.machine import Machine
 
-Rule = Callable[[TeStage, TeFunc], Sequence[Directive] | None]
+Loops = Callable[[TeStage, TeFunc], Directives | Declined]
 _HALF = 4  # rows of the lower tile: as many sums as hide the latency of an addition
 
 
-def has_few(f: TeFunc) -> bool:
-    """Whether a function has such a schedule."""
-    return any(d.call == "specialize" for d in f.schedule)
-
-
-def few_rows(f: TeFunc, machine: Machine) -> TeFunc:
+def skinny_gemm(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Tiles of rows whose number is symbolic are computed whole, so one row, as in a step of a recurrence, takes as long as
     a tile. With `FEW` rows or less the product is computed row by row instead, and with `_HALF` or less in a lower tile.
 
@@ -36,8 +32,9 @@ def few_rows(f: TeFunc, machine: Machine) -> TeFunc:
     for s in f.stages:
         acc = _guarded_product(s, f)
         if acc is not None and isinstance(s, TeStage):
-            return _with_few(f, _with_half(f, s, acc, machine), s, acc, machine)
-    return f
+            made = _with_few(f, _with_half(f, s, acc, machine), s, acc, machine)
+            return Declined(f"there are never {FEW} rows or less") if made is f else made
+    return Declined(f"it has no product, but for convolutions, of a symbolic number of rows that may be {FEW} or less")
 
 
 def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
@@ -48,7 +45,11 @@ def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
         if acc.name not in inside or not isinstance(acc, TeStage) or acc.role == CONV:
             continue  # images have more positions than a few
         found = contraction(acc, f)
-        if found is None or (acc.name, found.tile) not in bounded:
+        if (
+            found is None
+            or (acc.name, found.tile) not in bounded
+            or made_by(f, acc.name) != packed_contraction.__name__
+        ):
             continue
         rows = extent_of(acc, found.tile)
         if not isinstance(rows, int) and lower(rows) <= FEW:
@@ -69,8 +70,8 @@ def _with_half(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
         return f
     low = replace(machine, rows=_HALF)
 
-    def half(again: TeStage, alone: TeFunc) -> Directives | None:
-        return packed_contraction(again, ScheduleFacts(alone, low))
+    def half(again: TeStage, alone: TeFunc) -> Directives | Declined:
+        return product_loops(again, facts_of(alone, low))
 
     return with_variant(f, s, _between(f, s, acc), test, half, suffix="half")
 
@@ -81,15 +82,16 @@ def _with_few(f: TeFunc, onto: TeFunc, s: TeStage, acc: TeStage, machine: Machin
     test = AtMost(extent_of(acc, found.tile), FEW)
     direct = unpacked(acc, f)
 
-    def few(again: TeStage, alone: TeFunc) -> Directives | None:
+    def few(again: TeStage, alone: TeFunc) -> Directives | Declined:
         facts = ScheduleFacts(alone, machine, few=True)
-        return packed_contraction(again, facts) or (window(again, facts) if direct is not acc else None)
+        made = product_loops(again, facts)
+        return window_loops(again, facts) if isinstance(made, Declined) and direct is not acc else made
 
     return with_variant(f, s, [direct if x is acc else x for x in _between(f, s, acc)], test, few, onto=onto)
 
 
 def with_variant(
-    f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost, rule: Rule, *,
+    f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost, loops: Loops, *,
     onto: TeFunc | None = None, suffix: str = "few",
 ) -> TeFunc:  # fmt: skip
     """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test; in the place of
@@ -100,7 +102,7 @@ def with_variant(
         s: the stage, in memory.
         between: stages through which it reads its operands, of which it gets its own.
         test: of sizes.
-        rule: schedules the stage and those; it takes the stage and the function that has that one alone.
+        loops: the directives of the stage and those; it takes the stage and the function that has that one alone.
         onto: `f` with variants whose tests hold for more sizes, which come after this one; `f` itself by default.
         suffix: of the names of its own stages.
     """
@@ -108,15 +110,15 @@ def with_variant(
     if test.never:
         return onto
     if test.always:
-        made = rule(s, replace(f, schedule=()))
+        made = loops(s, replace(f, schedule=()))
         own = {s.name, *(x.name for x in between)}
         rest = [d for d in f.schedule if d.stage not in own]
-        return onto if made is None else replace(f, schedule=(*made, *rest))
+        return onto if isinstance(made, Declined) else replace(f, schedule=(*made, *rest))
     copies = {x.name: copied(x, {y.name for y in between}, suffix) for x in between}
     again = replace(s, expr=reading(s.expr, set(copies), suffix))
     stages = [again if x is s else copies.get(x.name, x) for x in f.stages]
-    made = rule(again, replace(f, stages=tuple(stages), schedule=()))
-    if made is None:
+    made = loops(again, replace(f, stages=tuple(stages), schedule=()))
+    if isinstance(made, Declined):
         return onto
     mine = [replace(d, variant=1) if d.stage == s.name else d for d in made]
     others = [replace(d, variant=d.variant + 1) if d.stage == s.name and d.variant else d for d in onto.schedule]

@@ -14,12 +14,14 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.schedule.attention import attention
 from occ.compiler.passes.schedule.block_products import fixed
 from occ.compiler.passes.schedule.caches import Cache, all_together, caches_of
 from occ.compiler.passes.schedule.chunks_of_keys import APART, FOUR, TOGETHER, NotInChunks, in_chunks
 from occ.compiler.passes.schedule.facts import extent_of, parts_of
 from occ.compiler.passes.schedule.few import copied, reading
 from occ.compiler.passes.schedule.loops import row_tail
+from occ.compiler.passes.schedule.rule import Declined, made_by
 from occ.compiler.targets.machine import Machine
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
@@ -39,14 +41,15 @@ _SUMS = 16  # vectors of sums that are held in registers
 _MOST_KEYS = 4  # whose scores are made at once: with 16 for one head each, what is fetched ahead at once is too much
 
 
-def few_queries(f: TeFunc, machine: Machine) -> TeFunc:
+def few_queries(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """`out[i<N, d] = sum[i, d] / total[i]` --> `out[i<N, d] = N <= 4 ? sumfew[i, d] / totalfew[i] : sum[i, d] / total[i]`
 
-    for functions with the schedule of attention whose number of queries is symbolic; others stay as they are.
+    for functions with the schedule of attention whose number of queries is symbolic.
     """
-    found = _copies(f, machine) if f.schedule else None
+    out = f.by_role.get(ATTENTION["out"])
+    found = _copies(f, machine) if out is not None and made_by(f, out.name) == attention.__name__ else None
     if found is None or isinstance(found.queries, int) or (test := AtMost(found.queries, _FEW).simplest).always:
-        return f
+        return Declined(f"it is no `attend` of a symbolic number of queries that may be {_FEW} or less")
     out, again = found.out, found.again
     made = [replace(d, variant=1) if d.stage == out.name else d for d in found.schedule]
     both = replace(out, expr=where(binary("le", wrap(test.left), wrap(test.right)), again.expr, out.expr))
@@ -60,13 +63,11 @@ def few_queries(f: TeFunc, machine: Machine) -> TeFunc:
     )
 
 
-def fixed_queries(f: TeFunc, machine: Machine) -> TeFunc | None:
-    """The same for attention that never has more queries, in the place of what it is else; None for any other function, and
-    where there are fewer keys than 64.
-    """
+def decode_attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """The same for attention that never has more queries, in the place of what it is else, and has 64 keys or more."""
     found = _copies(f, machine)
     if found is None or not isinstance(found.queries, int) or (isinstance(found.keys, int) and found.keys < _SHORT):
-        return None
+        return Declined(f"it is no `attend` of {_FEW} queries or less and {_SHORT} keys or more")
     kept = [s for s in f.stages if s.name not in found.names and s is not found.out]
     return replace(f, stages=(*kept, *found.stages, found.again), schedule=tuple(found.schedule))
 

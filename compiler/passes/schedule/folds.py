@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import FOLDS, Reduce
-from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import Scheduler
-from occ.compiler.passes.schedule.facts import ScheduleFacts, work
+from occ.compiler.passes.schedule.facts import ScheduleFacts, facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, row_tail, tasks
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _ROWS = 32  # that a tree takes before the next one
 _TOGETHER = 8  # trees that a row goes down at a time
 
 
-def folds(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def sequential_folds(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """A fold that reads another one: what a block of rows reads is computed before them, one tree after the other, whose nodes
     are in cache then. Steps of a fold wait for each other and those of its neighbours do not: a processor takes several
     at once, so they stay scalars. 500 trees of 31 leaves, 10,000 rows: three times as fast as row by row.
     """
+    facts = facts_of(f, machine)
+    s = facts.root
     if not is_fold(s) or not isinstance(s, TeStage) or not s.axes:
-        return None
+        return Declined("it is no fold, whose steps follow each other")
     first = s.axes[0]
     read = {n.source for n in loads(s.expr)}
     inner = [p for p in facts.roots if isinstance(p, TeStage) and is_fold(p) and p.name in read and _only(p, s, facts)]
     if not inner or any(not p.axes or p.axes[0].extent != first.extent for p in inner):
-        return None
+        return Declined("it reads no other fold of as many rows")
     block, row = f"{first.name}o", f"{first.name}i"
     out = Scheduler(s.name, update=True)
     rows = min(_ROWS, first.extent) if isinstance(first.extent, int) and first.extent else _ROWS
@@ -37,7 +41,7 @@ def folds(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     made = out.directives
     for p in inner:
         made += [*Scheduler(p.name).compute_at(s.name, block).directives, *_together(p)]
-    return made
+    return facts.scheduled(made)
 
 
 def _together(p: TeStage) -> Directives:

@@ -14,11 +14,13 @@ from occ.compiler.ir.te.reductions import BLOCK, most_steps, sums_in_blocks
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import TAILS, Directive
 from occ.compiler.ir.te.walks import replace_indices
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _KEPT = frozenset(("reorder", "unroll", "vectorize", "split", "fetch_ahead", "fetch_beyond"))  # calls on updates
 
 
-def long_sums(f: TeFunc) -> TeFunc:
+def long_sums(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """`acc[i] = sum[r<n](x[r, i])` --> `block[i, b] = sum[q<512](b*512 + q < n ? x[b*512 + q, i] : 0)`,
     `acc[i] = sum[b<(n+511)//512](block[i, b])` for sums of floats that may have more terms; `block` is computed in the loop `b`.
 
@@ -34,7 +36,9 @@ def long_sums(f: TeFunc) -> TeFunc:
             few = {found.axis: 1}
             made[-1:] = [block, found.whole]
         stages += made
-    return replace(f, stages=tuple(stages), schedule=tuple(schedule)) if len(stages) > len(f.stages) else f
+    if len(stages) == len(f.stages):
+        return Declined(f"it has no sum of floats of more than {BLOCK} terms, one after the other")
+    return replace(f, stages=tuple(stages), schedule=tuple(schedule))
 
 
 @dataclass(frozen=True)

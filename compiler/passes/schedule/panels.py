@@ -10,10 +10,11 @@ from occ.compiler.ir.te.function import TeFunc, TeStage, certain_loads, loads, r
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.schedule.facts import FEW, contraction, element_bits
+from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 
-def in_columns(f: TeFunc, machine: Machine) -> TeFunc:
+def pack_rhs(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Where the columns of `B` are of a symbolic number, or lie across memory, tiles read panels of it.
 
     `acc[i, j] = sum[r](a[i, r] * b[r, j])` --> `columns[p, r, c<32] = 32*p + c < N ? b[r, 32*p + c] : 0`,
@@ -22,11 +23,13 @@ def in_columns(f: TeFunc, machine: Machine) -> TeFunc:
     stages = [s for s in f.stages if isinstance(s, TeStage)]
     sums = [s for s in stages if isinstance(s.expr, Reduce)]
     if len(sums) != 1 or len(stages) != len(f.stages) or any(s.role for s in stages):
-        return f
+        return Declined("it has not exactly one reduction, or is a method of its own")
     (acc,) = sums
     b = _right(acc, f)
     if b is None:
-        return f
+        return Declined(
+            "it is no product of two operands with many rows, or its right operand lies in the order of tiles"
+        )
     packed, read = _packed(acc, b, f, 2 * machine.lanes(max(element_bits(acc), 32)))
     tiled = replace(acc, expr=transform(acc.expr, lambda n: read if n == b else None))
     return replace(f, stages=tuple(x for s in f.stages for x in ((packed, tiled) if s is acc else (s,))))

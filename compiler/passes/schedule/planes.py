@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from occ.compiler.ir.dim import Dim, lower
 from occ.compiler.ir.te.expr import Call, Index, Select
-from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINDOW_ROWS
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, work
+from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _UNROLLED = 16  # taps that stand one after the other
 
 
-def planes(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """For each row of the result the columns of its windows are taken into a row in L1, then the windows along that.
 
     A border along the rows is tested in loops of its own (`likely`), and never copied.
     """
+    facts = facts_of(f, machine)
+    return facts.scheduled(planar_loops(facts.root, facts))
+
+
+def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
+    """The directives of `planar_window` for a stage."""
     if not isinstance(s, TeStage) or len(s.axes) < 2:
-        return None
+        return Declined("it has no rows: fewer than two axes")
     sums = facts.reductions(s)
     if len(sums) != 1 or not is_along_rows(sums[0]) or sums[0].shape != s.shape:
-        return None
+        return Declined("it has no reduction over neighbours along the last axis")
     (acc,) = sums
     rows = _rows(acc, facts)
     *outer, y, x = (a.name for a in s.axes)

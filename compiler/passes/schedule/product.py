@@ -13,7 +13,7 @@ from occ.compiler.ir.dtype import I16
 from occ.compiler.ir.shape import nominal, nominal_count
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Expr, Index
-from occ.compiler.ir.te.function import AnyStage, TeStage, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
@@ -25,27 +25,36 @@ from occ.compiler.passes.schedule.facts import (
     contraction,
     element_bits,
     extent_of,
+    facts_of,
     same_axes,
     work,
 )
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _TWOS = 2  # times that products of twos of i16 are unrolled: LLVM adds up the sums of more steps in another order, and spills
 _ROWS = 4  # of a convolution with one filter: with more, what they share does not stay in registers
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
 
 
-def packed_contraction(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def packed_contraction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Sums of products with lanes along a contiguous axis of `B`: a tile of rows by vectors stays in registers, `A` is
     broadcast. 97-100 % of peak on packed panels; a tile wants about 14 accumulators, and 28 spill.
     """
+    facts = facts_of(f, machine)
+    return facts.scheduled(product_loops(facts.root, facts))
+
+
+def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
+    """The directives of `packed_contraction` for a stage."""
     if not isinstance(s, TeStage):
-        return None
+        return Declined("it writes at computed positions")
     sums = facts.reductions(s)
     found = contraction(sums[0], facts.f) if len(sums) == 1 else None
     if found is None or not same_axes(s, sums[0]):
-        return None
+        return Declined("it has no sum of products, of its own shape, along a contiguous axis of one operand alone")
     acc = sums[0]
     if facts.few:
         found = found.with_rows_as_loop()
@@ -57,7 +66,9 @@ def packed_contraction(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     if width % lanes:
         lanes = width if width < lanes else lanes // 2
     if width == 0 or width % lanes:
-        return None
+        return Declined(
+            "the contiguous axis of the right operand is of symbolic length, or shorter than a quarter of a vector"
+        )
     wanted = facts.hint.vectors * lanes
     if wanted and (width % wanted == 0 or (not found.panel and nominal(extent_of(acc, found.lanes)) >= wanted)):
         width = wanted

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.te.function import AnyStage, TeStage
+from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.passes.schedule.elementwise import vectorise
-from occ.compiler.passes.schedule.facts import ScheduleFacts, work
-from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
-from occ.compiler.passes.te.sampled import sampled_rows
+from occ.compiler.passes.schedule.facts import facts_of, work
+from occ.compiler.passes.schedule.loops import parallel, tasks
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 
-def resample(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def resample(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """A row of what is sampled is computed, contiguous and in L1, then vectors gather from it.
 
     Linear by 2 of 256 planes of 64x64: 5.6 ms with the rows inlined, four elements gathered for each, and 2.5 ms so.
     """
-    sampled = sampled_rows(facts.f)
-    rows = [r for r in facts.roots if isinstance(r, TeStage) and sampled.get(r.name) == s.name]
+    facts = facts_of(f, machine)
+    s = facts.root
+    rows = [r for r in facts.roots if isinstance(r, TeStage) and facts.sampled.get(r.name) == s.name]
     if not rows or not isinstance(s, TeStage) or facts.reductions(s):
-        return None
+        return Declined("it samples no rows of another stage at positions from a table")
     out = Scheduler(s.name)
     vectorise(out, s, facts, outer=0)
     loops = [a.name for a in s.axes[:-1]]
@@ -28,4 +30,4 @@ def resample(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
         row = Scheduler(r.name).compute_at(s.name, fused.get(loops[-1], loops[-1]))
         vectorise(row, r, facts, outer=0)
         made += row.directives
-    return made
+    return facts.scheduled(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Load, Reduce
-from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.schedule import Scheduler
@@ -15,33 +15,38 @@ from occ.compiler.passes.schedule.facts import (
     ScheduleFacts,
     contraction,
     element_bits,
+    facts_of,
     same_axes,
     work,
 )
 from occ.compiler.passes.schedule.folds import is_fold
 from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
-from occ.compiler.passes.schedule.window import window
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.passes.schedule.window import window_loops
+from occ.compiler.targets.machine import Machine
 
 
-def rows(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Several stages over the same rows (softmax, layer normalisation): all are computed row by row, in cache."""
-    if not isinstance(s, TeStage) or s is not facts.roots[-1] or len(facts.f.results) != 1:
-        return None
+    facts = facts_of(f, machine)
+    s = facts.root
+    if not isinstance(s, TeStage) or len(facts.f.results) != 1:
+        return Declined("it has several results, or writes at computed positions")
     others = [
         r
         for r in facts.f.stages
         if r is not s and (r.name in facts.root_names or isinstance(getattr(r, "expr", None), Reduce))
     ]
     same = all(isinstance(r, TeStage) and same_axes(s, r) for r in others)
-    if same and (len(others) < 2 or window(s, facts) is not None):
-        return None  # reductions and what is done with them: the rules for those do better
+    if same and (len(others) < 2 or not isinstance(window_loops(s, facts), Declined)):
+        return Declined("it is reductions and what is done with them, for which other rules do better")
     if _is_product(others, facts) or any(isinstance(r, TeStage) and r.role == WINDOW_ROWS for r in others):
-        return None
-    if any(is_fold(r) for r in others):
-        return None  # they are computed in the loops of an update, and the loops that are fused here are not its
+        return Declined("it is a product, or a window in planes")
+    if any(is_fold(r) for r in others):  # in the loops of an update, and the loops that are fused here are not its
+        return Declined("it has folds, whose steps follow each other")
     depth = _shared_rows(s, others, facts)
     if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
-        return None
+        return Declined("its stages do not share all axes of the result but one")
     out = Scheduler(s.name)
     vectorise(out, s, facts, outer=depth)
     loops = [a.name for a in s.axes[:depth]]
@@ -53,7 +58,7 @@ def rows(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
     for r in others:
         assert isinstance(r, TeStage)
         made += inside_rows(r, s.name, level, facts, depth)
-    return made
+    return facts.scheduled(made)
 
 
 def _is_product(others: list[AnyStage], facts: ScheduleFacts) -> bool:

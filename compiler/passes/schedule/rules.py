@@ -1,49 +1,64 @@
-"""Schedule rules for CPUs, in order; the first that applies to a stage schedules it, and the last always applies.
-
-A rule takes a stage that is computed into memory, and returns the directives for it and for the reductions that are
-computed inside of its loops. Each has a module of its own, with what was measured.
-"""
+"""All schedule rules for CPUs, in order: normalisers, rules, variants, finishers (`apply.py` has the loops)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from occ.compiler.ir.te.cost import SERIAL
-from occ.compiler.ir.te.function import AnyStage, TeStage
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.schedule.attention import attention, clamp_attention
+from occ.compiler.passes.schedule.block_products import block_product
+from occ.compiler.passes.schedule.clamp import clamp_rows
 from occ.compiler.passes.schedule.depthwise import depthwise_planes
 from occ.compiler.passes.schedule.elementwise import elementwise
-from occ.compiler.passes.schedule.facts import (
-    ScheduleFacts,
-    work,
-)
-from occ.compiler.passes.schedule.folds import folds
-from occ.compiler.passes.schedule.in_vectors import in_vectors
-from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
-from occ.compiler.passes.schedule.planes import planes
+from occ.compiler.passes.schedule.fallback import FALLBACK
+from occ.compiler.passes.schedule.few import skinny_gemm
+from occ.compiler.passes.schedule.few_queries import decode_attention, few_queries
+from occ.compiler.passes.schedule.folds import sequential_folds
+from occ.compiler.passes.schedule.in_vectors import vector_reduction
+from occ.compiler.passes.schedule.long_sums import long_sums
+from occ.compiler.passes.schedule.panels import pack_rhs
+from occ.compiler.passes.schedule.planes import planar_window
 from occ.compiler.passes.schedule.product import packed_contraction
 from occ.compiler.passes.schedule.resample import resample
-from occ.compiler.passes.schedule.rows import inside_rows
-from occ.compiler.passes.schedule.transposed import transposed
+from occ.compiler.passes.schedule.rfactor import rfactor
+from occ.compiler.passes.schedule.rows import fused_rows
+from occ.compiler.passes.schedule.rule import ScheduleRule
+from occ.compiler.passes.schedule.samples import deform_conv
+from occ.compiler.passes.schedule.separable_windows import separable_windows
+from occ.compiler.passes.schedule.separate_reductions import separate_reductions
+from occ.compiler.passes.schedule.split_argmax import split_argmax
+from occ.compiler.passes.schedule.strassen import strassen
+from occ.compiler.passes.schedule.transposed import transpose_tiles
+from occ.compiler.passes.schedule.wide import full_tile_planes, full_tile_rows
+from occ.compiler.passes.schedule.widen import widen_f16
 from occ.compiler.passes.schedule.window import window
+from occ.compiler.passes.schedule.winograd import winograd
 
-ScheduleRule = Callable[[AnyStage, ScheduleFacts], Directives | None]
-
-
-def fallback(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
-    """Always legal: loops in order, reductions computed where they are read, the outermost loop in parallel."""
-    out = Scheduler(s.name)
-    made: Directives = []
-    level = s.axes[-1].name if s.axes else ""
-    for r in facts.reductions(s):
-        made += (
-            inside_rows(r, s.name, level, facts, len(s.axes)) if level else Scheduler(r.name).compute_root().directives
-        )
-    if isinstance(s, TeStage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
-        parallel(out, [a.name for a in s.axes], [tasks(a.extent) for a in s.axes], work(s, facts))
-    return [*out.directives, *made]
-
-
-RULES: tuple[ScheduleRule, ...] = (
-    folds, depthwise_planes, packed_contraction, planes, window, resample, transposed, elementwise, in_vectors, fallback,
-)  # fmt: skip
+NORMALISERS = tuple(
+    map(
+        ScheduleRule.of,
+        (separate_reductions, split_argmax, pack_rhs, separable_windows, rfactor, widen_f16, clamp_attention),
+    )
+)
+# Those for whole functions first: methods, and stages over the same rows. The last one always applies.
+RULES = (
+    *(
+        ScheduleRule.of(r, whole=True)
+        for r in (block_product, decode_attention, winograd, strassen, attention, deform_conv, fused_rows)
+    ),
+    *map(
+        ScheduleRule.of,
+        (
+            sequential_folds,
+            depthwise_planes,
+            packed_contraction,
+            planar_window,
+            window,
+            resample,
+            transpose_tiles,
+            elementwise,
+            vector_reduction,
+        ),
+    ),
+    FALLBACK,
+)
+VARIANTS = tuple(map(ScheduleRule.of, (few_queries, skinny_gemm, full_tile_planes, full_tile_rows)))
+FINISHERS = tuple(map(ScheduleRule.of, (clamp_rows, long_sums)))
+NAMES = tuple(r.name for r in (*NORMALISERS, *RULES, *VARIANTS, *FINISHERS))

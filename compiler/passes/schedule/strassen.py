@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import is_multiple
-from occ.compiler.ir.te.function import TeStage, reduce_axes
+from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import STRASSEN
 from occ.compiler.ir.te.schedule import Directive, Scheduler
-from occ.compiler.passes.schedule.facts import ScheduleFacts, parts_of
+from occ.compiler.passes.schedule.facts import ScheduleFacts, facts_of, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
+from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 
-def strassen(facts: ScheduleFacts) -> list[Directive] | None:
+def strassen(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """The schedule of a function that the op `strassen` and elementwise readers of it make; None for any other."""
-    parts, root = parts_of(facts.f, STRASSEN), facts.f.stages[-1]
-    if parts is None or not isinstance(root, TeStage) or len(facts.f.results) != 1:
-        return None
-    return _Strassen(facts, root, parts).directives()
+    facts = facts_of(f, machine)
+    parts, root = parts_of(f, STRASSEN), f.stages[-1]
+    if parts is None or not isinstance(root, TeStage) or len(f.results) != 1:
+        return Declined("it is no `strassen` with what is done with its elements")
+    return facts.scheduled(_Strassen(facts, root, parts).directives())
 
 
 _OTHERS = 6  # registers besides those of sums: two vectors of weights, two that are added to them, broadcast elements

@@ -9,11 +9,13 @@ from occ.compiler.ir.te.expr import Axis, Cast, Expr, Load, Reduce, cast
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, position
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.passes.schedule.facts import contraction
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _HALF = ("f16", "bf16")
 
 
-def widened(f: TeFunc) -> TeFunc:
+def widen_f16(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """Values are the same, since every 16-bit float is an f32: those that sums broadcast lie in memory as f32.
 
     The operand that lanes run along, as a rule the weights, is widened in registers as it streams in. Pairs of bf16 that
@@ -22,7 +24,8 @@ def widened(f: TeFunc) -> TeFunc:
     `pad[i] = x[i]  acc[i, j] = sum[r](cast<f32>(pad[i + r]) * cast<f32>(w[r, j]))` -->
     `pad[i] = cast<f32>(x[i])  acc[i, j] = sum[r](pad[i + r] * cast<f32>(w[r, j]))`
     """
-    return _stages(_parameters(f))
+    made = _stages(_parameters(f))
+    return Declined("no sum of products broadcasts 16-bit floats") if made.stages == f.stages else made
 
 
 def _parameters(f: TeFunc) -> TeFunc:
@@ -42,7 +45,7 @@ def _parameters(f: TeFunc) -> TeFunc:
             stages.append(made[p.name])
         assert isinstance(s, TeStage)
         stages.append(replace(s, expr=_read_wide(s.expr, found.a.source, made[p.name].name)))
-    return replace(f, stages=tuple(stages))
+    return replace(f, stages=tuple(stages)) if made else f
 
 
 def _stages(f: TeFunc) -> TeFunc:

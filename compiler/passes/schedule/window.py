@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
-from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.schedule.facts import (
     ScheduleFacts,
     contiguous,
     element_bits,
+    facts_of,
     same_axes,
     work,
 )
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _WINDOW = 7  # taps along an axis of a small window
 _MOST = (
@@ -22,19 +25,25 @@ _MOST = (
 )  # taps that stand one after the other: 5x5 of 4 channels, 8 rows at once, took Halide 15 s in place of 2
 
 
-def window(s: AnyStage, facts: ScheduleFacts) -> Directives | None:
+def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Other reductions with lanes along the innermost axis of the result: depthwise convolutions, pools, column sums.
 
     A few neighbours along the axis before share the taps that they load. Whether those lie beyond a border is tested once
     for all of them: depthwise convolutions are 1.4 to 2.4 times as fast as with a padded copy. Where there are no
     neighbours, or vectors lie across the border, it is added a few rows at a time, while they are in cache.
     """
+    facts = facts_of(f, machine)
+    return facts.scheduled(window_loops(facts.root, facts))
+
+
+def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
+    """The directives of `window` for a stage."""
     if not isinstance(s, TeStage) or not s.axes:
-        return None
+        return Declined("it is a single element, or writes at computed positions")
     sums = facts.reductions(s)
     lanes = _lanes(s, sums, facts)
     if not lanes:
-        return None
+        return Declined("it has no reductions of its own shape that read contiguous elements along its last axis")
     last = s.axes[-1]
     out = Scheduler(s.name)
     names = [a.name for a in s.axes]

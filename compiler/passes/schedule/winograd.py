@@ -6,12 +6,14 @@ from math import ceil
 
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, maximum, minimum
 from occ.compiler.ir.te.expr import Load
-from occ.compiler.ir.te.function import TeStage, reduce_axes
+from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINOGRAD
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, parts_of
+from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, facts_of, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 # Where sizes are symbolic: 5 tiles of a plane together, since its last ones are thrown away when they do not fill that. With 7
 # the sums are 3 % faster, and all of a 10x10 plane 1.3, a 20x20 plane 1.12, an 80x80 plane 1.15 times as slow.
@@ -20,17 +22,18 @@ _PLANE = 30  # tiles of a plane that are one block, and of the rows of one: 20x2
 _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
 
 
-def winograd(facts: ScheduleFacts) -> list[Directive] | None:
+def winograd(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """The schedule of a function that the op `winograd` and elementwise readers of it make; None for any other.
 
     The choices were measured on Zen 4: the transformed input of a block lies in L2 (about 0.5 MB, whole
     planes of up to 7 x 7 tiles may be larger), the products of one panel of weights in L1 and L2, and the weights
     stream.
     """
-    parts, root = parts_of(facts.f, WINOGRAD), facts.f.stages[-1]
-    if parts is None or not isinstance(root, TeStage) or len(facts.f.results) != 1:
-        return None
-    return _Winograd(facts, root, parts).directives()
+    facts = facts_of(f, machine)
+    parts, root = parts_of(f, WINOGRAD), f.stages[-1]
+    if parts is None or not isinstance(root, TeStage) or len(f.results) != 1:
+        return Declined("it is no `winograd` with what is done with its elements")
+    return facts.scheduled(_Winograd(facts, root, parts).directives())
 
 
 class _Winograd:

@@ -11,11 +11,13 @@ from occ.compiler.ir.te.index import axis_symbol, axis_symbols, to_dim
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _FEW = 4  # taps that are read one after the other: 2x2 of 64 planes of 112x112 takes 52 us so, and 148 in two steps
 
 
-def columns_first(f: TeFunc) -> TeFunc:
+def separable_windows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """Reductions over windows whose rows are contiguous take the columns first, which are dense vectors: of `k*k` taps
     `2*k` are left, and only `k` of them lie a stride apart.
 
@@ -25,7 +27,9 @@ def columns_first(f: TeFunc) -> TeFunc:
     stages: list[AnyStage] = []
     for s in f.stages:
         stages += (_in_two(s) if isinstance(s, TeStage) else None) or [s]
-    return replace(f, stages=tuple(stages)) if len(stages) > len(f.stages) else f
+    if len(stages) == len(f.stages):
+        return Declined(f"it has no reduction over a window of more than {_FEW} taps along contiguous rows")
+    return replace(f, stages=tuple(stages))
 
 
 def _in_two(s: TeStage) -> list[TeStage] | None:

@@ -1,4 +1,4 @@
-"""Forms of reductions that schedules can take hold of: reductions apart from what is done with them, and in lanes."""
+"""Normalises reductions along contiguous axes into lanes of vectors (`rfactor` in Halide and TVM)."""
 
 from __future__ import annotations
 
@@ -6,85 +6,53 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from occ.compiler.ir.dim import Dim, floordiv
-from occ.compiler.ir.dtype import I32
-from occ.compiler.ir.te.expr import (
-    Axis,
-    Expr,
-    Index,
-    Load,
-    Reduce,
-    binary,
-    cast,
-    equal,
-    literal,
-    not_equal,
-    where,
-    wrap,
-)
-from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, position
+from occ.compiler.ir.shape import nominal, nominal_count
+from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, wrap
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, position, reduce_axes
+from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.ir.te.walks import replace_indices, walk
+from occ.compiler.ir.te.walks import replace_indices
+from occ.compiler.passes.schedule.block_products import parts_of
+from occ.compiler.passes.schedule.facts import contraction, element_bits
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
 
 _FOUR = 4  # lanes of a vector whose elements are combined one by one
+_LONG = 4096  # elements of a tensor that is reduced as a whole
 
 
-def separate(f: TeFunc) -> TeFunc:
-    """Every result that is a bare reduction becomes a copy of a stage that reduces, so that there is something to tile.
-
-    `out[i] = sum[r](x)` --> `out_acc[i] = sum[r](x)  out[i] = out_acc[i]`
-    """
-    results = {r.name for r in f.results}
+def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Reductions along their contiguous axis, which vectors along the result cannot do, in lanes."""
+    if parts_of(f) is not None:
+        return Declined("it is a `block_matmul`")
     stages: list[AnyStage] = []
     for s in f.stages:
-        if isinstance(s, TeStage) and s.name in results and isinstance(s.expr, Reduce) and s.expr.kind in COMBINE:
-            inner = replace(s, name=f"{s.name}acc")
-            axes = tuple(Axis(f"{a.name}c", a.extent) for a in s.axes)
-            copied = Load(inner.name, position(axes), s.dtype)
-            stages += [inner, TeStage(s.name, axes, copied, s.note)]
+        if isinstance(s, TeStage) and _wants_lanes(s, f) and isinstance(s.expr, Reduce):
+            # One vector after the other would wait for the one before: sums of a whole tensor take four at a time.
+            several = 4 if nominal_count(s.shape) <= 2 and nominal(s.expr.axes[-1].extent) >= _LONG else 1
+            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)) * several)
         else:
             stages.append(s)
+    if len(stages) == len(f.stages):
+        return Declined(
+            "no reduction goes along 32 contiguous elements or more, or vectors along its result do as well"
+        )
     return replace(f, stages=tuple(stages))
 
 
-def two_passes(f: TeFunc) -> TeFunc:
-    """The place of the greatest or least element of a parameter as two reductions, which vectors can do: the element, then
-    the first place that has it. A NaN is both, and the first NaN is the place.
-
-    `out[i] = argmax[r<n](a[i, r])` --> `best[i] = max[r](a[i, r])`, `first[i] = min[r](a[i, r] is best[i] ? r : n)`,
-    `out[i] = first[i]`; 0 where there are no elements.
-    """
-    params = {p.name for p in f.params}
-    stages: list[AnyStage] = []
-    for s in f.stages:
-        stages += _best_and_first(s) if isinstance(s, TeStage) and _is_place(s.expr, params) else [s]
-    return replace(f, stages=tuple(stages))
-
-
-def _is_place(e: Expr, params: set[str]) -> bool:
-    if not isinstance(e, Reduce) or e.kind not in ("argmax", "argmin"):
-        return False
-    along = Index(e.axes[0].name) in walk(e.body)  # an axis of one element is no index
-    return along and isinstance(e.body, Load) and e.body.source in params
-
-
-def _best_and_first(s: TeStage) -> list[TeStage]:
+def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
     r = s.expr
-    assert isinstance(r, Reduce)
-    (axis,) = r.axes
-    again = Axis(f"{axis.name}b", axis.extent)
-    element = replace_indices(r.body, {axis.name: Index(again.name)})
-    best = replace(s, name=f"{s.name}best", expr=Reduce(r.kind.removeprefix("arg"), (again,), element, r.body.dtype))
-    found = equal(r.body, Load(best.name, position(s.axes), r.body.dtype))
-    if r.body.dtype.is_float:
-        found = binary("or", found, not_equal(r.body, r.body))
-    place = where(found, cast(I32, Index(axis.name)), literal(I32.highest, I32))
-    first = replace(s, name=f"{s.name}first", expr=Reduce("min", (axis,), place, I32))
-    at = Load(first.name, position(s.axes), I32)
-    return [
-        best,
-        first,
-        replace(s, expr=cast(r.dtype, where(equal(at, literal(I32.highest, I32)), literal(0, I32), at))),
-    ]
+    if not isinstance(r, Reduce) or r.kind not in COMBINE or not r.axes or nominal(r.axes[-1].extent) < 32:
+        return False
+    if contraction(s, f) is not None:
+        return False
+    symbols, read = axis_symbols((*s.axes, *reduce_axes(s.expr))), loads(s.expr)
+    along = [step(n, r.axes[-1].name, symbols, f.shapes) for n in read]
+    across = [step(n, s.axes[-1].name, symbols, f.shapes) if s.axes else None for n in read]
+    reads_rows = any(d == 1 for d in along) and all(d in (0, 1) for d in along)
+    has_columns = bool(read and s.axes) and nominal(s.axes[-1].extent) > 2
+    reads_columns = has_columns and all(d in (0, 1) for d in across)
+    return reads_rows and not reads_columns
 
 
 def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
@@ -108,8 +76,8 @@ def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
     if last.extent == start:
         return [part, replace(across, name=s.name)]
     rest = _rest(s, start)
-    loads = [Load(x.name, position(s.axes), r.dtype) for x in (across, rest)]
-    return [part, across, rest, replace(s, expr=binary(COMBINE[r.kind], *loads))]
+    both = [Load(x.name, position(s.axes), r.dtype) for x in (across, rest)]
+    return [part, across, rest, replace(s, expr=binary(COMBINE[r.kind], *both))]
 
 
 def _by_fours(s: TeStage, part: TeStage, start: Dim) -> list[TeStage]:

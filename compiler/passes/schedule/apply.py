@@ -1,0 +1,53 @@
+"""The loops of scheduling: all rules of a list, the first one that applies, and the first for each stage in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from occ.compiler.ir.te.function import AnyStage, TeFunc
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.passes.schedule.facts import Part, facts_of
+from occ.compiler.passes.schedule.rule import Log, ScheduleRule
+from occ.compiler.targets.machine import Machine
+
+
+def all_of(rules: Iterable[ScheduleRule], f: TeFunc, machine: Machine, log: Log) -> TeFunc:
+    """The function after all rules of a list, in order: normalisers and finishers."""
+    for rule in rules:
+        f = log.ask(rule, f, machine) or f
+    return f
+
+
+def first_of(rules: Iterable[ScheduleRule], f: TeFunc, machine: Machine, log: Log) -> TeFunc:
+    """The function after the first rule that applies, or as it is if none does: variants."""
+    return next((made for rule in rules if (made := log.ask(rule, f, machine)) is not None), f)
+
+
+def by_rules(rules: Sequence[ScheduleRule], f: TeFunc, machine: Machine, log: Log) -> TeFunc:
+    """The function with each stage in memory scheduled by the first rule that applies to it, from the last stage on.
+
+    A rule may schedule other stages in memory in the loops of that; one for whole functions leaves nothing to others.
+    """
+    placed: set[str] = set()
+    roots = facts_of(f, machine).roots
+    whole, f = f, replace(f, schedule=())
+    for s in reversed(roots):
+        if s.name in placed:
+            continue
+        part = Part.of(whole, s)
+        asked = (r for r in rules if not r.whole or s is roots[-1])
+        rule, made = next((r, made) for r in asked if (made := log.ask(r, part, machine)) is not None)
+        f = _joined(f, s, made, rule)
+        if rule.whole:
+            break
+        placed |= {d.stage for d in made.schedule if d.call in ("compute_at", "compute_inline")}
+    return f
+
+
+def _joined(f: TeFunc, s: AnyStage, made: TeFunc, rule: ScheduleRule) -> TeFunc:
+    """The function with the part of it that ends with a stage as a rule made that."""
+    k = next(k for k, x in enumerate(f.stages) if x.name == s.name) + 1
+    in_memory = any(r.name == s.name for r in f.results)
+    root = () if in_memory else (Directive(s.name, "compute_root", rule=rule.name),)
+    return replace(f, stages=(*made.stages, *f.stages[k:]), schedule=(*root, *made.schedule, *f.schedule))

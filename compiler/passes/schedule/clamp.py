@@ -1,0 +1,44 @@
+"""Keeps reads of a tile with a guarded tail inside of the tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from occ.compiler.ir.te.expr import Index, Load, minimum, wrap
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage
+from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.schedule.facts import contraction, extent_of
+from occ.compiler.passes.schedule.few import skinny_gemm
+from occ.compiler.passes.schedule.product import packed_contraction
+from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.targets.machine import Machine
+
+_TILED_BY = (packed_contraction.__name__, skinny_gemm.__name__)
+
+
+def clamp_rows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
+    """Rows of a tile with a guarded tail may lie past the end of an axis; what is read there is a row that exists.
+
+    The results of such rows are not stored.
+    """
+    guarded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent" and d.rule in _TILED_BY}
+    if not guarded:
+        return Declined("no product has tiles that may reach past its last row")
+    stages: list[AnyStage] = []
+    for s in f.stages:
+        found = contraction(s, f) if isinstance(s, TeStage) else None
+        tile = next((a for a in (found.tile, *found.outer) if (s.name, a) in guarded), "") if found is not None else ""
+        if found is None or not tile:
+            stages.append(s)
+            continue
+        assert isinstance(s, TeStage)
+        last = wrap(extent_of(s, tile) - 1)
+
+        def clamp(n, source=found.a.source, axis=tile, last=last):
+            if isinstance(n, Load) and n.source == source:
+                index = tuple(minimum(i, last) if isinstance(i, Index) and i.name == axis else i for i in n.index)
+                return Load(n.source, index, n.dtype)
+            return None
+
+        stages.append(replace(s, expr=transform(s.expr, clamp)))
+    return replace(f, stages=tuple(stages))
