@@ -14,6 +14,7 @@ from occ.compiler.frontend.upgrade import SAME
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.pipeline import PASSES, pipeline_for
+from occ.compiler.passes.schedule.rules import FINISHERS, NORMALISERS, RULES, VARIANTS
 from occ.compiler.targets.registry import OWN, get_target
 
 FOLDER = Path(__file__).parent / "reference"
@@ -51,6 +52,12 @@ def passes() -> Iterator[str]:
             yield f"- `{f.name.replace('_', '-')}`, {f.default!r} by default"
         if fields(kind):
             yield ""
+    yield "# Schedule rules\n"
+    yield "`occ rules --schedule` prints this list, and `--why KERNEL` what each rule answers: [guide-schedule.md](../guide-schedule.md).\n"
+    for kind, rules in ("Normalisers", NORMALISERS), ("Rules", RULES), ("Variants", VARIANTS), ("Finishers", FINISHERS):
+        yield f"## {kind}\n"
+        yield from (f"- `{r.name}`: {r.doc}" for r in rules)
+        yield ""
     yield "# Stages\n"
     for stage in STAGES:
         yield f"- **{stage.name}**: {stage.doc}"

@@ -3,6 +3,7 @@
 A package that adds to occ imports from here and from `occ`. Everything else in `occ.compiler` may move between releases.
 
 - rules: `fusion`, `rewrite`
+- schedule rules: `schedule_rule`, `Declined`, `StageSchedule`, `Machine`; in them `walk`, `loads`, `reduce_axes`
 - operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...; `Layout`
   and `in_panels` for the layouts of weights
 - passes: `Pass`, `Context`, `Module`, `Op`, `Value`, `Rewriter`
@@ -47,14 +48,18 @@ from occ.compiler.ir.te.expr import (
     not_equal,
     where,
 )
-from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage
+from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.stage_schedule import StageSchedule
+from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.value import Value
 from occ.compiler.passes import pipeline as pipelines
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.rules.rule import fusion, rewrite
+from occ.compiler.passes.rules.schedule_rule import Declined, schedule_rule
 from occ.compiler.plan.plan import manifest, stored_weights
+from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.option import Options, option
 from occ.compiler.targets.target import Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
@@ -74,6 +79,7 @@ __all__ = [
     "Const",
     "Context",
     "DType",
+    "Declined",
     "Dim",
     "Expr",
     "Generated",
@@ -81,6 +87,7 @@ __all__ = [
     "Layout",
     "Load",
     "LowerTe",
+    "Machine",
     "Module",
     "Op",
     "Options",
@@ -91,6 +98,7 @@ __all__ = [
     "Scatter",
     "Select",
     "Size",
+    "StageSchedule",
     "Sym",
     "Target",
     "TeFunc",
@@ -108,6 +116,7 @@ __all__ = [
     "halide_kernel",
     "in_panels",
     "literal",
+    "loads",
     "manifest",
     "maximum",
     "minimum",
@@ -116,8 +125,11 @@ __all__ = [
     "option",
     "pipelines",
     "rebuild",
+    "reduce_axes",
     "rewrite",
+    "schedule_rule",
     "stored_weights",
     "te_kernel",
+    "walk",
     "where",
 ]  # fmt: skip

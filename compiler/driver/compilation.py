@@ -83,6 +83,7 @@ class Compilation:
         self.source = name_of(source, self.module)
         self.context = Context(
             self.target, self.options.machine, source=self.source, rules=tuple(self.extensions.rules),
+            schedule_rules=tuple(self.extensions.schedule_rules),
             tune=settings.tune, why=settings.why,
         )  # fmt: skip
         self._save_text()

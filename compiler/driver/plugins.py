@@ -22,6 +22,8 @@ from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.rules.pattern import OpPattern, Result, check_names
 from occ.compiler.passes.rules.rule import Rule
+from occ.compiler.passes.rules.schedule_rule import ScheduleRule
+from occ.compiler.passes.schedule.rules import NAMES
 
 
 @dataclass
@@ -30,12 +32,14 @@ class Extensions:
 
     Attributes:
         rules: fusion and rewrite rules.
+        schedule_rules: in the order in which they are asked.
         passes: passes with the stage on the way to which they run, after the compiler's own ones.
         files: the rule files, for the command line of a reproducer.
         registry: the operators, the built-in ones included.
     """
 
     rules: list[Rule] = field(default_factory=list)
+    schedule_rules: list[ScheduleRule] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     registry: Registry = field(default_factory=Registry)
@@ -49,6 +53,8 @@ class Extensions:
         match item:
             case Rule():
                 self._add_rule(item, origin)
+            case ScheduleRule():
+                self._add_schedule_rule(item, origin)
             case Pass():
                 self._add_pass(item, origin)
             case type() if issubclass(item, Pass):
@@ -87,6 +93,15 @@ class Extensions:
         if rule not in self.rules:
             self.rules.append(rule)
 
+    def _add_schedule_rule(self, rule: ScheduleRule, origin: str) -> None:
+        clash = next((r for r in self.schedule_rules if r.name == rule.name and r is not rule), None)
+        if clash is not None or rule.name in NAMES:
+            whose = clash.origin if clash is not None else "the compiler's own"
+            notes = [whose, rule.origin or origin]
+            raise error("OCC0610", f"two schedule rules are called `{rule.name}`", notes=notes)
+        if rule not in self.schedule_rules:
+            self.schedule_rules.append(rule)
+
     def check_rules(self) -> None:
         """Check that there are the operators that rules speak of; they may be defined after them.
 
@@ -117,7 +132,7 @@ def contents(module: ModuleType) -> list[Any]:
     found: list[Any] = []
     for value in vars(module).values():
         own = isinstance(value, type) and issubclass(value, Pass) and value.__module__ == module.__name__
-        if own or isinstance(value, (Rule, OpSpec)):
+        if own or isinstance(value, (Rule, ScheduleRule, OpSpec)):
             found.append(value)
     return found
 

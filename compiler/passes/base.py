@@ -16,6 +16,7 @@ from occ.compiler.targets.target import Target
 
 if TYPE_CHECKING:
     from occ.compiler.passes.rules.rule import Rule
+    from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
 
 Tune = Callable[[Module], Mapping[str, str]]  # the choices of schedules (`Hint`) by te function
 Why = Callable[["Rule", Op, str, Sequence[Op]], None]  # (rule, op, why it does not match there, what it matched)
@@ -33,6 +34,8 @@ class Context:
         source: how messages name the model.
         rules: user rules, in no particular order.
         tune: returns the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
+        schedule_rules: those of the user, asked before the compiler's own.
+        schedule_log: keeps what schedule rules answer; None if nobody wants to know.
         why: told what became of a rule at an op: the rule, the op, why it does not match, or nothing and the ops that it matched.
     """
 
@@ -43,6 +46,8 @@ class Context:
     source: str = ""
     rules: tuple[Rule, ...] = ()
     tune: Tune | None = None
+    schedule_rules: tuple[ScheduleRule, ...] = ()
+    schedule_log: Log | None = None
     why: Why | None = None
 
 

@@ -9,6 +9,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import json_line, say
+from occ.cli.schedule_rules import show_fired, show_listed, show_why
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 @click.option(
     "--why", metavar="VALUE", help="Say for each rule why it does or does not match at a value (or a node) of MODEL."
 )
+@click.option(
+    "--schedule", is_flag=True, help="The rules that schedule kernels; --why takes the name of a kernel (or a node)."
+)
 @options.compile_options
 @options.as_json
-def command(model: str | None, target: str, why: str | None, as_json: bool, flags: options.Flags) -> None:
+def command(
+    model: str | None, target: str, why: str | None, schedule: bool, as_json: bool, flags: options.Flags
+) -> None:
     """List the rules that are loaded; with MODEL, how often each fired on it, the compiler's own rewrites too.
 
     Values have the names that `occ dump MODEL --stage canonical` shows.
@@ -35,6 +41,9 @@ def command(model: str | None, target: str, why: str | None, as_json: bool, flag
     if model is None:
         if why is not None:
             raise click.UsageError("--why needs a MODEL")
+        if schedule:
+            show_listed(extensions(settings.rules), as_json=as_json)
+            return
         loaded = extensions(settings.rules).rules
         for rule in loaded:
             click.echo(json_line(_facts(rule)) if as_json else _line(rule))
@@ -44,7 +53,10 @@ def command(model: str | None, target: str, why: str | None, as_json: bool, flag
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.tools.explain_rules import Why
 
-    if why is not None:
+    if schedule:
+        compilation = Compilation(options.source_of(model), settings)
+        show_fired(compilation, as_json=as_json) if why is None else show_why(compilation, why, as_json=as_json)
+    elif why is not None:
         heard = Why(why.removeprefix("%").strip('"'))
         _why(Compilation(options.source_of(model), replace(settings, why=heard)), heard, as_json=as_json)
     else:

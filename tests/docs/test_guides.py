@@ -16,7 +16,7 @@ import occ.plugin
 from occ.cli import main
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("guide-fusion.md", "guide-operator.md", "guide-target.md", "tour.md")
+GUIDES = ("guide-fusion.md", "guide-operator.md", "guide-schedule.md", "guide-target.md", "tour.md")
 
 
 _PIP = "--no-build-isolation --no-deps --target"  # into the folder of the guide, without a network

@@ -6,7 +6,7 @@ starts from one and then writes at computed positions; a `Check` states what mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -166,6 +166,9 @@ class TeFunc:
 
     def with_name(self, name: str) -> TeFunc:
         return replace(self, name=name)
+
+    def with_schedule(self, directives: Iterable[Directive]) -> TeFunc:
+        return replace(self, schedule=tuple(directives))
 
     def without_notes(self) -> TeFunc:
         """What is computed, and not for which nodes."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, Protocol
 
 from occ.compiler.diagnostics import CompileError, Invalid, error
 from occ.compiler.ir.kernel import CODE, CKernel, HalideKernel
@@ -34,6 +34,16 @@ from occ.compiler.passes.rules.pattern import (
 )
 
 STAGES = ("inferred", "canonical", "fused")  # stages on the way to which rewrites are applied
+
+
+class Defined(Protocol):
+    """What a user defines in a rule file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def origin(self) -> str: ...
 
 
 class Rejected:
@@ -208,7 +218,7 @@ def call(
         raise failed(rule, e) from e
 
 
-def failed(rule: Rule, e: Exception) -> CompileError:
+def failed(rule: Defined, e: Exception) -> CompileError:
     """The error of a rule whose own code raised."""
     frames = inspect.getinnerframes(e.__traceback__) if e.__traceback__ else []
     own = [f for f in frames if f.filename == rule.origin] or frames[-1:]

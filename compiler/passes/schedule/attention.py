@@ -10,9 +10,9 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import ATTENTION, PEAK
 from occ.compiler.ir.te.schedule import Directive, Scheduler
 from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import ScheduleFacts, extent_of, facts_of, parts_of
 from occ.compiler.passes.schedule.loops import row_tail, tile_size
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _MOST_TILES = 5  # of a block
@@ -21,7 +21,7 @@ _BLOCK_BYTES = 96 * 1024  # of the scores of a block of rows; their exponentials
 
 
 def clamp_attention(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Tiles of rows and keys may reach past the end of an axis of symbolic extent; what is read there exists.
+    """Clamps what tiles of attention read past the end of an axis of symbolic extent.
 
     What is computed of it is not kept.
     """
@@ -58,8 +58,9 @@ def _clamped(s: TeStage, source: str | None, axis: str, extent: Dim):
 
 
 def attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """The schedule of a function with the stages of `attend_scores` and `attend`; None for any other, and for a single query,
-    which has no tiles of rows.
+    """Attention: blocks of queries whose scores stay in cache, and register tiles of both products.
+
+    A single query has no tiles of rows.
     """
     parts = parts_of(f, ATTENTION)
     if parts is None or parts["exp"].axes[-2].extent == 1:

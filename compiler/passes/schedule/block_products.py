@@ -13,9 +13,9 @@ from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduc
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.passes.rules.schedule_rule import Declined, Log
 from occ.compiler.passes.schedule.apply import by_rules
 from occ.compiler.passes.schedule.fallback import FALLBACK
-from occ.compiler.passes.schedule.rule import Declined, Log
 from occ.compiler.targets.machine import Machine
 
 # Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
@@ -99,7 +99,7 @@ def _is_product_of_codes(s: TeStage) -> bool:
 
 
 def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """The function of a `block_matmul` with its schedule.
+    """Products of block-quantised weights: a panel of columns by a tile of rows in registers, block after block.
 
     Tiles of rows are computed whole, so where their number is symbolic there are several sizes of a tile, and the sizes of a run decide:
     `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 1 ? acc1[i, j] : N <= 2 ? acc2[i//2, i%2, j] : ..`

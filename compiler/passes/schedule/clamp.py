@@ -7,23 +7,21 @@ from dataclasses import replace
 from occ.compiler.ir.te.expr import Index, Load, minimum, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage
 from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import contraction, extent_of
 from occ.compiler.passes.schedule.few import skinny_gemm
 from occ.compiler.passes.schedule.product import packed_contraction
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _TILED_BY = (packed_contraction.__name__, skinny_gemm.__name__)
 
 
 def clamp_rows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Rows of a tile with a guarded tail may lie past the end of an axis; what is read there is a row that exists.
+    """Clamps the rows that tiles of a product with a guarded tail read past the end of an axis.
 
     The results of such rows are not stored.
     """
     guarded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent" and d.rule in _TILED_BY}
-    if not guarded:
-        return Declined("no product has tiles that may reach past its last row")
     stages: list[AnyStage] = []
     for s in f.stages:
         found = contraction(s, f) if isinstance(s, TeStage) else None
@@ -41,4 +39,6 @@ def clamp_rows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
             return None
 
         stages.append(replace(s, expr=transform(s.expr, clamp)))
+    if all(made is s for made, s in zip(stages, f.stages, strict=True)):
+        return Declined("no product has tiles that may reach past its last row")
     return replace(f, stages=tuple(stages))

@@ -12,10 +12,10 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import CONV, PAD
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import ScheduleFacts, contiguous, element_bits, facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.planes import lanes_along
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _MOST = 9  # taps, all of them unrolled
@@ -23,7 +23,7 @@ _ROWS = 4  # of a tile: they share the taps that they load
 
 
 def depthwise_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """A plane after the other: its border is copied around it into L1, then tiles of rows by a vector stay in registers."""
+    """Depthwise convolutions of contiguous rows: plane by plane, its border in L1, tiles of rows by a vector in registers."""
     facts = facts_of(f, machine)
     return facts.scheduled(depthwise_loops(facts.root, facts))
 

@@ -14,16 +14,16 @@ from occ.compiler.ir.te.parts import Part, parts
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, typical_tasks
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _BLOCK = 4096  # elements of a symbolic number that are computed in one task
 
 
 def elementwise(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """No reduction: vectors along the innermost axis, the outermost in parallel."""
+    """Elementwise work, copies and concatenations: vectors along the innermost axis, the outermost in parallel."""
     facts = facts_of(f, machine)
     s = facts.root
     if not isinstance(s, TeStage) or facts.reductions(s) or any(isinstance(n, Reduce) for n in walk(s.expr)):

@@ -17,9 +17,9 @@ from occ.compiler.ir.te.roles import COLUMNS, PANELS
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.ir.types import TensorType
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.gathered_rows import sampled_rows
 from occ.compiler.passes.schedule.loops import Directives
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.passes.te.inline import materialised
 from occ.compiler.targets.machine import Machine
 
@@ -121,7 +121,7 @@ class ScheduleFacts:
 
     def scheduled(self, made: Directives | Declined) -> TeFunc | Declined:
         """The function with these directives, or why there are none."""
-        return made if isinstance(made, Declined) else replace(self.f, schedule=tuple(made))
+        return made if isinstance(made, Declined) else self.f.with_schedule(made)
 
     @cached_property
     def root_names(self) -> set[str]:

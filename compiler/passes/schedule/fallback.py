@@ -5,15 +5,15 @@ from __future__ import annotations
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.rules.schedule_rule import Declined, ScheduleRule
 from occ.compiler.passes.schedule.facts import facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
 from occ.compiler.passes.schedule.rows import inside_rows
-from occ.compiler.passes.schedule.rule import Declined, ScheduleRule
 from occ.compiler.targets.machine import Machine
 
 
 def fallback(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Loops in order, reductions computed where they are read, the outermost loop in parallel."""
+    """All else: plain loops in order, reductions computed where they are read, the outermost loop in parallel."""
     facts = facts_of(f, machine)
     s = facts.root
     out = Scheduler(s.name)

@@ -11,11 +11,11 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.rules.schedule_rule import Declined, made_by
 from occ.compiler.passes.schedule.facts import FEW, ScheduleFacts, contraction, extent_of, facts_of
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.panels import unpacked
 from occ.compiler.passes.schedule.product import packed_contraction, product_loops
-from occ.compiler.passes.schedule.rule import Declined, made_by
 from occ.compiler.passes.schedule.window import window_loops
 from occ.compiler.targets.machine import Machine
 
@@ -24,7 +24,9 @@ _HALF = 4  # rows of the lower tile: as many sums as hide the latency of an addi
 
 
 def skinny_gemm(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Tiles of rows whose number is symbolic are computed whole, so one row, as in a step of a recurrence, takes as long as
+    """Products whose rows may be few: a second schedule, row by row, and one with a lower tile.
+
+    Tiles of rows whose number is symbolic are computed whole, so one row, as in a step of a recurrence, takes as long as
     a tile. With `FEW` rows or less the product is computed row by row instead, and with `_HALF` or less in a lower tile.
 
     `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 2 ? accfew[i, j] : N <= 4 ? acchalf[i, j] : acc[i, j]`

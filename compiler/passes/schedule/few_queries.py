@@ -14,6 +14,7 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined, made_by
 from occ.compiler.passes.schedule.attention import attention
 from occ.compiler.passes.schedule.block_products import fixed
 from occ.compiler.passes.schedule.caches import Cache, all_together, caches_of
@@ -21,7 +22,6 @@ from occ.compiler.passes.schedule.chunks_of_keys import APART, FOUR, TOGETHER, N
 from occ.compiler.passes.schedule.facts import extent_of, parts_of
 from occ.compiler.passes.schedule.few import copied, reading
 from occ.compiler.passes.schedule.loops import row_tail
-from occ.compiler.passes.schedule.rule import Declined, made_by
 from occ.compiler.targets.machine import Machine
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
@@ -42,9 +42,9 @@ _MOST_KEYS = 4  # whose scores are made at once: with 16 for one head each, what
 
 
 def few_queries(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """`out[i<N, d] = sum[i, d] / total[i]` --> `out[i<N, d] = N <= 4 ? sumfew[i, d] / totalfew[i] : sum[i, d] / total[i]`
+    """Attention whose queries may be few: a second schedule, that of `decode_attention`, for 4 queries or less.
 
-    for functions with the schedule of attention whose number of queries is symbolic.
+    `out[i<N, d] = sum[i, d] / total[i]` --> `out[i<N, d] = N <= 4 ? sumfew[i, d] / totalfew[i] : sum[i, d] / total[i]`
     """
     out = f.by_role.get(ATTENTION["out"])
     found = _copies(f, machine) if out is not None and made_by(f, out.name) == attention.__name__ else None
@@ -64,7 +64,10 @@ def few_queries(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def decode_attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """The same for attention that never has more queries, in the place of what it is else, and has 64 keys or more."""
+    """Attention of a few queries: keys in chunks (flash-decoding), caches read in place and in the order of memory.
+
+    It has 4 queries or less, and 64 keys or more.
+    """
     found = _copies(f, machine)
     if found is None or not isinstance(found.queries, int) or (isinstance(found.keys, int) and found.keys < _SHORT):
         return Declined(f"it is no `attend` of {_FEW} queries or less and {_SHORT} keys or more")

@@ -9,9 +9,9 @@ from occ.compiler.ir.te.expr import Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import contiguous, element_bits, facts_of, work
 from occ.compiler.passes.schedule.loops import parallel, tasks
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _REGISTERS = 16  # vectors that are computed together
@@ -19,7 +19,7 @@ _TAPS = 64  # elements of a window that are added without a loop
 
 
 def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """A reduction that is in memory itself, as of a whole tensor in lanes: vectors along the last axis of its result.
+    """Reductions that are in memory themselves: vectors along the last axis of the result.
 
     The taps of a small window are added in registers: RoiAlign of 1,000 regions and 256 channels, which are last then, takes
     413 ms element by element and 53 ms so. What is computed of the same elements, as the least and the greatest of them, is computed in one pass.

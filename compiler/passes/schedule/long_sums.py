@@ -14,14 +14,16 @@ from occ.compiler.ir.te.reductions import BLOCK, most_steps, sums_in_blocks
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import TAILS, Directive
 from occ.compiler.ir.te.walks import replace_indices
-from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _KEPT = frozenset(("reorder", "unroll", "vectorize", "split", "fetch_ahead", "fetch_beyond"))  # calls on updates
 
 
 def long_sums(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """`acc[i] = sum[r<n](x[r, i])` --> `block[i, b] = sum[q<512](b*512 + q < n ? x[b*512 + q, i] : 0)`,
+    """Long sums of floats in blocks, so that rounding errors do not grow with their length.
+
+    `acc[i] = sum[r<n](x[r, i])` --> `block[i, b] = sum[q<512](b*512 + q < n ? x[b*512 + q, i] : 0)`,
     `acc[i] = sum[b<(n+511)//512](block[i, b])` for sums of floats that may have more terms; `block` is computed in the loop `b`.
 
     Sums that are vectors along their own terms, or whose terms are split, stay: those have parts already.

@@ -9,13 +9,13 @@ from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, cas
 from occ.compiler.ir.te.function import TeFunc, TeStage, certain_loads, loads, reduce_axes
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import FEW, contraction, element_bits
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 
 def pack_rhs(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Where the columns of `B` are of a symbolic number, or lie across memory, tiles read panels of it.
+    """Packs the right operand of a product into panels where its columns are of a symbolic number, or not contiguous.
 
     `acc[i, j] = sum[r](a[i, r] * b[r, j])` --> `columns[p, r, c<32] = 32*p + c < N ? b[r, 32*p + c] : 0`,
     `acc[i, j] = sum[r](a[i, r] * columns[j//32, r, j%32])`

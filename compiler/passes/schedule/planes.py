@@ -8,16 +8,16 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.roles import PAD, WINDOW_ROWS
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _UNROLLED = 16  # taps that stand one after the other
 
 
 def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """For each row of the result the columns of its windows are taken into a row in L1, then the windows along that.
+    """Windows in planes whose rows are contiguous, as in pools: the columns of a row into L1, then windows along that.
 
     A border along the rows is tested in loops of its own (`likely`), and never copied.
     """

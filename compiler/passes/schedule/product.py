@@ -17,6 +17,7 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.blocks import row_blocks
 from occ.compiler.passes.schedule.facts import (
     FEW,
@@ -31,7 +32,6 @@ from occ.compiler.passes.schedule.facts import (
 )
 from occ.compiler.passes.schedule.fetch import fetch_ahead
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _TWOS = 2  # times that products of twos of i16 are unrolled: LLVM adds up the sums of more steps in another order, and spills
@@ -40,8 +40,9 @@ _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread woul
 
 
 def packed_contraction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Sums of products with lanes along a contiguous axis of `B`: a tile of rows by vectors stays in registers, `A` is
-    broadcast. 97-100 % of peak on packed panels; a tile wants about 14 accumulators, and 28 spill.
+    """Matrix products and convolutions: a tile of rows by vectors stays in registers, the left operand is broadcast.
+
+    Lanes run along a contiguous axis of the right operand. 97-100 % of peak on packed panels; a tile wants about 14 accumulators, and 28 spill.
     """
     facts = facts_of(f, machine)
     return facts.scheduled(product_loops(facts.root, facts))

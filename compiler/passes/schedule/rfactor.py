@@ -12,9 +12,9 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, positi
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.walks import replace_indices
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.block_products import parts_of
 from occ.compiler.passes.schedule.facts import contraction, element_bits
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _FOUR = 4  # lanes of a vector whose elements are combined one by one
@@ -22,7 +22,7 @@ _LONG = 4096  # elements of a tensor that is reduced as a whole
 
 
 def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Reductions along their contiguous axis, which vectors along the result cannot do, in lanes."""
+    """Reductions along a contiguous axis in the lanes of vectors, where vectors along the result are not possible."""
     if parts_of(f) is not None:
         return Declined("it is a `block_matmul`")
     stages: list[AnyStage] = []

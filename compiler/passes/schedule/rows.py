@@ -10,6 +10,7 @@ from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.elementwise import vectorise
 from occ.compiler.passes.schedule.facts import (
     ScheduleFacts,
@@ -21,7 +22,6 @@ from occ.compiler.passes.schedule.facts import (
 )
 from occ.compiler.passes.schedule.folds import is_fold
 from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.passes.schedule.window import window_loops
 from occ.compiler.targets.machine import Machine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from occ.compiler.passes.rules.schedule_rule import ScheduleRule
 from occ.compiler.passes.schedule.attention import attention, clamp_attention
 from occ.compiler.passes.schedule.block_products import block_product
 from occ.compiler.passes.schedule.clamp import clamp_rows
@@ -19,7 +20,6 @@ from occ.compiler.passes.schedule.product import packed_contraction
 from occ.compiler.passes.schedule.resample import resample
 from occ.compiler.passes.schedule.rfactor import rfactor
 from occ.compiler.passes.schedule.rows import fused_rows
-from occ.compiler.passes.schedule.rule import ScheduleRule
 from occ.compiler.passes.schedule.samples import deform_conv
 from occ.compiler.passes.schedule.separable_windows import separable_windows
 from occ.compiler.passes.schedule.separate_reductions import separate_reductions

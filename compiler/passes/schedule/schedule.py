@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from occ.compiler.ir.module import Module
@@ -10,11 +12,11 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
 from occ.compiler.passes.schedule.apply import all_of, by_rules, first_of
 from occ.compiler.passes.schedule.fallback import FALLBACK
 from occ.compiler.passes.schedule.named_tests import name_tests
 from occ.compiler.passes.schedule.overlap import without_overlaps
-from occ.compiler.passes.schedule.rule import Log, ScheduleRule
 from occ.compiler.passes.schedule.rules import FINISHERS, NORMALISERS, RULES, VARIANTS
 from occ.compiler.passes.schedule.separate_reductions import separate_reductions
 from occ.compiler.targets.machine import Machine
@@ -33,10 +35,10 @@ class Schedule(Pass):
     name: ClassVar[str] = "schedule"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        make = plain if self.fallback else scheduled
         hints = ctx.tune(m) if ctx.tune is not None else {}
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
-        log = Log()
+        log = Log() if ctx.schedule_log is None else ctx.schedule_log
+        make = plain if self.fallback else partial(scheduled, rules=(*ctx.schedule_rules, *RULES))
         made = {name: make(f, ctx.machine, log) for name, f in m.te.items() if not f.halide}
         if self.apart:
             made = {name: without_overlaps(f) for name, f in made.items()}
@@ -48,13 +50,14 @@ class Schedule(Pass):
         return bool(changed)
 
 
-def scheduled(f: TeFunc, machine: Machine, log: Log | None = None) -> TeFunc:
+def scheduled(f: TeFunc, machine: Machine, log: Log | None = None, *, rules: Sequence[ScheduleRule] = RULES) -> TeFunc:
     """A te function with a schedule, its stages in the form that the schedule takes hold of.
 
     Args:
         f: the function; one with variants or long sums, whose stages are there already, stays as it is.
         machine: that it is scheduled for.
         log: counts and times the rules that are asked.
+        rules: for stages in memory and whole functions.
     """
     log = Log() if log is None else log
     if SUM_BLOCK in f.by_role or any(d.call == "specialize" for d in f.schedule):
@@ -63,7 +66,7 @@ def scheduled(f: TeFunc, machine: Machine, log: Log | None = None) -> TeFunc:
         hint = Hint.parse(f.hint)
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
     f = all_of(NORMALISERS, f, machine, log)
-    f = by_rules(RULES, f, machine, log)
+    f = by_rules(rules, f, machine, log)
     f = first_of(VARIANTS, f, machine, log)
     return all_of(FINISHERS, f, machine, log)
 

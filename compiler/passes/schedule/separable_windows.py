@@ -11,15 +11,16 @@ from occ.compiler.ir.te.index import axis_symbol, axis_symbols, to_dim
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
-from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _FEW = 4  # taps that are read one after the other: 2x2 of 64 planes of 112x112 takes 52 us so, and 148 in two steps
 
 
 def separable_windows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Reductions over windows whose rows are contiguous take the columns first, which are dense vectors: of `k*k` taps
-    `2*k` are left, and only `k` of them lie a stride apart.
+    """Reductions over windows in two steps: down the columns first, then along the rows.
+
+    Columns are dense vectors: of `k*k` taps `2*k` are left, and only `k` of them are a stride apart.
 
     `acc[c, y, x] = max[r<3, q<3](a[c, 2*y + r, 2*x + q])` --> `down[c, y, p] = max[r<3](a[c, 2*y + r, p])`,
     `rows[c, y, p] = down[c, y, p]`, `acc[c, y, x] = max[q<3](rows[c, y, 2*x + q])`

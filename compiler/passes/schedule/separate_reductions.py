@@ -7,12 +7,12 @@ from dataclasses import replace
 from occ.compiler.ir.te.expr import Axis, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, position
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
 
 
 def separate_reductions(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Every result that is a bare reduction becomes a copy of a stage that reduces, so that there is something to tile.
+    """Results that are bare reductions become copies of a reduction, which can be tiled.
 
     `out[i] = sum[r](x)` --> `out_acc[i] = sum[r](x)  out[i] = out_acc[i]`
     """

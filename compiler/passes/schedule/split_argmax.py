@@ -8,13 +8,14 @@ from occ.compiler.ir.dtype import I32
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, cast, equal, literal, not_equal, where
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, position
 from occ.compiler.ir.te.walks import replace_indices, walk
-from occ.compiler.passes.schedule.rule import Declined
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
 
 
 def split_argmax(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """The place of the greatest or least element of a parameter as two reductions, which vectors can do: the element, then
-    the first place that has it. A NaN is both, and the first NaN is the place.
+    """ArgMax and ArgMin as two reductions, which vectors can do: the element, then the first place that has it.
+
+    A NaN is both the greatest and the least, and the first NaN is the place.
 
     `out[i] = argmax[r<n](a[i, r])` --> `best[i] = max[r](a[i, r])`, `first[i] = min[r](a[i, r] is best[i] ? r : n)`,
     `out[i] = first[i]`; 0 where there are no elements.

@@ -6,14 +6,14 @@ from occ.compiler.ir.dim import is_multiple
 from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import STRASSEN
 from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import ScheduleFacts, facts_of, parts_of
 from occ.compiler.passes.schedule.fetch import fetch_ahead
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 
 def strassen(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """The schedule of a function that the op `strassen` and elementwise readers of it make; None for any other."""
+    """Strassen's method: all seven products of a block of rows by a panel of columns, tile by tile."""
     facts = facts_of(f, machine)
     parts, root = parts_of(f, STRASSEN), f.stages[-1]
     if parts is None or not isinstance(root, TeStage) or len(f.results) != 1:

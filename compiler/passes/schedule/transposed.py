@@ -10,18 +10,19 @@ from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.roles import SQUARES
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.elementwise import across
 from occ.compiler.passes.schedule.facts import ScheduleFacts, facts_of, work
 from occ.compiler.passes.schedule.loops import parallel, row_tail, tasks
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _SIDE = 4  # of a square in registers, of whatever elements: larger ones take longer
 
 
 def transpose_tiles(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Squares are read along the rows of what is read, and turned around in registers by shuffles. Zen 5, 64 of 56x56: f32 36 --> 19
-    us, f16 26 --> 16, bytes 25 --> 18.
+    """Transpositions: squares are read along the rows of the operand, and transposed in registers by shuffles.
+
+    Zen 5, 64 of 56x56: f32 36 --> 19 us, f16 26 --> 16, bytes 25 --> 18.
 
     `out[i, j] = p[j, i]` --> `squares[i, j] = p[j, i]  out[i, j] = squares[i, j]`, a square at a time
     """

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost
+from occ.compiler.passes.rules.schedule_rule import Declined, made_by
 from occ.compiler.passes.schedule.depthwise import depthwise_loops, depthwise_planes
 from occ.compiler.passes.schedule.facts import ScheduleFacts, facts_of
 from occ.compiler.passes.schedule.few import with_variant
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.planes import lanes_along, planar_loops, planar_window
 from occ.compiler.passes.schedule.product import product_loops
-from occ.compiler.passes.schedule.rule import Declined, made_by
 from occ.compiler.passes.schedule.window import window, window_loops
 from occ.compiler.targets.machine import Machine
 
@@ -22,7 +22,9 @@ _PLANAR = {depthwise_planes.__name__: depthwise_loops, planar_window.__name__: p
 
 
 def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Depthwise convolutions and pools compute some neighbours at once, the last of which lie inwards where a row is no
+    """Windows whose rows may be long: a second schedule for rows of at least one tile of neighbours.
+
+    Depthwise convolutions and pools compute some neighbours at once, the last of which lie inwards where a row is no
     multiple of them; so rows must have as many. Where their length is symbolic a run decides.
 
     Zen 4, time over that of a fixed shape: 96 channels of 6x48, 5x5: 1.63 --> 0.86, 48 of 24x96, 3x3: 2.3 --> 1.1.
@@ -39,8 +41,9 @@ def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Where the length of the rows is symbolic, those that have a vector's worth take a schedule whose last vector lies
-    inwards, so that none is partial; in shorter ones only columns are taken in vectors.
+    """Windows in planes whose rows may be long: a second schedule for rows of at least one vector.
+
+    The last vector of such a row lies inwards, so that none is partial; in shorter ones only columns are taken in vectors.
 
     Partial vectors are gathered element by element. 512 averages of 7x7, Zen 5: 72 --> 19 us.
     """

@@ -8,17 +8,17 @@ from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.expr import Axis, Cast, Expr, Load, Reduce, cast
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, position
 from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import contraction
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _HALF = ("f16", "bf16")
 
 
 def widen_f16(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Values are the same, since every 16-bit float is an f32: those that sums broadcast lie in memory as f32.
+    """16-bit floats that sums of products broadcast are widened to f32 once, in memory.
 
-    The operand that lanes run along, as a rule the weights, is widened in registers as it streams in. Pairs of bf16 that
+    Values are the same, since every 16-bit float is an f32. The operand that lanes run along, as a rule the weights, is widened in registers as it streams in. Pairs of bf16 that
     one instruction multiplies stay as they are.
 
     `pad[i] = x[i]  acc[i, j] = sum[r](cast<f32>(pad[i + r]) * cast<f32>(w[r, j]))` -->

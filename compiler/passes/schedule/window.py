@@ -7,6 +7,7 @@ from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import Scheduler
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.facts import (
     ScheduleFacts,
     contiguous,
@@ -16,7 +17,6 @@ from occ.compiler.passes.schedule.facts import (
     work,
 )
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
-from occ.compiler.passes.schedule.rule import Declined
 from occ.compiler.targets.machine import Machine
 
 _WINDOW = 7  # taps along an axis of a small window
@@ -26,7 +26,7 @@ _MOST = (
 
 
 def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Other reductions with lanes along the innermost axis of the result: depthwise convolutions, pools, column sums.
+    """Windows and other reductions with vectors along the last axis: depthwise convolutions, pools, column sums.
 
     A few neighbours along the axis before share the taps that they load. Whether those lie beyond a border is tested once
     for all of them: depthwise convolutions are 1.4 to 2.4 times as fast as with a padded copy. Where there are no

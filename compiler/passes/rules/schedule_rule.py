@@ -7,8 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import overload
 
+from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.verify import te_problems
+from occ.compiler.passes.rules.rule import failed
 from occ.compiler.targets.machine import Machine
 
 
@@ -38,7 +42,7 @@ class ScheduleRule:
         apply: returns the new function; or `Declined`, or None, where it does not apply.
         whole: a rule that schedules all stages of a function, not its last one alone.
         doc: what it is for, in a sentence.
-        origin: where it was defined, for messages.
+        origin: the file that defines it; empty for the compiler's own.
     """
 
     name: str
@@ -50,9 +54,63 @@ class ScheduleRule:
     @classmethod
     def of(cls, apply: Apply, *, whole: bool = False) -> ScheduleRule:
         """The rule that a Python function is."""
-        doc = (inspect.getdoc(apply) or "").partition("\n\n")[0].replace("\n", " ")
-        name = getattr(apply, "__name__", "")
-        return cls(name, apply, whole, doc)
+        doc = (inspect.getdoc(apply) or "").partition("\n")[0]
+        return cls(getattr(apply, "__name__", ""), apply, whole, doc)
+
+    def run(self, f: TeFunc, machine: Machine) -> TeFunc | Declined:
+        """What the rule makes of a function.
+
+        Raises:
+            CompileError: OCC0612 the code of a user's rule raised, or made what is no valid function.
+        """
+        if not self.origin:
+            return self.apply(f, machine) or _SILENT
+        try:
+            made = self.apply(f, machine) or _SILENT
+        except CompileError:
+            raise
+        except Exception as e:
+            raise failed(self, e) from e
+        problems = te_problems(made) if isinstance(made, TeFunc) else ()
+        if not isinstance(made, (TeFunc, Declined)):
+            problems = [f"it returned {type(made).__name__}"]
+        if text := next(iter(problems), ""):
+            help_ = "a rule returns the function with a schedule, or `Declined`, or None"
+            raise error(
+                "OCC0612", f"rule `{self.name}` made no valid schedule", where=self.origin, notes=[text], help=help_
+            )
+        return made
+
+
+_SILENT = Declined("it gives no reason")
+
+
+@overload
+def schedule_rule(apply: Apply, /) -> ScheduleRule: ...
+@overload
+def schedule_rule(*, whole: bool = False) -> Callable[[Apply], ScheduleRule]: ...
+
+
+def schedule_rule(
+    apply: Apply | None = None, /, *, whole: bool = False
+) -> ScheduleRule | Callable[[Apply], ScheduleRule]:
+    """Decorator: a function `(f, machine)` as a schedule rule, which is asked before the compiler's own.
+
+    Args:
+        apply: returns the function with a schedule for its last stage, see `ScheduleRule`; the first line of its docstring
+            says what it is for.
+        whole: it schedules all stages of a function, not the last one alone.
+    """
+    if apply is None:
+        return lambda fn: _defined(fn, whole)
+    return _defined(apply, whole)
+
+
+def _defined(apply: Apply, whole: bool) -> ScheduleRule:
+    origin = inspect.getsourcefile(apply) or "a rule"
+    if not apply.__name__.isidentifier():
+        raise error("OCC0610", "a schedule rule needs a name: it is a function made by `def`", where=origin)
+    return replace(ScheduleRule.of(apply, whole=whole), origin=origin)
 
 
 @dataclass(frozen=True)
@@ -79,27 +137,27 @@ class Log:
     Attributes:
         fired: how often each applied, by name.
         seconds: how long each took, by name.
-        answers: all answers for functions of a name, in order; none unless `of` says so.
-        of: name of the function whose answers are kept.
+        answers: all answers in order, if they are kept.
+        keep: whether they are.
     """
 
     fired: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
-    of: str = ""
+    keep: bool = False
 
     def ask(self, rule: ScheduleRule, f: TeFunc, machine: Machine) -> TeFunc | None:
         """The function as a rule makes it, its directives marked with the name of the rule; None where it declines."""
         start = perf_counter()
-        made = rule.apply(f, machine)
+        made = rule.run(f, machine)
         self.seconds[rule.name] = self.seconds.get(rule.name, 0.0) + perf_counter() - start
-        applied = made if isinstance(made, TeFunc) else None
-        if applied is not None:
-            self.fired[rule.name] += 1
-        if self.of == f.name:
-            reason = made.reason if isinstance(made, Declined) else "it gives no reason" if made is None else ""
+        reason = made.reason if isinstance(made, Declined) else ""
+        if self.keep:
             self.answers.append(Answer(f.name, f.stages[-1].name, rule.name, reason))
-        return None if applied is None else _marked(applied, rule.name)
+        if isinstance(made, Declined):
+            return None
+        self.fired[rule.name] += 1
+        return _marked(made, rule.name)
 
 
 def _marked(f: TeFunc, rule: str) -> TeFunc:

@@ -1,0 +1,86 @@
+"""Schedules of stages, written with handles of their loops."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from occ.compiler.ir.dim import Sym
+from occ.compiler.ir.te.function import AnyStage, Scatter, reduce_axes
+from occ.compiler.ir.te.schedule import CALLS, Arg, Directive
+
+
+class Loop(str):
+    """The handle of a loop of a stage: the stage has it as an axis, or `StageSchedule` made it."""
+
+    __slots__ = ()
+
+
+class StageSchedule:
+    """The schedule of one stage, written with handles of its loops.
+
+        out = StageSchedule(stage)
+        *outer, x = out.axes
+        xo, xi = out.split(x, 8)
+        out.vectorize(xi).parallel(outer[0])
+
+    All calls of `CALLS` are methods. `split` and `fuse` return the loops that they make, under names that no other loop of the
+    stage has; the others return this object.
+
+    Args:
+        stage: the stage.
+        update: the number of the update definition that it schedules, see `Directive`.
+
+    Attributes:
+        name: of the stage.
+        axes: loops over the axes of the stage, the outermost first.
+        reduced: loops over the terms of its reduction, likewise.
+        directives: what was called.
+    """
+
+    def __init__(self, stage: AnyStage, *, update: int = 0) -> None:
+        inner = stage.over if isinstance(stage, Scatter) else reduce_axes(stage.expr)
+        self.name, self.number = stage.name, int(update)
+        self.axes, self.reduced = ([Loop(a.name) for a in axes] for axes in (stage.axes, inner))
+        self.directives: list[Directive] = []
+        self._taken: set[str] = {*self.axes, *self.reduced}
+
+    def split(self, loop: str, factor: int | Sym, tail: str = "", into: str = "oi") -> tuple[Loop, Loop]:
+        """Split a loop into one over blocks and one within a block.
+
+        Args:
+            loop: of this stage.
+            factor: steps of a block.
+            tail: what happens where they do not divide the loop, one of `TAILS`.
+            into: the letters that the names of the two loops end with.
+
+        Returns:
+            The outer and the inner loop.
+        """
+        self._taken.discard(loop)
+        outer, inner = (self._fresh(f"{loop}{letter}") for letter in into)
+        self._add("split", loop, outer, inner, factor, *([tail] if tail else []))
+        return outer, inner
+
+    def fuse(self, inner: str, outer: str, name: str = "") -> Loop:
+        """Fuse two loops that follow each other into one; returns it."""
+        self._taken -= {inner, outer}
+        fused = self._fresh(name or f"{outer}{inner}")
+        self._add("fuse", inner, outer, fused)
+        return fused
+
+    def _fresh(self, name: str) -> Loop:
+        k, made = 1, name
+        while made in self._taken:
+            k += 1
+            made = f"{name}{k}"
+        self._taken.add(made)
+        return Loop(made)
+
+    def _add(self, call: str, *args: Arg) -> StageSchedule:
+        self.directives.append(Directive(self.name, call, args, self.number))
+        return self
+
+    def __getattr__(self, call: str):
+        if call not in CALLS:
+            raise AttributeError(f"schedules have no `{call}`; there are {', '.join(CALLS)}")
+        return partial(self._add, call)

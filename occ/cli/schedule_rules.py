@@ -1,0 +1,87 @@
+"""`occ rules --schedule`: the schedule rules, how often each fired, and what each answered for a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from occ.cli.console import json_line
+
+if TYPE_CHECKING:
+    from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.plugins import Extensions
+    from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
+
+
+def show_listed(extensions: Extensions, *, as_json: bool) -> None:
+    """Print all rules in the order in which they are asked."""
+    for kind, rule in _rules(extensions):
+        facts = _facts(kind, rule)
+        click.echo(json_line(facts) if as_json else f"{kind:10} {rule.name:20} {facts['doc']}")
+
+
+def show_fired(compilation: Compilation, *, as_json: bool) -> None:
+    """Print how often each rule fired on a model, and how long all its answers took."""
+    log = _log(compilation)
+    for kind, rule in _rules(compilation.extensions):
+        count, seconds = log.fired[rule.name], log.seconds.get(rule.name, 0.0)
+        facts = _facts(kind, rule) | {"fired": count, "seconds": seconds}
+        text = f"{count:6} {seconds * 1e3:9.1f} ms  {kind:10} {rule.name:20} {facts['doc']}"
+        click.echo(json_line(facts) if as_json else text)
+
+
+def show_why(compilation: Compilation, kernel: str, *, as_json: bool) -> None:
+    """Print what each rule answered that was asked about a kernel, by its name or that of a node that it computes.
+
+    Raises:
+        CompileError: OCC0205 there is no such kernel.
+    """
+    from occ.compiler.diagnostics import error
+    from occ.compiler.ir.module import nodes_of
+
+    log, nodes = _log(compilation), nodes_of(compilation.module)
+    kernel = kernel.removeprefix("@")
+    names = {name for name, found in nodes.items() if kernel == name or any(kernel in n.split(", ") for n in found)}
+    answers = [a for a in log.answers if a.function in names]
+    if not answers:
+        help_ = f"`occ dump {compilation.context.source} --stage scheduled` shows the names"
+        raise error("OCC0205", f"the model has no kernel `{kernel}` that is scheduled", help=help_)
+    kinds = {rule.name: kind for kind, rule in _rules(compilation.extensions)}
+    for a in answers:
+        facts = {"kernel": a.function, "stage": a.stage, "kind": kinds[a.rule], "rule": a.rule, "applies": not a.reason}
+        text = f"declines: {a.reason}" if a.reason else "applies"
+        line = f"{a.function} {a.stage}: {kinds[a.rule]} {a.rule} {text}"
+        click.echo(json_line(facts | {"reason": a.reason}) if as_json else line)
+
+
+def _rules(extensions: Extensions) -> Iterator[tuple[str, ScheduleRule]]:
+    """All rules with the kind of each, in order."""
+    from occ.compiler.passes.schedule.rules import FINISHERS, NORMALISERS, RULES, VARIANTS
+
+    rules = (*extensions.schedule_rules, *RULES)
+    for kind, listed in ("normaliser", NORMALISERS), ("rule", rules), ("variant", VARIANTS), ("finisher", FINISHERS):
+        yield from ((kind, rule) for rule in listed)
+
+
+def _facts(kind: str, rule: ScheduleRule) -> dict[str, object]:
+    return {"name": rule.name, "kind": kind, "whole": rule.whole, "doc": rule.doc, "origin": rule.origin}
+
+
+def _log(compilation: Compilation) -> Log:
+    """What the rules answered on the way to the stage `scheduled`.
+
+    Raises:
+        CompileError: OCC0602 kernels of the target are not scheduled by rules.
+    """
+    from occ.compiler.diagnostics import error
+    from occ.compiler.passes.rules.schedule_rule import Log
+
+    passes = compilation.pipeline.get("scheduled", ())
+    if not any(p.name == "schedule" for p in passes):
+        name = compilation.target.name
+        raise error("OCC0602", f"target `{name}` has no pass `schedule`", help="schedule rules are for `-t cpu`")
+    compilation.context.schedule_log = log = Log(keep=True)
+    compilation.advance("scheduled")
+    return log
