@@ -57,8 +57,9 @@ class GraphBuilder:
 
     def __init__(
         self, region: Region, before: Op | None = None, loc: Location = UNKNOWN, module: Module | None = None,
-        registry: Mapping[str, OpSpec] | None = None,
+        registry: Mapping[str, OpSpec] | None = None, *, types_only: bool = False,
     ) -> None:  # fmt: skip
+        self._types_only = types_only  # extents that the data decide stay placeholders, as in what `infer` says
         self._region, self._before, self._loc, self._module = region, before, loc, module
         if registry is None:
             registry = builtin() if module is None else module.registry
@@ -76,10 +77,18 @@ class GraphBuilder:
             given.pop()
         attrs = {k: v for k, v in attrs.items() if v is not None}
         op = Op(self._registry[name], given, attrs, (None,) * n_results, loc=self._loc)
-        for value, type_ in zip(op.results, infer_results(op), strict=True):
+        for value, type_ in zip(op.results, self._settled(infer_results(op)), strict=True):
             value.type = type_
         self._region.insert(op, self._before)
         return op.result if n_results == 1 else op.results
+
+    def _settled(self, types: Sequence[Type]) -> Sequence[Type]:
+        """Types with a symbol of the module for each extent that the data decide, if the builder has one."""
+        if self._module is None or self._types_only:
+            return types
+        found = {str(d) for t in types if isinstance(t, TensorType) for d in t.shape or () if is_placeholder(d)}
+        made: dict[str, Dim] = {d: self._module.data_symbol() for d in sorted(found)}
+        return [t.substituted(made) if isinstance(t, TensorType) else t for t in types]
 
     def call_body(
         self, name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type],
@@ -101,7 +110,7 @@ class GraphBuilder:
         assert self._module is not None, "a function needs a module"
         _fit_body(name, operands, captured, types, attrs)
         region = Region(types, [f"a{k}" for k in range(len(types))])
-        given = body(GraphBuilder(region, None, self._loc, self._module), *region.args)
+        given = body(GraphBuilder(region, None, self._loc, self._module, types_only=self._types_only), *region.args)
         region.insert(Op("yield", given, {}, ()))
         ref = self._module.unused_func(f"{name.lower()}.body")
         self._module.funcs[ref] = Func(ref, region, [])
@@ -196,7 +205,7 @@ def _composite_types(op: Op, operands: Sequence[Value | None], given: Mapping[in
     from occ.compiler.ir.module import Module
 
     scratch, m = Region(), Module("scratch")
-    b = GraphBuilder(scratch, module=m, registry=op.spec.registry)
+    b = GraphBuilder(scratch, module=m, registry=op.spec.registry, types_only=True)
     reads = [
         b.dims(values=given[k], shape=v.tensor.dims, **({} if v.tensor.dtype == I64 else {"dtype": v.tensor.dtype}))
         if v is not None and k in given else v

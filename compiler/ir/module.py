@@ -12,6 +12,7 @@ import numpy as np
 from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial, substitute, symbols
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.shape import DATA_SYMBOL
 from occ.compiler.ir.spill import Spill
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
@@ -178,6 +179,10 @@ class Module:
             name = f"{hint}_{n}"
         info = self.symbols[name] = SymbolInfo(Symbol(name, lo, hi, divisible_by), label or name)
         return info.dim
+
+    def data_symbol(self) -> Sym:
+        """A new symbolic dim that no input has, and that the data of a run decide."""
+        return self.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
 
     def substitute(self, values: Mapping[str, Dim]) -> None:
         """Replace symbols, by name, in the types, attributes and constraints of the whole module."""

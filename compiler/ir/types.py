@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from occ.compiler.ir.dim import Dim, product
+from occ.compiler.ir.dim import Dim, product, substitute
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.layout import ROW, Layout
 
@@ -68,6 +69,12 @@ class TensorType:
 
     def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:
         return replace(self, shape=shape)
+
+    def substituted(self, values: Mapping[str, Dim]) -> TensorType:
+        """The type with other dims in the place of symbols, by name."""
+        if self.shape is None or not values:
+            return self
+        return self.with_shape(tuple(substitute(d, values) for d in self.shape))
 
     def with_layout(self, layout: Layout) -> TensorType:
         return replace(self, layout=layout)

@@ -236,3 +236,22 @@ def test_option_allows_codes_of_8_bits_everywhere() -> None:
     x = RNG.normal(size=(4, K)).astype(np.float32)
     got = occ.compile(made, "cpu", options={"precision": "int8"}).run({"x": x})["y"]
     assert 1e-3 < error(got, x.astype(np.float64) @ w) < 1e-2
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("k", "block"), [(130, 128), (70, 64), (40, 128), (161, 32), (33, 16)])
+def test_rows_that_blocks_do_not_divide(k: int, block: int, zeros: bool) -> None:
+    """Chunks of the last block took the scale of the one before."""
+    count, n = -(-k // block), 9
+    held = [tensor("b", RNG.integers(0, 256, (n, count, block // 2)).astype(np.uint8)),
+            tensor("s", RNG.uniform(0.01, 0.1, (n, count)).astype(np.float32))]  # fmt: skip
+    held += [tensor("z", RNG.integers(0, 256, (n, -(-count // 2))).astype(np.uint8))] if zeros else []
+    node = helper.make_node("MatMulNBits", ["x", *(t.name for t in held)], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=block)  # fmt: skip
+    made = model([node], ["rows"], held)
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = k
+    made.graph.output[0].type.tensor_type.shape.dim[1].dim_value = n
+    session = occ.compile(made, "cpu")
+    for rows in (1, 3, 9):
+        x = RNG.normal(size=(rows, k)).astype(np.float32)
+        want = onnxruntime_gives(made, {"x": x})
+        assert error(session.run({"x": x})["y"], want) < 1e-6

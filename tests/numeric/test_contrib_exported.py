@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from building import model_of
 from test_contrib import f32, model
 
 import occ
@@ -96,3 +97,40 @@ def test_operator_of_exporters_gives_what_onnxruntime_gives(case: str, target: s
         assert x.dtype == y.dtype
         assert x.shape == y.shape
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=0, atol=most)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
+def test_sizes_that_two_nodes_find_are_their_own(target: str) -> None:
+    """Both had the size of the first, and a reader of one had a size that nothing told."""
+    text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[n] a, float[k] b) => (float[i] p, float[j] s) {
+        p = com.microsoft.Unique(a)
+        r = com.microsoft.Unique(b)
+        s = Neg(r)
+    }"""
+    session = occ.compile(model_of(text), target)
+    for a, b in (([1, 1, 2], [5, 6, 5, 7]), ([1], [2, 2]), ([], [3])):
+        got = session.run({"a": np.array(a, np.float32), "b": np.array(b, np.float32)})
+        np.testing.assert_array_equal(got["p"], list(dict.fromkeys(a)))
+        np.testing.assert_array_equal(got["s"], [-x for x in dict.fromkeys(b)])
+
+
+def test_attributes_that_are_left_out_are_those_of_f32() -> None:
+    """1.702 was that of Python, which f64 shows."""
+    x = np.linspace(-3, 3, 13)
+    made = model("QuickGelu", {"x": x}, {}, 1, ())
+    (want,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(occ.compile(made, "interp").run({"x": x})["y0"], want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_one_corner_of_a_grid_is_the_first(target: str) -> None:
+    """It was NaN, the distance of no two corners."""
+    theta = f32(2, 3, 4)
+    text = """g (float[2, 3, 4] t) => (float[2, 1, 2, 1, 3] y) {
+        size = Constant<value_ints = [2, 1, 1, 2, 1]>()
+        y = AffineGrid<align_corners = 1>(t, size)
+    }"""
+    places = np.array([[-1, -1, -1, 1], [-1, 1, -1, 1]], np.float32)  # x, y, z
+    want = np.einsum("nij,kj->nki", theta, places).reshape(2, 1, 2, 1, 3)
+    np.testing.assert_allclose(occ.compile(model_of(text), target).run({"t": theta})["y"], want, rtol=1e-5, atol=1e-6)

@@ -179,23 +179,24 @@ class Graph:
         made = helper.make_node(op, reads, [self.fresh("v") for _ in range(results)], **attrs)
         return self.keep(made)
 
-    def keep(self, node: NodeProto) -> list[str]:
-        """Run a node, and keep it if its results are tame."""
+    def keep(self, node: NodeProto, *, wild: bool = False) -> list[str]:
+        """Run a node, and keep it if its results are tame; those that are `wild` may have any values."""
         read = names_read([node])
         found = run_node(node, {n: self.values[n] for n in read}, self.opset)
         for x in found:
-            if not isinstance(x, np.ndarray) or x.size > LARGEST or not inputs.is_tame(x):
+            if not isinstance(x, np.ndarray) or x.size > LARGEST or not (wild or inputs.is_tame(x)):
                 raise Reject("not tame")
         if node.op_type in ("Cast", "CastLike") and not inputs.fits_into(self.values[node.input[0]], found[0].dtype):
             raise Reject("out of range")
         self.nodes.append(node)
-        self.values |= dict(zip(node.output, found, strict=True))
-        return list(node.output)
+        made = [name for name in node.output if name]
+        self.values |= dict(zip(made, found, strict=True))
+        return made
 
     def outputs(self) -> list[str]:
         """What nothing reads, and now and then something that is read too."""
         read = set(names_read(self.nodes)) | {i for n in self.nodes for i in names_read([n])}
-        made = [o for n in self.nodes if n.op_type != "Constant" for o in n.output]
+        made = [o for n in self.nodes if n.op_type != "Constant" for o in n.output if o]
         found = [n for n in made if n not in read or self.chance(0.1)]
         return found if self.alone else found[-8:]
 
@@ -237,7 +238,8 @@ def generate(
     """
     rng = default_rng([seed, 13])
     graph = Graph(rng, int(rng.choice(list(OPSETS[:-5]) + list(OPSETS[-5:]) * 3)), alone=profile.alone)
-    names = [n for n in makers if not n[0].isupper() or graph.has(n)]
+    known = [n for n in makers if "." not in n or n in profile.weights]  # those of a suite are its profile's alone
+    names = [n for n in known if not n[0].isupper() or graph.has(n)]
     weights = np.array([profile.weights.get(n, profile.rest) * (steer or {}).get(n, 1.0) for n in names])
     wanted = min(1 + int(rng.exponential(profile.nodes / 2)), 40)
     for _ in range(4 * wanted + 20):

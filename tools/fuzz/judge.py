@@ -44,7 +44,8 @@ EXACT = frozenset((
 ))  # fmt: skip
 # Operators that ONNX defines as a difference of about ones (`exp(x) - 1` is off by as much as 1 can be), and recurrences, whose
 # sigmoids runtimes approximate to that.
-AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "LogSoftmax", "RNN", "GRU", "LSTM"))
+AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "LogSoftmax", "RNN", "GRU", "LSTM", "HannWindow", "HammingWindow",
+    "BlackmanWindow", "com.microsoft.QuickGelu"))  # fmt: skip
 # Operators that subtract a mean, by which sums of large terms can be small.
 CENTRED = frozenset(("InstanceNormalization", "GroupNormalization"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
@@ -206,6 +207,8 @@ class _Disturbed(Interpreter):
         if _mixes(op):
             whole = super().op(op, {v: np.abs(x) if isinstance(x, np.ndarray) else x for v, x in moved.items()}, dims)
             least = np.max(whole[0], initial=0.0)
+            if op.name == "Resize":  # a position is off by units of itself
+                least = least * max(1.0, max(whole[0].shape, default=0) / 8)
         found = [self._disturb(x, least) for x in found]
         self.unit = before
         return found
@@ -245,9 +248,9 @@ def _centred(op: Op, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 def _mixes(op: Op) -> bool:
     """Whether elements may be computed from sums and differences of others, so that the largest terms decide the error: weights
-    of Resize come from rounded positions, and Winograd's and Strassen's methods take convolutions and products of such sizes.
+    of Resize and DFT come from rounded positions, and Winograd's and Strassen's methods take convolutions and products of such sizes.
     """
-    if op.name == "Resize":
+    if op.name in ("Resize", "DFT"):
         return True
     weight = op.operands[1] if op.name in ("Conv", "MatMul", "Gemm") else None
     if weight is None or not isinstance(weight.type, TensorType) or weight.type.shape is None:

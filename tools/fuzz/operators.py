@@ -96,10 +96,15 @@ def axes(g: Graph, rank: int, least: int = 1) -> list[int]:
     return [int(k) - (rank if g.chance(0.2) else 0) for k in g.rng.permutation(rank)[:count]]
 
 
+def fraction(g: Graph) -> float:
+    """A positive number that is no short binary fraction, as files have them."""
+    return g.choose([round(float(g.rng.uniform(0.05, 1.5)), 2), 1 / 3, 0.1, 0.7, 1.1, float(g.rng.uniform(0.05, 1.5))])
+
+
 def floats(g: Graph, op: str) -> dict[str, float]:
     """Random values of the real attributes of an operator."""
     kinds = {n: a.type.name for n, a in g.schema(op).attributes.items()}
-    return {n: round(float(g.rng.uniform(0.05, 1.5)), 2) for n, t in kinds.items() if t == "FLOAT" and g.chance(0.5)}
+    return {n: fraction(g) for n, t in kinds.items() if t == "FLOAT" and g.chance(0.5)}
 
 
 # Elementwise ----------------------------------------------------------------------------------------------------------

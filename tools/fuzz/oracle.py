@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from occ.compiler.ir.dtype import from_numpy
 
 Arrays = Mapping[str, np.ndarray]
-ML = "ai.onnx.ml"
+ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 onnxruntime.set_default_logger_severity(4)
 # What onnx.reference has wrong in corners: ceil_mode and SAME pads, and LRN where there are more channels than batches.
 UNTRUSTED = frozenset(("AveragePool", "LpPool", "MaxPool", "LRN"))
@@ -120,7 +120,7 @@ def _is_mistaken(node: NodeProto) -> bool:
 
 
 def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
-    """Whether onnxruntime and onnx.reference answer what ONNX leaves open: the last corner of a size that is scaled to a fraction,
+    """Whether onnxruntime and onnx.reference answer what ONNX leaves open: the place of the only corner of a grid, the last corner of a size that is scaled to a fraction,
     a line that is scaled to one point, a transposed convolution that is to have the SAME size with strides longer than its kernel, the
     scale of nothing but zeros, products of codes over nothing, logarithms of integers, and sums in bf16, which are kept in it.
     """
@@ -130,6 +130,8 @@ def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
         return True
     if node.op_type in SUMMED and dtypes[0] == ml_dtypes.bfloat16:
         return True
+    if node.op_type == "AffineGrid" and given.get("align_corners"):
+        return 1 in feeds[node.input[1]][2:].tolist()
     if node.op_type == "DynamicQuantizeLinear":
         return not feeds[node.input[0]].any()
     if node.op_type in OF_CODES and not all(x.size for x in feeds.values()):
@@ -166,7 +168,11 @@ def model_of(graph: GraphProto, opset: int) -> ModelProto:
     imports = [helper.make_opsetid("", opset)]
     if any(n.domain == ML for n in graph.node):
         imports.append(helper.make_opsetid(ML, 3))  # the last one with TreeEnsembleRegressor
-    return helper.make_model(graph, opset_imports=imports, ir_version=max(helper.find_min_ir_version_for(imports), 4))
+    if any(n.domain == MICROSOFT for n in graph.node):
+        imports.append(helper.make_opsetid(MICROSOFT, 1))
+    return helper.make_model(
+        graph, opset_imports=imports, ir_version=max(helper.find_min_ir_version_for(imports, ignore_unknown=True), 4)
+    )
 
 
 def names_read(nodes: Sequence[NodeProto]) -> list[str]:

@@ -9,6 +9,9 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
+from tools.fuzz.contrib import CONTRIB
+from tools.fuzz.corners import CORNERS
+from tools.fuzz.features import FEATURES
 from tools.fuzz.generate import Graph
 from tools.fuzz.inputs import BF16
 from tools.fuzz.learned import LEARNED
@@ -297,4 +300,7 @@ PATTERNS: dict[str, Any] = {
         cached, carried, joined, of_codes, windowed, enlarged, recast,
     )
 } | LEARNED  # fmt: skip
-MAKERS: dict[str, Any] = {**ELEMENTWISE, **MOVERS, **ROWS, **PRODUCTS, **QUANTISED, **CONTROL, **PATTERNS}
+SUITES: dict[str, dict[str, Any]] = {"microsoft": CONTRIB, "ml": FEATURES, "corners": CORNERS}
+MAKERS: dict[str, Any] = {
+    **ELEMENTWISE, **MOVERS, **ROWS, **PRODUCTS, **QUANTISED, **CONTROL, **PATTERNS, **CONTRIB, **FEATURES, **CORNERS,
+}  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tools.fuzz.generate import Profile
 from tools.fuzz.movement import MOVERS
 from tools.fuzz.operators import ROWS
-from tools.fuzz.patterns import PATTERNS
+from tools.fuzz.patterns import PATTERNS, SUITES
 from tools.fuzz.products import CONTROL, PRODUCTS, QUANTISED
 
 _JOINS = ("Concat", "Split", "Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze")
@@ -36,4 +36,5 @@ PROFILES: dict[str, Profile] = {
     ),
     "lone": Profile(_weights((PATTERNS, 0), (CONTROL, 0.2)), nodes=60, alone=True),
     "sizes": Profile(_weights((["Shape"], 30), (_FOUND, 4), (_CHAINS, 8)), rest=0.6),
+    **{name: Profile(_weights((makers, 1)), rest=0, nodes=3, alone=True) for name, makers in SUITES.items()},
 }

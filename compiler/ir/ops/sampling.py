@@ -156,7 +156,9 @@ def _nearest(
 
 @op("AffineGrid", static=("size",), rank=length_of(1))
 class AffineGrid:
-    """Positions of a regular grid under an affine map, x first (ONNX AffineGrid)."""
+    """Positions of a regular grid under an affine map, x first (ONNX AffineGrid). With aligned corners the only one along an axis
+    is the first, -1, as in onnx.reference; onnxruntime takes the last, PyTorch the middle.
+    """
 
     def body(t, theta, size, *, a):
         shape = static_dims("AffineGrid", "size", size)
@@ -169,7 +171,7 @@ class AffineGrid:
         def place(p: Expr, extent: Dim) -> Expr:
             whole = cast(dtype, wrap(extent))
             if a.align_corners:
-                return cast(dtype, p) * (literal(2, dtype) / (whole - 1.0)) - 1.0
+                return cast(dtype, p) * (literal(2, dtype) / maximum(whole - 1.0, literal(1, dtype))) - 1.0
             return (cast(dtype, p) * 2.0 + 1.0) / whole - 1.0
 
         def element(*i: Expr) -> Expr:

@@ -67,8 +67,11 @@ class FormalSignature:
 
     @classmethod
     def of(cls, operands: str, results: str = "Y", **attributes: Any) -> FormalSignature:
-        """From names, with `?` after optional and `*` after variadic ones; attributes with their defaults."""
-        return cls(formals(operands), formals(results), attributes)
+        """From names, with `?` after optional and `*` after variadic ones; attributes with their defaults, numbers of which ONNX
+        has in f32: 1.702 is 1.7020000219 to an operator on f64 as well.
+        """
+        stored = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in attributes.items()}
+        return cls(formals(operands), formals(results), stored)
 
 
 def formals(text: str) -> tuple[Operand, ...]:

@@ -153,11 +153,17 @@ class _Product:
         return made
 
     def _columns(self, data: np.ndarray) -> np.ndarray:
-        """One value of each block and column, `[N, blocks]` or those in a row --> `[panels, blocks, columns]`."""
+        """One value of each block and column, `[N, blocks]` or those in a row --> `[panels, blocks, columns]`. How many chunks
+        share one shows in their numbers; where the last block has so few that it would not, each chunk has its own.
+        """
         per = max(self.op.a.block_size // self.chunk, 1)
-        data = data.reshape(self.op.a.N, -1)[:, : -(-self.blocks // per)]
-        margins = [(0, self.panels * self.lanes - len(data)), (0, -(-self.blocks // per) - data.shape[1])]
-        parts = np.pad(data, margins).reshape(self.panels, self.lanes, -1)
+        count = -(-self.blocks // per)
+        data = data.reshape(self.op.a.N, -1)[:, :count]
+        margins = [(0, self.panels * self.lanes - len(data)), (0, count - data.shape[1])]
+        parts = np.pad(data, margins)
+        if -(-self.blocks // count) != per:
+            parts = np.repeat(parts, per, 1)[:, : self.blocks]
+        parts = parts.reshape(self.panels, self.lanes, -1)
         return np.ascontiguousarray(parts.transpose(0, 2, 1))
 
     def _points(self, data: np.ndarray) -> np.ndarray:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.deferred import is_deferred
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import collecting
+from occ.compiler.ir.shape import collecting, depends_on_data
+from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.passes.base import Context, Pass, finish
 
 
@@ -42,11 +44,23 @@ class Expand(Pass):
 
 def _expand(rw: Rewriter, f: Func, op: Op) -> None:
     """Expand an op. What its parts assume of sizes is checked when the function runs: where the operator states its types itself,
-    inference has not seen them.
+    inference has not seen them. An extent that the data decide keeps the name that readers know it by.
     """
     pairs: list[tuple[Dim, Dim]] = []
+    stated = [r.type for r in op.results]
     with collecting(pairs):
-        rw.replace(op, expand_composite(op, rw.builder(op), op.operands)[: len(op.results)])
+        made = expand_composite(op, rw.builder(op), op.operands)[: len(op.results)]
+        rw.replace(op, made)
+    rw.module.substitute(dict(_found(stated, [v.type for v in made])))
     known = {(str(c.lhs), str(c.rhs), c.func) for c in rw.module.constraints}
     new = {(str(a), str(b), f.name): Constraint(a, b, str(op.loc), f.name) for a, b in pairs}
     rw.module.constraints += [c for key, c in new.items() if key not in known]
+
+
+def _found(stated: Sequence[Type | None], made: Sequence[Type | None]) -> Iterator[tuple[str, Dim]]:
+    """Symbols for what the data decide, and the extents of the same results that were there before."""
+    for old, new in zip(stated, made, strict=True):
+        if isinstance(old, TensorType) and isinstance(new, TensorType) and old.shape and new.shape:
+            for a, b in zip(old.shape, new.shape, strict=True):
+                if isinstance(b, Sym) and b.is_symbol and depends_on_data(b) and a != b:
+                    yield str(b), a

@@ -17,11 +17,11 @@ from occ.compiler.ir.access import access
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, substitute
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import Elements
-from occ.compiler.ir.module import DATA_LABEL, Module
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.own.decided import DECIDED, LARGEST, is_found, on_axes
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data, normalize_axes
+from occ.compiler.ir.shape import depends_on_data, normalize_axes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -128,7 +128,7 @@ class _Decision:
         return ints if found is not None and len(ints) == len(found) else None
 
     def symbol(self) -> Dim:
-        return self.m.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
+        return self.m.data_symbol()
 
     def sizes(self, vector: Value, finds: Sequence[Dim]) -> Value:
         """Bind symbols to the elements of a vector, which the returned value has as sizes."""

@@ -18,12 +18,12 @@ from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.liveness import told_sizes
 from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
-from occ.compiler.ir.module import DATA_LABEL, Constraint, Func, Module
+from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.own.decided import DECIDED
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, collecting, is_placeholder
+from occ.compiler.ir.shape import collecting, is_placeholder
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
@@ -196,9 +196,7 @@ class _Inference:
                     known = stated is not None and found is not None and len(stated) == len(found)
                     values[str(d)] = stated[k] if known and stated else self._data_symbol()
         for value, type_ in zip(op.results, types, strict=True):
-            value.type = type_
-            if values and isinstance(type_, TensorType) and type_.shape is not None:
-                value.type = type_.with_shape(tuple(dim.substitute(d, values) for d in type_.shape))
+            value.type = type_.substituted(values) if isinstance(type_, TensorType) else type_
 
     def _assume_extents(self, op: Op) -> None:
         """Extents are sizes: where nothing proves that one is not negative, as after a window, the runtime checks it."""
@@ -208,7 +206,7 @@ class _Inference:
                     self.assumed.append(Constraint(dim.maximum(d, 0), d, str(op.loc), self._func))
 
     def _data_symbol(self) -> Dim:
-        return self.m.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
+        return self.m.data_symbol()
 
     # functions that ops run
 

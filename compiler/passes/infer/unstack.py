@@ -13,11 +13,11 @@ import numpy as np
 
 from occ.compiler.ir.containers import is_empty
 from occ.compiler.ir.meaning import Elements
-from occ.compiler.ir.module import DATA_LABEL, Func, Module
+from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.own.stacked import JOINED
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data, normalize_axis
+from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
 
@@ -165,7 +165,7 @@ def _without_state(m: Module, op: Op, func: Func, k: int, value: Value) -> Value
     del func.body.args[2 + k]
     operands = [*op.operands[: 2 + k], *op.operands[3 + k :]]
     others = [*op.results[:k], *op.results[k + 1 :]]
-    stacked = TensorType(value.tensor.dtype, (m.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL), *value.tensor.dims))
+    stacked = TensorType(value.tensor.dtype, (m.data_symbol(), *value.tensor.dims))
     made = Op(
         op.operator, operands, dict(op.attrs), [*(r.type for r in others), stacked],
         result_names=[*(r.name for r in others), op.results[k].name], loc=op.loc,
