@@ -150,10 +150,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What was skipped, and why: a line for each reason."""
+    """What was skipped, and why, a line for each reason; and the machine."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(" ".join(r.longrepr[2].removeprefix("Skipped: ").split()) for r in reports)
     if reasons:
         terminalreporter.write_sep("-", f"{len(reports)} skipped")
     for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
         terminalreporter.write_line(f"{count:4}  {reason}")
+    import machines  # which loads the compiler
+
+    terminalreporter.write_line(machines.told())

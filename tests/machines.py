@@ -7,6 +7,7 @@ than this machine has.
 from __future__ import annotations
 
 import os
+import platform
 from functools import lru_cache
 
 import pytest
@@ -50,6 +51,14 @@ def is_here(name: str) -> bool:
     return arch_of(TARGETS[name]) == arch_of() and not processor.missing_feature(TARGETS[name])
 
 
+def told() -> str:
+    """The machine that runs the tests, and the one that they compile for."""
+    kind = processor.KINDS.get(platform.machine(), platform.machine())
+    here = "-".join([kind, *processor.features_of(processor.flags())])
+    named = os.environ.get("OCC_TEST_MACHINE")
+    return f"on {here}" + (f", compiled for {default_target()}, scheduled for {named}" if named else "")
+
+
 def opened(artifact: Artifact, threads: int | None = None) -> Session:
     """A session of an artifact; where its code does not run on this machine, the test has compiled it, and is left out from there on."""
     if lacks := processor.missing_feature(artifact.manifest.machine):
@@ -67,7 +76,7 @@ def begin() -> None:
     """
     name = os.environ["OCC_TEST_MACHINE"]
     if name == "other":
-        name = other()
+        name = os.environ["OCC_TEST_MACHINE"] = other()
     if name not in TARGETS:
         raise pytest.UsageError(f"OCC_TEST_MACHINE is one of {', '.join(sorted(TARGETS))}, not {name!r}")
     if is_here(name):
