@@ -159,4 +159,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count:4}  {reason}")
     import machines  # which loads the compiler
 
-    terminalreporter.write_line(machines.told())
+    terminalreporter.write_line(machines.description())

@@ -13,9 +13,9 @@ from functools import lru_cache
 import pytest
 
 from occ.compiler.objects.processors import PROCESSORS, arch_of, default_target
-from occ.compiler.targets import machine as machines
+from occ.compiler.targets import machine as compiler_machine
 from occ.compiler.targets.machine import Machine, machine_of
-from occ.runtime import machine as processor
+from occ.runtime import machine as runtime_machine
 from occ.runtime.artifact import Artifact
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
@@ -35,12 +35,6 @@ def other() -> str:
     return min(TARGETS, key=lambda n: (named(n).vector_bits == here, not is_here(n)))
 
 
-def _lacking(target: str) -> set[str]:
-    """Flags of features that a Halide target does not name."""
-    has = {f for part in target.split("-") for f in processor.FEATURES.get(part, ())}
-    return {f for flags in processor.FEATURES.values() for f in flags} - has
-
-
 def current() -> Machine:
     """The machine that is compiled for where nothing names one."""
     return machine_of(default_target())
@@ -48,20 +42,20 @@ def current() -> Machine:
 
 def is_here(name: str) -> bool:
     """Whether code for a machine runs on this one."""
-    return arch_of(TARGETS[name]) == arch_of() and not processor.missing_feature(TARGETS[name])
+    return arch_of(TARGETS[name]) == arch_of() and not runtime_machine.missing_feature(TARGETS[name])
 
 
-def told() -> str:
+def description() -> str:
     """The machine that runs the tests, and the one that they compile for."""
-    kind = processor.KINDS.get(platform.machine(), platform.machine())
-    here = "-".join([kind, *processor.features_of(processor.flags())])
+    kind = runtime_machine.KINDS.get(platform.machine(), platform.machine())
+    here = "-".join([kind, *runtime_machine.features_of(runtime_machine.flags())])
     named = os.environ.get("OCC_TEST_MACHINE")
     return f"on {here}" + (f", compiled for {default_target()}, scheduled for {named}" if named else "")
 
 
 def opened(artifact: Artifact, threads: int | None = None) -> Session:
     """A session of an artifact; where its code does not run on this machine, the test has compiled it, and is left out from there on."""
-    if lacks := processor.missing_feature(artifact.manifest.machine):
+    if lacks := runtime_machine.missing_feature(artifact.manifest.machine):
         pytest.skip(f"needs a processor with {lacks} to run what it compiles")
     return open_artifact(artifact, threads)
 
@@ -81,6 +75,12 @@ def begin() -> None:
         raise pytest.UsageError(f"OCC_TEST_MACHINE is one of {', '.join(sorted(TARGETS))}, not {name!r}")
     if is_here(name):
         os.environ["OCC_TARGET_CPU"] = TARGETS[name]
-        read, lacking = processor.flags.__wrapped__, _lacking(TARGETS[name])
-        processor.flags = lru_cache(lambda: read() - lacking)  # what artifacts are compared with on opening
-    machines._host = lambda: named(name)  # what passes ask of the host
+        read, lacking = runtime_machine.flags.__wrapped__, _lacking(TARGETS[name])
+        runtime_machine.flags = lru_cache(lambda: read() - lacking)  # what artifacts are compared with on opening
+    compiler_machine._host = lambda: named(name)  # what passes ask of the host
+
+
+def _lacking(target: str) -> set[str]:
+    """Flags of features that a Halide target does not name."""
+    has = {f for part in target.split("-") for f in runtime_machine.FEATURES.get(part, ())}
+    return {f for flags in runtime_machine.FEATURES.values() for f in flags} - has
