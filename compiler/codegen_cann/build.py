@@ -44,7 +44,7 @@ from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.pictures import configuration, take_pictures
 from occ.compiler.codegen_cann.parts.plan import constant_results, plan_parts
-from occ.compiler.codegen_cann.parts.units import Placed, counts, placed, slow_nodes, slow_warnings
+from occ.compiler.codegen_cann.parts.units import Placed, counts, narrow_batches, placed, slow_nodes, slow_warnings
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
@@ -276,7 +276,9 @@ def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: Asce
         "device_parts": sum(p.on_device for p in parts), "cpu_parts": sum(not p.on_device for p in parts),
         "device_ops": sum(len(p.ops) for p in parts if p.on_device), "cpu_ops": len(on_cpu),
         "cpu_operators": sorted({op.name for op in on_cpu}), "precision": options.precision,
-        "remarks": [*_nothing(parts, options.target), *chip_remarks(options), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options)],
+        "remarks": [*_nothing(parts, options.target), *chip_remarks(options), *atc.remarks(options), *keep.remarks((d.graph for d in graphs), options),
+            *(narrow_batches((d.graph for d in graphs), kernels_of(options), options.precision) if not options.gears else ()),
+        ],
         "ge_operators": dict(Counter(n.type for d in graphs for g in d.graph.all() for n in g.nodes if n.type not in _PLUMBING).most_common()),
         "estimates": _estimates(graphs, options),
     }  # fmt: skip

@@ -33,6 +33,24 @@ def _strided_slice(node: Node, x: Arrays) -> np.ndarray:
     return v[tuple(cuts)]
 
 
+def _masked_slice(node: Node, x: Arrays) -> np.ndarray:
+    """A slice that names begin, end and step of every axis; a bit of a mask leaves the bound of its axis out (as TensorFlow's StridedSlice)."""
+    a, v = node.attrs, x[0]
+    if any(a.get(f"{m}_mask", 0) for m in ("ellipsis", "new_axis", "shrink_axis")):
+        raise BadGraph(f"{node.name}: masks of axes")
+    begin, end, steps = (_listed(p) for p in x[1:4])
+    if not len(begin) == len(end) == len(steps) == v.ndim:
+        raise BadGraph(f"{node.name}: bounds of {len(begin)} axes for {v.ndim}")
+    cuts: list[slice] = []
+    for k, (b, f, s, d) in enumerate(zip(begin, end, steps, v.shape, strict=True)):
+        low, high = (0, d) if s > 0 else (-1, d - 1)
+        b, f = (min(max(p + d if p < 0 else p, low), high) for p in (b, f))
+        first = None if a.get("begin_mask", 0) >> k & 1 else b
+        last = None if a.get("end_mask", 0) >> k & 1 or f < 0 else f
+        cuts.append(slice(first, last, s))
+    return v[tuple(cuts)]
+
+
 def _concat(node: Node, x: Arrays) -> np.ndarray:
     if node.attrs.get("N", 1) != len(x) or len({v.dtype for v in x}) != 1:
         raise BadGraph(f"{node.name}: ConcatD of {len(x)} inputs, N is {node.attrs.get('N', 1)}")
@@ -227,7 +245,7 @@ KERNELS: dict[str, Kernel] = {
     "RandomStandardNormal": _random(lambda rng, shape: rng.standard_normal(shape)),
     "RandomUniform": _random(lambda rng, shape: rng.random(shape)), "Range": _range, "Reshape": lambda node, x: x[0].reshape(_listed(x[1])), "ReverseSequence": _reverse_sequence,
     "Scatter": _scatter_rows, "ReverseV2": lambda node, x: np.flip(x[0], tuple(_listed(x[1]))), "ScatterElements": _scatter_elements, "Shape": _shape,
-    "SpaceToDepth": _space_to_depth, "SplitV": _split_v, "Squeeze": _squeeze, "StridedSliceV2": _strided_slice,
+    "SpaceToDepth": _space_to_depth, "SplitV": _split_v, "Squeeze": _squeeze, "StridedSlice": _masked_slice, "StridedSliceV2": _strided_slice,
     "ScatterNdAdd": _scatter_nd(np.add.at), "ScatterNdUpdate": _scatter_nd(None), "ScatterNdMax": _scatter_nd(np.maximum.at), "ScatterNdMin": _scatter_nd(np.minimum.at),
     "TensorScatterAdd": _scatter_nd(np.add.at), "TensorScatterMax": _scatter_nd(np.maximum.at),
     "TensorScatterMin": _scatter_nd(np.minimum.at), "TensorScatterUpdate": _scatter_nd(None),

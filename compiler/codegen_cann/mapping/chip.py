@@ -29,6 +29,12 @@ class Chip:
     table: KernelTable | None = None
     dynamic: bool = False
 
+    @property
+    def wide_batches(self) -> bool:
+        """Whether batches of products of half precision with unknown extents have sums in FLOAT."""
+        rows = self.table.kernels("BatchMatMulV2") if self.table is not None else ()
+        return any(k.dynamic and "FLOAT" in k.outputs[0].types for k in rows if k.unit == "AI Core" and k.outputs)
+
     def has(self, operator: str) -> bool:
         """Whether it has a kernel of an operator on AI Core that takes unknown extents, if there may be such."""
         rows = self.table.kernels(operator) if self.table is not None else ()

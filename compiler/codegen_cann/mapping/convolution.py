@@ -13,7 +13,7 @@ from occ.compiler.codegen_cann.mapping.chip import DILATION, FILTER, HALF_MODES,
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.linear import product
 from occ.compiler.codegen_cann.mapping.shape import gathered
-from occ.compiler.codegen_cann.mapping.window import flat, pad, padded, window_pads
+from occ.compiler.codegen_cann.mapping.window import flat, pad, padded, strided, window_pads
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -139,8 +139,7 @@ def fitted(
     begin = [0, 0, *(max(-p, 0) for p, _ in pads)]
     end = [*x.shape[:2], *(x.shape[2 + k] - max(-q, 0) for k, (_, q) in enumerate(pads))]
     shape = tuple(t - s for s, t in zip(begin, end, strict=True))
-    axes = e.ints(range(len(shape)))
-    x = e.op("StridedSliceV2", x, e.ints(begin), e.ints(end), axes, e.ints([1] * len(shape)), out=Desc(x.dtype, shape))
+    x = strided(e, x, begin, end, range(len(shape)), [1] * len(shape), Desc(x.dtype, shape))
     return x, w, b, [(max(p, 0), max(q, 0)) for p, q in pads]
 
 
@@ -155,16 +154,7 @@ def spread_out(e: Emitter, x: Ref, strides: Sequence[int]) -> Ref:
     padded = pad(e, apart, [0] * len(ends), ends, shape)
     full = e.reshape(padded, (*x.shape[:2], *(x.shape[2 + k] * strides[k] for k in range(n))))
     size = (*x.shape[:2], *((x.shape[2 + k] - 1) * strides[k] + 1 for k in range(n)))
-    axes = e.ints(range(n + 2))
-    return e.op(
-        "StridedSliceV2",
-        full,
-        e.ints([0] * (n + 2)),
-        e.ints(size),
-        axes,
-        e.ints([1] * (n + 2)),
-        out=Desc(x.dtype, size),
-    )
+    return strided(e, full, [0] * (n + 2), size, range(n + 2), [1] * (n + 2), Desc(x.dtype, size))
 
 
 def turned(e: Emitter, w: Ref, groups: int) -> Ref:

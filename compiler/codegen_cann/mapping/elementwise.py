@@ -216,7 +216,9 @@ def _selu(e: Emitter, op: Op, x: Ref) -> Ref:
 
 def _celu(e: Emitter, op: Op, x: Ref) -> Ref:
     alpha = float(op.a.alpha)
-    return widened(e, "Celu", x, alpha1=alpha, alpha2=alpha)
+    if e.unit_for("Celu", x.dtype) == "AI Core":
+        return widened(e, "Celu", x, alpha1=alpha, alpha2=alpha)
+    return e.op("Muls", widened(e, "Elu", e.op("Muls", x, value=1 / alpha), alpha=1.0), value=alpha)
 
 
 def _thresholded(e: Emitter, op: Op, x: Ref) -> Ref:

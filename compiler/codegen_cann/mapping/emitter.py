@@ -158,7 +158,20 @@ class Emitter:
         """`x` as another element type; itself where it has it."""
         if x.dtype == dtype:
             return x
+        if (
+            x.dtype == "FLOAT"
+            and dtype in ("INT8", "UINT8")
+            and not self._casts(x.dtype, dtype)
+            and self._casts("INT32", dtype)
+        ):
+            x = self.cast(x, "INT32")
         return self.op("Cast", x, out=Desc(dtype, x.shape, x.desc.format), dst_type=dtype)
+
+    def _casts(self, one: str, other: str) -> bool:
+        """Whether AI Core casts between two types."""
+        table = self.chip.table
+        probe = Node("", "Cast", [Ref(data_node("", Desc(one, ()), 0))], [Desc(other, ())], {}, ["x"], ["y"])
+        return table is None or table.unit(probe, self.precision) == "AI Core"
 
     def reshape(self, x: Ref, shape: Sequence[int]) -> Ref:
         """`x` under another shape; itself where it has it."""

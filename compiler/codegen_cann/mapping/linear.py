@@ -10,6 +10,7 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
+from occ.compiler.codegen_cann.mapping.window import pad, strided
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -27,12 +28,56 @@ def product(e: Emitter, x: Ref, y: Ref, dtype: str | None = None, *, ta: bool = 
     """
     if x.dtype == "INT32":
         raise Unsupported("no chip has a kernel of a product of INT32")
+    if x.dtype == "INT8" and e.unit_for("MatMulV2", "INT8") == "fixed":
+        return _product_of_codes(e, x, y, ta=ta, tb=tb)
     rows, cols = x.shape[-1 if ta else -2], y.shape[-2 if tb else -1]
     batch = tuple(int(d) for d in np.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
     out = Desc(dtype or x.dtype, (*batch, rows, cols))
     if len(x.shape) == len(y.shape) == 2:
         return e.op("MatMulV2", x, y, out=out, transpose_x1=ta, transpose_x2=tb)
     return e.op("BatchMatMulV2", x, y, out=out, adj_x1=ta, adj_x2=tb)
+
+
+def _product_of_codes(e: Emitter, x: Ref, y: Ref, *, ta: bool, tb: bool) -> Ref:
+    """A product of INT8 where extents may be unknown, which no kernel of INT8 takes: in half precision, with sums in FLOAT.
+
+    It is exact, as sums of so few products are below 2^24; longer rows are cut.
+
+    Raises:
+        Unsupported: products of several matrices have sums in half precision alone.
+    """
+    if len(y.shape) > 2 and not e.chip.wide_batches:
+        raise Unsupported("the chip has no kernel of a batch of products of INT8 with extents that are not fixed")
+    k, at, to = x.shape[-2 if ta else -1], len(x.shape) - (2 if ta else 1), len(y.shape) - (1 if tb else 2)
+    total: Ref | None = None
+    for start in range(0, k, _EXACT_SUMS):
+        stop = min(start + _EXACT_SUMS, k)
+        a, b = (_codes_as_half(e, v, axis, start, stop) for v, axis in ((x, at), (y, to)))
+        part = e.cast(_rows_times(e, a, b, ta=ta, tb=tb), "INT32")
+        total = part if total is None else e.op("Add", total, part)
+    assert total is not None, "an operand is not empty"
+    return total
+
+
+_EXACT_SUMS = 1 << 10
+
+
+def _codes_as_half(e: Emitter, v: Ref, axis: int, start: int, stop: int) -> Ref:
+    """Some of the codes along an axis as FLOAT16; constants at build time."""
+    if v.node.type == "Const":
+        return e.constant(np.take(v.node.value, np.arange(start, stop), axis).astype(np.float16))
+    if (start, stop) == (0, v.shape[axis]):
+        return e.cast(v, "FLOAT16")
+    shape = tuple(stop - start if k == axis else d for k, d in enumerate(v.shape))
+    return e.cast(strided(e, v, [start], [stop], [axis], [1], Desc(v.dtype, shape)), "FLOAT16")
+
+
+def _rows_times(e: Emitter, x: Ref, y: Ref, *, ta: bool, tb: bool) -> Ref:
+    """A product of FLOAT16 with sums in FLOAT; all rows times one matrix are one product, whose kernels have these on every chip."""
+    if len(y.shape) > 2 or ta:
+        return product(e, x, y, "FLOAT", ta=ta, tb=tb)
+    rows = product(e, e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1])), y, "FLOAT", tb=tb)
+    return e.reshape(rows, (*x.shape[:-1], rows.shape[-1]))
 
 
 def matmul(e: Emitter, x: Ref, y: Ref, dtype: str | None = None) -> Ref:
@@ -124,7 +169,12 @@ def _instance_norm(e: Emitter, op: Op, x: Ref, scale: Ref, bias: Ref) -> Ref:
 
 
 def instance_norm(e: Emitter, x: Ref, scale: Ref, bias: Ref, epsilon: float) -> Ref:
-    """InstanceNorm of NCHW."""
+    """InstanceNorm of NCHW; of operators that take unknown extents where it must."""
+    if e.unit_for("InstanceNorm", x.dtype) != "AI Core":
+        centred = e.op("Sub", x, _mean_of(e, x, [2, 3]))
+        spread = e.op("Rsqrt", e.op("Adds", _mean_of(e, e.op("Square", centred), [2, 3]), value=float(epsilon)))
+        scaled = e.op("Mul", e.op("Mul", centred, spread), per_channel(e, scale, 4))
+        return e.op("Add", scaled, per_channel(e, bias, 4))
     stats = Desc(x.dtype, (*x.shape[:2], 1, 1), "NCHW")
     made = e.op(
         "InstanceNorm",
@@ -201,12 +251,26 @@ def _lrn(e: Emitter, op: Op, x: Ref) -> Ref:
     a = op.a
     if a.size % 2 == 0 or len(x.shape) != 4:
         raise Unsupported("GE `LRN` has a window of odd size over the channels of four axes")
+    if e.unit_for("LRN", x.dtype) != "AI Core":
+        return _lrn_written_out(e, x, a.size, float(a.alpha / a.size), float(a.beta), float(a.bias))
     made = e.op(
         "LRN", x, out=Desc(x.dtype, x.shape, "NCHW"), depth_radius=(a.size - 1) // 2, alpha=float(a.alpha / a.size),
         beta=float(a.beta), bias=float(a.bias), norm_region="ACROSS_CHANNELS",
     )  # fmt: skip
     made.node.formats = {"x": "NCHW"}
     return made
+
+
+def _lrn_written_out(e: Emitter, x: Ref, size: int, alpha: float, beta: float, bias: float) -> Ref:
+    """The same with operators that take unknown extents: `x * (bias + alpha * sum) ** -beta`, the sum of squares of near channels."""
+    side, channels = (size - 1) // 2, x.shape[1]
+    ends = [0, side, *[0] * (len(x.shape) - 2)]
+    squares = pad(e, e.op("Square", x), ends, ends, [d + 2 * p for d, p in zip(x.shape, ends, strict=True)])
+    total = strided(e, squares, [0], [channels], [1], [1], x.desc)
+    for k in range(1, size):
+        total = e.op("Add", total, strided(e, squares, [k], [k + channels], [1], [1], x.desc))
+    base = e.op("Adds", e.op("Muls", total, value=alpha), value=bias)
+    return e.op("Mul", x, e.op("Pow", base, e.scalar(-beta, base)))
 
 
 def _lp_norm(e: Emitter, op: Op, x: Ref) -> Ref:

@@ -13,7 +13,7 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.chip import HALF_MODES, STRIDE, WINDOW
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.steps import signed_form, unsigned
-from occ.compiler.codegen_cann.mapping.window import flat, pad, padded, window_pads
+from occ.compiler.codegen_cann.mapping.window import flat, pad, padded, strided, window_pads
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -95,10 +95,7 @@ def _by_slices(e: Emitter, kind: str, x: Ref, kernel: Sequence[int], strides: Se
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         total: Ref | None = None
         for i in range(width):
-            ends = e.ints([i + (count - 1) * step + 1])
-            part = e.op(
-                "StridedSliceV2", x, e.ints([i]), ends, e.ints([axis]), e.ints([step]), out=Desc(x.dtype, shape)
-            )
+            part = strided(e, x, [i], [i + (count - 1) * step + 1], [axis], [step], Desc(x.dtype, shape))
             total = part if total is None else e.op(kind, total, part)
         assert total is not None, "windows have elements"
         x = total
@@ -119,10 +116,7 @@ def _dilated_max(
     for at in np.ndindex(*kernel):
         begin = [0, 0, *(i * d for i, d in zip(at, op.a.dilations, strict=True))]
         end = [*out[:2], *(b + (out[2 + k] - 1) * strides[k] + 1 for k, b in enumerate(begin[2:]))]
-        steps = e.ints([1, 1, *strides])
-        part = e.op(
-            "StridedSliceV2", padded, e.ints(begin), e.ints(end), e.ints(range(n + 2)), steps, out=Desc(x.dtype, out)
-        )
+        part = strided(e, padded, begin, end, range(n + 2), [1, 1, *strides], Desc(x.dtype, out))
         best = part if best is None else e.op("Maximum", best, part)
     assert best is not None
     return best

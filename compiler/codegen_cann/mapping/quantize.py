@@ -14,6 +14,7 @@ from occ.compiler.codegen_cann.mapping.linear import matmul, product
 from occ.compiler.codegen_cann.mapping.reduce import reduced
 from occ.compiler.codegen_cann.mapping.shape import joined
 from occ.compiler.codegen_cann.mapping.steps import UNSIGNED, dequantised, number, quantised, signed_form
+from occ.compiler.codegen_cann.mapping.window import strided
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -34,8 +35,7 @@ def _along(e: Emitter, v: Ref, x: Ref, axis: int, block: int) -> Ref:
     whole = e.reshape(stacked, (*v.shape[:k], v.shape[k] * block, *v.shape[k + 1 :]))
     if whole.shape[k] == x.shape[k]:
         return whole
-    axes, ends = e.ints([k]), e.ints([x.shape[k]])
-    return e.op("StridedSliceV2", whole, e.ints([0]), ends, axes, e.ints([1]), out=Desc(v.dtype, x.shape))
+    return strided(e, whole, [0], [x.shape[k]], [k], [1], Desc(v.dtype, x.shape))
 
 
 def _dequantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -> Ref:

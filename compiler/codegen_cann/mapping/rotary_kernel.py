@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from occ.compiler.codegen_cann.graph.graph import Node, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.matching import Users, constant, either, made_by
@@ -65,7 +67,11 @@ def _turned(half: Ref) -> Ref | None:
 
 def _part(v: Ref | None, begin: int, width: int) -> Ref | None:
     """What a slice of the last axis is cut from."""
-    if v is None or v.node.type != "StridedSliceV2" or v.shape[-1] != width:
+    if v is None or v.shape[-1] != width:
+        return None
+    if v.node.type == "StridedSlice":
+        return _last_axis(v, begin)
+    if v.node.type != "StridedSliceV2":
         return None
     x, first, _, axes, steps = (*v.node.inputs, None, None)[:5]
     if x is None or len(v.shape) != len(x.shape) or v.shape[:-1] != x.shape[:-1]:
@@ -75,3 +81,12 @@ def _part(v: Ref | None, begin: int, width: int) -> Ref | None:
         return None
     at, axis, step = (int(f.reshape(())) for f in found if f is not None)
     return x if (at % x.shape[-1], axis % len(x.shape), step) == (begin, len(x.shape) - 1, 1) else None
+
+
+def _last_axis(v: Ref, begin: int) -> Ref | None:
+    """What a StridedSlice cuts, if it is the last axis alone, from `begin` on in single steps."""
+    x, first, _, steps = v.node.inputs
+    at, by = constant(first), constant(steps)
+    if x is None or at is None or by is None or v.node.attrs["begin_mask"] != (1 << (len(x.shape) - 1)) - 1:
+        return None
+    return x if int(at[-1]) % x.shape[-1] == begin and np.all(by == 1) else None

@@ -11,7 +11,7 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.chip import OPERANDS
 from occ.compiler.codegen_cann.mapping.elementwise import computing_type
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
-from occ.compiler.codegen_cann.mapping.window import pad
+from occ.compiler.codegen_cann.mapping.window import pad, strided
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -83,10 +83,7 @@ def sliced(
     for b, f, k, s in zip(begin, end, axes, steps, strict=True):
         shape[k] = len(range(x.shape[k])[slice(b, None if s < 0 and f < -x.shape[k] else f, s)])
     out = Desc(computing_type(e, "StridedSliceV2", x.dtype), tuple(shape))
-    made = e.op(
-        "StridedSliceV2", e.cast(x, out.dtype), e.ints(begin), e.ints(end), e.ints(axes), e.ints(steps), out=out
-    )
-    return e.cast(made, x.dtype)
+    return e.cast(strided(e, e.cast(x, out.dtype), begin, end, axes, steps, out), x.dtype)
 
 
 def _slice(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:

@@ -1,4 +1,4 @@
-"""What convolutions and poolings share. GE orders pads top, bottom, left, right; ONNX all begins, then all ends."""
+"""Pads and slices, which convolutions and poolings share. GE orders pads top, bottom, left, right; ONNX all begins, then all ends."""
 
 from __future__ import annotations
 
@@ -64,3 +64,22 @@ def padded(e: Emitter, x: Ref, pads: Sequence[tuple[int, int]], value: Ref | Non
     begins, ends = ([*lead, *(p[k] for p in pads)] for k in (0, 1))
     shape = [d + b + f for d, b, f in zip(x.shape, begins, ends, strict=True)]
     return pad(e, x, begins, ends, shape, value=value)
+
+
+def strided(
+    e: Emitter, x: Ref, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], steps: Sequence[int], out: Desc
+) -> Ref:
+    """A slice over some axes, with begins and ends as numpy takes them after clamping.
+
+    A pass makes a kernel of AI Core of a StridedSliceV2 with constant bounds. Where extents may be unknown, that kernel takes
+    none of these on most chips, and StridedSlice does, which names all axes: masks leave the others as they are.
+    """
+    if e.unit_for("StridedSliceD", x.dtype) != "fixed" or x.dtype == "BOOL":
+        return e.op("StridedSliceV2", x, e.ints(begin), e.ints(end), e.ints(axes), e.ints(steps), out=out)
+    rank = len(x.shape)
+    bounds = [[0] * rank, [0] * rank, [1] * rank]
+    for b, f, k, s in zip(begin, end, axes, steps, strict=True):
+        for values, value in zip(bounds, (b, f, s), strict=True):
+            values[k] = int(value)
+    whole = sum(1 << k for k in range(rank) if k not in {int(a) for a in axes})
+    return e.op("StridedSlice", x, *(e.ints(v) for v in bounds), out=out, begin_mask=whole, end_mask=whole)

@@ -127,3 +127,17 @@ def slow_warnings(nodes: Sequence[Placed], target: str, source: str) -> list[Dia
         )
         for line in slow_nodes(nodes)
     ]
+
+
+def narrow_batches(graphs: Iterable[Graph], table: KernelTable, precision: str) -> list[str]:
+    """That batches of products with unknown extents have results in half precision, where the chip has no wider kernel."""
+    nodes = [n for top in graphs for g in top.all() for n in g.nodes if n.type == "BatchMatMulV2" and is_dynamic(n)]
+    wide = any(
+        k.dynamic and "FLOAT" in k.outputs[0].types for k in table.kernels("BatchMatMulV2") if k.unit == "AI Core"
+    )
+    narrow = [n for n in nodes if n.outputs[0].dtype == "FLOAT"]
+    if wide or not narrow or precision == "origin":
+        return []
+    return [
+        f"{len(narrow)} BatchMatMulV2 have results in half precision, as the chip has no other kernel for extents that are not fixed: values above 65504 saturate; gears (`-C dynamic_dims=...`) keep FLOAT"
+    ]
