@@ -26,6 +26,7 @@ def front_end() -> dict[str, str]:
         "arithmetic.h",
         "fetch_ahead.h",
         "fetch_beyond.h",
+        "byte_pairs.h",
         "lane_sums.h",
         "mends.h",
         "settle.h",

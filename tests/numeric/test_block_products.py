@@ -7,13 +7,14 @@ import platform
 import numpy as np
 import onnx
 import pytest
-from machines import opened
+from machines import TARGETS, opened
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from test_contrib_blocks import error, onnxruntime_gives, packed, tensor
 
 import occ
 from occ.compiler.ir.dtype import BY_NAME
+from occ.compiler.ir.ops.own.block_products import sums_fit
 
 RNG = np.random.default_rng(4)
 K, N, SIZE = 160, 72, 32
@@ -57,6 +58,40 @@ def test_any_number_of_rows_runs_in_tiles(level: int, zeros: bool) -> None:
         assert got.shape == (*rows, N)
         if rows[1]:
             assert error(got, x.astype(np.float64) @ w) < (2e-7 if level == 0 else 1e-2)
+
+
+@pytest.mark.parametrize("machine", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(("bits", "size"), [(2, 16), (4, 16), (4, 32), (4, 128), (8, 32)])
+def test_sums_in_16_bits_are_exact_for_the_largest_codes(machine: str, bits: int, size: int) -> None:
+    """Without VNNI products are added up in 16 bits: all codes and activations at their largest, in either sign."""
+    k, n = 2 * size, 40
+    most = (1 << bits) - 1
+    codes = np.full((n, k // size, size), most)
+    codes[1::2] = RNG.integers(0, 2, codes[1::2].shape) * most
+    scales = np.ones((n, k // size), np.float32)
+    held = [tensor("b", packed(codes, bits)), tensor("s", scales)]
+    node = product("p", held, "y", 4)
+    del node.attribute[:]
+    node.attribute.extend(
+        helper.make_attribute(a, v)
+        for a, v in {"K": k, "N": n, "bits": bits, "block_size": size, "accuracy_level": 4}.items()
+    )
+    made = model([node], ["batch", "rows"], held)
+    for v, axis in ((made.graph.input[0], k), (made.graph.output[0], n)):
+        v.type.tensor_type.shape.dim[2].dim_value = axis
+    session = opened(occ.build(made, "cpu", options={"halide.target": TARGETS[machine]}))
+    w = (codes - (1 << (bits - 1))).reshape(n, k).T
+    for rows in (1, 2, 5):
+        x = np.where(RNG.random((1, rows, k)) < 0.9, -1.0, 1.0).astype(np.float32)  # in steps of 1/127: exact
+        x[..., ::size] = 1
+        np.testing.assert_allclose(session.run({"x": x})["y"], x.astype(np.float64) @ w, rtol=2e-6, atol=1e-4)
+
+
+def test_what_fits_into_16_bits() -> None:
+    assert sums_fit(4, 32)
+    assert not sums_fit(4, 64)
+    assert sums_fit(2, 128)
+    assert not sums_fit(8, 16)
 
 
 @pytest.mark.parametrize("rows", [3, 6])

@@ -14,6 +14,7 @@
 #include "arithmetic.h"
 #include "fetch_ahead.h"
 #include "fetch_beyond.h"
+#include "byte_pairs.h"
 #include "lane_sums.h"
 #include "mends.h"
 #include "settle.h"
@@ -321,7 +322,10 @@ void compile(const char *name, const char *directory, const char *target) {
         }
         Halide::Pipeline pipeline(results);
         pipeline.add_custom_lowering_pass(new whole::Wraps());
-        if (Halide::Target(target).arch == Halide::Target::X86) pipeline.add_custom_lowering_pass(new whole::LaneSums());
+        if (Halide::Target(target).arch == Halide::Target::X86) {
+            pipeline.add_custom_lowering_pass(new whole::BytePairs());
+            pipeline.add_custom_lowering_pass(new whole::LaneSums());
+        }
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
         if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));
         if (!settling.empty()) pipeline.add_custom_lowering_pass(new whole::Settle(settling));

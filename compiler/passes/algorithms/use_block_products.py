@@ -12,6 +12,7 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.own.block_products import sums_fit
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -52,7 +53,8 @@ class UseBlockProducts(Pass):
         for func in m.funcs.values():
             known: dict[tuple[Value, int, int], tuple[Value, Value]] = {}
             for op in [op for op in func.body if op.name == _NAME and takes(op)]:
-                made = _Product(op, rw, lanes, 1 if self.rounded else _DIGITS[op.a.accuracy_level])
+                digits = 1 if self.rounded else _DIGITS[op.a.accuracy_level]
+                made = _Product(op, rw, lanes, digits, in_pairs=ctx.machine.dots_bytes == 2)
                 made.replace(known, packed)
                 heads.append(made)
                 changes += 1
@@ -76,10 +78,11 @@ def takes(op: Op) -> bool:
 class _Product:
     """One product on its way to codes."""
 
-    def __init__(self, op: Op, rw: Rewriter, lanes: int, digits: int) -> None:
+    def __init__(self, op: Op, rw: Rewriter, lanes: int, digits: int, *, in_pairs: bool) -> None:
         self.op, self.rw, self.lanes, self.digits = op, rw, lanes, digits
         self.given = [(role, w) for role, w in zip(_ROLES, op.operands[1:4], strict=False) if isinstance(w, Weight)]
         self.chunk = min(op.a.block_size, _CHUNK)
+        self.how = {"pairs": 1} if in_pairs and sums_fit(op.a.bits, self.chunk) else {}
         self.blocks = max(-(-op.a.K // self.chunk), 2)
         self.panels = max(-(-op.a.N // lanes), 2)
 
@@ -103,7 +106,8 @@ class _Product:
                 b.block_codes(wide, steps, size=self.chunk, digits=self.digits),
                 steps,
             )
-        made = b.block_matmul(*known[x, self.chunk, self.digits], *self._weights(packed), n=op.a.N, bits=op.a.bits)
+        operands = (*known[x, self.chunk, self.digits], *self._weights(packed))
+        made = b.block_matmul(*operands, n=op.a.N, bits=op.a.bits, **self.how)
         if bias is not None:
             made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
         self.rw.replace(op, [_as(b, made, x.tensor.dtype)])

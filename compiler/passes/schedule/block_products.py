@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from occ.compiler.ir.dim import Dim, ceildiv, is_multiple, lower, upper
-from occ.compiler.ir.dtype import I8, I32, U8
+from occ.compiler.ir.dtype import I8, I16, I32, U8
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads, reduce_axes
@@ -31,7 +31,8 @@ class Parts:
     Attributes:
         codes: the codes of a block, one a byte; None where the weight has them so.
         total: what the centre of the codes adds, of each row and block; `whole` is the same in f32, where there are zero points.
-        dot: products of a block in i32.
+        dot: products of a block in i32; `pairs` has their sums in i16 before, of even and of odd pairs of elements, where
+            processors multiply bytes in pairs.
         acc: sums of blocks.
         root: the stage in memory that reads those, and `between` the ones without memory through which it does.
         left: the parameter that has the codes of the activations.
@@ -41,6 +42,7 @@ class Parts:
     codes: TeStage | None
     total: TeStage
     whole: TeStage | None
+    pairs: TeStage | None
     dot: TeStage
     acc: TeStage
     root: TeStage
@@ -56,7 +58,9 @@ class Parts:
     @property
     def made(self) -> tuple[TeStage, ...]:
         return tuple(
-            s for s in (self.codes, self.total, self.whole, self.dot, self.acc, *self.between) if s is not None
+            s
+            for s in (self.codes, self.total, self.whole, self.pairs, self.dot, self.acc, *self.between)
+            if s is not None
         )
 
 
@@ -64,25 +68,34 @@ def parts_of(f: TeFunc) -> Parts | None:
     """The stages of a function that is a `block_matmul` and what is done with each of its elements, or None."""
     stages = {s.name: s for s in f.stages if isinstance(s, TeStage)}
     root = f.stages[-1]
-    dot = next((s for s in stages.values() if _is_product_of_codes(s)), None)
-    if dot is None or not isinstance(root, TeStage) or len(f.results) != 1 or len(stages) != len(f.stages):
+    product = next((s for s in stages.values() if _is_product_of_codes(s)), None)
+    in_pairs = product is not None and product.expr.dtype == I16
+    dot = next((s for s in stages.values() if product.name in _read(s)), None) if in_pairs and product else product
+    if (
+        product is None
+        or dot is None
+        or not isinstance(root, TeStage)
+        or len(f.results) != 1
+        or len(stages) != len(f.stages)
+    ):
         return None
     acc = next((s for s in stages.values() if isinstance(s.expr, Reduce) and dot.name in _read(s)), None)
     if acc is None or len(acc.axes) < 2:
         return None
-    first, second = (n for n in walk(dot.expr) if isinstance(n, Load) and n.source != dot.name)
+    first, second = (n for n in walk(product.expr) if isinstance(n, Load) and n.source != product.name)
     code, left = (first, second) if second.dtype == I8 else (second, first)
-    total = next((s for s in stages.values() if s is not dot and left.source in _read(s)), None)
+    total = next((s for s in stages.values() if s is not product and left.source in _read(s)), None)
     panel = Index(acc.axes[-2].name)
     steps = next((n.source for n in loads(acc.expr) if n.source not in stages and panel not in n.index), None)
     if total is None or steps is None:
         return None
     whole = next((s for s in stages.values() if s is not acc and total.name in _read(s)), None)
-    named = {s.name for s in (total, whole, dot, acc) if s is not None} | {code.source}
+    named = {s.name for s in (total, whole, product, dot, acc) if s is not None} | {code.source}
     between = tuple(s for s in stages.values() if s is not root and s.name not in named)
     if len(root.axes) != len(acc.axes) - 1 or any(isinstance(s.expr, Reduce) for s in (*between, root)):
         return None
-    return Parts(stages.get(code.source), total, whole, dot, acc, root, between, left.source, steps)
+    pairs = product if in_pairs else None
+    return Parts(stages.get(code.source), total, whole, pairs, dot, acc, root, between, left.source, steps)
 
 
 def _read(s: TeStage) -> set[str]:
@@ -90,9 +103,9 @@ def _read(s: TeStage) -> set[str]:
 
 
 def _is_product_of_codes(s: TeStage) -> bool:
-    """Whether a stage sums products of unsigned by signed bytes in i32."""
+    """Whether a stage sums products of unsigned by signed bytes in i32, or in i16."""
     r = s.expr
-    if not isinstance(r, Reduce) or r.dtype != I32 or not isinstance(r.body, Binary) or r.body.op != "mul":
+    if not isinstance(r, Reduce) or r.dtype not in (I16, I32) or not isinstance(r.body, Binary) or r.body.op != "mul":
         return False
     sides = (r.body.lhs, r.body.rhs)
     return {n.arg.dtype for n in sides if isinstance(n, Cast) and isinstance(n.arg, Load)} == {U8, I8}
@@ -190,7 +203,7 @@ class _Variant:
     def _copy(self, s: TeStage) -> TeStage:
         """A stage under its other name; where it has rows these are tiles and rows of a tile."""
         of_blocks = s in (self.parts.total, self.parts.whole)
-        tiled = self.tile > 1 and (of_blocks or s in (self.parts.dot, self.parts.acc))
+        tiled = self.tile > 1 and (of_blocks or s in (self.parts.pairs, self.parts.dot, self.parts.acc))
         renamed = {a.name: Index(f"{a.name}{self.mark}") for a in (*s.axes, *reduce_axes(s.expr))}
 
         def visit(n: Expr) -> Expr | None:
@@ -218,7 +231,8 @@ class _Variant:
             return None
         parts, at, index = self.parts, self.depth, n.index
         of_blocks = {parts.steps, *(s.name for s in (parts.total, parts.whole) if s is not None)}
-        if self.tile > 1 and n.source in {*of_blocks, parts.left, parts.dot.name, parts.acc.name}:
+        sums = {s.name for s in (parts.pairs, parts.dot, parts.acc) if s is not None}
+        if self.tile > 1 and n.source in {*of_blocks, *sums, parts.left}:
             row, rest = index[at], index[at + 1 :]
             t, r = (
                 (row, Index(f"{row.name}r"))
@@ -274,11 +288,12 @@ class _Variant:
         out.reorder(*inner, *reversed(outer), no).vectorize(ni)
         for name in inner[1:]:
             out.unroll(name)
-        depth = parts.dot.axes[self.depth + 2].extent
+        depth, product = parts.dot.axes[self.depth + 2].extent, parts.pairs or parts.dot
         work = (
             nominal(n.extent)
             * nominal(depth)
-            * prod(map(fixed, reduce_axes(parts.dot.expr)))
+            * prod(map(fixed, reduce_axes(product.expr)))
+            * (1 if parts.pairs is None else 2)
             * (1 if self.tile == 1 else self.tile)
         )
         if work >= _SERIAL:
@@ -317,17 +332,35 @@ class _Variant:
         return [*start.directives, *update.directives]
 
     def _dot(self) -> list[Directive]:
+        if self.parts.pairs is None:
+            return self._products(self.parts.dot)
         acc, dot = (self.copies[s.name] for s in (self.parts.acc, self.parts.dot))
-        c, *taps = dot.axes[-1].name, *reduce_axes(dot.expr)
+        c, (q,) = dot.axes[-1].name, (a.name for a in reduce_axes(dot.expr))
         start = Scheduler(dot.name).compute_at(acc.name, self.row).bound(c, 0, self.lanes).vectorize(c)
         update = Scheduler(dot.name, update=True)
-        *words, four = (a.name for a in taps)
-        others = [a.name for a in dot.axes[:-1]]
-        update.reorder(four, c, *reversed(words), *reversed(others)).vectorize(c).atomic().vectorize(four)
+        update.reorder(q, c, *reversed([a.name for a in dot.axes[:-1]])).vectorize(c).atomic().vectorize(q)
+        if (digit := _digits(dot)) is not None:
+            start.bound(digit.name, 0, fixed(digit)).unroll(digit.name)
+            update.unroll(digit.name)
+        return [*self._products(self.parts.pairs), *start.directives, *update.directives]
+
+    def _products(self, of: TeStage) -> list[Directive]:
+        """Of the stage that multiplies codes: the elements that one instruction adds up are innermost."""
+        acc, s = self.copies[self.parts.acc.name], self.copies[of.name]
+        *words, innermost = (a.name for a in reduce_axes(s.expr))
+        lanes = s.axes[-2:] if of is self.parts.pairs else s.axes[-1:]
+        others = s.axes[: len(s.axes) - len(lanes)]
+        start, update = Scheduler(s.name).compute_at(acc.name, self.row), Scheduler(s.name, update=True)
+        update.reorder(
+            innermost, *(a.name for a in reversed(lanes)), *reversed(words), *(a.name for a in reversed(others))
+        )
+        for a in lanes:
+            start.bound(a.name, 0, fixed(a)).vectorize(a.name)
+            update.vectorize(a.name)
+        update.atomic().vectorize(innermost)
         for w in words:
             update.unroll(w)
-        digit = next((a for a in dot.axes[:-1] if a.extent in (2, 3) and a is dot.axes[-2]), None)
-        if digit is not None:
+        if (digit := _digits(s, len(lanes))) is not None:
             start.bound(digit.name, 0, fixed(digit)).unroll(digit.name)
             update.unroll(digit.name)
         return [*start.directives, *update.directives]
@@ -344,6 +377,12 @@ class _Variant:
         for a in outer[2:]:
             made.unroll(a.name)
         return made.directives
+
+
+def _digits(s: TeStage, lanes: int = 1) -> Axis | None:
+    """The axis of the digits of activations, which comes before the `lanes` axes of a vector; None for one digit."""
+    found = s.axes[-1 - lanes]
+    return found if found.extent in (2, 3) else None
 
 
 def fixed(axis: Axis) -> int:

@@ -9,7 +9,7 @@ exists nowhere: a block is unpacked in registers, multiplied in i32, and scaled.
 from __future__ import annotations
 
 from occ.compiler.ir.dim import ceildiv
-from occ.compiler.ir.dtype import F32, I8, I32, I64, U8
+from occ.compiler.ir.dtype import F32, I8, I16, I32, I64, U8
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, literal, maximum, where
@@ -89,7 +89,7 @@ class BlockCodes:
         return t.map((*rows, a.digits, blocks, size), digit, name="codes")
 
 
-@op("block_matmul", tags=("contraction",), own_attributes="n=int bits=int")
+@op("block_matmul", tags=("contraction",), own_attributes="n=int bits=int pairs=int?")
 class BlockMatmul:
     """`x @ w` in f32 for `codes` and `steps` of `x` and a packed weight of `n` columns.
 
@@ -97,6 +97,9 @@ class BlockMatmul:
     and `4*words + 4*i + m` (high bits) of block b in column c of panel p; of 8 and 2 bits likewise. `scales` has an
     element for each column of a number of blocks, `[panels, blocks/r, columns]`, and so has `zeros`; without those codes are
     centred at `2**(bits - 1)`.
+
+    With `pairs` the products of a block are summed in i16, the even pairs of elements apart from the odd ones, and become i32
+    at its end: what processors do that multiply bytes in pairs (`vpmaddubsw`). Nothing overflows there, see `sums_fit`.
     """
 
     operands = ("codes", "steps", "w", "scales", "zeros")
@@ -113,13 +116,22 @@ class BlockMatmul:
 
         parts = t.map((panels, blocks, each, words, width, four), part, name="parts")
 
-        def product(*i):
+        def product(*i, dtype=I32):
             *row, p, b, d, c, h, j, m = i
-            return cast(I32, parts[p, b, h, j, c, m]) * cast(I32, codes[(*row, d, b, (h * words + j) * four + m)])
+            return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, codes[(*row, d, b, (h * words + j) * four + m)])
+
+        def in_pairs(*i):
+            *row, q, h, j, m = i
+            return product(*row, h, j, q * 2 + m, dtype=I16)
 
         # What the centre of the codes adds to the products of a block.
         total = t.sum(codes.shape[:-1], codes.shape[-1:], lambda *i: cast(I32, codes[i]) * centre, name="total")
-        dot = t.sum((*rows, panels, blocks, digits, width), (each, words, four), product, name="dot")
+        shape = (*rows, panels, blocks, digits, width)
+        if getattr(a, "pairs", 0):
+            pairs = t.sum((*shape, 2), (each, words, 2), in_pairs, name="pairs")
+            dot = t.sum(shape, (2,), lambda *i: cast(I32, pairs[i]), name="dot")
+        else:
+            dot = t.sum(shape, (each, words, four), product, name="dot")
 
         def joined(digit):
             """The digits as one number: exact but for one rounding of the first two, one of all."""
@@ -142,6 +154,11 @@ class BlockMatmul:
 
         acc = t.sum((*rows, panels, width), [blocks], block, name="product")
         return t.map((*rows, a.n), lambda *i: acc[(*i[:nd], i[-1] // width, i[-1] % width)], name="columns")
+
+
+def sums_fit(bits: int, size: int) -> bool:
+    """Whether sums of half of the products of a block of `size` codes of `bits` bits with signed bytes fit into i16."""
+    return size // 2 * ((1 << bits) - 1) * 128 < 1 << 15
 
 
 @op("block_rows", own_attributes="n=int k=int bits=int")
