@@ -21,6 +21,7 @@ CODE = ("python", "c", "cpp", "lua", "js", "json", "toml", "cmake")
 RUN_BY = {
     "README.md": "packaging/test_install.py",
     "architecture.md": "docs/test_code_of_pages.py",
+    "ascend-from-cann.md": "acl/test_from_cann_page.py",
     "ascend-onnxruntime.md": "acl/test_ort_page.py",
     "ascend-running.md": "acl/test_whole_path.py",
     "c.md": "native/test_standalone.py",
