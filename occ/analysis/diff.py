@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from occ.analysis.blame import judged
 from occ.analysis.inspect import is_artifact
 from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.api import Shapes, settings_of
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from occ.runtime.session import Session
 
 ORACLES = ("onnxruntime", "reference", "interp")
+PLAIN = "onnxruntime without its optimiser"
 TOLERANCE = 1e-4
 HALVES = {"f16": 1e-2, "bf16": 5e-2}  # the same of models that compute in them: about ten units in the last place
 ABSOLUTE = (
@@ -84,6 +87,7 @@ class Row:
         small: whether the sides agree only because no difference is above the absolute one that passes.
         worst: the places that differ most, with `at`, `ours`, `theirs`.
         reason: why the values cannot be compared.
+        optimiser: the difference before onnxruntime's optimiser was turned off, where only that makes it differ.
     """
 
     output: str
@@ -94,6 +98,7 @@ class Row:
     small: bool = False
     worst: tuple[dict[str, Any], ...] = ()
     reason: str = ""
+    optimiser: float | None = None
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""
@@ -108,11 +113,13 @@ class Differences:
         against: the other runtime.
         rows: the outputs, then the values of nodes in the order of the model.
         outputs: how many of the rows are outputs.
+        verdict: what further runs say of outputs that differ from onnxruntime's.
     """
 
     against: str
     rows: list[Row] = field(default_factory=list)
     outputs: int = 0
+    verdict: str = ""
 
     @property
     def ok(self) -> bool:
@@ -197,9 +204,15 @@ def compared(
     opened(session)
     given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
     Signature.of(session.artifact.manifest).arrays(given)  # before others refuse them, in words of their own
-    theirs = oracle(onnx if artifact else model, against, [p.name for p in session.outputs], given, settings)
-    allowed = allowed.of(session)
-    found = Differences(against, _rows(session, theirs, given, allowed))
+    whole, names = onnx if artifact else model, [p.name for p in session.outputs]
+    theirs, allowed = oracle(whole, against, names, given, settings), allowed.of(session)
+    found, ours = Differences(against), session.run(given)
+    found.rows = _rows(ours, theirs, allowed)
+    if against == "onnxruntime":
+        found.rows, found.verdict = judged(
+            found.rows, lambda others: _rows(ours, others, allowed),
+            lambda: oracle(whole, PLAIN, names, given, settings), lambda: oracle(whole, "interp", names, given, settings),
+        )  # fmt: skip
     found.outputs = len(found.rows)
     if node is not None:
         found.rows += _node_rows(model, settings, against, given, allowed, node, simulate=simulate)
@@ -225,7 +238,7 @@ def _node_rows(
     opened = with_data(exposed(whole, list(wanted)), folder)
     session = compile_model(opened, settings, simulate=simulate)
     theirs = oracle(opened, against, [p.name for p in session.outputs], given, settings)
-    rows = _rows(session, theirs, given, allowed)
+    rows = _rows(session.run(given), theirs, allowed)
     return [replace(r, node=wanted[r.output]) for r in rows if r.output in wanted]
 
 
@@ -237,7 +250,7 @@ def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: 
     """
     if is_artifact(against):
         return _of_artifact(against, names, given)
-    if against not in ORACLES:
+    if against not in (*ORACLES, PLAIN):
         raise CannotCompare(f"there is no `{against}` to compare with, but {', '.join(ORACLES)}")
     if against == "interp":
         return _interpreted(model, names, given, settings)
@@ -250,7 +263,7 @@ def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: 
             raise CannotCompare(f"text of the stage `{m.stage}` has no ONNX form: compare with `interp`")
         model = export(m)
     try:
-        run = _reference if against == "reference" else _onnxruntime
+        run = _reference if against == "reference" else partial(_onnxruntime, optimised=against != PLAIN)
         return dict(zip(names, run(model, names, dict(given)), strict=True))
     except ImportError:
         raise CannotCompare(
@@ -300,7 +313,9 @@ def _reference(model: ModelProto | str | bytes, names: list[str], given: dict[st
     return list(ReferenceEvaluator(taken).run(names, given))
 
 
-def _onnxruntime(model: ModelProto | str | bytes, names: list[str], given: dict[str, np.ndarray]) -> list[Any]:
+def _onnxruntime(
+    model: ModelProto | str | bytes, names: list[str], given: dict[str, np.ndarray], *, optimised: bool
+) -> list[Any]:
     import onnxruntime
 
     if isinstance(model, (str, os.PathLike)):
@@ -309,12 +324,14 @@ def _onnxruntime(model: ModelProto | str | bytes, names: list[str], given: dict[
         taken = model if isinstance(model, bytes) else model.SerializeToString()
     options: Any = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session: Any = onnxruntime.InferenceSession(taken, options, providers=["CPUExecutionProvider"])
     return session.run(names, given)
 
 
-def _rows(session: Session, theirs: Mapping[str, Any], given: Arrays, allowed: Allowed) -> list[Row]:
-    return [_row(name, value, theirs[name], allowed) for name, value in session.run(given).items()]
+def _rows(ours: Mapping[str, Any], theirs: Mapping[str, Any], allowed: Allowed) -> list[Row]:
+    return [_row(name, value, theirs[name], allowed) for name, value in ours.items()]
 
 
 def _row(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:

@@ -83,6 +83,8 @@ def command(
         tell_sizes(opened[0], flags.sizes)
     _show(found, as_json=as_json)
     wrong = [r for r in found.rows if not r.ok]
+    if found.verdict and not as_json:
+        say(found.verdict)
     if wrong:
         assert found.first is not None
         first = f"node `{shorten(found.first.node, 60)}` first" if found.first.node else ""
@@ -149,5 +151,9 @@ def _line(row: Row) -> str:
     head = f"{'same   ' if row.ok else 'DIFFERS'}  {name}: {list(row.shape)}"
     small = ", too small to count (--absolute)" if row.small else ""
     lines = [f"{head}, largest difference {row.difference or 0.0:.2e} of the largest value{small}"]
+    if row.optimiser is not None:
+        lines.append(
+            f"         with onnxruntime's optimiser off; with it onnxruntime differs by {row.optimiser:.2e} from what the model says"
+        )
     lines += [f"         at {w['at']}: {w['ours']!r}, expected {w['theirs']!r}" for w in row.worst]
     return "\n".join(lines)
