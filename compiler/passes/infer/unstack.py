@@ -15,7 +15,7 @@ from occ.compiler.ir.containers import is_empty
 from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.own.stacked import JOINED
+from occ.compiler.ir.ops.own.stacked import JOINED, LAID
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import SequenceType, TensorType, Type
@@ -33,6 +33,9 @@ class Known(Protocol):
 def unstack(m: Module, known: Known) -> bool:
     """Take the next steps where a sequence can be a tensor; returns whether there were any. Every value has a type.
 
+    A tensor that grows is such a sequence: `%y = Loop(%n, %c, %x)`, where `@f` joins rows to the end of `%x` and does nothing else
+    with it --> `%t = Loop(%n, %c)  %y = Concat(%x, end_to_end(%t))`.
+
     `%s = Loop(%n, %c, SequenceEmpty()) {body=@f}  %y = ConcatFromSequence(%s)`, where `@f` appends what has the same shape in
     each iteration --> `%t = Loop(%n, %c) {body=@f}  %y = concat_stacked(%t)`, where `@f` gives that as a scanned result
     """
@@ -42,7 +45,7 @@ def unstack(m: Module, known: Known) -> bool:
             if op.name == "SplitToSequence":
                 made |= _even(m, op) or _take_from_whole(m, op, known)
             elif op.name == "Loop":
-                made |= any(_scan_appended(m, op, k) for k in reversed(range(_states(op))))
+                made |= any(_scan_appended(m, op, k) or _scan_joined(m, op, k) for k in reversed(range(_states(op))))
     return made
 
 
@@ -138,6 +141,24 @@ def _scan_appended(m: Module, op: Op, k: int) -> bool:
     return True
 
 
+def _scan_joined(m: Module, op: Op, k: int) -> bool:
+    """The same for what the body joins to the end of its k-th state, a tensor, which is copied in each iteration else."""
+    (func,) = m.called(op)
+    join, arg, start = func.results[1 + k].defining_op, func.args[2 + k], op.operands[2 + k]
+    if join is None or join.name != "Concat" or start is None or len(join.operands) != 2 or join.operands[0] is not arg:
+        return False
+    value = join.inputs[1]
+    if len(arg.uses) != 1 or len(join.result.uses) != 1 or not _is_of_one_shape(value.type):
+        return False
+    axis = normalize_axis(join.a.axis, value.tensor.rank, "Concat")
+    stacked = _without_state(m, op, func, k, value)
+    rw = Rewriter(m)
+    b = rw.builder(op)
+    rw.replace_value(op.results[k], b.Concat(start, b.op(LAID, stacked, axis=axis), axis=axis))
+    rw.erase(op)
+    return True
+
+
 def _appended(func: Func, k: int) -> Value | None:
     """What a body appends to a state, if it does nothing else with it."""
     insert = func.results[1 + k].defining_op
@@ -150,8 +171,12 @@ def _appended(func: Func, k: int) -> Value | None:
 
 def _has_one_shape(t: Type | None) -> bool:
     """Whether the elements of a sequence are tensors of one shape, which is known before the run."""
-    elem = t.elem if isinstance(t, SequenceType) else None
-    return isinstance(elem, TensorType) and elem.shape is not None and not any(map(depends_on_data, elem.shape))
+    return isinstance(t, SequenceType) and _is_of_one_shape(t.elem)
+
+
+def _is_of_one_shape(t: Type | None) -> bool:
+    """Whether a tensor has the same shape each time, which is known before the run."""
+    return isinstance(t, TensorType) and t.shape is not None and not any(map(depends_on_data, t.shape))
 
 
 def _without_state(m: Module, op: Op, func: Func, k: int, value: Value) -> Value:

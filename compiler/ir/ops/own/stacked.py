@@ -8,7 +8,21 @@ from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import assume_equal, normalize_axis
 from occ.compiler.ir.value import Value
 
-JOINED = "concat_stacked"
+JOINED, LAID = "concat_stacked", "end_to_end"
+
+
+@op(LAID, own_attributes="axis=int")
+class EndToEnd:
+    """The elements one after the other along an axis of theirs, `[n, .., d, ..]` --> `[.., n*d, ..]`; there may be none."""
+
+    operands = ("x",)
+
+    def composite(b, x: Value, *, a):
+        count, *dims = x.tensor.dims
+        order = [*range(1, a.axis + 1), 0, *range(a.axis + 1, len(dims) + 1)]
+        moved = b.Transpose(x, perm=order) if a.axis else x
+        dims[a.axis] = dims[a.axis] * count
+        return b.Reshape(moved, b.dims(values=tuple(dims), shape=(len(dims),)), allowzero=1)
 
 
 @op(JOINED, own_attributes="axis=int new_axis=int")
@@ -21,12 +35,10 @@ class ConcatStacked:
         count, *dims = x.tensor.dims
         axis = normalize_axis(a.axis, len(dims) + bool(a.new_axis), "ConcatFromSequence")
         assume_equal(maximum(count, 1), count)
+        if not a.new_axis:
+            return b.op(LAID, x, axis=axis)
         order = [*range(1, axis + 1), 0, *range(axis + 1, len(dims) + 1)]
-        moved = b.Transpose(x, perm=order) if axis else x
-        if a.new_axis:
-            return b.Identity(moved)
-        dims[axis] = dims[axis] * count
-        return b.Reshape(moved, b.dims(values=tuple(dims), shape=(len(dims),)), allowzero=1)
+        return b.Identity(b.Transpose(x, perm=order) if axis else x)
 
 
-ALL: tuple[OpSpec, ...] = (ConcatStacked,)
+ALL: tuple[OpSpec, ...] = (EndToEnd, ConcatStacked)
