@@ -19,7 +19,7 @@ from occ.compiler.codegen_halide.programs import FLAGS, emitter, native, runtime
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.passes.schedule.schedule import plain
+from occ.compiler.passes.lower.schedule import plain
 from occ.compiler.targets.machine import Machine
 
 UNITS = 2  # translation units compiled at once

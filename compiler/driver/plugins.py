@@ -20,10 +20,10 @@ from occ.compiler.entry_points import installed, load_point
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.passes.base import Pass
+from occ.compiler.passes.lower.rule_list import NAMES
 from occ.compiler.passes.rules.pattern import OpPattern, Result, check_names
 from occ.compiler.passes.rules.rule import Rule
 from occ.compiler.passes.rules.schedule_rule import ScheduleRule
-from occ.compiler.passes.schedule.rules import NAMES
 
 
 @dataclass

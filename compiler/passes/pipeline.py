@@ -10,17 +10,9 @@ from fnmatch import fnmatch
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.stages import ORDER
 from occ.compiler.passes.algorithms.grow_caches import GrowCaches
-from occ.compiler.passes.algorithms.round_operands import RoundOperands
-from occ.compiler.passes.algorithms.split_deform_conv import SplitDeformConv
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposedConv
-from occ.compiler.passes.algorithms.use_attention import UseAttention
-from occ.compiler.passes.algorithms.use_block_products import UseBlockProducts
-from occ.compiler.passes.algorithms.use_byte_products import UseByteProducts
-from occ.compiler.passes.algorithms.use_code_tables import UseCodeTables
 from occ.compiler.passes.algorithms.use_fourier_matrices import UseFourierMatrices
-from occ.compiler.passes.algorithms.use_strassen import UseStrassen
-from occ.compiler.passes.algorithms.use_winograd import UseWinograd
 from occ.compiler.passes.algorithms.write_in_place import WriteInPlace
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.canonical.apply_rewrites import ApplyRewrites
@@ -51,7 +43,15 @@ from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.layout.widen_weights import WidenWeights
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
-from occ.compiler.passes.schedule.schedule import Schedule
+from occ.compiler.passes.lower.schedule import Schedule
+from occ.compiler.passes.methods.attention.use_attention import UseAttention
+from occ.compiler.passes.methods.block_products.use_block_products import UseBlockProducts
+from occ.compiler.passes.methods.deform_conv.split_deform_conv import SplitDeformConv
+from occ.compiler.passes.methods.int8.round_operands import RoundOperands
+from occ.compiler.passes.methods.int8.use_byte_products import UseByteProducts
+from occ.compiler.passes.methods.int8.use_code_tables import UseCodeTables
+from occ.compiler.passes.methods.strassen.use_strassen import UseStrassen
+from occ.compiler.passes.methods.winograd.use_winograd import UseWinograd
 from occ.compiler.targets.native import CpuOptions, InterpOptions, JitOptions
 from occ.compiler.targets.option import Options
 from occ.compiler.targets.target import Target
@@ -131,7 +131,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             Fuse(lazy_transpose=True),
         ),
         "layout": (LayoutActivations(), NarrowWeights(), WidenWeights(), LayoutWeights(), PlaceJoins()),
-        "scheduled": (LowerTe(), Schedule(options.schedule == "fallback", apart=options.sanitize == "thread")),
+        "scheduled": (LowerTe(), Schedule(options.schedule == "fallback", split_overlaps=options.sanitize == "thread")),
         "lowered": (PlanMemory(),),
     }
 

@@ -24,7 +24,7 @@ from occ.compiler.codegen_halide.kernels import Setup, compile_batch
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.passes.schedule.schedule import scheduled
+from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.native import CpuOptions
 from occ.compiler.targets.registry import get_target
@@ -183,7 +183,7 @@ class Tuner:
 
     def _key(self, f: TeFunc) -> str:
         """Names stand for contents, so the name of a kernel will do; what was best was best among the schedules of the rules."""
-        rules = source_digest("occ.compiler.passes.schedule", "occ.compiler.codegen_halide")
+        rules = source_digest("occ.compiler.passes", "occ.compiler.codegen_halide")
         return digest(["tuned", f.name, self.setup.identity, rules, machine_identity(), str(self.threads)])
 
     def _tune(

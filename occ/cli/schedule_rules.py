@@ -58,7 +58,7 @@ def show_why(compilation: Compilation, kernel: str, *, as_json: bool) -> None:
 
 def _rules(extensions: Extensions) -> Iterator[tuple[str, ScheduleRule]]:
     """All rules with the kind of each, in order."""
-    from occ.compiler.passes.schedule.rules import FINISHERS, NORMALISERS, RULES, VARIANTS
+    from occ.compiler.passes.lower.rule_list import FINISHERS, NORMALISERS, RULES, VARIANTS
 
     rules = (*extensions.schedule_rules, *RULES)
     for kind, listed in ("normaliser", NORMALISERS), ("rule", rules), ("variant", VARIANTS), ("finisher", FINISHERS):

@@ -18,7 +18,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.te.expr import literal
 from occ.compiler.ir.te.function import TeFunc, TeStage
-from occ.compiler.passes.schedule.schedule import scheduled
+from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.tools import tune
 from occ.compiler.tools.forked import isolated
 from occ.compiler.tools.measure import Bench, Operands

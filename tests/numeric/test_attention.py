@@ -11,7 +11,7 @@ import occ
 from occ.compiler.codegen_halide.emit import generator
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.te.roles import ATTENTION
-from occ.compiler.passes.schedule.facts import parts_of
+from occ.compiler.passes.schedule.stage_facts import stages_by_role
 
 pytestmark = pytest.mark.toolchain
 
@@ -120,9 +120,9 @@ def test_causal_mask_keeps_fused_multiply_add() -> None:
     del m.graph.input[3]
     check(m, [random(4, q=q, k=q, v=q)])
     scheduled = Compilation(m, Settings("cpu")).advance("scheduled")
-    (f,) = (f for f in scheduled.te.values() if parts_of(f, ATTENTION))
+    (f,) = (f for f in scheduled.te.values() if stages_by_role(f, ATTENTION))
     for role in ("scores", "sum"):  # what asks for NaN asks the total of a row, not its product
-        name = parts_of(f, ATTENTION)[role].name
+        name = stages_by_role(f, ATTENTION)[role].name
         (update,) = (
             line for line in generator(f).splitlines() if f"= {name}(" in line or f"strict_float({name}(" in line
         )
@@ -136,8 +136,8 @@ def test_blocks_compute_few_rows_beyond_the_end(queries: int, computed: int) -> 
     q = [1, 2, queries, 64]
     settings = Settings("cpu", options={"halide.target": TARGETS["x86-64-v4"]})
     scheduled = Compilation(attention(q, q, q), settings).advance("scheduled")
-    (f,) = (f for f in scheduled.te.values() if parts_of(f, ATTENTION))
-    out = parts_of(f, ATTENTION)["out"]
+    (f,) = (f for f in scheduled.te.values() if stages_by_role(f, ATTENTION))
+    out = stages_by_role(f, ATTENTION)["out"]
     block = next(d.args[3] for d in f.schedule if d.stage == out.name and d.call == "split")
     assert block <= queries
     assert -(-queries // block) * block == computed

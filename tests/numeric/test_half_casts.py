@@ -21,7 +21,7 @@ import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.dtype import BY_NAME, from_numpy
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.passes.schedule import schedule
+from occ.compiler.passes.lower import schedule
 from occ.runtime.open import open_artifact
 
 pytestmark = pytest.mark.parametrize("kind", ["f16", "bf16"])

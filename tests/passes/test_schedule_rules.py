@@ -14,13 +14,13 @@ from occ.compiler.frontend.text import parse
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.lower.rule_list import NAMES, NORMALISERS, RULES
+from occ.compiler.passes.lower.schedule import Schedule
 from occ.compiler.passes.manager import Manager
 from occ.compiler.passes.pipeline import parse_pipeline
 from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
 from occ.compiler.passes.schedule.apply import all_of
-from occ.compiler.passes.schedule.facts import Part, facts_of
-from occ.compiler.passes.schedule.rules import NAMES, NORMALISERS, RULES
-from occ.compiler.passes.schedule.schedule import Schedule
+from occ.compiler.passes.schedule.stage_facts import Part, facts_of
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.registry import get_target
 

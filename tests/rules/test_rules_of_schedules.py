@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from occ.cli.rules import command
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.passes.schedule.rules import NAMES
+from occ.compiler.passes.lower.rule_list import NAMES
 from occ.plugin import Declined, StageSchedule, reduce_axes, schedule_rule
 
 NET = "g (float[64, 256] x, float[256, 8] w) => (float[64, 256] y, float[64, 8] z) { h = Sigmoid(x) y = Mul(x, h) z = MatMul(x, w) }"

@@ -172,7 +172,7 @@ def test_what_was_tuned_depends_on_the_rules(monkeypatch, tmp_path):
     tuner = Tuner("host", None, 0.0, Cache(tmp_path), 1)
     tuner.__dict__["setup"] = kernels.Setup.of(TOOLS, "host")
     before = tuner._key(BODY)
-    changed(monkeypatch, tmp_path, "occ.compiler.passes.schedule", "rules.py")
+    changed(monkeypatch, tmp_path, "occ.compiler.passes", "lower/rule_list.py")
     assert tuner._key(BODY) != before
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.passes.schedule.overlap import overlapping, without_overlaps
+from occ.compiler.passes.schedule.finish.disjoint_writes import overlapping, without_overlaps
 
 TEXT = """module @m {{stage="scheduled"}} {{
   te @f[{symbols}](%x: f32[{n},64]) -> (y: f32[{n},64]) {{

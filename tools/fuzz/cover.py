@@ -8,12 +8,12 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.te.expr import BINARY, CALLS, REDUCTIONS, Binary, Bitcast, Call, Cast, Expr, Reduce, Select
 from occ.compiler.ir.te.function import Scatter
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.algorithms import use_byte_products
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.canonical import canonicalize, fold_affine, use_block_weights, use_integers
+from occ.compiler.passes.lower.rule_list import NAMES
 from occ.compiler.passes.manager import Ran
+from occ.compiler.passes.methods.int8 import use_byte_products
 from occ.compiler.passes.pipeline import PASSES
-from occ.compiler.passes.schedule.rules import NAMES
 from occ.compiler.targets.machine import Machine
 
 _TABLES = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from occ.compiler.ir.te.function import AnyStage, TeFunc
 from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
-from occ.compiler.passes.schedule.facts import Part, facts_of
+from occ.compiler.passes.schedule.stage_facts import Part, facts_of
 from occ.compiler.targets.machine import Machine
 
 

@@ -1,0 +1,64 @@
+"""All schedule rules for CPUs, in order: normalisers, rules, variants, finishers (`apply.py` has the loops)."""
+
+from __future__ import annotations
+
+from occ.compiler.passes.methods.attention.decode_attention import decode_attention, decode_variant
+from occ.compiler.passes.methods.attention.schedule import attention, clamp_attention
+from occ.compiler.passes.methods.block_products.schedule import block_product
+from occ.compiler.passes.methods.deform_conv.schedule import deform_conv
+from occ.compiler.passes.methods.strassen.schedule import strassen
+from occ.compiler.passes.methods.winograd.schedule import winograd
+from occ.compiler.passes.rules.schedule_rule import ScheduleRule
+from occ.compiler.passes.schedule.finish.clamp_rows import clamp_rows
+from occ.compiler.passes.schedule.finish.long_sums import long_sums
+from occ.compiler.passes.schedule.normalise.pack_rhs import pack_rhs
+from occ.compiler.passes.schedule.normalise.rfactor import rfactor
+from occ.compiler.passes.schedule.normalise.separable_windows import separable_windows
+from occ.compiler.passes.schedule.normalise.separate_reductions import separate_reductions
+from occ.compiler.passes.schedule.normalise.split_argmax import split_argmax
+from occ.compiler.passes.schedule.normalise.widen_f16 import widen_f16
+from occ.compiler.passes.schedule.rules.depthwise_planes import depthwise_planes
+from occ.compiler.passes.schedule.rules.elementwise import elementwise
+from occ.compiler.passes.schedule.rules.fallback import FALLBACK
+from occ.compiler.passes.schedule.rules.fused_rows import fused_rows
+from occ.compiler.passes.schedule.rules.packed_contraction import packed_contraction
+from occ.compiler.passes.schedule.rules.planar_window import planar_window
+from occ.compiler.passes.schedule.rules.resample import resample
+from occ.compiler.passes.schedule.rules.sequential_folds import sequential_folds
+from occ.compiler.passes.schedule.rules.transpose_tiles import transpose_tiles
+from occ.compiler.passes.schedule.rules.vector_reduction import vector_reduction
+from occ.compiler.passes.schedule.rules.window import window
+from occ.compiler.passes.schedule.variants.full_tiles import full_tile_planes, full_tile_rows
+from occ.compiler.passes.schedule.variants.skinny_gemm import skinny_gemm
+
+NORMALISERS = tuple(
+    map(
+        ScheduleRule.of,
+        (separate_reductions, split_argmax, pack_rhs, separable_windows, rfactor, widen_f16, clamp_attention),
+    )
+)
+# Those for whole functions first: methods, and stages over the same rows. The last one always applies.
+RULES = (
+    *(
+        ScheduleRule.of(r, whole=True)
+        for r in (block_product, decode_attention, winograd, strassen, attention, deform_conv, fused_rows)
+    ),
+    *map(
+        ScheduleRule.of,
+        (
+            sequential_folds,
+            depthwise_planes,
+            packed_contraction,
+            planar_window,
+            window,
+            resample,
+            transpose_tiles,
+            elementwise,
+            vector_reduction,
+        ),
+    ),
+    FALLBACK,
+)
+VARIANTS = tuple(map(ScheduleRule.of, (decode_variant, skinny_gemm, full_tile_planes, full_tile_rows)))
+FINISHERS = tuple(map(ScheduleRule.of, (clamp_rows, long_sums)))
+NAMES = tuple(r.name for r in (*NORMALISERS, *RULES, *VARIANTS, *FINISHERS))

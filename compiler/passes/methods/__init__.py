@@ -1,0 +1,1 @@
+"""Methods: another computation of the same operator, each with its rewrite and its schedule."""

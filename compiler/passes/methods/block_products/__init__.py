@@ -1,0 +1,1 @@
+"""Products of block-quantised weights (MatMulNBits)."""

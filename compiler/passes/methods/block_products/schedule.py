@@ -1,0 +1,299 @@
+"""The schedule of products of block-quantised weights: a panel of columns by a tile of rows in registers, block after block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from occ.compiler.ir.dim import Dim, ceildiv, is_multiple, lower, upper
+from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, minimum, where, wrap
+from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
+from occ.compiler.ir.te.walks import transform
+from occ.compiler.passes.rules.schedule_rule import Declined, Log
+from occ.compiler.passes.schedule.apply import by_rules
+from occ.compiler.passes.schedule.block_product_stages import Stages, block_product_stages
+from occ.compiler.passes.schedule.rules.fallback import FALLBACK
+from occ.compiler.passes.schedule.stage_facts import fixed
+from occ.compiler.targets.machine import Machine
+
+# Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
+_TILES = (1, 2, 4, 8)
+_SERIAL = 1 << 19  # multiplications that are done before a second thread has begun
+_COPIED = 1 << 16  # bytes of activations from which they are packed by several threads
+
+
+def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Products of block-quantised weights: a panel of columns by a tile of rows in registers, block after block.
+
+    Tiles of rows are computed whole, so where their number is symbolic there are several sizes of a tile, and the sizes of a run decide:
+    `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 1 ? acc1[i, j] : N <= 2 ? acc2[i//2, i%2, j] : ..`
+    """
+    parts = block_product_stages(f)
+    if parts is None:
+        return Declined("it is no `block_matmul`")
+    if not machine.sums_neighbours:  # in vectors Halide 21 fails an assertion of LLVM, or computes something else
+        return by_rules((FALLBACK,), f, machine, Log())
+    rows: Dim = parts.rows[-1].extent if parts.rows else 1
+    tiles = _tiles(rows, machine)
+    tests = _tests(rows, tiles[:-1])
+    variants = [_Variant(f, parts, machine, tile, case) for case, tile in enumerate([*tests, tiles[-1]])]
+    stages: list[TeStage] = [s for v in variants for s in v.stages]
+    *cases, last = variants
+    expr = last.expr
+    for case, test in reversed(list(zip(cases, tests.values(), strict=True))):
+        expr = where(binary("le", wrap(test.left), wrap(test.right)), case.expr, expr)
+    root = replace(parts.root, expr=expr)
+    made: list[Directive] = []
+    for k, v in enumerate(variants):
+        case = 0 if v is last else k + 1
+        if case:
+            made.append(Directive(root.name, "specialize", (tests[v.tile],)))
+        made += [replace(d, variant=case) if d.stage == root.name else d for d in v.directives()]
+    return replace(f, stages=(*stages, root), schedule=tuple(made))
+
+
+def _tiles(rows: Dim, machine: Machine) -> list[int]:
+    """Sizes of tiles, the least first."""
+    most = _TILES[-1] if machine.registers >= 32 else 4
+    if isinstance(rows, int):
+        count = -(-rows // most)
+        return [-(-rows // count)] if rows else [1]
+    fitting = [t for t in _TILES if t <= most]
+    return fitting[: sum(t < upper(rows) for t in fitting) + 1]
+
+
+def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
+    """When a run takes a tile, for those that one can take: 3*D rows fill no tile of 1 or 2."""
+    found: dict[AtMost, int] = {}
+    for tile in tiles:
+        test = AtMost(rows, tile).simplest
+        if lower(test.right) > 0:
+            found.setdefault(test, tile)
+    return {tile: test for test, tile in found.items()}
+
+
+class _Variant:
+    """The stages of a product with tiles of some rows, under names of their own, and their schedule.
+
+    Attributes:
+        stages: all but the root; expr: what the root is in terms of them.
+    """
+
+    def __init__(self, f: TeFunc, parts: Stages, machine: Machine, tile: int, case: int) -> None:
+        self.f, self.parts, self.machine, self.tile = f, parts, machine, tile
+        self.mark = f"t{tile}"
+        self.lanes = fixed(parts.acc.axes[-1])
+        self.depth = len(parts.rows) - 1  # of the row axis among the axes of a stage
+        self.names = {s.name: f"{s.name}{self.mark}" for s in parts.made}
+        packs: list[TeStage] = []
+        if tile > 1:
+            packs = [self._packed(parts.left), self._packed(parts.steps)]
+            self.names |= {parts.left: packs[0].name, parts.steps: packs[1].name}
+        self.packs = packs
+        self.copies = {s.name: self._copy(s) for s in f.stages if s in parts.made and isinstance(s, TeStage)}
+        self.stages = [*packs, *self.copies.values()]
+        self.expr = transform(parts.root.expr, lambda n: self._read(n, tiled=False))
+
+    # stages
+
+    def _packed(self, source: str) -> TeStage:
+        """A parameter in tiles, `[.., row, *rest]` --> `[.., row//T, block, row%T, *rest]`; rows that a tile lacks are the last row."""
+        (dims,) = (p.type.dims for p in self.f.params if p.name == source)
+        dtype = next(p.type.dtype for p in self.f.params if p.name == source)
+        at, block = self.depth, -2 if source == self.parts.left else -1
+        axes = [Axis(f"{source}{self.mark}x{k}", n) for k, n in enumerate(dims)]
+        row, b = axes[at], axes[block]
+        rest = [a for a in axes[at + 1 :] if a is not b]
+        t, r = Axis(row.name, ceildiv(row.extent, self.tile)), Axis(f"{row.name}r", self.tile)
+        here: Expr = Index(t.name) * self.tile + Index(r.name)
+        if not is_multiple(row.extent, self.tile):
+            here = minimum(here, wrap(row.extent - 1))
+        index = tuple(here if a is row else Index(a.name) for a in axes)
+        return TeStage(f"{source}{self.mark}", (*axes[:at], t, b, r, *rest), Load(source, index, dtype))
+
+    def _copy(self, s: TeStage) -> TeStage:
+        """A stage under its other name; where it has rows these are tiles and rows of a tile."""
+        of_blocks = s in (self.parts.total, self.parts.whole)
+        tiled = self.tile > 1 and (of_blocks or s in (self.parts.pairs, self.parts.dot, self.parts.acc))
+        renamed = {a.name: Index(f"{a.name}{self.mark}") for a in (*s.axes, *reduce_axes(s.expr))}
+
+        def visit(n: Expr) -> Expr | None:
+            if isinstance(n, Index):
+                return renamed.get(n.name, n)
+            if isinstance(n, Reduce):
+                axes = tuple(Axis(renamed[a.name].name, a.extent) for a in n.axes)
+                return Reduce(n.kind, axes, n.body, n.dtype)
+            return self._read(n, tiled=tiled)
+
+        axes = [Axis(renamed[a.name].name, a.extent) for a in s.axes]
+        if tiled:
+            axes = self._in_tiles(axes, block=of_blocks)
+        return replace(s, name=self.names[s.name], axes=tuple(axes), expr=transform(s.expr, visit))
+
+    def _in_tiles(self, axes: list[Axis], *, block: bool) -> list[Axis]:
+        at = self.depth
+        row, rest = axes[at], axes[at + 1 :]
+        t, r = Axis(row.name, ceildiv(row.extent, self.tile)), Axis(f"{row.name}r", self.tile)
+        return [*axes[:at], t, rest[-1], r, *rest[:-1]] if block else [*axes[:at], t, r, *rest]
+
+    def _read(self, n: Expr, *, tiled: bool) -> Expr | None:
+        """A load of one of the stages, or of a parameter that is packed, as one of its tiles."""
+        if not isinstance(n, Load) or n.source not in self.names:
+            return None
+        parts, at, index = self.parts, self.depth, n.index
+        of_blocks = {parts.steps, *(s.name for s in (parts.total, parts.whole) if s is not None)}
+        sums = {s.name for s in (parts.pairs, parts.dot, parts.acc) if s is not None}
+        if self.tile > 1 and n.source in {*of_blocks, *sums, parts.left}:
+            row, rest = index[at], index[at + 1 :]
+            t, r = (
+                (row, Index(f"{row.name}r"))
+                if tiled and isinstance(row, Index)
+                else (row // self.tile, row % self.tile)
+            )
+            if n.source == parts.left:
+                *digit, b, k = rest
+                rest = (b, r, *digit, k)
+            elif n.source in of_blocks:
+                *digit, b = rest
+                rest = (b, r, *digit)
+            else:
+                rest = (r, *rest)
+            index = (*index[:at], t, *rest)
+        return Load(self.names[n.source], index, n.dtype)
+
+    # the schedule
+
+    def directives(self) -> list[Directive]:
+        made = self._root()
+        for s in self.packs:
+            made += self._pack(s)
+        total = self.copies[self.parts.total.name]
+        (k,) = reduce_axes(total.expr)
+        made += Scheduler(total.name).compute_root().directives
+        made += Scheduler(total.name, update=True).atomic().vectorize(k.name).directives
+        if self.parts.whole is not None:
+            made += Scheduler(self.copies[self.parts.whole.name].name).compute_root().directives
+        return [*made, *self._acc(), *self._dot(), *self._codes()]
+
+    def _root(self) -> list[Directive]:
+        root, parts = self.parts.root, self.parts
+        n = root.axes[-1]
+        out, outer = Scheduler(root.name), [a.name for a in root.axes[:-1]]
+        no, ni = f"{n.name}o{self.mark}", f"{n.name}i{self.mark}"
+        whole = is_multiple(n.extent, self.lanes)
+        out.split(n.name, no, ni, self.lanes, "Auto" if whole else "GuardWithIf")
+        inner = [ni]
+        if self.tile > 1:
+            row = outer.pop()
+            extent = root.axes[-2].extent
+            tail = (
+                "GuardWithIf"
+                if not is_multiple(extent, self.tile)
+                else "Auto"
+                if isinstance(extent, int)
+                else "RoundUp"
+            )
+            out.split(row, f"{row}o{self.mark}", f"{row}i{self.mark}", self.tile, tail)
+            inner.append(f"{row}i{self.mark}")
+            outer.append(f"{row}o{self.mark}")
+        out.reorder(*inner, *reversed(outer), no).vectorize(ni)
+        for name in inner[1:]:
+            out.unroll(name)
+        depth, product = parts.dot.axes[self.depth + 2].extent, parts.pairs or parts.dot
+        work = (
+            nominal(n.extent)
+            * nominal(depth)
+            * prod(map(fixed, reduce_axes(product.expr)))
+            * (1 if parts.pairs is None else 2)
+            * (1 if self.tile == 1 else self.tile)
+        )
+        if work >= _SERIAL:
+            out.parallel(no)
+        self.level = outer[-1] if outer else no
+        return out.directives
+
+    def _pack(self, s: TeStage) -> list[Directive]:
+        p = Scheduler(s.name).compute_root()
+        last = s.axes[-1]
+        width = min(self.machine.vector_bits // s.dtype.bits, fixed(last))
+        p.vectorize(last.name, width)
+        t = s.axes[self.depth]
+        if not isinstance(t.extent, int) or (t.extent > 1 and nominal(t.extent) * self.tile * 64 >= _COPIED):
+            p.parallel(t.name)
+        return p.directives
+
+    def _acc(self) -> list[Directive]:
+        acc = self.copies[self.parts.acc.name]
+        *rows, p, c = (a.name for a in acc.axes)
+        (b,) = (a.name for a in reduce_axes(acc.expr))
+        start = Scheduler(acc.name).compute_at(self.parts.root.name, self.level)
+        update = Scheduler(acc.name, update=True)
+        start.bound(c, 0, self.lanes).bound_extent(p, 1)
+        tile = rows[-1:] if self.tile > 1 else []
+        for r in tile:
+            start.bound(r, 0, self.tile)
+        for r in rows[: len(rows) - len(tile)]:
+            start.bound_extent(r, 1)
+        start.vectorize(c)
+        update.reorder(c, *tile, b, p, *reversed(rows[: len(rows) - len(tile)])).vectorize(c)
+        for r in tile:
+            start.unroll(r)
+            update.unroll(r)
+        self.block, self.row = b, tile[0] if tile else b
+        return [*start.directives, *update.directives]
+
+    def _dot(self) -> list[Directive]:
+        if self.parts.pairs is None:
+            return self._products(self.parts.dot)
+        acc, dot = (self.copies[s.name] for s in (self.parts.acc, self.parts.dot))
+        c, (q,) = dot.axes[-1].name, (a.name for a in reduce_axes(dot.expr))
+        start = Scheduler(dot.name).compute_at(acc.name, self.row).bound(c, 0, self.lanes).vectorize(c)
+        update = Scheduler(dot.name, update=True)
+        update.reorder(q, c, *reversed([a.name for a in dot.axes[:-1]])).vectorize(c).atomic().vectorize(q)
+        if (digit := _digits(dot)) is not None:
+            start.bound(digit.name, 0, fixed(digit)).unroll(digit.name)
+            update.unroll(digit.name)
+        return [*self._products(self.parts.pairs), *start.directives, *update.directives]
+
+    def _products(self, of: TeStage) -> list[Directive]:
+        """Of the stage that multiplies codes: the elements that one instruction adds up are innermost."""
+        acc, s = self.copies[self.parts.acc.name], self.copies[of.name]
+        *words, innermost = (a.name for a in reduce_axes(s.expr))
+        lanes = s.axes[-2:] if of is self.parts.pairs else s.axes[-1:]
+        others = s.axes[: len(s.axes) - len(lanes)]
+        start, update = Scheduler(s.name).compute_at(acc.name, self.row), Scheduler(s.name, update=True)
+        update.reorder(
+            innermost, *(a.name for a in reversed(lanes)), *reversed(words), *(a.name for a in reversed(others))
+        )
+        for a in lanes:
+            start.bound(a.name, 0, fixed(a)).vectorize(a.name)
+            update.vectorize(a.name)
+        update.atomic().vectorize(innermost)
+        for w in words:
+            update.unroll(w)
+        if (digit := _digits(s, len(lanes))) is not None:
+            start.bound(digit.name, 0, fixed(digit)).unroll(digit.name)
+            update.unroll(digit.name)
+        return [*start.directives, *update.directives]
+
+    def _codes(self) -> list[Directive]:
+        if self.parts.codes is None:
+            return []
+        codes, acc = self.copies[self.parts.codes.name], self.copies[self.parts.acc.name]
+        *outer, c, four = codes.axes
+        made = Scheduler(codes.name).compute_at(acc.name, self.block)
+        for a in (c, four, *outer[2:]):
+            made.bound(a.name, 0, fixed(a))
+        made.fuse(four.name, c.name, f"{c.name}f").vectorize(f"{c.name}f")
+        for a in outer[2:]:
+            made.unroll(a.name)
+        return made.directives
+
+
+def _digits(s: TeStage, lanes: int = 1) -> Axis | None:
+    """The axis of the digits of activations, which comes before the `lanes` axes of a vector; None for one digit."""
+    found = s.axes[-1 - lanes]
+    return found if found.extent in (2, 3) else None

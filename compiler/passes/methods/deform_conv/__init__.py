@@ -1,0 +1,1 @@
+"""Deformable convolutions as samples and a product."""

@@ -1,0 +1,1 @@
+"""Products of bytes, and functions of bytes as tables."""

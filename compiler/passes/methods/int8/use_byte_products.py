@@ -1,0 +1,245 @@
+"""Products of codes in the form that processors multiply bytes in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.dtype import BF16, F32, I8, I32, I64, U8
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
+from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.base import Context, Pass, finish
+from occ.compiler.passes.layout.narrow_weights import narrowed
+from occ.compiler.passes.methods.int8.round_operands import is_rounded
+from occ.compiler.targets.machine import Machine
+
+_LEAST = 4  # columns of a weight: fewer are no vector
+_FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector
+
+
+def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
+    """The rules for products of integers, `some` in a lane, or as many as the machine adds up at a time."""
+    some, panel = some or machine.dots_bytes, 2 * machine.lanes(32)
+
+    def convolution(op: Op, rw: Rewriter) -> bool:
+        return _convolution(op, rw, some)
+
+    def product(op: Op, rw: Rewriter) -> bool:
+        return _product(op, rw, some)
+
+    def activations_dot(op: Op, rw: Rewriter) -> bool:
+        return _activations_dot(op, rw, panel, some)
+
+    return {"ConvInteger": (convolution,), "MatMulInteger": (product, activations_dot)}
+
+
+def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
+    """`ConvInteger` of a constant weight, and one group or one channel a group --> `conv_dot`."""
+    x, _, zero, _ = (*op.operands, None, None)[:4]
+    found = _weight(op)
+    if x is None or found is None or x.tensor.dtype not in (U8, I8) or (zero is not None and zero.tensor.size != 1):
+        return False
+    (w, points), groups = found, op.a.group
+    if w.shape[0] < _LEAST or (groups != 1 and w.shape[1] != 1):
+        return False
+    if points is not None and groups != 1:
+        w, points = w - points.reshape(-1, *[1] * (w.ndim - 1)).astype(np.int16), None  # no instruction is lost by it
+    b = rw.builder(op)
+    window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
+    window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
+    total = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
+    lanes = b.constant(_in_groups(w, 1, some) if groups == 1 else w)
+    if zero is None or isinstance(zero, Weight):
+        point = (0 if zero is None else int(zero.data.reshape(()))) + (128 if x.tensor.dtype == I8 else 0)
+        made = b.conv_dot(x, lanes, b.constant((-point * total).astype(np.int32)), zero=point, group=groups, **window)
+    else:
+        made = b.conv_dot(x, lanes, b.constant(total.astype(np.int32)), zero, zero=0, group=groups, **window)
+    if points is not None:
+        sums = _sums(x, zero, 1, w.shape[1], b)
+        if any(n != 1 for n in (*w.shape[2:], *window["strides"])) or any(window["pads"]):
+            sums = b.window_sums(sums, **window)
+        made = b.less_points(made, sums, b.constant(points.reshape(-1, *[1] * (w.ndim - 2))))
+    rw.replace(op, [made])
+    return True
+
+
+def _product(op: Op, rw: Rewriter, some: int) -> bool:
+    """`MatMulInteger` with a constant matrix on the right --> `matmul_dot`."""
+    x, _, zero, _ = (*op.operands, None, None)[:4]
+    found = _weight(op, columns=True)
+    if x is None or found is None or found[0].ndim != 2 or found[0].shape[1] < _LEAST or found[0].shape[0] == 0:
+        return False
+    if x.tensor.dtype not in (U8, I8) or x.tensor.rank < 2 or (zero is not None and zero.tensor.size != 1):
+        return False
+    (w, points), b = found, rw.builder(op)
+    moved = zero is not None or x.tensor.dtype == I8
+    lanes = b.constant(_in_groups(w, 0, some))
+    total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
+    made = b.matmul_dot(x, lanes, total, zero)
+    if points is not None:
+        made = b.less_points(made, _sums(x, zero, x.tensor.rank - 1, w.shape[0], b), b.constant(points))
+    rw.replace(op, [made])
+    return True
+
+
+def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int) -> bool:
+    """`MatMulInteger` of two activations --> `activations_dot`, with panels of `panel` columns."""
+    x, y, *zeros = (*op.operands, None, None)[:4]
+    if x is None or y is None or isinstance(y, Weight) or not {x.tensor.dtype, y.tensor.dtype} <= {U8, I8}:
+        return False
+    if any(z is not None and z.tensor.size != 1 for z in zeros):
+        return False
+    if min(x.tensor.rank, y.tensor.rank) < 2 or x.tensor.dims[:-2] != y.tensor.dims[:-2]:
+        return False
+    if x.tensor.dims[-1] != y.tensor.dims[-2] or not _is_worth_panels(x, y):
+        return False
+    known = [int(z.data.reshape(())) if isinstance(z, Weight) else 0 for z in zeros]
+    points = [None if isinstance(z, Weight) else z for z in zeros]
+    made = rw.builder(op).activations_dot(x, y, *points, left=known[0], right=known[1], panel=panel, some=some)
+    rw.replace(op, [made])
+    return True
+
+
+def _is_worth_panels(x: Value, y: Value) -> bool:
+    """Whether there are a few rows, as each wants all panels, and no axis without elements."""
+    rows, depth, columns = x.tensor.dims[-2], *y.tensor.dims[-2:]
+    return all(not isinstance(n, int) or n > most for n, most in ((rows, _LEAST), (depth, 0), (columns, _LEAST - 1)))
+
+
+def _sums(x: Value, zero: Value | None, axis: int, count: int, b: GraphBuilder) -> Value:
+    """The sums of `x - zero` along an axis of extent `count`, which stays with extent 1."""
+    sums = b.ReduceSum(b.Cast(x, to=I32), b.constant([axis], I64), keepdims=1)
+    if zero is None:
+        return sums
+    number = b.Reshape(zero, b.constant(np.zeros(0, np.int64))) if zero.tensor.rank else zero
+    point = b.Cast(number, to=I32)
+    return b.Sub(sums, b.Mul(point, b.constant(count, I32)))
+
+
+def _weight(op: Op, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """The weight as i8 and its zero points as i32, those of filters or of columns, if it is a constant.
+
+    The zero points are None where they are 0, or where the weight less them is i8 too.
+    """
+    w, zero = (*op.operands, None, None)[1:4:2]
+    if not isinstance(w, Weight) or w.tensor.dtype not in (U8, I8) or not (zero is None or isinstance(zero, Weight)):
+        return None
+    shift = 128 if w.tensor.dtype == U8 else 0
+    data = w.data.astype(np.int32) - shift
+    points = (np.zeros((), np.int32) if zero is None else zero.data.astype(np.int32)) - shift
+    if points.size == 1:
+        points = points.reshape(())
+    elif points.ndim != 1:
+        return None  # those of batches
+    centred = data - (points if columns or points.ndim == 0 else points.reshape(-1, *[1] * (data.ndim - 1)))
+    if centred.size == 0 or (centred.min() >= -128 and centred.max() <= 127):
+        return centred.astype(np.int8), None
+    wide = np.broadcast_to(points, data.shape[-1] if columns else data.shape[0])
+    return data.astype(np.int8), np.ascontiguousarray(wide, np.int32)
+
+
+def rounded_convolution(op: Op, rw: Rewriter) -> bool:
+    """`Conv(Cast(x: bf16), w)` of one group and a weight that is bf16 in all but type, or all bf16 --> `conv_dot`."""
+    found = _rounded(op)
+    if found is None or op.a.group != 1 or min(found[1].shape[:2]) < _FEW:
+        return False
+    (x, w), b = found, rw.builder(op)
+    attrs = {"auto_pad": op.a.auto_pad, **{key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}}
+    attrs |= {"kernel_shape": w.shape[2:], "zero": 0, "group": 1}
+    made = b.conv_dot(x, b.constant(_in_groups(w, 1, 2)), **attrs)
+    bias = op.operands[2] if len(op.operands) > 2 else None
+    if isinstance(bias, Weight):
+        bias = b.constant(bias.data.reshape(-1, *[1] * (w.ndim - 2)))
+    elif bias is not None:
+        bias = b.Reshape(bias, b.constant(np.array([-1, *[1] * (w.ndim - 2)], np.int64)))
+    return _with_bias(op, made, bias, rw)
+
+
+def rounded_product(op: Op, rw: Rewriter) -> bool:
+    """`MatMul(Cast(x: bf16), w)` or Gemm, with a weight that is bf16 in all but type, or all bf16 --> `matmul_dot`."""
+    found = _rounded(op)
+    is_gemm = op.name == "Gemm"
+    if found is None or found[1].ndim != 2 or (is_gemm and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1)):
+        return False
+    x, w = found
+    w = w.T if is_gemm and op.a.transB else w
+    if w.shape[1] < _LEAST or w.shape[0] == 0 or x.tensor.rank < 2:
+        return False
+    b = rw.builder(op)
+    made = b.matmul_dot(x, b.constant(_in_groups(w, 0, 2)))
+    bias = op.operands[2] if is_gemm and len(op.operands) > 2 else None
+    return _with_bias(op, made, bias, rw)
+
+
+def _with_bias(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
+    """Put sums, and what is added to them, in the place of a product."""
+    w = op.operands[1]
+    b, dtype = rw.builder(op), op.result.tensor.dtype
+    if isinstance(bias, Weight) and bias.tensor.dtype != F32:
+        bias = b.constant(bias.data, F32)
+    if bias is not None:
+        made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
+    rw.replace(op, [made if dtype == F32 else b.Cast(made, to=dtype)])
+    if isinstance(w, Weight):
+        rw.module.release_weight(w)
+    return True
+
+
+def _rounded(op: Op) -> tuple[Value, np.ndarray] | None:
+    """The operands of a product as bf16, if they have no more digits than that."""
+    x, w = op.operands[:2]
+    if x is None or not isinstance(w, Weight):
+        return None
+    if x.tensor.dtype == w.tensor.dtype == BF16:
+        return x, w.data
+    x = is_rounded(x)
+    if x is None or w.tensor.dtype != F32:
+        return None
+    data = narrowed(w.data, f16=False)
+    return None if data is None else (x, data)
+
+
+def _in_groups(w: np.ndarray, axis: int, some: int) -> np.ndarray:
+    """An axis as groups, fours say, filled up with zeros: `[.., C, ..]` --> `[.., C/4, 4, ..]`."""
+    margins = [(0, -n % some if k == axis else 0) for k, n in enumerate(w.shape)]
+    return np.ascontiguousarray(np.pad(w, margins).reshape(*w.shape[:axis], -1, some, *w.shape[axis + 1 :]))
+
+
+BF16_RULES: dict[str, tuple[OpRule, ...]] = {
+    "Conv": (rounded_convolution,),
+    "MatMul": (rounded_product,),
+    "Gemm": (rounded_product,),
+}
+
+
+@dataclass(frozen=True)
+class UseByteProducts(Pass):
+    """Makes products of codes products of unsigned by signed bytes, four to a lane, and adds what zero points make of them.
+
+    `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
+    multiply and add 64 bytes with one instruction: four times what they do in f32. Others of x86 do so with half as many
+    integers of 16 bits, which codes become on the way: twos lie in a lane then, not fours. Where there is an instruction for
+    32 bf16, the same is done with operands that are bf16 or were rounded to it: twice what they do in f32.
+
+    `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`
+    """
+
+    bf16: bool = False  # as if the processor had the instruction
+    some: int = 0  # integers in a lane; 0 takes those of the target
+
+    name: ClassVar[str] = "use-byte-products"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        if not ctx.machine.sums_neighbours:
+            return False
+        rw = Rewriter(m)
+        pairs = self.bf16 or ctx.machine.dots_bf16
+        changes = rw.apply({**integer_rules(ctx.machine, self.some), **(BF16_RULES if pairs else {})})
+        erase_dead(m)
+        m.drop_unused_weights()
+        return finish(rw, ctx, changes)

@@ -1,0 +1,1 @@
+"""Strassen's matrix products."""

@@ -1,0 +1,278 @@
+"""The schedule of Winograd convolutions: blocks of tiles whose transformed input stays in cache, and GEMMs on them."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from occ.compiler.ir.dim import Dim, ceildiv, floordiv, maximum, minimum
+from occ.compiler.ir.te.expr import Load
+from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.roles import PAD, WINOGRAD
+from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
+from occ.compiler.passes.schedule.prefetch import fetch_ahead
+from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, stages_by_role
+from occ.compiler.targets.machine import Machine
+
+# Where sizes are symbolic: 5 tiles of a plane together, since its last ones are thrown away when they do not fill that. With 7
+# the sums are 3 % faster, and all of a 10x10 plane 1.3, a 20x20 plane 1.12, an 80x80 plane 1.15 times as slow.
+_TOGETHER = 5
+_PLANE = 30  # tiles of a plane that are one block, and of the rows of one: 20x20 has 25
+_FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
+
+
+def winograd(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Winograd convolutions: blocks of tiles whose transformed input stays in cache, and a GEMM for each point.
+
+    The choices were measured on Zen 4: the transformed input of a block lies in L2 (about 0.5 MB, whole
+    planes of up to 7 x 7 tiles may be larger), the products of one panel of weights in L1 and L2, and the weights
+    stream.
+    """
+    facts = facts_of(f, machine)
+    parts, root = stages_by_role(f, WINOGRAD), f.stages[-1]
+    if parts is None or not isinstance(root, TeStage) or len(f.results) != 1:
+        return Declined("it is no `winograd` with what is done with its elements")
+    return facts.scheduled(_Winograd(facts, root, parts).directives())
+
+
+class _Winograd:
+    def __init__(self, facts: ScheduleFacts, root: TeStage, parts: dict[str, TeStage]) -> None:
+        self.facts, self.root, self.parts = facts, root, parts
+        (param,) = (p for p in facts.f.params if p.type.layout.tiles)
+        self.weights, self.width = param.name, param.type.layout.tiles[0][1]
+        self.lanes = min(facts.machine.lanes(32), self.width)
+        self.down, self.across = (parts["rows"].axes[k].extent for k in (-5, -4))
+        channels = parts["input"].axes[-1].extent
+        assert isinstance(channels, int)
+        points = parts["input"].axes[0].extent * parts["input"].axes[1].extent
+        assert isinstance(points, int)
+        self.symbolic = not (isinstance(self.across, int) and isinstance(self.down, int))
+        self.block_x, self.block_y = block_of(self.across, self.down, channels, points)
+        *_, y, x, _ = (a.extent for a in root.axes)
+        self.tall, self.broad = (_outputs(size, tiles) for size, tiles in ((y, self.down), (x, self.across)))
+
+    def directives(self) -> list[Directive]:
+        made = [*self._result(), *self._input(), *self._products(), *self._output()]
+        # A border has memory only where planes are small, and most of the tests would be of positions outside: elsewhere
+        # testing positions, once for a whole vector of channels, takes less than a copy of the input does.
+        tiles = self.across * self.down
+        few = isinstance(tiles, int) and tiles < _FEW_TILES
+        pads = [s for s in self.facts.f.stages if isinstance(s, TeStage) and s.role == PAD and few]
+        for s in pads:
+            made += self._border(s)
+        return made
+
+    def _result(self) -> list[Directive]:
+        """The loops of the result. Where sizes are symbolic those of a run say how many rows of tiles a block has; a schedule for small
+        planes, one for short rows and one for the rest took Halide three times as long, and were no faster (Zen 4).
+        """
+        *batch, y, x, o = (a.name for a in self.root.axes)
+        sizes = [a.extent for a in self.root.axes]
+        out = Scheduler(self.root.name)
+        for axis, size, tile in ((x, sizes[-2], self.broad), (y, sizes[-3], self.tall)):
+            whole = isinstance(size, int) and size % tile == 0
+            out.split(axis, f"{axis}t", f"{axis}i", tile, "Auto" if whole else "GuardWithIf")
+        out.split(f"{x}t", f"{x}b", f"{x}s", self.block_x, "GuardWithIf")
+        out.split(f"{y}t", f"{y}b", f"{y}s", self.block_y, "GuardWithIf")
+        panels = sizes[-1]
+        assert isinstance(panels, int)
+        tail = "Auto" if panels % self.width == 0 else "GuardWithIf"
+        inner = [f"{o}v", f"{x}i", f"{y}i", f"{x}s", f"{y}s", f"{o}u"]
+        near, far = (f"{y}b", f"{x}b") if self.symbolic and self.down == 1 else (f"{x}b", f"{y}b")
+        # One block: threads share the channels of the result, and each transforms the input for itself. To share
+        # the transformed input costs more, because the cores then take it from each other's caches.
+        count, cores, one = -(-panels // self.width), self.facts.machine.cores, self._one_block
+        shared = one is not False and count > 1 and cores > 1
+        out.split(o, f"{o}c" if shared else f"{o}p", f"{o}q", self.width, tail)
+        out.split(f"{o}q", f"{o}u", f"{o}v", self.lanes)
+        if shared:
+            out.split(f"{o}c", f"{o}t", f"{o}p", self._panels(count, cores), "GuardWithIf")
+        out.reorder(*inner, f"{o}p", near, far, *([f"{o}t"] if shared else []), *reversed(batch))
+        out.vectorize(f"{o}v").unroll(f"{x}i").unroll(f"{y}i")
+        self.tile, self.panel, self.block = f"{x}s", f"{o}p", near
+        if shared and one is None:
+            out.fuse(far, f"{o}t", f"{o}t{far}").parallel(f"{o}t{far}")
+        elif shared:
+            out.parallel(f"{o}t")
+        elif not one:
+            out.parallel(far if self.symbolic or self.down != self.block_y else near)
+        return out.directives
+
+    @property
+    def _one_block(self) -> bool | None:
+        """Whether a plane is one block; None where a run decides."""
+        tiles = self.across * self.down
+        return None if self.symbolic else isinstance(tiles, int) and tiles <= self._block
+
+    def _panels(self, count: int, cores: int) -> Dim:
+        """Panels of the result that a task computes: a share of them where a plane is one block, and all of them where there are more."""
+        share = -(-count // cores)
+        if not self.symbolic:
+            return share
+        blocks = ceildiv(self.across, self.block_x) * ceildiv(self.down, self.block_y)
+        return minimum(count, share + count * maximum(blocks - 1, 0))
+
+    def _input(self) -> list[Directive]:
+        e, g, *_, t, c = (a.name for a in self.parts["input"].axes)
+        v = Scheduler(self.parts["input"].name).compute_at(self.root.name, self.block)
+        v.reorder(c, g, e, t)
+        self._vectorise(v, self.parts["input"])
+        v.unroll(g).unroll(e)
+        if self._bounded:
+            v.bound_storage(t, -(-self._block // self._tile_rows) * self._tile_rows)
+        if self._even and self.block_x == self.across:
+            v.split(t, f"{t}y", f"{t}x", self.block_x)
+        half = self.parts["columns"]
+        e2, j, k = (a.name for a in half.axes[-3:])
+        s = Scheduler(half.name).compute_at(self.parts["input"].name, f"{c}w" if self._tiled(c) else t)
+        s.reorder(k, e2, j)
+        s.vectorize(k, self.lanes) if self._tiled(c) else self._vectorise(s, half)
+        s.unroll(j).unroll(e2)
+        return [*v.directives, *s.directives]
+
+    def _tiled(self, axis: str) -> bool:
+        extent = self.parts["input"].axes[-1].extent
+        return isinstance(extent, int) and extent % self.lanes == 0
+
+    def _vectorise(self, s: Scheduler, stage: TeStage) -> None:
+        last = stage.axes[-1]
+        whole = isinstance(last.extent, int) and last.extent % self.lanes == 0
+        if whole and stage is self.parts["input"]:
+            e, g, *_, t, _ = (a.name for a in stage.axes)
+            s.split(last.name, f"{last.name}w", f"{last.name}x", self.lanes)
+            s.reorder(f"{last.name}x", g, e, f"{last.name}w", t)
+            s.vectorize(f"{last.name}x")
+        else:
+            s.vectorize(last.name, self.lanes, "Auto" if whole else "ShiftInwards")
+
+    def _products(self) -> list[Directive]:
+        m, acc = self.parts["products"], self.parts["sum"]
+        e, g, *_, t, o = (a.name for a in m.axes)
+        rows = self._tile_rows
+        p = Scheduler(m.name).compute_at(self.root.name, self.panel).bound_extent(o, self.width)
+        p.split(o, f"{o}u", f"{o}v", self.lanes)
+        if self._bounded:
+            p.bound_storage(t, self._block)
+        p.split(t, f"{t}o", f"{t}i", rows, "Auto" if self._even and self._block % rows == 0 else "GuardWithIf")
+        p.reorder(f"{o}v", f"{o}u", f"{t}i", f"{t}o", g, e)
+        p.vectorize(f"{o}v").unroll(f"{o}u").unroll(f"{t}i")
+        ae, ag, *_, at, ao = (a.name for a in acc.axes)
+        start = Scheduler(acc.name).compute_at(m.name, f"{t}o").bound_extent(ao, self.width).bound_extent(at, rows)
+        start.split(ao, f"{ao}u", f"{ao}v", self.lanes).vectorize(f"{ao}v").unroll(f"{ao}u").unroll(at)
+        update = Scheduler(acc.name, update=True)
+        (r,) = (a.name for a in reduce_axes(acc.expr))
+        update.split(ao, f"{ao}w", f"{ao}x", self.lanes)
+        update.reorder(f"{ao}x", f"{ao}w", at, r, ag, ae)
+        update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(at).unroll(r, self.facts.hint.unroll or 4)
+        fetch = fetch_ahead(acc, self.weights, 2, self.facts)  # the panels of a point follow each other
+        return [*p.directives, *start.directives, *update.directives, *fetch]
+
+    @property
+    def _block(self) -> int:
+        """Tiles of a block at most."""
+        return self.block_x * self.block_y if isinstance(self.block_y, int) and not self.symbolic else _PLANE
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether a block of symbolic sizes has memory for a fixed number of tiles, with which the sums are 3 % faster. Halide's own
+        bounds of the tiles of a block, rows * across + columns, are exact where `across` is no sum: of one, such as (w + 1)//2 - 1,
+        they take each term at another end, and memory for a block would have less room than the kernel uses.
+        """
+        return self.symbolic and (isinstance(self.across, int) or self.across.is_atom)
+
+    @property
+    def _tile_rows(self) -> int:
+        """Tiles whose sums are in registers together."""
+        most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
+        return min(self.facts.machine.rows, self._block) or (_TOGETHER if self.symbolic else _rows(self._block, most))
+
+    @property
+    def _even(self) -> bool:
+        """Whether all blocks have as many tiles as one of them."""
+        return all(
+            isinstance(n, int) and n % k == 0 for n, k in ((self.across, self.block_x), (self.down, self.block_y))
+        )
+
+    def _output(self) -> list[Directive]:
+        rows = self.parts["rows"]
+        y, g, o = (a.name for a in rows.axes[-3:])
+        z = Scheduler(rows.name).compute_at(self.root.name, self.tile)
+        for a in rows.axes[-5:-3]:
+            z.bound_extent(a.name, 1)
+        # A last vector that filters do not fill reads the padding of its panel; moved inwards it would read the panel before.
+        z.reorder(o, y, g).vectorize(o, self.lanes, "RoundUp").unroll(g).unroll(y)
+        made = z.directives
+        output = self.parts["output"]
+        reads = sum(
+            n.source == output.name
+            for s in self.facts.f.stages
+            for e in s.exprs
+            for n in walk(e)
+            if isinstance(n, Load)
+        )
+        if output is not self.root and (reads > 1 or self._read_twice(output)):
+            *_, oy, ox, oo = (a.name for a in output.axes)
+            s = Scheduler(output.name).compute_at(self.root.name, self.tile)
+            s.reorder(oo, ox, oy).vectorize(oo, self.lanes, "RoundUp")
+            s.bound_extent(ox, self.broad).bound_extent(oy, self.tall).unroll(ox).unroll(oy)
+            made += s.directives
+        return made
+
+    def _read_twice(self, output: TeStage) -> bool:
+        """Whether what follows reads anything more than once: the output would be computed as often."""
+        counts: dict[str, int] = {}
+        for s in self.facts.f.stages[self.facts.f.stages.index(output) + 1 :]:
+            for e in s.exprs:
+                for n in walk(e):
+                    if isinstance(n, Load):
+                        counts[n.source] = counts.get(n.source, 0) + 1
+        made = {s.name for s in self.facts.f.stages[self.facts.f.stages.index(output) :]}
+        return any(k > 1 for name, k in counts.items() if name in made)
+
+    def _border(self, s: TeStage) -> list[Directive]:
+        *outer, last = (a.name for a in s.axes)
+        made = Scheduler(s.name).compute_root()
+        lanes = self.facts.machine.lanes(element_bits(s))
+        extent = s.axes[-1].extent
+        whole = isinstance(extent, int) and extent % lanes == 0
+        made.vectorize(last, lanes, "Auto" if whole else "ShiftInwards")
+        made.parallel(outer[-2])
+        return made.directives
+
+
+def _outputs(size: Dim, tiles: Dim) -> int:
+    """Outputs of a tile along an axis with so many of both."""
+    return next(n for n in (4, 2, 1) if ceildiv(size, n) == tiles)
+
+
+def block_of(across: Dim, down: Dim, channels: int, points: int = 36) -> tuple[int, Dim]:
+    """Tiles of a block along x and y: divisors of the counts, whole planes where they are small; where counts are symbolic,
+    as many as are multiplied together some times. Tiles along one axis have fewer `points`, so more of them fit.
+    """
+    if not isinstance(across, int) or not isinstance(down, int):
+        most = _TOGETHER * (6 if channels <= 128 else 3)
+        rows = 1 if down == 1 else maximum(floordiv(_PLANE, across), 1)
+        return min(across, most) if isinstance(across, int) else most, rows
+    most = 28 if channels <= 128 else 14
+    if points < 36:
+        return _along_one_axis(across, down, most * 36 // points)
+    if across <= 7 and down <= 7:
+        return across, down
+    width = max(k for k in range(1, most + 1) if across % k == 0)
+    if width < 7 and across <= 28:
+        width = across
+    return width, 1
+
+
+def _along_one_axis(across: int, down: int, most: int) -> tuple[int, int]:
+    """Blocks of about as many tiles as the `most`, the last of which may have a few less."""
+    width = ceil(across / ceil(across / most))
+    return width, ceil(down / ceil(down / max(most // width, 1)))
+
+
+def _rows(extent: int, most: int) -> int:
+    """Rows of a register tile that waste least."""
+    if extent <= most:
+        return extent
+    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * t, -t))

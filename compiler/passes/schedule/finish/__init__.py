@@ -1,0 +1,1 @@
+"""Finishers: rewrite what is scheduled."""

@@ -1,0 +1,38 @@
+"""Constants that come from memory in every run: while a panel of one is used, the next is fetched."""
+
+from __future__ import annotations
+
+from math import prod
+
+from occ.compiler.ir.te.function import TeStage
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.schedule.loops import Directives
+from occ.compiler.passes.schedule.stage_facts import ScheduleFacts
+
+_STREAMED = 1 << 18  # bytes of a constant that is not in a core's cache any more when the next run begins
+_LINE = 64  # bytes
+
+
+def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts, together: int = 1) -> Directives:
+    """Fetches a packed constant ahead, panel by panel.
+
+    A panel is used for all tiles of rows, and the first of them would wait for it: the fetching that processors do on their
+    own begins with that tile, and ends with each page. 128 rows by [768, 768] on Zen 5: 231 --> 250 GFLOP/s, 64 rows by
+    [768, 3072]: 216 --> 247, 16 rows: 150 --> 199; 1500 rows as before. Of products of bytes whole networks gain 1 to 5 %.
+
+    Args:
+        acc: the stage whose loops read the constant.
+        source: the parameter that it is.
+        panel_axes: innermost axes of its memory that make a panel.
+        facts: of the function.
+        together: panels that are used in turn before the next ones; each is fetched where its predecessor in memory by
+            that many panels is used.
+    """
+    param = next((p for p in facts.f.params if p.name == source), None)
+    if param is None or facts.few:
+        return []
+    shape = [n for n in param.type.physical if isinstance(n, int)]
+    whole, panel = (prod(part) * param.type.dtype.itemsize for part in (shape, shape[-panel_axes:]))
+    if len(shape) < len(param.type.physical) or whole < _STREAMED or panel % _LINE:
+        return []
+    return Scheduler(acc.name).fetch_ahead(source, panel, *([together * panel] if together > 1 else [])).directives

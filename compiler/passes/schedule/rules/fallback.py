@@ -1,0 +1,31 @@
+"""The schedule that always applies: plain loops."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.te.cost import SERIAL
+from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.rules.schedule_rule import Declined, ScheduleRule
+from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
+from occ.compiler.passes.schedule.rules.fused_rows import inside_rows
+from occ.compiler.passes.schedule.stage_facts import facts_of, work
+from occ.compiler.targets.machine import Machine
+
+
+def fallback(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """All else: plain loops in order, reductions computed where they are read, the outermost loop in parallel."""
+    facts = facts_of(f, machine)
+    s = facts.root
+    out = Scheduler(s.name)
+    made: Directives = []
+    level = s.axes[-1].name if s.axes else ""
+    for r in facts.reductions(s):
+        made += (
+            inside_rows(r, s.name, level, facts, len(s.axes)) if level else Scheduler(r.name).compute_root().directives
+        )
+    if isinstance(s, TeStage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
+        parallel(out, [a.name for a in s.axes], [tasks(a.extent) for a in s.axes], work(s, facts))
+    return facts.scheduled([*out.directives, *made])
+
+
+FALLBACK = ScheduleRule.of(fallback)

@@ -1,0 +1,110 @@
+"""Several stages over the same rows, which are computed row by row."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.te.cost import SERIAL
+from occ.compiler.ir.te.expr import Load, Reduce
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.reductions import COMBINE
+from occ.compiler.ir.te.roles import WINDOW_ROWS
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
+from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
+from occ.compiler.passes.schedule.rules.elementwise import vectorise
+from occ.compiler.passes.schedule.rules.sequential_folds import is_fold
+from occ.compiler.passes.schedule.rules.window import window_loops
+from occ.compiler.passes.schedule.stage_facts import (
+    ScheduleFacts,
+    contraction,
+    element_bits,
+    facts_of,
+    same_axes,
+    work,
+)
+from occ.compiler.targets.machine import Machine
+
+
+def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Several stages over the same rows (softmax, layer normalisation): all are computed row by row, in cache."""
+    facts = facts_of(f, machine)
+    s = facts.root
+    if not isinstance(s, TeStage) or len(facts.f.results) != 1:
+        return Declined("it has several results, or writes at computed positions")
+    others = [
+        r
+        for r in facts.f.stages
+        if r is not s and (r.name in facts.root_names or isinstance(getattr(r, "expr", None), Reduce))
+    ]
+    same = all(isinstance(r, TeStage) and same_axes(s, r) for r in others)
+    if same and (len(others) < 2 or not isinstance(window_loops(s, facts), Declined)):
+        return Declined("it is reductions and what is done with them, for which other rules do better")
+    if _is_product(others, facts) or any(isinstance(r, TeStage) and r.role == WINDOW_ROWS for r in others):
+        return Declined("it is a product, or a window in planes")
+    if any(is_fold(r) for r in others):  # in the loops of an update, and the loops that are fused here are not its
+        return Declined("it has folds, whose steps follow each other")
+    depth = _shared_rows(s, others, facts)
+    if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
+        return Declined("its stages do not share all axes of the result but one")
+    out = Scheduler(s.name)
+    vectorise(out, s, facts, outer=depth)
+    loops = [a.name for a in s.axes[:depth]]
+    level = loops[-1]
+    if work(s, facts) >= SERIAL or sum(work(r, facts) for r in others) >= SERIAL:
+        fused = parallel(out, [*loops, "_"], [tasks(a.extent) for a in s.axes[:depth]] + [1], SERIAL)
+        level = fused.get(level, level)
+    made = list(out.directives)
+    for r in others:
+        assert isinstance(r, TeStage)
+        made += inside_rows(r, s.name, level, facts, depth)
+    return facts.scheduled(made)
+
+
+def _is_product(others: list[AnyStage], facts: ScheduleFacts) -> bool:
+    """Whether the stages are a contraction and what it broadcasts, which is computed into memory before it."""
+    sums = [r for r in others if isinstance(r, TeStage) and isinstance(r.expr, Reduce)]
+    found = contraction(sums[0], facts.f) if len(sums) == 1 else None
+    return found is not None and all(r is sums[0] or r.name == found.a.source for r in others)
+
+
+def _shared_rows(s: TeStage, others: list[AnyStage], facts: ScheduleFacts) -> int:
+    """How many leading axes all stages have in common and read each other at."""
+    depth = min((len(r.axes) for r in [s, *others]), default=0)
+    depth = min(depth, len(s.axes))
+    names = {r.name for r in others}
+    stages = {x.name: x for r in [s, *others] for x in [r, *facts.inlined_into(r)]}.values()
+    for k in range(depth):
+        if any(r.axes[k].extent != s.axes[k].extent for r in others):
+            return k
+        for r in stages:
+            for e in r.exprs:
+                for n in walk(e):
+                    if isinstance(n, Load) and (n.source in names or n.source in {x.name for x in stages}):
+                        here = r.axes[k].name if k < len(r.axes) else ""
+                        index = n.index[k] if k < len(n.index) else None
+                        if getattr(index, "name", None) != here:
+                            return k
+    return depth
+
+
+def inside_rows(r: TeStage, root: str, level: str, facts: ScheduleFacts, depth: int) -> Directives:
+    """A stage computed in a row loop of another one, vectorised along its own last axis."""
+    start = Scheduler(r.name).compute_at(root, level)
+    update = Scheduler(r.name, update=True)
+    if len(r.axes) > depth and nominal(r.axes[-1].extent) >= 4:
+        last = r.axes[-1]
+        width = facts.machine.lanes(element_bits(r), last.extent)
+        start.vectorize(last.name, width)
+        if isinstance(r.expr, Reduce) and r.expr.kind in COMBINE:
+            update.reorder(last.name, *(a.name for a in reversed(reduce_axes(r.expr))))
+            update.vectorize(last.name, width)
+            first = reduce_axes(r.expr)[-1]
+            if nominal(first.extent) >= 4:
+                update.unroll(first.name, 4)
+    elif len(r.axes) == depth and isinstance(r.expr, Reduce) and r.dtype.is_int and r.expr.kind in COMBINE:
+        (*_, last) = r.expr.axes
+        n, most = last.extent, facts.machine.lanes(element_bits(r))
+        if isinstance(n, int) and n <= most and n & (n - 1) == 0:
+            update.atomic().vectorize(last.name)  # integers are combined in any order
+    return [*start.directives, *update.directives]

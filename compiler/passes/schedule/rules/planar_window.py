@@ -1,0 +1,126 @@
+"""The schedule of windows in planes, such as pools between images whose rows are contiguous."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.dim import Dim, lower
+from occ.compiler.ir.te.expr import Call, Index, Select
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.roles import PAD, WINDOW_ROWS
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
+from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
+from occ.compiler.targets.machine import Machine
+
+_UNROLLED = 16  # taps that stand one after the other
+
+
+def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Windows in planes whose rows are contiguous, as in pools: the columns of a row into L1, then windows along that.
+
+    A border along the rows is tested in loops of its own (`likely`), and never copied.
+    """
+    facts = facts_of(f, machine)
+    return facts.scheduled(planar_loops(facts.root, facts))
+
+
+def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
+    """The directives of `planar_window` for a stage."""
+    if not isinstance(s, TeStage) or len(s.axes) < 2:
+        return Declined("it has no rows: fewer than two axes")
+    sums = facts.reductions(s)
+    if len(sums) != 1 or not is_along_rows(sums[0]) or sums[0].shape != s.shape:
+        return Declined("it has no reduction over neighbours along the last axis")
+    (acc,) = sums
+    rows = _rows(acc, facts)
+    *outer, y, x = (a.name for a in s.axes)
+    width = s.axes[-1].extent
+    lanes = 1 if facts.narrow else lanes_along(s, acc, facts.machine)
+    out = Scheduler(s.name)
+    out.split(x, f"{x}o", f"{x}i", lanes, _tail(width, lanes, facts)).vectorize(f"{x}i")
+    out.reorder(f"{x}i", f"{x}o", y, *reversed(outer))
+    counts = [tasks(a.extent) for a in s.axes[:-1]]
+    fused = parallel(out, [*outer, y, "_"], [*counts, 1], work(s, facts))
+    level = fused.get(y, y)
+    made = [*out.directives, *_reduced(acc, s.name, f"{x}o", lanes)]
+    down = acc
+    if rows is not None:
+        (down,) = facts.reductions(rows)
+        made += _line(rows, down, s.name, level, facts)
+    for border in [b for b in facts.roots if _is_border(b, down, facts)]:
+        made += _border(border, s.name, level, facts)
+    return made
+
+
+def lanes_along(s: TeStage, acc: TeStage, machine: Machine) -> int:
+    """Elements of a vector along the rows: half of a vector where rows are short or of symbolic length, since elements are
+    gathered one by one in those vectors that reach over a border.
+    """
+    width, whole = s.axes[-1].extent, machine.lanes(32)
+    lanes = machine.lanes(max(element_bits(acc), element_bits(s)), width)
+    return min(lanes, whole if isinstance(width, int) and width >= 3 * whole else machine.lanes(64))
+
+
+def is_along_rows(acc: TeStage) -> bool:
+    """Whether a reduction reads neighbours along the last axis of its result."""
+    reduced = {a.name for a in reduce_axes(acc.expr)}
+    read = list(dict.fromkeys(loads(acc.expr)))
+    if len(read) != 1 or not read[0].index:
+        return False
+    found = {n.name for n in walk(read[0].index[-1]) if isinstance(n, Index)}
+    return bool(found & reduced) and acc.axes[-1].name in found
+
+
+def _line(rows: TeStage, down: TeStage, root: str, level: str, facts: ScheduleFacts) -> Directives:
+    """Rows of what the columns come to, a vector of columns at a time."""
+    p, columns = rows.axes[-1].name, rows.axes[-1].extent
+    lanes = lanes_along(rows, down, facts.machine)
+    if facts.narrow:  # there are as many columns as a window has even so: none reads past the end of a row
+        lanes = min(lanes, 1 << max(int(lower(columns)), 1).bit_length() - 1)
+    out = Scheduler(rows.name).compute_at(root, level)
+    out.split(p, f"{p}o", f"{p}i", lanes, _tail(columns, lanes, facts)).vectorize(f"{p}i")
+    return [*out.directives, *_reduced(down, rows.name, f"{p}o", lanes)]
+
+
+def _rows(acc: TeStage, facts: ScheduleFacts) -> TeStage | None:
+    found = [r for n in loads(acc.expr) if isinstance(r := facts.stage(n.source), TeStage) and r.role == WINDOW_ROWS]
+    return found[0] if found else None
+
+
+def _tail(extent: Dim, lanes: int, facts: ScheduleFacts) -> str:
+    return "ShiftInwards" if facts.wide or facts.narrow else row_tail(extent, lanes)
+
+
+def _reduced(r: TeStage, root: str, level: str, lanes: int) -> Directives:
+    """A reduction in registers, one vector at a time."""
+    x = r.axes[-1].name
+    start = Scheduler(r.name).compute_at(root, level).vectorize(x, lanes)
+    reduced = reduce_axes(r.expr)
+    update = Scheduler(r.name, update=True)
+    update.reorder(x, *(a.name for a in reversed(reduced)), *(a.name for a in reversed(r.axes[:-1])))
+    update.vectorize(x, lanes)
+    taps = 1
+    for a in reversed(reduced):
+        taps = taps * a.extent if isinstance(a.extent, int) else _UNROLLED + 1
+        if taps <= _UNROLLED:
+            update.unroll(a.name)
+    return [*start.directives, *update.directives]
+
+
+def _is_border(p: AnyStage, down: TeStage, facts: ScheduleFacts) -> bool:
+    readers = [x for x in facts.f.stages if any(n.source == p.name for e in x.exprs for n in loads(e))]
+    return isinstance(p, TeStage) and p.role == PAD and len(p.axes) == len(down.axes) and readers == [down]
+
+
+def _border(p: AnyStage, root: str, level: str, facts: ScheduleFacts) -> Directives:
+    """A border around what is in memory is tested for each tap; one around what takes functions is copied, a plane at a time."""
+    assert isinstance(p, TeStage)
+    functions = any(isinstance(n, Call) for x in (p, *facts.inlined_into(p)) for n in walk(x.expr))
+    if isinstance(p.expr, Select) and not functions:
+        return Scheduler(p.name).compute_inline().directives
+    made = Scheduler(p.name).compute_at(root, level)
+    lanes = facts.machine.lanes(element_bits(p), p.axes[-1].extent)
+    if lanes > 1:
+        made.vectorize(p.axes[-1].name, lanes, row_tail(p.axes[-1].extent, lanes))
+    return made.directives

@@ -1,0 +1,33 @@
+"""The schedule of stages that sample rows of another stage at positions from tables: the last axis of a Resize."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.rules.schedule_rule import Declined
+from occ.compiler.passes.schedule.loops import parallel, tasks
+from occ.compiler.passes.schedule.rules.elementwise import vectorise
+from occ.compiler.passes.schedule.stage_facts import facts_of, work
+from occ.compiler.targets.machine import Machine
+
+
+def resample(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """The last axis of a Resize: a row of what is sampled is computed into L1, then vectors gather from it.
+
+    Linear by 2 of 256 planes of 64x64: 5.6 ms with the rows inlined, four elements gathered for each, and 2.5 ms so.
+    """
+    facts = facts_of(f, machine)
+    s = facts.root
+    rows = [r for r in facts.roots if isinstance(r, TeStage) and facts.sampled.get(r.name) == s.name]
+    if not rows or not isinstance(s, TeStage) or facts.reductions(s):
+        return Declined("it samples no rows of another stage at positions from a table")
+    out = Scheduler(s.name)
+    vectorise(out, s, facts, outer=0)
+    loops = [a.name for a in s.axes[:-1]]
+    fused = parallel(out, [*loops, "_"], [*(tasks(a.extent) for a in s.axes[:-1]), 1], work(s, facts))
+    made = list(out.directives)
+    for r in rows:
+        row = Scheduler(r.name).compute_at(s.name, fused.get(loops[-1], loops[-1]))
+        vectorise(row, r, facts, outer=0)
+        made += row.directives
+    return facts.scheduled(made)

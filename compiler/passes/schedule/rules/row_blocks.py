@@ -1,0 +1,65 @@
+"""Blocks of rows of a product: what a task computes where panels of columns alone are too few, or too wide a walk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from occ.compiler.ir.dim import Dim, evaluate, symbols
+from occ.compiler.ir.shape import nominal, nominal_count
+from occ.compiler.ir.te.function import TeStage, reduce_axes
+from occ.compiler.ir.te.schedule import Hint
+from occ.compiler.passes.schedule.stage_facts import Contraction, element_bits, extent_of
+
+_NEAR = 256 << 10  # bytes that stay in L2 next to what else a core works on: a quarter of the cache of current cores
+_TASKS = 16  # with fewer the slowest thread has too much more than its share
+_WORTH = 1_000_000  # operations of a task, about 10 us
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the rows of a product are cut.
+
+    Attributes:
+        tiles: register tiles of a block.
+        count: blocks, at the smallest size that the extent can have; 0 where only larger ones have several.
+        outermost: whether all panels of columns are computed for one block before the next.
+    """
+
+    tiles: int
+    count: int
+    outermost: bool
+
+
+def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int, hint: Hint) -> Blocks | None:
+    """The blocks of the rows of `acc`, or None where the panels alone will do.
+
+    Where all weights stay in L2, a block goes through all panels: its rows are read from memory once, and what it writes
+    is whole. Otherwise a block is a part of a panel. What a hint says counts before that.
+    """
+    size = element_bits(acc) // 8
+    depth = nominal_count(a.extent for a in reduce_axes(acc.expr))
+    columns = nominal(extent_of(acc, c.lanes))
+    tiles = ceil(_least(extent_of(acc, c.tile)) / rows)
+    outermost = columns * depth * size <= _NEAR
+    if hint.outer:
+        outermost = hint.outer == "rows"
+    if hint.block:
+        wanted, least = hint.block, 0
+    elif outermost:
+        wanted = min(_NEAR // 2 // (rows * (depth + columns) * size), ceil(tiles / _TASKS))
+        least = _WORTH // (2 * rows * columns * depth)
+    elif panels < _TASKS:
+        wanted = ceil(tiles * panels / _TASKS)
+        least = _WORTH // (2 * rows * width * depth)
+    else:
+        return None
+    block = max(wanted, least, 1)
+    if block < tiles:
+        return Blocks(block, ceil(tiles / block), outermost)
+    return None if isinstance(extent_of(acc, c.tile), int) else Blocks(block, 0, outermost)
+
+
+def _least(extent: Dim) -> int:
+    """The smallest value of an extent of a tensor that is not empty."""
+    return evaluate(extent, {name: max(s.lo, 1) for name, s in symbols(extent).items()})

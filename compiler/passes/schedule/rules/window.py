@@ -1,0 +1,150 @@
+"""Windows and other reductions with lanes along the innermost axis of their result."""
+
+from __future__ import annotations
+
+from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.rules.schedule_rule import Declined
+from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
+from occ.compiler.passes.schedule.stage_facts import (
+    ScheduleFacts,
+    contiguous,
+    element_bits,
+    facts_of,
+    same_axes,
+    work,
+)
+from occ.compiler.targets.machine import Machine
+
+_WINDOW = 7  # taps along an axis of a small window
+_MOST = (
+    _WINDOW * _WINDOW
+)  # taps that stand one after the other: 5x5 of 4 channels, 8 rows at once, took Halide 15 s in place of 2
+
+
+def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Windows and other reductions with vectors along the last axis: depthwise convolutions, pools, column sums.
+
+    A few neighbours along the axis before share the taps that they load. Whether those lie beyond a border is tested once
+    for all of them: depthwise convolutions are 1.4 to 2.4 times as fast as with a padded copy. Where there are no
+    neighbours, or vectors lie across the border, it is added a few rows at a time, while they are in cache.
+    """
+    facts = facts_of(f, machine)
+    return facts.scheduled(window_loops(facts.root, facts))
+
+
+def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
+    """The directives of `window` for a stage."""
+    if not isinstance(s, TeStage) or not s.axes:
+        return Declined("it is a single element, or writes at computed positions")
+    sums = facts.reductions(s)
+    lanes = _lanes(s, sums, facts)
+    if not lanes:
+        return Declined("it has no reductions of its own shape that read contiguous elements along its last axis")
+    last = s.axes[-1]
+    out = Scheduler(s.name)
+    names = [a.name for a in s.axes]
+    out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, row_tail(last.extent, lanes))
+    out.vectorize(f"{last.name}i")
+    taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
+    small = len(sums) == 1 and all(isinstance(n, int) and n <= _WINDOW for n in taps)
+    tile, block = (
+        _neighbours(s, facts) if small and len(names) > 1 else 1,
+        (facts.hint.block or 4) if small and len(names) > 2 else 1,
+    )
+    inner, outer = [f"{last.name}i"], list(names[:-1])
+    if tile > 1:
+        x = outer[-1]
+        tail = "ShiftInwards" if facts.wide else row_tail(s.axes[-2].extent, tile)
+        out.split(x, f"{x}o", f"{x}i", tile, tail).unroll(f"{x}i")
+        inner, outer = [*inner, f"{x}i"], [*outer[:-1], f"{x}o"]
+    borders = [p for p in facts.roots if p is not s and _is_border(p, s, sums, facts)] if block > 1 else []
+    if borders:
+        y, height = outer[-2], s.axes[-3].extent
+        block = min(block, height) if isinstance(height, int) else block
+        out.split(y, f"{y}o", f"{y}i", block, row_tail(height, block))
+        outer = [*outer[:-2], f"{y}o", f"{last.name}o", f"{y}i", outer[-1]]
+    else:
+        outer = [*outer, f"{last.name}o"] if tile == 1 else [*outer[:-1], f"{last.name}o", outer[-1]]
+    out.reorder(*inner, *reversed(outer))
+    counts = [tasks(a.extent) for a in s.axes[: len(outer) - 2]]
+    fused = parallel(out, outer, [*counts, *[1] * (len(outer) - len(counts))], work(s, facts))
+    made = list(out.directives)
+    for p in borders:
+        made += _border(p, s.name, fused.get(outer[-3], outer[-3]), tile, facts)
+    for r in sums:
+        made += _taps(r, s.name, outer[-1], lanes, tile)
+    return made
+
+
+def _lanes(s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> int:
+    """Elements of a vector along the last axis; 0 where vectors cannot run along it, or it is too short for them."""
+    if not sums or not all(same_axes(s, r) and contiguous(r, r.axes[-1].name, facts) for r in sums):
+        return 0
+    bits, extent = max(element_bits(r) for r in sums), s.axes[-1].extent
+    if isinstance(extent, int) and extent < max(facts.machine.lanes(bits) // 4, 2):
+        return 0
+    return facts.machine.lanes(bits, extent)
+
+
+def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
+    """How many elements along the axis before the last are computed at once."""
+    extent = s.axes[-2].extent
+    most = max(facts.machine.registers // 4, 2)
+    return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) or facts.wide else 1
+
+
+def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> bool:
+    """Whether a stage in memory only prepares the input of a window: same axes, read by its reductions alone."""
+    readers = [r for r in facts.f.stages if any(ld.source == p.name for e in r.exprs for ld in loads(e))]
+    results = {r.name for r in facts.f.results}
+    plain = isinstance(p, TeStage) and not any(isinstance(n, Reduce) for n in walk(p.expr))
+    return plain and p.name not in results and len(p.axes) == len(s.axes) and all(r in sums for r in readers)
+
+
+def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
+    """Whether a border tests nothing along the last axis, and only passes on what it reads, widened for all neighbours or not."""
+    e = p.expr if isinstance(p, TeStage) else None
+    e = e.arg if isinstance(e, Cast) and e.dtype == F32 and facts.machine.widens_f16 else e
+    if not isinstance(p, TeStage) or not isinstance(e, Select) or not isinstance(e.then, Load):
+        return False
+    # Else each tap would gather its lanes, and Halide look at each of those, for minutes.
+    if not contiguous(p, p.axes[-1].name, facts):
+        return False
+    tested = {n.name for n in walk(e.cond) if isinstance(n, Index)}
+    return isinstance(e.other, Const) and p.axes[-1].name not in tested and not [*loads(e.cond)]
+
+
+def _border(p: AnyStage, root: str, level: str, tile: int, facts: ScheduleFacts) -> Directives:
+    """A border: tested once for all neighbours of a tile where it can be, or else added to some rows at a time."""
+    if tile > 1 and _is_outside_vectors(p, facts):
+        return Scheduler(p.name).compute_inline().directives
+    made = Scheduler(p.name).compute_at(root, level)
+    last = p.axes[-1]
+    lanes = facts.machine.lanes(element_bits(p), last.extent)
+    if lanes > 1:
+        made.vectorize(last.name, lanes, row_tail(last.extent, lanes))
+    return made.directives
+
+
+def _taps(r: TeStage, root: str, level: str, lanes: int, tile: int) -> Directives:
+    """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
+    axis = r.axes[-1].name
+    start = Scheduler(r.name).compute_at(root, level).vectorize(axis, lanes)
+    reduced = [a.name for a in reversed(reduce_axes(r.expr))]
+    update = Scheduler(r.name, update=True)
+    others = [a.name for a in r.axes[:-1]]
+    near = [others.pop()] if tile > 1 else []
+    update.reorder(axis, *near, *reduced, *reversed(others)).vectorize(axis, lanes)
+    for name in near:
+        start.unroll(name)
+        update.unroll(name)
+    unrolled = 1
+    for a in reversed(reduce_axes(r.expr)):
+        if isinstance(a.extent, int) and a.extent <= _WINDOW and unrolled * a.extent <= _MOST:
+            update.unroll(a.name)
+            unrolled *= a.extent
+    return [*start.directives, *update.directives]

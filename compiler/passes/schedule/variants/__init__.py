@@ -1,0 +1,1 @@
+"""Variants: a second schedule, which the sizes of a run decide for."""
