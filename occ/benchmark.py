@@ -10,17 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from occ.compiler.compare import difference
+from occ.runtime.profile import UNSTEADY, spread_of
 from occ.runtime.session import Session
 
 PEERS = ("onnxruntime", "openvino")
 PAUSE = 0.06  # seconds before each block
-UNSTEADY = 0.15  # spread of the blocks from which on a time says little
 BLOCK = 0.05  # seconds that the timed runs of a block take at least
 Arrays = Mapping[str, np.ndarray]
 Runner = Callable[[], Any]
@@ -206,7 +206,7 @@ def timing(samples: tuple[Sequence[float], Sequence[float]], ours: tuple[Sequenc
         ours: those of the first runtime in the same rounds.
     """
     (wall, cpu), (our_wall, our_cpu) = samples, ours
-    return Timing(median(wall) * 1e3, _spread(wall), median(cpu) * 1e3, _ratio(wall, our_wall), _ratio(cpu, our_cpu))
+    return Timing(median(wall) * 1e3, spread_of(wall), median(cpu) * 1e3, _ratio(wall, our_wall), _ratio(cpu, our_cpu))
 
 
 def _block(run: Runner, count: int) -> tuple[list[float], list[float]]:
@@ -221,13 +221,6 @@ def _block(run: Runner, count: int) -> tuple[list[float], list[float]]:
         used.append(time.thread_time() - c)
         samples.append(time.perf_counter() - w)
     return samples, used
-
-
-def _spread(samples: Sequence[float]) -> float:
-    if len(samples) < 2:
-        return 0.0
-    low, _, high = quantiles(samples, n=4)
-    return (high - low) / median(samples)
 
 
 def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:

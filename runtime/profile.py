@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from occ.runtime.manifest import Manifest
@@ -13,11 +14,21 @@ from occ.runtime.native.frame import KernelCall
 from occ.runtime.session import Session
 
 WIDTH = 80  # columns of tables
+UNSTEADY = 0.15  # spread from which on a time says little
+_BLOCK = 0.02  # seconds in which short runs are repeated
+_SHORT = 1_000_000  # nanoseconds in kernels below which the clock itself makes single runs differ
 
 
 def clipped(line: str) -> str:
     """A line cut to the width of tables."""
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
+
+
+def disturbed(spread: float) -> str:
+    """What to say of times that differ so much from run to run; nothing of steady ones."""
+    if spread <= UNSTEADY:
+        return ""
+    return f"unsteady (spread {spread:.0%}): something else uses the processors; measure again"
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,8 @@ class Profile:
         threads: of the run.
         seconds: the whole run without profiling; what is not in kernels is spent between them.
         peak: 1e9 operations per second that multiply-adds of f32 reach on these threads; 0 if not known.
+        spread: how much runs differ: the distance between the quartiles, of whole runs or of the sums of their kernels, as a share of
+            the median. Where it is large something else uses the processors.
     """
 
     model: str
@@ -58,6 +71,7 @@ class Profile:
     seconds: float
     peak: float
     events: tuple[Event, ...]
+    spread: float = 0.0
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""
@@ -91,7 +105,7 @@ class Profile:
             f"{len(self.events)} kernels take {total * 1e3:.3f} ms, a run {self.seconds * 1e3:.3f} ms, "
             f"threads: {self.threads}"
         )
-        return "\n".join(lines)
+        return "\n".join(filter(None, (*lines, disturbed(self.spread))))
 
 
 # What processors do with operands of other types in the time of a multiply-add of f32: four bytes, or a pair of bf16, in a lane.
@@ -132,7 +146,7 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
     if not isinstance(engine, NativeEngine):
         return None
     session.run(inputs)
-    whole = median(_seconds(session, inputs) for _ in range(runs))
+    blocks = timed_blocks(lambda: session.run(inputs), runs)
     observed: list[list[tuple[KernelCall, int, int]]] = []
     for _ in range(runs):
         row: list[tuple[KernelCall, int, int]] = []
@@ -150,15 +164,29 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
     )
     first = events[0].start if events else 0.0
     shifted = tuple(replace(e, start=e.start - first) for e in events)
-    return Profile(session.artifact.manifest.name, session.threads, whole, peak, shifted)
+    sums = [sum(end - start for _, start, end in row) for row in observed]
+    spread = max(spread_of(blocks), spread_of(sums) if median(sums) > _SHORT else 0.0)
+    return Profile(session.artifact.manifest.name, session.threads, median(blocks), peak, shifted, spread)
 
 
-def _seconds(session: Session, inputs: Mapping[str, Any]) -> float:
-    import time
+def timed_blocks(run: Callable[[], object], blocks: int) -> list[float]:
+    """Seconds of a run in each of some blocks, in which short runs are repeated: the clock and the first touch cost something."""
+    made: list[float] = []
+    for _ in range(blocks):
+        start, count = time.perf_counter(), 0
+        while not count or time.perf_counter() - start < _BLOCK:
+            run()
+            count += 1
+        made.append((time.perf_counter() - start) / count)
+    return made
 
-    start = time.perf_counter()
-    session.run(inputs)
-    return time.perf_counter() - start
+
+def spread_of(values: Sequence[float]) -> float:
+    """The distance between the quartiles as a share of the median; 0 of nothing."""
+    if len(values) < 2 or not median(values):
+        return 0.0
+    first, middle, third = quantiles(values, n=4)
+    return (third - first) / middle
 
 
 def _event(samples: Sequence[tuple[KernelCall, int, int]], peak: float) -> Event:

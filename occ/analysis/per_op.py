@@ -20,7 +20,17 @@ from typing import Any
 import numpy as np
 
 from occ.analysis.onnx_graph import loaded, with_data
-from occ.runtime.profile import WIDTH, Event, Profile, clipped, profile
+from occ.runtime.profile import (
+    UNSTEADY,
+    WIDTH,
+    Event,
+    Profile,
+    clipped,
+    disturbed,
+    profile,
+    spread_of,
+    timed_blocks,
+)
 from occ.runtime.session import Session
 
 _TIME = "_kernel_time"
@@ -55,10 +65,17 @@ class PerOp:
     Attributes:
         threads: of a run, on both sides.
         rows: all of them.
+        spread: how much runs differ, of the side whose runs differ more; `Profile` says in what unit.
     """
 
     threads: int
     rows: tuple[Row, ...]
+    spread: float = 0.0
+
+    @property
+    def steady(self) -> bool:
+        """Whether times of both sides may be compared."""
+        return self.spread <= UNSTEADY
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""
@@ -68,16 +85,19 @@ class PerOp:
         """The rows in milliseconds, at most 80 columns wide."""
         lines = [f"{'occ ms':>9} {'ort ms':>9} {'ratio':>6}  nodes"]
         for row in self.rows[:most]:
-            ratio = f"{row.theirs_ms / row.ms:5.2f}x" if row.ms and row.theirs_ms else ""
+            ratio = self._ratio(row.ms, row.theirs_ms)
             what = ", ".join(row.nodes) or f"({', '.join(row.theirs or row.kernels)}: of no node)"
             text = "".join(c if c.isprintable() else "?" for c in what)
             lines.append(clipped(f"{_ms(row.ms)} {_ms(row.theirs_ms)} {ratio:>6}  {text[:WIDTH]}"))
         if len(self.rows) > most:
             lines.append(f"and {len(self.rows) - most} more")
         ours, theirs = sum(r.ms for r in self.rows), sum(r.theirs_ms for r in self.rows)
-        ratio = f"{theirs / ours:5.2f}x" if ours and theirs else ""
+        ratio = self._ratio(ours, theirs)
         lines.append(f"{_ms(ours)} {_ms(theirs)} {ratio:>6}  in kernels, threads: {self.threads}")
-        return "\n".join(lines)
+        return "\n".join(filter(None, (*lines, disturbed(self.spread))))
+
+    def _ratio(self, ours: float, theirs: float) -> str:
+        return f"{theirs / ours:5.2f}x" if ours and theirs and self.steady else ""
 
 
 def _ms(value: float) -> str:
@@ -104,8 +124,8 @@ def per_op(session: Session, model: str | bytes, inputs: Mapping[str, np.ndarray
 def joined(ours: Profile, model: str | bytes, inputs: Mapping[str, np.ndarray], runs: int = 7) -> PerOp:
     """Profile onnxruntime, and put a profile of occ next to it; as `per_op`."""
     nodes, results, data = _named(model)
-    theirs = _onnxruntime(data, inputs, ours.threads, runs)
-    return PerOp(ours.threads, tuple(_rows(ours.events, theirs, nodes, results)))
+    theirs, spread = _onnxruntime(data, inputs, ours.threads, runs)
+    return PerOp(ours.threads, tuple(_rows(ours.events, theirs, nodes, results)), max(ours.spread, spread))
 
 
 def _named(model: str | bytes) -> tuple[list[str], dict[str, str], str | bytes]:
@@ -120,8 +140,10 @@ def _named(model: str | bytes) -> tuple[list[str], dict[str, str], str | bytes]:
     return names, results, with_data(whole, folder).SerializeToString() if unnamed else model
 
 
-def _onnxruntime(model: str | bytes, inputs: Mapping[str, np.ndarray], threads: int, runs: int) -> dict[str, float]:
-    """Milliseconds of a run of each node of onnxruntime's own graph, by its name."""
+def _onnxruntime(
+    model: str | bytes, inputs: Mapping[str, np.ndarray], threads: int, runs: int
+) -> tuple[dict[str, float], float]:
+    """Milliseconds of a run of each node of onnxruntime's own graph, by its name; and how much its runs differ."""
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
@@ -130,8 +152,8 @@ def _onnxruntime(model: str | bytes, inputs: Mapping[str, np.ndarray], threads: 
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
         try:
             opened: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-            for _ in range(runs + 1):
-                opened.run(None, dict(inputs))
+            opened.run(None, dict(inputs))
+            blocks = timed_blocks(lambda: opened.run(None, dict(inputs)), runs)
         except Exception as e:
             raise ValueError(f"onnxruntime does not run the model: {str(e).splitlines()[0][:160]}") from None
         events = json.loads(Path(opened.end_profiling()).read_text())
@@ -139,7 +161,8 @@ def _onnxruntime(model: str | bytes, inputs: Mapping[str, np.ndarray], threads: 
     for e in events:
         if e.get("cat") == "Node" and e["name"].endswith(_TIME):
             found[e["name"].removesuffix(_TIME)].append(e["dur"] * 1e-3)
-    return {name: _a_run(times, runs + 1) for name, times in found.items()}
+    count = sum(e.get("name") == "model_run" for e in events)
+    return {name: _a_run(times, count) for name, times in found.items()}, spread_of(blocks)
 
 
 def _a_run(times: Sequence[float], runs: int) -> float:

@@ -24,7 +24,7 @@ from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.dims import evaluate, is_known
-from occ.runtime.profile import Event, Profile, profile
+from occ.runtime.profile import Event, Profile, disturbed, profile
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
@@ -150,9 +150,8 @@ def _times(nodes: Iterable[dict[str, Any]], found: Profile | None, given: Mappin
             e = events.pop(0)
             node |= {"ms": e.seconds * 1e3, "gflops": _finite(e.gflops), "gbytes": _finite(e.gbytes), "share": e.share}
     shapes = ", ".join(f"{name} {list(np.shape(a))}" for name, a in list(given.items())[:4])
-    facts = (
-        f"{len(found.events)} kernels, {found.seconds * 1e3:.3f} ms a run, threads: {found.threads}; inputs {shapes}"
-    )
+    unsteady = f"; {said}" if (said := disturbed(found.spread)) else ""
+    facts = f"{len(found.events)} kernels, {found.seconds * 1e3:.3f} ms a run, threads: {found.threads}; inputs {shapes}{unsteady}"
     return {"peak": _finite(found.peak), "facts": facts}
 
 
@@ -180,7 +179,7 @@ def _against(
         {"ms": r.ms, "theirs": r.theirs_ms, "nodes": r.nodes or r.theirs, "ids": list(dict.fromkeys(i for n in r.nodes for i in place[n]))}
         for r in made.rows
     ]  # fmt: skip
-    return {"rows": rows}
+    return {"rows": rows} if made.steady else {"rows": rows, "unsteady": True, "note": disturbed(made.spread)}
 
 
 def _sizes(artifact: Artifact) -> list[dict[str, Any]]:

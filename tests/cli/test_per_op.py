@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,10 @@ import pytest
 from building import mlp, model_of
 
 import occ
-from occ.analysis.per_op import node_of, per_op
+from occ.analysis import report as report_module
+from occ.analysis.per_op import PerOp, Row, node_of, per_op
 from occ.compiler.driver.source import load_module
+from occ.runtime.profile import Event, Profile, profile, spread_of, timed_blocks
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples/digits.onnx"
@@ -65,9 +69,9 @@ def test_the_table_and_its_data(tmp_path, monkeypatch, occ_cli):
     assert ran.code == 0
     assert lines[0].split() == ["occ", "ms", "ort", "ms", "ratio", "nodes"]
     assert all(len(line) <= 80 for line in lines)
-    assert any("x  " in line for line in lines[1:-1]), "a node without a name is joined too"
     data = json.loads(occ_cli("bench", "m.onnx", "-t", "cpu-jit", "--per-op", "--json").out)
     assert {"nodes", "kernels", "ms", "theirs", "theirs_ms"} == set(data["rows"][0])
+    assert any(r["ms"] and r["theirs_ms"] for r in data["rows"]), "a node without a name is joined too"
     assert occ_cli("bench", "m.onnx", "-t", "interp", "--per-op").code == 2
     onnx.save(model_of("g (float[2] x) => (float[2] y) { y = Exp(x) }"), "other.onnx")
     assert occ_cli("build", "m.onnx", "-t", "cpu-jit").code == 0
@@ -91,3 +95,35 @@ def test_sessions_and_modules_show_themselves_in_notebooks():
         + " y = Neg(v499) }"
     )
     assert "more lines</pre>" in load_module(model_of(text))._repr_html_()
+
+
+@pytest.mark.parametrize(("spread", "steady"), [(0.1, True), (0.4, False)])
+def test_times_of_a_busy_machine_have_no_ratios(spread, steady):
+    made = PerOp(2, (Row(("conv",), ("k",), 1.0, ("conv",), 3.0),), spread)
+    assert ("3.00x" in made.table()) == steady
+    assert ("unsteady (spread 40%): " in made.table()) == (not steady)
+    shown = Profile("m", 2, 1e-3, 0.0, (Event("k", ("conv",), 0.0, 1e-3, 1.0, 1.0, None),), spread).table()
+    assert ("unsteady (" in shown) == (not steady)
+
+
+def test_the_page_of_a_busy_machine_has_no_ratios_and_says_so(monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(report_module, "profile", lambda *a: replace(profile(*a), spread=0.5))
+    data = json.loads(
+        re.findall(r'type="application/json" id="data">(.*?)</script>', occ.report(DIGITS, target="cpu-jit"), re.S)[0]
+    )
+    assert data["against"]["unsteady"]
+    assert "unsteady (spread 50%)" in data["facts"]
+    assert data["against"]["note"].startswith("unsteady (spread ")
+
+
+def test_spreads_and_blocks():
+    assert spread_of([1.0] * 7) == 0
+    assert spread_of([]) == spread_of([1.0]) == spread_of([0.0] * 5) == 0
+    assert spread_of([1, 1, 1, 2, 2, 2, 2]) == 0.5
+    runs: list[int] = []
+    assert len(timed_blocks(lambda: runs.append(1), 3)) == 3
+    assert len(runs) > 3, "short runs are repeated"
+    took = profile(occ.compile(mlp(), "cpu-jit"), {"x": np.ones((3, 8), np.float32)})
+    assert took is not None
+    assert took.spread >= 0

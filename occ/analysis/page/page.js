@@ -27,7 +27,7 @@ const scales = {
     return r && r.ms && r.theirs ? `hsl(${60 + 60 * Math.max(-1, Math.min(1, Math.log2(r.theirs / r.ms)))} 70% 70%)` : "";
   }],
 };
-if (!against.size) delete scales["against onnxruntime"];
+if (!against.size || data.against.unsteady) delete scales["against onnxruntime"];
 let scaling = "time";
 const color = (n) => (n.kind === "port" ? "#cfe3ff" : n.kind === "part" ? "#fff" : (n.ms !== null && scales[scaling][1](n)) || "#eee");
 
@@ -236,7 +236,7 @@ function comparison(parent) {
   if (!rows.length) return;
   const sum = (side) => number(rows.reduce((t, r) => t + r[side], 0));
   element("h2", `against onnxruntime, node by node: ${sum("ms")} and ${sum("theirs")} ms`, parent);
-  const ratio = (r) => (r.ms && r.theirs ? (r.theirs / r.ms).toFixed(2) + "x" : "");
+  const ratio = (r) => (r.ms && r.theirs && !data.against.unsteady ? (r.theirs / r.ms).toFixed(2) + "x" : "");
   some(parent, "rows", ["occ ms", "ort ms", "ratio", "nodes"], rows.map((r) => [number(r.ms || null), number(r.theirs || null), ratio(r), r.nodes[0] + (r.nodes.length > 1 ? ` and ${r.nodes.length - 1} more` : "")]), rows.map((r) => byId.get(r.ids[0])));
 }
 function overview() {
