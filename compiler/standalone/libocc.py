@@ -12,6 +12,7 @@ from occ.compiler.codegen_halide.toolchain import Compiler, compiler, cross_comp
 from occ.compiler.objects.archive import archive
 from occ.compiler.objects.processors import Arch
 from occ.compiler.standalone.systems import LINUX, System, system_of
+from occ.runtime.version import occ_version
 
 PUBLIC = ("occ.h", "occ.hpp")  # headers for programs
 # What kernels call of Halide's runtime. Programs may have pipelines of their own, with Halide's runtime, so it gets other names.
@@ -52,7 +53,19 @@ def libocc(cache: Cache, arch: Arch | None = None) -> Path:
     command = [Path(cxx.command[0]).name, *cxx.command[1:]]
     archives = source_digest("occ.compiler.objects")
     key = digest(
-        ["libocc", archives, cxx.version, *command, *FLAGS, *system.flags, *SHARED, *HALIDE, *texts, *texts.values()]
+        [
+            "libocc",
+            archives,
+            cxx.version,
+            *command,
+            *FLAGS,
+            *system.flags,
+            *SHARED,
+            *HALIDE,
+            occ_version(),
+            *texts,
+            *texts.values(),
+        ]
     )
     made = cache.path("tool", key, ".libocc")
     if made.is_dir():
@@ -108,4 +121,4 @@ def _install(work: Path, texts: dict[str, str], cxx: Compiler, system: System) -
     run_all([command], work)
     for name, place in _TEMPLATES.items():
         (lib / place).parent.mkdir(parents=True)
-        (lib / place).write_text(texts[name])
+        (lib / place).write_text(texts[name].replace("@VERSION@", occ_version()))

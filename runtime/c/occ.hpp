@@ -1,5 +1,8 @@
-// Models and tensors for C++17 that free themselves. Errors are exceptions.
+// Models and tensors for C++14 and later that free themselves. Errors are exceptions.
 #pragma once
+#if __cplusplus < 201402L
+#error "occ.hpp needs C++14 or later: compile with -std=c++14, or include occ.h, which C++11 takes"
+#else
 #include "occ.h"
 
 #include <initializer_list>
@@ -10,18 +13,22 @@
 
 namespace occ {
 
-template<typename T> constexpr occ_dtype dtype_of = OCC_ANY;
-template<> inline constexpr occ_dtype dtype_of<float> = OCC_F32;
-template<> inline constexpr occ_dtype dtype_of<double> = OCC_F64;
-template<> inline constexpr occ_dtype dtype_of<bool> = OCC_BOOL;
-template<> inline constexpr occ_dtype dtype_of<int8_t> = OCC_I8;
-template<> inline constexpr occ_dtype dtype_of<int16_t> = OCC_I16;
-template<> inline constexpr occ_dtype dtype_of<int32_t> = OCC_I32;
-template<> inline constexpr occ_dtype dtype_of<int64_t> = OCC_I64;
-template<> inline constexpr occ_dtype dtype_of<uint8_t> = OCC_U8;
-template<> inline constexpr occ_dtype dtype_of<uint16_t> = OCC_U16;
-template<> inline constexpr occ_dtype dtype_of<uint32_t> = OCC_U32;
-template<> inline constexpr occ_dtype dtype_of<uint64_t> = OCC_U64;
+namespace detail {
+template<typename T> struct Dtype { static constexpr occ_dtype value = OCC_ANY; };
+template<> struct Dtype<float> { static constexpr occ_dtype value = OCC_F32; };
+template<> struct Dtype<double> { static constexpr occ_dtype value = OCC_F64; };
+template<> struct Dtype<bool> { static constexpr occ_dtype value = OCC_BOOL; };
+template<> struct Dtype<int8_t> { static constexpr occ_dtype value = OCC_I8; };
+template<> struct Dtype<int16_t> { static constexpr occ_dtype value = OCC_I16; };
+template<> struct Dtype<int32_t> { static constexpr occ_dtype value = OCC_I32; };
+template<> struct Dtype<int64_t> { static constexpr occ_dtype value = OCC_I64; };
+template<> struct Dtype<uint8_t> { static constexpr occ_dtype value = OCC_U8; };
+template<> struct Dtype<uint16_t> { static constexpr occ_dtype value = OCC_U16; };
+template<> struct Dtype<uint32_t> { static constexpr occ_dtype value = OCC_U32; };
+template<> struct Dtype<uint64_t> { static constexpr occ_dtype value = OCC_U64; };
+}  // namespace detail
+
+template<typename T> constexpr occ_dtype dtype_of = detail::Dtype<T>::value;
 
 // A tensor; its memory is the caller's, or the library's and freed with it.
 struct Tensor : occ_tensor {
@@ -73,10 +80,12 @@ public:
     }
     template<typename... T> std::vector<Tensor> operator()(T &&...inputs) {
         std::vector<Tensor> in, out;
-        (in.push_back(std::forward<T>(inputs)), ...);
+        const int in_order[] = {0, (in.push_back(std::forward<T>(inputs)), 0)...};
+        (void)in_order;
         run(in, out);
         return out;
     }
 };
 
 }  // namespace occ
+#endif

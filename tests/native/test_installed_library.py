@@ -46,6 +46,29 @@ def test_config_for_pkg_config_and_a_folder_that_moved(occ_cli: Any):
         )
         subprocess.run(["cc", "main.c", "-o", "main", *shlex.split(flags.stdout)], check=True)
         assert said_by("./main").startswith("probabilities ")
+        asked = ["pkg-config", "--modversion", "occ"]
+        assert (
+            subprocess.run(asked, env=env, capture_output=True, text=True, check=True).stdout.strip() == occ.__version__
+        )
+
+
+@pytest.mark.parametrize("standard", ["c++11", "c++14", "c++17", "c++20"])
+def test_the_header_for_cpp_takes_standards_from_14_on(standard: str, occ_cli: Any):
+    """Programs of C++11 are told so in one error, and may include occ.h."""
+    Path("main.cpp").write_text(block("c.md", "cpp", 0))
+    flags = shlex.split(occ_cli("config", "--cflags", "--libs").out)
+    command = ["g++", f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-pedantic", "main.cpp", "-o", "main", *flags]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if standard == "c++11":
+        first = next(line for line in ran.stderr.splitlines() if "error" in line)
+        assert "occ.hpp needs C++14 or later: compile with -std=c++14" in first
+        Path("plain.cpp").write_text("#include <occ.h>\nint main() { return occ_error_text(nullptr) == nullptr; }\n")
+        command[command.index("main.cpp")] = "plain.cpp"
+        subprocess.run(command, check=True)
+        return
+    assert ran.returncode == 0, ran.stderr
+    occ.build(model_of(THREE), "cpu-jit", out="model.occ")
+    assert said_by("./main").startswith("probabilities ")
 
 
 @pytest.mark.parametrize("target", ["occ::occ", "occ::shared"])
