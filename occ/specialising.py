@@ -61,6 +61,7 @@ class SpecialisingSession(Session):
 
     def __init__(self, session: Session, build: Build) -> None:
         super().__init__(session.artifact, session.engine, session.threads)
+        self.otherwise = session.otherwise
         self._build, self._lock, self._stopped = build, Lock(), Event()
         self._shapes: dict[tuple[tuple[int, ...], ...], _Shape] = {}
         self._chosen, self._builder = 0, None

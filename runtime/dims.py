@@ -6,6 +6,7 @@ An expression is an int, the name of a symbol, or a list `[op, a, b, ...]` with 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,6 +14,24 @@ from occ.runtime.errors import RunError
 
 DimExpr = Any  # int | str | list
 MOST_COUNTED = 2**31 - 2**16  # of what kernels count in 32 bits; what is left is for windows and tails past the end
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A size that inputs show, and that a build took for another one because a node broadcasts them: it may be 1 as well.
+
+    Attributes:
+        dim: its name in the model.
+        other: the other size, as text.
+        node: the node.
+        input, axis: where an input shows it.
+    """
+
+    dim: str
+    other: str
+    node: str
+    input: str
+    axis: int
 
 
 def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from occ.runtime.device_part import DevicePart
-from occ.runtime.dims import DimExpr, is_expression
+from occ.runtime.dims import Assumption, DimExpr, is_expression
 from occ.runtime.errors import RunError
 from occ.runtime.records import decode, encode, encoded
 
@@ -227,11 +227,10 @@ class Manifest:
     Attributes:
         engine: what runs it: `native`, `interp` or `ascend`.
         functions: what steps of control flow run, by name.
-        parts: device parts of the plan.
-        islands: parts of the plan that the CPU takes; each is an artifact of its own in `islands/NAME/`.
+        parts, islands: device parts of the plan, and those that the CPU takes, each an artifact of its own in `islands/NAME/`.
         options: options that the runtime reads: device, memory limit and the like.
         also: further machines that there is code for; each has an artifact of its own in `machines/NAME/`.
-        special: plans for certain extents, in the order in which they are tried before `plan`.
+        special, assumed: plans for certain extents, in the order in which they are tried before `plan`; sizes it takes for others.
     """
 
     name: str
@@ -254,6 +253,7 @@ class Manifest:
     options: dict[str, Any] = field(default_factory=dict)
     also: list[str] = field(default_factory=list)
     special: list[Special] = field(default_factory=list)
+    assumed: list[Assumption] = field(default_factory=list)
     format: int = FORMAT
 
     def to_json(self) -> str:

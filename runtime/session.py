@@ -58,6 +58,7 @@ class Session:
         artifact: what it was loaded from or built as.
         engine: what executes it.
         threads: threads that one run uses.
+        otherwise: gives a session for inputs that do not fit this one because of extents of 1, or None.
     """
 
     def __init__(self, artifact: Artifact, engine: Engine, threads: int, whole: Artifact | None = None) -> None:
@@ -65,6 +66,7 @@ class Session:
         self.engine = engine
         self._signature = Signature.of(artifact.manifest)
         self._names = [i.name for i in self._signature.inputs]
+        self.otherwise: Callable[[Mapping[str, tuple[int, ...]]], Session | None] | None = None
         self._quick: Callable[..., dict[str, Any] | None] | None = getattr(engine, "quick", None)
 
     @property
@@ -104,7 +106,13 @@ class Session:
             found = self._quick(inputs, outputs)
             if found is not None:
                 return found
-        arrays, env, given = self._checked(inputs, outputs or {})
+        try:
+            arrays, env, given = self._checked(inputs, outputs or {})
+        except RunError:
+            other = self._for_ones(inputs)
+            if other is None:
+                raise
+            return other.run(inputs, outputs)
         results = self.engine.run(arrays, env, given)
         found = {o.name: r for o, r in zip(self._signature.outputs, results, strict=True)}
         return found | {n: y for n, y in outputs.items() if y is not None} if outputs else found
@@ -125,7 +133,13 @@ class Session:
         taken, given = dict(inputs or {}), dict(outputs or {})
         for name, array in arrays.items():
             (taken if name in self._names and name not in taken else given)[name] = array
-        checked, _, targets = self._checked(taken, given)
+        try:
+            checked, _, targets = self._checked(taken, given)
+        except RunError:
+            other = self._for_ones(taken)
+            if other is None:
+                raise
+            return other.bind(taken, given)
         for name, array, original in zip(self._names, checked, (taken[n] for n in self._names), strict=True):
             if isinstance(array, np.ndarray) and not np.may_share_memory(array, np.asarray(original)) and array.size:
                 raise RunError("OCC0501", f"the input `{name}` is copied for a run", "bind a contiguous array")
@@ -144,6 +158,12 @@ class Session:
             self.run(taken, made)
 
         return Binding(run, made)
+
+    def _for_ones(self, inputs: Mapping[str, Any]) -> Session | None:
+        """The session for extents of 1 that a node broadcasts, where inputs do not fit because of them."""
+        if self.otherwise is None:
+            return None
+        return self.otherwise({n: tuple(getattr(x, "shape", None) or np.shape(x)) for n, x in inputs.items()})
 
     def _changes_extents(self, made: Mapping[str, Any]) -> bool:
         """Whether other data can give outputs of other extents, or outputs are no arrays."""

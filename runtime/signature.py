@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.runtime.dims import MOST_COUNTED, evaluate, in_order, symbols, text
+from occ.runtime.dims import MOST_COUNTED, Assumption, evaluate, in_order, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
@@ -100,14 +100,16 @@ class Signature:
         outputs: Sequence[TensorInfo],
         dims: Sequence[DimInfo],
         constraints: Sequence[Constraint],
+        assumed: Sequence[Assumption] = (),
     ) -> None:
+        self._assumed = {(a.input, a.axis): a for a in assumed}
         self.inputs, self.outputs, self.dims, self.constraints = inputs, outputs, dims, constraints
         self.labels = {d.name: d.label for d in dims}
         self.dtypes = [numpy_dtype(i.dtype) for i in inputs]
 
     @classmethod
     def of(cls, m: Manifest) -> Signature:
-        return cls(m.inputs, m.outputs, m.dims, m.constraints)
+        return cls(m.inputs, m.outputs, m.dims, m.constraints, m.assumed)
 
     def arrays(self, inputs: Mapping[str, Any], *, resident: bool = False) -> list[Any]:
         """The inputs as contiguous arrays in the order of the signature, without a copy where they allow it.
@@ -177,6 +179,7 @@ class Signature:
         """
         env: dict[str, int] = {}
         origin: dict[str, str] = {}
+        first: dict[str, tuple[str, int]] = {}
         late: list[tuple[TensorInfo, int, int]] = []
         for info, x in zip(self.inputs, arrays, strict=True):
             if info.kind != "tensor":
@@ -188,24 +191,45 @@ class Signature:
             for axis, (e, n) in enumerate(zip(info.shape, x.shape, strict=True)):
                 if isinstance(e, str) and e not in env:
                     env[e], origin[e] = n, f"axis {axis} of the input `{info.name}`"
+                    first[e] = info.name, axis
                 elif isinstance(e, str) and env[e] != n:
                     what = f"`{self.labels.get(e, e)}` is {env[e]} by {origin[e]} and {n} by axis {axis} of the input `{info.name}`"
-                    raise RunError("OCC0501", f"the dim {what}", f"the model takes {self.show(info)}")
+                    raise RunError("OCC0501", f"the dim {what}", self._help(info, (info.name, axis), first[e]))
                 elif isinstance(e, int) and e != n:
                     raise RunError(
-                        "OCC0501", f"axis {axis} of the input `{info.name}` is {n}, the model takes {self.show(info)}"
+                        "OCC0501",
+                        f"axis {axis} of the input `{info.name}` is {n}, the model takes {self.show(info)}",
+                        self._help(info, (info.name, axis)) if (info.name, axis) in self._assumed else "",
                     )
                 elif isinstance(e, list):
                     late.append((info, axis, n))
         for info, axis, n in late:
             if evaluate(info.shape[axis], env) != n:
                 expected = f"{text(info.shape[axis], self.labels)} = {evaluate(info.shape[axis], env)}"
-                raise RunError("OCC0501", f"axis {axis} of the input `{info.name}` is {n}, the model takes {expected}")
+                raise RunError(
+                    "OCC0501",
+                    f"axis {axis} of the input `{info.name}` is {n}, the model takes {expected}",
+                    self._help(info, (info.name, axis)) if (info.name, axis) in self._assumed else "",
+                )
         for d in self.dims:
             if d.name in env and not d.takes(env[d.name]):
                 raise RunError("OCC0501", f"{origin[d.name]} is {env[d.name]}, the model takes {d.text}")
         check_constraints(self.constraints, env, self.labels)
         return env
+
+    def _help(self, info: TensorInfo, *places: tuple[str, int]) -> str:
+        """What to do about extents that differ: why they are taken for equal, if a node broadcasts them, and how to change that."""
+        found = next((self._assumed[p] for p in places if p in self._assumed), None)
+        if found is not None:
+            return (
+                f"node `{found.node}` broadcasts `{found.dim}` and `{found.other}`, which this plan takes for equal; build with "
+                f"`--dim {found.dim}=1` for an extent of 1"
+            )
+        free = [f"{text(e, self.labels)}_{k}" if isinstance(e, str) else "-1" for k, e in enumerate(info.shape)]
+        shape = ",".join(free)
+        return (
+            f"the model takes {self.show(info)}; build with `--shape {info.name}={shape}` if its axes need not be equal"
+        )
 
     def show(self, info: TensorInfo) -> str:
         """An input as text: `f32[batch,3,224,224]`."""

@@ -12,10 +12,11 @@ from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
+from occ.compiler.driver.size_cases import assumptions, shown_at
 from occ.compiler.driver.source import Source, is_text, load_module, name_of, recipe
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import evaluate, symbols
-from occ.compiler.ir.module import Module, nodes_of
+from occ.compiler.ir.module import Broadcast, Module, nodes_of
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.stages import ORDER, STAGES
@@ -48,6 +49,7 @@ class Compilation:
         native: object files, once native code has been made.
         took: seconds for each kernel that was compiled then, by name; others came from the cache.
         seconds: wall time of each phase.
+        places: the input and axis that shows each symbol, by label.
     """
 
     def __init__(self, source: Source, settings: Settings) -> None:
@@ -78,6 +80,7 @@ class Compilation:
         self.module = load_module(source, settings.overrides, self.extensions.registry)
         self.module.registry = self.extensions.registry
         self._source = recipe(source)
+        self.places = shown_at(self.module)
         self._files = mapped_files(w.data for w in self.module.weights.values())
         self.seconds["import"] = time.perf_counter() - start
         self.source = name_of(source, self.module)
@@ -95,6 +98,11 @@ class Compilation:
         )
         made = Compilation(self._source(), quiet)
         return made.advance(made.last_stage)
+
+    @property
+    def broadcasts(self) -> Mapping[str, Broadcast]:
+        """Sizes that inputs show, and that were taken for others where a node broadcasts, by label."""
+        return {n: b for n, b in self.module.broadcasts.items() if n in self.places}
 
     @property
     def phases(self) -> dict[str, float]:
@@ -220,6 +228,7 @@ class Compilation:
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise unlinked(made.manifest.machine)
+        made.manifest = replace(made.manifest, assumed=assumptions(self.broadcasts, self.places))
         made.files = {**made.files, **libraries(m), **self._special_libraries, **self.texts}
         return made
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from onnx import ModelProto
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_interp import TEXT
@@ -11,7 +14,9 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.deferred import Compiled, DeferredCompiler, has_foreign_types
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
-from occ.compiler.driver.source import Source, parsed
+from occ.compiler.driver.size_cases import SizeCases
+from occ.compiler.driver.source import Source, is_text, parsed
+from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
 from occ.compiler.plan.plan import defer_text, signature
@@ -21,6 +26,8 @@ from occ.runtime.native.engine import RunDeferred
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
+
+_LARGEST_KEPT = 64 << 20  # bytes of a model in memory that a session holds on to
 
 
 def open_session(
@@ -112,9 +119,25 @@ def compile_model(source: Source, settings: Settings, threads: int | None = None
     Raises:
         CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
     """
-    artifact = Compilation(source, settings).artifact()
+    compilation = Compilation(source, settings)
+    artifact = compilation.artifact()
     if artifact.manifest.parts and not simulate:
         from occ.compiler.codegen_cann.output.toolkit import compile_parts
 
         artifact = compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
-    return open_session(artifact, threads, simulate=simulate, rules=settings.rules)
+    session = open_session(artifact, threads, simulate=simulate, rules=settings.rules)
+    if _is_kept(source):
+
+        def made(overrides: Overrides) -> Session:
+            return compile_model(source, replace(settings, overrides=overrides, special=()), threads, simulate=simulate)
+
+        ranks = {i.name: len(i.shape) for i in artifact.manifest.inputs}
+        session.otherwise = SizeCases(compilation.broadcasts, compilation.places, ranks, settings.overrides, made)
+    return session
+
+
+def _is_kept(source: Source) -> bool:
+    """Whether a session may hold on to its model, for sizes that need another plan: a path, or a message that is small."""
+    if isinstance(source, (bytes, ModelProto)):
+        return (len(source) if isinstance(source, bytes) else source.ByteSize()) <= _LARGEST_KEPT
+    return not is_text(source)

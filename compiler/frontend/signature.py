@@ -14,7 +14,8 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
-_UNNAMED = ("", "?")
+# What exporters write where a dim has no name; two such dims need not have the same size.
+_UNNAMED = frozenset(["", "?", "*", "-1", "none", "null", "nan", "unk", "unknown", "undefined", "dynamic", "any"])
 _WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
 _BOUNDS = re.compile(r"(\d{1,18})\.\.(\d{1,18})?(?::(\d{1,18}))?")
 
@@ -76,7 +77,11 @@ def identifier(label: str) -> str:
 
 def label_of(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
     """What a dim of an input is called; one that the model gives no name has the input's and the number of its axis."""
-    return identifier(f"{name}_{axis}") if d.dim_param in _UNNAMED else d.dim_param
+    return d.dim_param if _is_named(d) else identifier(f"{name}_{axis}")
+
+
+def _is_named(d: TensorShapeProto.Dimension) -> bool:
+    return d.dim_param.strip().casefold() not in _UNNAMED
 
 
 class Signature:
@@ -138,7 +143,7 @@ class Signature:
                     f"--shape of `{shorten(info.name)}` fixes the dim `{label}`, for which --dim has bounds",
                     help="leave one of them out",
                 )
-            if d.dim_param not in _UNNAMED:
+            if _is_named(d):
                 self.fixed[label] = given
 
     def type_of(self, name: str, proto: TypeProto) -> Type:
@@ -189,7 +194,7 @@ class Signature:
         if d.HasField("dim_value") and d.dim_value >= 0:
             return d.dim_value
         label = label_of(name, k, d)
-        if d.dim_param in _UNNAMED and label not in self.fixed:
+        if not _is_named(d) and label not in self.fixed:
             return self._fresh(label, label)
         return self._named(label)
 

@@ -19,6 +19,7 @@ from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.ir.shape import (
+    Assumed,
     assume_at_least,
     assume_equal,
     collecting,
@@ -224,15 +225,15 @@ def _agree(op: Op, types: Sequence[Type], known: Known) -> None:
     static = [k for k, v in enumerate(op.operands) if v is not None and op.spec.operand_name(k) in op.spec.static]
     elements = {k: known(v) for k in static if isinstance(v := op.operands[k], Value) and not isinstance(v, Weight)}
     given = {k: e for k, e in elements.items() if e is not None and all(x is not None for x in e)}
-    pairs: list[tuple[Dim, Dim]] = []
+    pairs: list[Assumed] = []
     with collecting(pairs):
         made = _composite_types(op, op.operands, given)
         for stated, found in zip(types, made, strict=False):
             if isinstance(stated, TensorType) and isinstance(found, TensorType):
                 equal_shapes(found.dims, stated.dims, f"`{op.name}`: a result")
-    for a, b in pairs:
+    for a, b, spread in pairs:
         if not any(is_placeholder(symbol(n)) for n in symbols(a, b)):
-            assume_equal(a, b)
+            assume_equal(a, b, spread=spread)
 
 
 def expand_composite(op: Op, b: GraphBuilder, operands: Sequence[Value | None]) -> tuple[Value, ...]:

@@ -62,6 +62,19 @@ class Constraint:
     func: str = "main"
 
 
+@dataclass(frozen=True)
+class Broadcast:
+    """Why a symbol is taken for another size, although it may be 1: the other size as text, and the node that broadcasts them.
+
+    Attributes:
+        plain: the other size is a symbol or a number, and no formula.
+    """
+
+    other: str
+    node: str
+    plain: bool
+
+
 @dataclass(eq=False)
 class Module:
     """A model at one stage.
@@ -74,6 +87,7 @@ class Module:
         te: te functions by name, from the `scheduled` stage on.
         symbols: symbolic dims by name.
         constraints: equalities of dims that the runtime checks.
+        broadcasts: symbols that are taken for other sizes, and may be 1, by label.
         target: the target it is being compiled for, from the `fused` stage on.
         files: external data files of the model that it was imported from.
         registry: the operators that it may use.
@@ -86,6 +100,7 @@ class Module:
     te: dict[str, TeFunc] = field(default_factory=dict)
     symbols: dict[str, SymbolInfo] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
+    broadcasts: dict[str, Broadcast] = field(default_factory=dict)
     target: str = ""
     files: tuple[Path, ...] = ()
     registry: Registry = field(default_factory=Registry, repr=False)

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
+from typing import NamedTuple
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import (
@@ -28,11 +29,20 @@ from occ.compiler.ir.dim import (
     upper,
 )
 
-_assumed: ContextVar[list[tuple[Dim, Dim]] | None] = ContextVar("assumed", default=None)
+
+class Assumed(NamedTuple):
+    """Two dims that are taken as equal without proof; where `spread`, either may be 1 as well, which another assumption is for."""
+
+    a: Dim
+    b: Dim
+    spread: bool = False
+
+
+_assumed: ContextVar[list[Assumed] | None] = ContextVar("assumed", default=None)
 
 
 @contextmanager
-def collecting(into: list[tuple[Dim, Dim]]) -> Generator[None]:
+def collecting(into: list[Assumed]) -> Generator[None]:
     """Collect in `into` every pair of dims that are taken as equal without proof."""
     token = _assumed.set(into)
     try:
@@ -65,11 +75,11 @@ def surely_different(a: Dim, b: Dim) -> bool:
     return lower(a - b) > 0 or lower(b - a) > 0
 
 
-def assume_equal(a: Dim, b: Dim) -> None:
+def assume_equal(a: Dim, b: Dim, *, spread: bool = False) -> None:
     """Have the runtime check that two dims are equal."""
     pairs = _assumed.get()
     if pairs is not None and a != b:
-        pairs.append((a, b))
+        pairs.append(Assumed(a, b, spread))
 
 
 def is_collecting() -> bool:
@@ -79,13 +89,14 @@ def is_collecting() -> bool:
 
 def assume_at_least(size: Dim, least: Dim) -> None:
     """Have the runtime check that a size is at least another, unless what is assumed already says so."""
-    wanted, known = (maximum(size, least), size), _assumed.get() or []
+    wanted, known = (maximum(size, least), size), [(p.a, p.b) for p in _assumed.get() or ()]
     if wanted not in known and not any(size - least in (a - b, b - a) for a, b in known):
         assume_equal(*wanted)
 
 
-def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
-    """The dim that `a` and `b` both are; where that is not proven, it is assumed and checked at run time.
+def equal_dims(a: Dim, b: Dim, what: str, *, spread: bool = False) -> Dim:
+    """The dim that `a` and `b` both are; where that is not proven, it is assumed and checked at run time. Where `spread`, one that is
+    1 would be broadcast: whoever compiles again for that extent has another plan.
 
     Raises:
         Invalid: the dims surely differ; `what` names the operator and its rule.
@@ -94,7 +105,7 @@ def equal_dims(a: Dim, b: Dim, what: str) -> Dim:
         return a
     if surely_different(a, b):
         raise Invalid(f"{what}: {a} and {b}")
-    assume_equal(a, b)
+    assume_equal(a, b, spread=spread)
     return min((a, b), key=lambda d: (len(terms_of(d)) if not isinstance(d, int) else 0, str(d)))
 
 
@@ -152,7 +163,7 @@ def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
         if lower(few) >= 0 and upper(few) == 1 and upper(other) > 1:
             _assume_one(few)
             return other
-    return equal_dims(a, b, what)
+    return equal_dims(a, b, what, spread=True)
 
 
 def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[Dim, ...]:
@@ -169,6 +180,19 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[
         padded = (1,) * (rank - len(shape)) + shape
         result = tuple(broadcast_dims(a, b, what) for a, b in zip(result, padded, strict=True))
     return result
+
+
+def broadcasts_to(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None:
+    """Have an operand a shape that broadcasts to another one; where that is not proven, it is assumed and checked at run time.
+
+    Raises:
+        Invalid: it surely does not; `what` says so.
+    """
+    if len(given) > len(wanted):
+        raise Invalid(what)
+    for n, m in zip(reversed(given), reversed(wanted), strict=False):
+        if n != 1:
+            equal_dims(n, m, what, spread=True)
 
 
 def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -> tuple[Dim, ...]:

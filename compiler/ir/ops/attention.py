@@ -16,7 +16,7 @@ from occ.compiler.ir.dim import minimum as least
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.ops.reduce import over_axes
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import equal_dims
+from occ.compiler.ir.shape import broadcasts_to, equal_dims
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -94,9 +94,8 @@ class AttentionMask:
     operands = ("scores", "mask", "nonpad", "offset")
 
     def body(t, scores, mask=None, nonpad=None, offset=None, *, a):
-        for n, m in zip(reversed(() if mask is None else mask.shape[:-1]), reversed(scores.shape[:-1]), strict=False):
-            if n != 1:
-                equal_dims(n, m, "a mask of attention, and the scores")
+        if mask is not None:
+            broadcasts_to(mask.shape[:-1], scores.shape[:-1], "a mask of attention, and the scores")
         if nonpad is not None:
             equal_dims(nonpad.shape[0], scores.shape[0], "lengths of attention, and the batches of the scores")
         low = literal(scores.dtype.lowest, scores.dtype)

@@ -8,7 +8,7 @@ from occ.compiler.ir.dtype import F64
 from occ.compiler.ir.layout import in_panels
 from occ.compiler.ir.ops.samples import matrices
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import broadcast_shapes, equal_dims, show_shape
+from occ.compiler.ir.shape import broadcast_shapes, broadcasts_to, equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -67,8 +67,9 @@ class Gemm:
         kb, n = reversed(b_.shape) if a.transB else b_.shape
         what = f"`Gemm`: inner extents of {show_shape(a_.shape)} and {show_shape(b_.shape)} differ"
         k = equal_dims(ka, kb, what)
-        if c is not None and broadcast_shapes(c.shape, (m, n), op="Gemm") != (m, n):
-            raise Invalid(f"`Gemm`: C of shape {show_shape(c.shape)} does not broadcast to {show_shape((m, n))}")
+        if c is not None:
+            what = f"`Gemm`: C of shape {show_shape(c.shape)} does not broadcast to {show_shape((m, n))}"
+            broadcasts_to(c.shape, (m, n), what)
 
         def product(i, j, r):
             left = a_[r, i] if a.transA else a_[i, r]

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.ops.ranks import same
 from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
 from occ.compiler.ir.ops.samples import per_channel, picture
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import equal_dims, normalize_axes, normalize_axis, show_shape
+from occ.compiler.ir.shape import broadcasts_to, equal_dims, normalize_axes, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -92,11 +91,7 @@ def _broadcasts(x: Tensor, operands: Sequence[Tensor | None], name: str) -> None
     """
     for y in (y for y in operands if y is not None):
         what = f"`{name}`: {show_shape(y.shape)} does not broadcast to {show_shape(x.shape)}"
-        if y.rank > x.rank:
-            raise Invalid(what)
-        for n, given in zip(reversed(y.shape), reversed(x.shape), strict=False):
-            if n != 1:
-                equal_dims(n, given, what)
+        broadcasts_to(y.shape, x.shape, what)
 
 
 @op("LayerNormalization", reads="last")

@@ -19,7 +19,7 @@ from occ.compiler.ir.module import Constraint, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.own.decided import is_found
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import collecting, depends_on_data
+from occ.compiler.ir.shape import Assumed, collecting, depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -83,12 +83,12 @@ def tell_sizes(m: Module) -> None:
         for op in func.body.walk():
             if not op.spec.static or op.spec.host or not any(map(depends_on_data, _extents(op))):
                 continue
-            assumed: list[tuple[Dim, Dim]] = []
+            assumed: list[Assumed] = []
             with suppress(Invalid), collecting(assumed):  # what does not fit is an error of what follows
                 told = _told(op)
                 if told:
                     values |= {name: d for name, d in told.items() if name not in values}
-                    m.constraints += [Constraint(a, b, str(op.loc), func.name) for a, b in assumed]
+                    m.constraints += [Constraint(a, b, str(op.loc), func.name) for a, b, _ in assumed]
     if values:
         m.substitute(values)
 

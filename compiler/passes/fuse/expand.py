@@ -12,7 +12,7 @@ from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import collecting, depends_on_data
+from occ.compiler.ir.shape import Assumed, collecting, depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.passes.base import Context, Pass, finish
 
@@ -46,14 +46,14 @@ def _expand(rw: Rewriter, f: Func, op: Op) -> None:
     """Expand an op. What its parts assume of sizes is checked when the function runs: where the operator states its types itself,
     inference has not seen them. An extent that the data decide keeps the name that readers know it by.
     """
-    pairs: list[tuple[Dim, Dim]] = []
+    pairs: list[Assumed] = []
     stated = [r.type for r in op.results]
     with collecting(pairs):
         made = expand_composite(op, rw.builder(op), op.operands)[: len(op.results)]
         rw.replace(op, made)
     rw.module.substitute(dict(_found(stated, [v.type for v in made])))
     known = {(str(c.lhs), str(c.rhs), c.func) for c in rw.module.constraints}
-    new = {(str(a), str(b), f.name): Constraint(a, b, str(op.loc), f.name) for a, b in pairs}
+    new = {(str(a), str(b), f.name): Constraint(a, b, str(op.loc), f.name) for a, b, _ in pairs}
     rw.module.constraints += [c for key, c in new.items() if key not in known]
 
 

@@ -23,10 +23,11 @@ from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.own.decided import DECIDED
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import collecting, is_placeholder
+from occ.compiler.ir.shape import Assumed, collecting, is_placeholder
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.infer.broadcasts import note_broadcasts
 from occ.compiler.passes.infer.cases import split_cases, tell_conditions
 from occ.compiler.passes.infer.checks import (
     check_extents,
@@ -163,7 +164,8 @@ class _Inference:
             if not self._branches or (types := _untyped(op)) is None:
                 self._report(op, e)
                 return
-        self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b in pairs]
+        note_broadcasts(self.m, op, pairs)
+        self.assumed += [Constraint(a, b, str(op.loc), self._func) for a, b, _ in pairs]
         self._settle(op, types)
         self._assume_extents(op)
         try:
@@ -172,11 +174,11 @@ class _Inference:
         except STUMBLES as e:
             self._report(op, no_result(op, e))
 
-    def _found(self, op: Op) -> list[tuple[Dim, Dim]]:
+    def _found(self, op: Op) -> list[Assumed]:
         """Sizes that a step would find, and that are known by now."""
         known = self.elements(op.operands[0]) if op.name == DECIDED and op.operands[0] is not None else None
         pairs = zip(op.attrs["finds"], known, strict=True) if known else ()
-        return [(a, b) for a, b in pairs if isinstance(b, (int, Sym)) and a != b]
+        return [Assumed(a, b) for a, b in pairs if isinstance(b, (int, Sym)) and a != b]
 
     def _result_types(self, op: Op) -> Sequence[Type | None]:
         if "control" in op.spec.tags:

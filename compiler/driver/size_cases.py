@@ -1,0 +1,104 @@
+"""Sizes that are not what the plan for all sizes takes them for: the model compiled again for those.
+
+A build takes two sizes for equal where a node broadcasts one to the other (`ir/shape.py`), and where axes share a name, and so has
+one plan that is as fast as any. Where an input has an extent of 1, and the other is more, or axes of one name have unlike
+extents, a session compiles the model for that case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, combinations
+from threading import Lock
+
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.frontend.signature import Overrides, identifier
+from occ.compiler.ir.dim import Sym
+from occ.compiler.ir.module import Broadcast, Module
+from occ.compiler.ir.types import TensorType
+from occ.runtime.dims import Assumption
+from occ.runtime.session import Session
+
+Place = tuple[str, int]  # an input and an axis
+Places = Mapping[str, Sequence[Place]]
+Shapes = Mapping[str, tuple[int, ...]]
+_MOST = 4  # plans in an artifact; a session makes those that it needs
+
+
+def shown_at(m: Module) -> dict[str, list[Place]]:
+    """The inputs and axes that show each symbol of a model as it was imported, by label."""
+    places: dict[str, list[Place]] = {}
+    for arg in m.main.args:
+        for axis, d in enumerate(arg.type.shape or ()) if isinstance(arg.type, TensorType) else ():
+            if isinstance(d, Sym) and d.is_symbol:
+                places.setdefault(m.symbols[str(d)].label, []).append((arg.name, axis))
+    return places
+
+
+def assumptions(found: Mapping[str, Broadcast], places: Places) -> list[Assumption]:
+    """What the manifest says of sizes that were taken for others."""
+    return [Assumption(n, b.other, b.node, *p) for n, b in found.items() for p in places[n]]
+
+
+def cases(found: Mapping[str, Broadcast], given: Overrides) -> Iterator[Overrides]:
+    """What to fix for plans of an artifact: sizes that stand beside other symbols and numbers, one of each two, and several at once."""
+    names = [n for n, b in found.items() if b.plain]
+    sets = chain.from_iterable(combinations(names, k) for k in range(1, len(names) + 1))
+    apart = (s for s in sets if not any(found[n].other in s for n in s))
+    for _, fixed in zip(range(_MOST), apart, strict=False):
+        yield replace(given, dims={**given.dims, **dict.fromkeys(fixed, 1)})
+
+
+class SizeCases:
+    """Sessions for inputs whose sizes are not those that the plan for all of them takes, each made when a run first needs it. May be
+    called from many threads.
+
+    Args:
+        found: the sizes that were taken for others.
+        places: where inputs show each size.
+        ranks: of inputs.
+        given: what the user has fixed.
+        made: a session with other extents fixed or named.
+    """
+
+    def __init__(
+        self, found: Mapping[str, Broadcast], places: Places, ranks: Mapping[str, int], given: Overrides,
+        made: Callable[[Overrides], Session],
+    ) -> None:  # fmt: skip
+        self._found, self._places, self._ranks, self._given, self._made = found, places, ranks, given, made
+        self._lock = Lock()
+        self._known: dict[tuple[str, ...], Session | None] = {}
+
+    def __call__(self, shapes: Shapes) -> Session | None:
+        """The session for inputs of these extents; None if it is no other one, or does not compile."""
+        extents = {name: [n for p in at for n in _extent(shapes, p)] for name, at in self._places.items()}
+        unlike = tuple(name for name, sizes in extents.items() if len(set(sizes)) > 1)
+        ones = tuple(name for name in self._found if 1 in extents[name])
+        if not unlike and not ones:
+            return None
+        with self._lock:
+            key = ("unlike", *unlike) if unlike else ("ones", *ones)
+            if key not in self._known:
+                try:
+                    self._known[key] = self._made(self._apart(unlike) if unlike else self._fixed(ones))
+                except CompileError:
+                    self._known[key] = None
+            return self._known[key]
+
+    def _fixed(self, ones: Sequence[str]) -> Overrides:
+        return replace(self._given, dims={**self._given.dims, **dict.fromkeys(ones, 1)})
+
+    def _apart(self, names: Sequence[str]) -> Overrides:
+        """A name of its own for each axis that shares one of these."""
+        shapes = {k: list(v) for k, v in self._given.shapes.items()}
+        for name in names:
+            for tensor, axis in self._places[name]:
+                shape = shapes.setdefault(tensor, [-1] * self._ranks[tensor])
+                shape[axis] = identifier(f"{name}_{tensor}_{axis}")
+        return replace(self._given, shapes={**self._given.shapes, **shapes})
+
+
+def _extent(shapes: Shapes, place: Place) -> tuple[int, ...]:
+    name, axis = place
+    return shapes.get(name, ())[axis : axis + 1]
