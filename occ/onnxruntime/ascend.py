@@ -107,6 +107,8 @@ class AscendClaims:
             )
             told = f"{len(divided.left)} of {len(facts.nodes)} nodes stay with the CPU: {_listed(facts, divided.left)}"
             self.library.occ_ep_warn(claims, told.encode())
+        for told in divided.slow:
+            self.library.occ_ep_warn(claims, told.encode())
         for group in groups:
             self._take(facts, claims, group, given)
 

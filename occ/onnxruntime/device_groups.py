@@ -68,12 +68,14 @@ class DeviceGroups:
         target: an Ascend target.
         given: its options, those of the session among them.
         left: why nodes are left, by their positions.
+        slow: which nodes of the device run on its AI CPU.
     """
 
     facts: GraphFacts
     target: str
     given: Mapping[str, Any]
     left: dict[int, str] = field(default_factory=dict)
+    slow: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         from occ.compiler.targets.registry import get_target
@@ -164,14 +166,20 @@ class DeviceGroups:
                 told, final = Compilation(model, settings).check(), True
             except CompileError as e:
                 told, final = e.diagnostics, False
+            against = told if not final else [d for d in told if d.code == "OCC0301"]
             reasons = {
-                int(n): d.message for d in told for n in _NODE.findall(f"{d.where} {d.message}") if int(n) in nodes
+                int(n): d.message for d in against for n in _NODE.findall(f"{d.where} {d.message}") if int(n) in nodes
             }
+            self.slow = [_NODE.sub(self._name, d.message) for d in told if d not in against]
             if not final and not reasons:
                 raise CompileError(told)
             self.left |= reasons
             if final:
                 return
+
+    def _name(self, found: re.Match[str]) -> str:
+        node = self.facts.nodes[int(found[1])]
+        return shorten(node.name or next((o for o in node.output if o), ""), 60)
 
     def _group(self, nodes: list[int]) -> Group | None:
         """A group, compiled; None with reasons in `left` where that is not possible."""

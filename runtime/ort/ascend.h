@@ -36,6 +36,7 @@ struct IoDims {
     X(aclmdlGetNumOutputs, size_t, void *) X(aclmdlGetInputSizeByIndex, size_t, void *, size_t)               \
     X(aclmdlGetInputNameByIndex, const char *, const void *, size_t)                                          \
     X(aclmdlGetInputDims, int, const void *, size_t, IoDims *)                                                \
+    X(aclmdlGetInputDataType, int, const void *, size_t) X(aclmdlGetOutputDataType, int, const void *, size_t) \
     X(aclmdlGetOutputDims, int, const void *, size_t, IoDims *)                                               \
     X(aclmdlSetDynamicBatchSize, int, uint32_t, void *, size_t, uint64_t)                                     \
     X(aclmdlSetDynamicHWSize, int, uint32_t, void *, size_t, uint64_t, uint64_t)                              \
@@ -160,6 +161,9 @@ class Model {
     // One execution at a time; on return it is done.
     void run(const Gear &gear, const std::vector<Span> &inputs, const std::vector<Span> &outputs);
     const std::shared_ptr<Arena> arena;
+    struct {
+        std::vector<int> inputs, outputs;
+    } types;  // aclDataType, in the order of the record
 
   private:
     class Dataset;

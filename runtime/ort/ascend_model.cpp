@@ -53,6 +53,13 @@ std::vector<uint64_t> chosen(const Record &record, const Gear &gear) {
     return made;
 }
 
+// A model that writes more than its record says would be given too little memory.
+void check_extents(const Record &record, const std::string &name, const IoDims &dims, const Shape &told) {
+    bool same = dims.count == told.size();
+    for (size_t k = 0; k < told.size() && same; k++) same = dims.dims[k] < 0 || dims.dims[k] == told[k];
+    if (!same) throw Failure("OCC0502: `" + name + "` of part `" + record.name + "` has other extents than its record: " + text_of({told}));
+}
+
 }  // namespace
 
 Record::Record(const std::string &text) {
@@ -151,13 +158,15 @@ void Model::release() noexcept {
     loaded_ = false;
 }
 
-// Inputs go by name where the model has all of the names, else by their places.
+// Inputs go by name where the model has all of the names, else by their places. What it takes and gives is what the record says,
+// or it would be given too little memory.
 void Model::describe() {
     const Acl &acl = *arena->device->acl;
     const std::string doing = "reading the description of part `" + record.name + "`";
     desc_ = acl.made(acl.aclmdlCreateDesc(), "aclmdlCreateDesc", doing);
     acl.check(acl.aclmdlGetDesc(desc_, id_), "aclmdlGetDesc", doing);
     std::vector<std::string> names;
+    std::vector<size_t> at;  // of the inputs that are not hidden
     for (size_t k = 0; k < acl.aclmdlGetNumInputs(desc_); k++) {
         const char *name = acl.aclmdlGetInputNameByIndex(desc_, k);
         if (name && !strcmp(name, kGearInput)) {
@@ -165,6 +174,7 @@ void Model::describe() {
             hidden_size_ = acl.aclmdlGetInputSizeByIndex(desc_, k);
         } else {
             names.push_back(name ? name : "");
+            at.push_back(k);
         }
     }
     const size_t outputs = acl.aclmdlGetNumOutputs(desc_);
@@ -174,8 +184,21 @@ void Model::describe() {
     }
     const bool by_name = std::is_permutation(names.begin(), names.end(), record.inputs.begin());
     for (size_t k = 0; k < names.size(); k++) {
-        const auto at = std::find(record.inputs.begin(), record.inputs.end(), names[k]);
-        order_.push_back(by_name ? size_t(at - record.inputs.begin()) : k);
+        const auto found = std::find(record.inputs.begin(), record.inputs.end(), names[k]);
+        order_.push_back(by_name ? size_t(found - record.inputs.begin()) : k);
+    }
+    for (size_t k = 0; k < order_.size(); k++) {
+        IoDims dims = {};
+        acl.check(acl.aclmdlGetInputDims(desc_, at[k], &dims), "aclmdlGetInputDims", doing);
+        types.inputs.resize(order_.size());
+        types.inputs[order_[k]] = acl.aclmdlGetInputDataType(desc_, at[k]);
+        for (const Gear &gear : record.gears) check_extents(record, record.inputs[order_[k]], dims, gear.inputs[order_[k]]);
+    }
+    for (size_t k = 0; k < outputs; k++) {
+        IoDims dims = {};
+        acl.check(acl.aclmdlGetOutputDims(desc_, k, &dims), "aclmdlGetOutputDims", doing);
+        types.outputs.push_back(acl.aclmdlGetOutputDataType(desc_, k));
+        for (const Gear &gear : record.gears) check_extents(record, record.outputs[k], dims, gear.outputs[k]);
     }
     if (record.kind.empty() != (hidden_ == SIZE_MAX)) throw Failure("OCC0502: part `" + record.name + "` and its record disagree about gears");
 }
@@ -247,16 +270,6 @@ Shape extents(const void *api, const OrtValue *value) {
 
 namespace {
 
-std::vector<size_t> places(const std::vector<std::string> &wanted, const std::vector<std::string> &given) {
-    std::vector<size_t> found;
-    for (const std::string &name : wanted) {
-        const auto at = std::find(given.begin(), given.end(), name);
-        if (at == given.end()) throw Failure("the node has no `" + name + "`, which its compiled model has");
-        found.push_back(size_t(at - given.begin()));
-    }
-    return found;
-}
-
 // A model as the computation of a node. Values of the node lie on the device; what does not is copied there.
 class Computed : public OrtNodeComputeInfo {
   public:
@@ -276,6 +289,20 @@ class Computed : public OrtNodeComputeInfo {
     }
 
   private:
+    void check_type(const OrtValue *value, int type, const std::string &name) const {
+        constexpr int kTypes[] = {-1, 0, 4, 2, 7, 6, 3, 9, -1, 12, 1, 11, 8, 10, 16, 17, 27};  // aclDataType of onnxruntime's
+        OrtTensorTypeAndShapeInfo *info = nullptr;
+        check(api_, ort::GetTensorTypeAndShape(api_, value, &info));
+        int kind = 0;
+        OrtStatus *status = ort::GetTensorElementType(api_, info, &kind);
+        ort::ReleaseTensorTypeAndShapeInfo(api_, info);
+        check(api_, status);
+        if (kind < 1 || size_t(kind) >= std::size(kTypes) || kTypes[kind] != type) {
+            throw Failure("OCC0502: `" + name + "` has the element type " + std::to_string(kind) + " of ONNX, and its compiled model aclDataType " +
+                          std::to_string(type));
+        }
+    }
+
     void run(OrtKernelContext *context) {
         Arena &arena = *model_->arena;
         std::vector<void *> taken;
@@ -288,9 +315,10 @@ class Computed : public OrtNodeComputeInfo {
         };
         std::vector<Span> in, out;
         std::vector<Shape> shapes;
-        for (size_t k : inputs_) {
+        for (size_t n = 0; n < inputs_.size(); n++) {
             const OrtValue *value = nullptr;
-            check(api_, ort::KernelContext_GetInput(api_, context, k, &value));
+            check(api_, ort::KernelContext_GetInput(api_, context, inputs_[n], &value));
+            check_type(value, model_->types.inputs[n], model_->record.inputs[n]);
             shapes.push_back(extents(api_, value));
             Span span = {};
             check(api_, ort::GetTensorSizeInBytes(api_, value, &span.size));
@@ -309,6 +337,7 @@ class Computed : public OrtNodeComputeInfo {
             OrtValue *value = nullptr;
             const Shape &shape = gear.outputs[k];
             check(api_, ort::KernelContext_GetOutput(api_, context, outputs_[k], shape.data(), shape.size(), &value));
+            check_type(value, model_->types.outputs[k], model_->record.outputs[k]);
             Span span = {};
             check(api_, ort::GetTensorSizeInBytes(api_, value, &span.size));
             check(api_, ort::GetTensorMutableData(api_, value, &span.address));

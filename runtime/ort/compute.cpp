@@ -42,16 +42,6 @@ int parallel(void *, int (*task)(void *, int), void *closure, int count) {
     return -1;
 }
 
-std::vector<size_t> places(const std::vector<std::string> &wanted, const std::vector<std::string> &given) {
-    std::vector<size_t> found;
-    for (const std::string &name : wanted) {
-        const auto at = std::find(given.begin(), given.end(), name);
-        if (at == given.end()) throw Failure("the node has no `" + name + "`, which its artifact has");
-        found.push_back(size_t(at - given.begin()));
-    }
-    return found;
-}
-
 void read(const void *api, const OrtKernelContext *context, size_t k, occ_tensor &t) {
     const OrtValue *value = nullptr;
     check(api, ort::KernelContext_GetInput(api, context, k, &value));

@@ -1,5 +1,6 @@
 #include "graph.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +25,16 @@ std::vector<std::string> names(const void *api, const OrtNode *node, bool output
         const char *name = "";
         if (value) check(api, ort::GetValueInfoName(api, value, &name));
         found.push_back(name);
+    }
+    return found;
+}
+
+std::vector<size_t> places(const std::vector<std::string> &wanted, const std::vector<std::string> &given) {
+    std::vector<size_t> found;
+    for (const std::string &name : wanted) {
+        const auto at = std::find(given.begin(), given.end(), name);
+        if (at == given.end()) throw Failure("the node has no `" + name + "`, which its compiled code has");
+        found.push_back(size_t(at - given.begin()));
     }
     return found;
 }

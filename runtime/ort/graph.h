@@ -45,6 +45,8 @@ std::string content(const std::string &path);
 void check(const void *api, OrtStatus *status);
 std::vector<const OrtNode *> nodes_of(const void *api, const OrtGraph *graph);
 std::vector<std::string> names(const void *api, const OrtNode *node, bool outputs);
+// Where names are among others; throws Failure where one is not.
+std::vector<size_t> places(const std::vector<std::string> &wanted, const std::vector<std::string> &given);
 // The name of the first value that a node gives: how a fused node is told from others.
 std::string key_of(const void *api, const OrtNode *node);
 // A path in a model, which starts from the folder of the model and stays in it.

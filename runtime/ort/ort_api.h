@@ -140,6 +140,7 @@ constexpr Entry<9, OrtStatus *, OrtSession *, const OrtRunOptions *, const char 
 constexpr Entry<10, OrtStatus *, OrtSessionOptions **> CreateSessionOptions;
 constexpr Entry<24, OrtStatus *, OrtSessionOptions *, int> SetIntraOpNumThreads;
 constexpr Entry<51, OrtStatus *, OrtValue *, void **> GetTensorMutableData;
+constexpr Entry<60, OrtStatus *, const OrtTensorTypeAndShapeInfo *, int *> GetTensorElementType;
 constexpr Entry<61, OrtStatus *, const OrtTensorTypeAndShapeInfo *, size_t *> GetDimensionsCount;
 constexpr Entry<62, OrtStatus *, const OrtTensorTypeAndShapeInfo *, int64_t *, size_t> GetDimensions;
 constexpr Entry<65, OrtStatus *, const OrtValue *, OrtTensorTypeAndShapeInfo **> GetTensorTypeAndShape;

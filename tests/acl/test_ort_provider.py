@@ -142,6 +142,7 @@ def test_nodes_that_stay_with_the_cpu_are_told(device, capfd):
     told = capfd.readouterr().err
     assert "1 of 6 nodes stay with the CPU" in told
     assert "Exp `" in told
+    assert "the AI CPU of `ascend310p` runs 1 Cast (b)" in told
 
 
 @pytest.mark.parametrize(
@@ -496,6 +497,13 @@ def test_a_compiled_model_of_another_chip_or_that_is_damaged_is_refused(device, 
         ("notes", b"", "no model that occ has compiled"),
         ("notes", b"input x\noutput y\ngear 4\n", "damaged"),
         ("notes", b"name x\ninput x\ninput z\noutput y\ngear 4;4 > 4\n", "2 and 1 were expected"),
+        (
+            "notes",
+            b"name x\nsoc Ascend310P3\ninput x\noutput y\ngear 4 > 2\n",
+            "`y` of part `x` has other extents than its record",
+        ),
+        ("notes", b"name x\ninput x\noutput y\ngear 2,2 > 4\n", "`x` of part `x` has other extents"),
+        ("notes", b"name x\nkind batch\ninput x\noutput y\ngear 4 > 4\n", "disagree about gears"),
         ("ep_cache_context", b"nothing", "aclmdlQuerySizeFromMem"),
     ):
         made = onnx.load("r.onnx")
@@ -503,3 +511,19 @@ def test_a_compiled_model_of_another_chip_or_that_is_damaged_is_refused(device, 
         onnx.save(made, "bad.onnx")
         with pytest.raises(Exception, match=told):
             onnxruntime.InferenceSession("bad.onnx", occ.onnxruntime.session_options())
+
+
+def test_a_compiled_model_of_other_types_is_refused(device, tmp_path, occ_cli):
+    onnx.save(model_of("g (float[4] x) => (float[4] y) { y = Relu(x) }"), tmp_path / "m.onnx")
+    assert occ_cli("build", "m.onnx", "-t", "ascend310p", "--emit", "ort", "-o", "r.onnx").code == 0
+    made = onnx.load("r.onnx")
+    made.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    onnx.save(made, "bad.onnx")
+    occ.onnxruntime.register("ascend310p")
+    opened = onnxruntime.InferenceSession("bad.onnx", occ.onnxruntime.session_options())
+    with pytest.raises(Exception, match="`y` has the element type 10 of ONNX, and its compiled model aclDataType 0"):
+        opened.run(None, {"x": np.zeros(4, np.float32)})
+    next(a for a in made.graph.node[0].attribute if a.name == "ep_cache_context").s = b"../r.0.om"
+    onnx.save(made, "bad.onnx")
+    with pytest.raises(Exception, match="leaves the folder"):
+        onnxruntime.InferenceSession("bad.onnx", occ.onnxruntime.session_options())
