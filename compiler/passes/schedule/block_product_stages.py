@@ -17,8 +17,8 @@ class Stages:
     Attributes:
         codes: the codes of a block, one a byte; None where the weight has them so.
         total: what the centre of the codes adds, of each row and block; `whole` is the same in f32, where there are zero points.
-        dot: products of a block in i32; `pairs` has their sums in i16 before, of even and of odd pairs of elements, where
-            processors multiply bytes in pairs.
+        dot: products of a block in i32; `pairs` has the sums of even and of odd pairs of elements before, where processors
+            add up two products a lane.
         acc: sums of blocks.
         root: the stage in memory that reads those, and `between` the ones without memory through which it does.
         left: the parameter that has the codes of the activations.
@@ -55,16 +55,11 @@ def block_product_stages(f: TeFunc) -> Stages | None:
     stages = {s.name: s for s in f.stages if isinstance(s, TeStage)}
     root = f.stages[-1]
     product = next((s for s in stages.values() if _is_product_of_codes(s)), None)
-    in_pairs = product is not None and product.expr.dtype == I16
-    dot = next((s for s in stages.values() if product.name in _read(s)), None) if in_pairs and product else product
-    if (
-        product is None
-        or dot is None
-        or not isinstance(root, TeStage)
-        or len(f.results) != 1
-        or len(stages) != len(f.stages)
-    ):
+    if product is None or not isinstance(root, TeStage) or len(f.results) != 1 or len(stages) != len(f.stages):
         return None
+    reader = next((s for s in stages.values() if product.name in _read(s)), None)
+    in_pairs = reader is not None and isinstance(reader.expr, Reduce) and reader.expr.dtype == I32
+    dot = reader if in_pairs and reader is not None else product
     acc = next((s for s in stages.values() if isinstance(s.expr, Reduce) and dot.name in _read(s)), None)
     if acc is None or len(acc.axes) < 2:
         return None

@@ -98,8 +98,9 @@ class BlockMatmul:
     element for each column of a number of blocks, `[panels, blocks/r, columns]`, and so has `zeros`; without those codes are
     centred at `2**(bits - 1)`.
 
-    With `pairs` the products of a block are summed in i16, the even pairs of elements apart from the odd ones, and become i32
-    at its end: what processors do that multiply bytes in pairs (`vpmaddubsw`). Nothing overflows there, see `sums_fit`.
+    With `pairs` even pairs of the products of a block are summed apart from odd ones, in i16 where that holds the sums (see
+    `sums_fit`), and put together at its end: in the order of processors that add up two products a lane (`vpmaddubsw`,
+    `vpmaddwd`).
     """
 
     operands = ("codes", "steps", "w", "scales", "zeros")
@@ -120,16 +121,18 @@ class BlockMatmul:
             *row, p, b, d, c, h, j, m = i
             return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, codes[(*row, d, b, (h * words + j) * four + m)])
 
+        narrow = I16 if sums_fit(a.bits, each * words * four) else I32
+
         def in_pairs(*i):
             *row, q, h, j, m = i
-            return product(*row, h, j, q * 2 + m, dtype=I16)
+            return product(*row, h, j, q * 2 + m, dtype=narrow)
 
         # What the centre of the codes adds to the products of a block.
         total = t.sum(codes.shape[:-1], codes.shape[-1:], lambda *i: cast(I32, codes[i]) * centre, name="total")
         shape = (*rows, panels, blocks, digits, width)
         if getattr(a, "pairs", 0):
             pairs = t.sum((*shape, 2), (each, words, 2), in_pairs, name="pairs")
-            dot = t.sum(shape, (2,), lambda *i: cast(I32, pairs[i]), name="dot")
+            dot = t.sum(shape, (2,), lambda *i: cast(I32, pairs[i]) if narrow is I16 else pairs[i], name="dot")
         else:
             dot = t.sum(shape, (each, words, four), product, name="dot")
 

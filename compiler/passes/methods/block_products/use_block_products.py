@@ -12,7 +12,6 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.own.block_products import sums_fit
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -82,7 +81,7 @@ class _Product:
         self.op, self.rw, self.lanes, self.digits = op, rw, lanes, digits
         self.given = [(role, w) for role, w in zip(_ROLES, op.operands[1:4], strict=False) if isinstance(w, Weight)]
         self.chunk = min(op.a.block_size, _CHUNK)
-        self.how = {"pairs": 1} if in_pairs and sums_fit(op.a.bits, self.chunk) else {}
+        self.how = {"pairs": 1} if in_pairs else {}
         self.blocks = max(-(-op.a.K // self.chunk), 2)
         self.panels = max(-(-op.a.N // lanes), 2)
 
