@@ -35,20 +35,34 @@ class Col2Im:
         equal_dims(x.shape[2], product(counts), "`Col2Im`: number of blocks")
         taps = int(product(block))
         channels = floordiv(x.shape[1], taps)
+        # Along an axis a pixel lies in as many blocks at most as their distance goes into one: a sum over those has fewer terms than
+        # one over the taps of which most fall between blocks.
+        covering = [-(-((b - 1) * d + 1) // s) for b, d, s in zip(block, dilations, strides, strict=True)]
+        terms = [min(pair) for pair in zip(covering, block, strict=True)]
+
+        def found(k, at, j):
+            """The j-th block that may have a pixel in it along axis k, the tap that it is there, and whether it is."""
+            if terms[k] == block[k]:
+                reach = at + pads[k] - j * dilations[k]
+                place = reach // strides[k]
+                return place, j, (reach >= 0) & equal(reach % strides[k], 0) & (place < wrap(counts[k]))
+            place = (at + pads[k]) // strides[k] - j
+            reach = (at + pads[k]) % strides[k] + j * strides[k]
+            tap = reach // dilations[k]
+            inside = (place >= 0) & (place < wrap(counts[k])) & (tap < block[k])
+            return place, tap, inside if dilations[k] == 1 else inside & equal(reach % dilations[k], 0)
 
         def term(*i):
-            batch, c, at, tap = i[0], i[1], i[2 : 2 + n], i[2 + n :]
+            batch, c, at, steps = i[0], i[1], i[2 : 2 + n], i[2 + n :]
             column, flat, inside = literal(0, I64), literal(0, I64), literal(True, BOOL)
             for k in range(n):
-                reach = at[k] + pads[k] - tap[k] * dilations[k]
-                place = reach // strides[k]
-                inside = inside & (reach >= 0) & equal(reach % strides[k], 0) & (place < wrap(counts[k]))
-                column, flat = column * wrap(counts[k]) + place, flat * block[k] + tap[k]
+                place, tap, there = found(k, at[k], steps[k])
+                inside, column, flat = inside & there, column * wrap(counts[k]) + place, flat * block[k] + tap
             value = f.in_acc(x[batch, c * taps + flat, column])
             return where(inside, value, literal(0, value.dtype))
 
         shape = (x.shape[0], channels, *image)
-        acc = t.sum(shape, block, term, name="col2im")
+        acc = t.sum(shape, terms, term, name="col2im")
         return acc if acc.dtype == x.dtype else t.map(shape, lambda *i: cast(x.dtype, acc[i]), name="narrow")
 
 
