@@ -92,56 +92,98 @@ def _measure(support: Support, *, centred: bool) -> Any:
 def _choose(support: Support) -> Any:
     """`i64 choose(scores, n, limit, overlap, least, filtered, edges, left, out, batch, label, count)`: the boxes of one class.
 
-    Writes rows from `count` on, and returns the number of the row after them. Those that are left stay in order, so that of
-    equal scores the first is the best, as in a stable sort; NaN is the worst.
+    Writes rows from `count` on, and returns the number of the row after them. Boxes are taken from a heap, the best first, and
+    compared with those that are chosen: of many boxes few are looked at where the limit is low.
     """
     name = "occ_choose_boxes"
     if (known := support.module.globals.get(name)) is not None:
         return known
+    sift = _sift(support)
     kinds = [PTR, I64, I64, FLOAT, FLOAT, I1, PTR, PTR, PTR, I64, I64, I64]
     fn = support.internal(name, ir.FunctionType(I64, kinds))
     scores, n, limit, overlap, least, filtered, edges, left, out, batch, label, count = fn.args
     b = Builder(fn.append_basic_block("entry"))
 
-    def keep(stays: Any, k: Any, seen: Sequence[Any]) -> list[Any]:
-        """Note a box if it stays: how many there are, where the best is, and its score."""
-        number, best, score = seen
-        own = support.load(b, b.gep(scores, [b.mul(k, I64(4))]), 0, FLOAT)
-        support.store(b, k, b.gep(left, [b.mul(number, I64(8))]), 0)
-        worse = b.and_(b.fcmp_unordered("uno", score, score), b.fcmp_ordered("ord", own, own))
-        better = b.or_(b.or_(b.icmp_signed("==", number, I64(0)), b.fcmp_ordered(">", own, score)), worse)
-        better = b.and_(stays, better)
-        return [
-            b.add(number, b.zext(stays, I64)), b.select(better, number, best), b.select(better, own, score),
-        ]  # fmt: skip
-
     def begin(k: Any, seen: list[Any]) -> list[Any]:
         own = support.load(b, b.gep(scores, [b.mul(k, I64(4))]), 0, FLOAT)
-        return keep(b.or_(b.not_(filtered), b.fcmp_ordered(">", own, least)), k, seen)
+        support.store(b, k, b.gep(left, [b.mul(seen[0], I64(8))]), 0)
+        return [b.add(seen[0], b.zext(b.or_(b.not_(filtered), b.fcmp_ordered(">", own, least)), I64))]
 
-    nothing = [I64(0), I64(0), FLOAT(0.0)]
-    seen = for_loop(b, I64(0), n, 1, nothing, begin)
+    (number,) = for_loop(b, I64(0), n, 1, [I64(0)], begin)
+    half = b.lshr(number, I64(1))
+
+    def ordered(k: Any, _: list[Any]) -> list[Any]:
+        b.call(sift, [scores, left, number, b.sub(b.sub(half, k), I64(1))])
+        return []
+
+    for_loop(b, I64(0), half, 1, [], ordered)
     end = b.add(count, b.select(b.icmp_signed("<", limit, n), limit, n))
 
-    def goes_on(row: Any, seen: list[Any]) -> Any:
-        return b.and_(b.icmp_signed("<", row, end), b.icmp_signed(">", seen[0], I64(0)))
+    def goes_on(_: Any, seen: list[Any]) -> Any:
+        return b.and_(b.icmp_signed("<", seen[0], end), b.icmp_signed(">", seen[1], I64(0)))
 
-    def one(row: Any, seen: list[Any]) -> list[Any]:
-        number, best, _ = seen
-        chosen = support.load(b, b.gep(left, [b.mul(best, I64(8))]), 0, I64)
-        for j, value in enumerate((batch, label, chosen)):
-            support.store(b, value, b.gep(out, [b.mul(row, I64(24))]), 8 * j)
+    def one(_: Any, seen: list[Any]) -> list[Any]:
+        row, number = seen[0], b.sub(seen[1], I64(1))
+        chosen = support.load(b, left, 0, I64)
+        support.store(b, support.load(b, b.gep(left, [b.mul(number, I64(8))]), 0, I64), left, 0)
+        b.call(sift, [scores, left, number, I64(0)])
         mine = _edges(support, b, edges, chosen)
 
-        def other(at: Any, rest: list[Any]) -> list[Any]:
-            k = support.load(b, b.gep(left, [b.mul(at, I64(8))]), 0, I64)
-            fits = _fits(b, mine, _edges(support, b, edges, k), overlap)
-            return keep(b.and_(fits, b.icmp_signed("!=", at, best)), k, rest)
+        def compared(at: Any, state: list[Any]) -> list[Any]:
+            k = support.load(b, b.gep(out, [b.mul(at, I64(24))]), 16, I64)
+            return [_fits(b, _edges(support, b, edges, k), mine, overlap)]
 
-        return for_loop(b, I64(0), number, 1, nothing, other)
+        _, (stays,) = while_loop(
+            b, count, 1, [I1(1)], lambda at, state: b.and_(b.icmp_signed("<", at, row), state[0]), compared
+        )
 
-    row, _ = while_loop(b, count, 1, seen, goes_on, one)
+        def write() -> None:
+            for j, value in enumerate((batch, label, chosen)):
+                support.store(b, value, b.gep(out, [b.mul(row, I64(24))]), 8 * j)
+
+        unless_empty(b, stays, write)
+        return [b.add(row, b.zext(stays, I64)), number]
+
+    _, (row, _) = while_loop(b, I64(0), 1, [count, number], goes_on, one)
     b.ret(row)
+    return fn
+
+
+def _sift(support: Support) -> Any:
+    """`void sift(scores, heap, n, at)`: moves an element of a heap of boxes down to its place. The best is the first: of equal
+    scores the box that comes before, as in a stable sort; NaN is the worst.
+    """
+    fn = support.internal("occ_sift_box", ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64]))
+    scores, heap, n, start = fn.args
+    b = Builder(fn.append_basic_block("entry"))
+
+    def box(at: Any) -> Any:
+        return support.load(b, b.gep(heap, [b.mul(at, I64(8))]), 0, I64)
+
+    def before(k: Any, other: Any) -> Any:
+        x, y = (support.load(b, b.gep(scores, [b.mul(v, I64(4))]), 0, FLOAT) for v in (k, other))
+        nan, none = b.fcmp_unordered("uno", x, x), b.fcmp_unordered("uno", y, y)
+        better = b.or_(b.fcmp_ordered(">", x, y), b.and_(none, b.not_(nan)))
+        same = b.or_(b.fcmp_ordered("==", x, y), b.and_(nan, none))
+        return b.or_(better, b.and_(same, b.icmp_signed("<", k, other)))
+
+    def holds(_: Any, state: list[Any]) -> Any:
+        return b.icmp_signed("<", b.add(b.mul(state[0], I64(2)), I64(1)), n)
+
+    def step(_: Any, state: list[Any]) -> list[Any]:
+        (at,) = state
+        low = b.add(b.mul(at, I64(2)), I64(1))
+        high = b.add(low, I64(1))
+        high = b.select(b.icmp_signed("<", high, n), high, low)
+        child = b.select(before(box(high), box(low)), high, low)
+        mine, theirs = box(at), box(child)
+        swaps = before(theirs, mine)
+        support.store(b, b.select(swaps, theirs, mine), b.gep(heap, [b.mul(at, I64(8))]), 0)
+        support.store(b, b.select(swaps, mine, theirs), b.gep(heap, [b.mul(child, I64(8))]), 0)
+        return [b.select(swaps, child, n)]  # the end, where it is in its place
+
+    while_loop(b, I64(0), 1, [start], holds, step)
+    b.ret_void()
     return fn
 
 

@@ -11,6 +11,7 @@ import pytest
 from building import entry_and_runner, model_of
 
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.driver.sessions import open_session
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
@@ -114,3 +115,15 @@ def test_boxes_and_scores_of_unlike_numbers_are_refused(sessions):
     for s in sessions(model()):
         with pytest.raises(RunError):
             s.run(feed)
+
+
+def test_few_of_many_boxes_are_compared() -> None:
+    """A pass over all that are left for each box that is chosen would take minutes."""
+    n, limit = 1_000_000, 20_000
+    at = np.stack([np.arange(n) % 1000, np.arange(n) // 1000], -1).astype(np.float32) * 2
+    scores = np.random.default_rng(0).permutation(n).astype(np.float32)
+    feed = {"boxes": np.concatenate([at, at + 1], -1)[None], "scores": scores[None, None], "limit": np.array(limit)}
+    feed |= {"overlap": np.array(0.5, np.float32), "least": np.array(0, np.float32)}
+    session = open_session(Compilation(model(), Settings("cpu-jit")).artifact(), 1)
+    assert session.engine._entry is not None
+    np.testing.assert_array_equal(session.run(feed)["y"][:, 2], np.argsort(-scores)[:limit])
