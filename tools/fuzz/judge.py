@@ -45,7 +45,7 @@ EXACT = frozenset((
 # Operators that ONNX defines as a difference of about ones (`exp(x) - 1` is off by as much as 1 can be), and recurrences, whose
 # sigmoids runtimes approximate to that.
 AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "LogSoftmax", "RNN", "GRU", "LSTM", "HannWindow", "HammingWindow",
-    "BlackmanWindow", "com.microsoft.QuickGelu"))  # fmt: skip
+    "BlackmanWindow", "com.microsoft.QuickGelu", "ai.onnx.ml.SVMRegressor"))  # fmt: skip
 # Operators that subtract a mean, by which sums of large terms can be small.
 CENTRED = frozenset(("InstanceNormalization", "GroupNormalization"))
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
