@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
 from occ.compiler.passes import pipeline
+from occ.compiler.targets.option import Options
 from occ.compiler.targets.target import Build, Generated, Piece, Target, Text
 from occ.runtime.artifact import Artifact
 
@@ -18,6 +20,17 @@ def _operators() -> Mapping[str, str]:
     from occ.compiler.codegen_cann.mapping.table import rows
 
     return dict.fromkeys(rows(), "ge")
+
+
+def _whole(op: Op, options: Options) -> bool:
+    """Whether an operator that GE has is one node with its attributes; a recurrence is written out where not."""
+    if op.name not in ("GRU", "LSTM"):
+        return True
+    from occ.compiler.codegen_cann.device_graphs import kernels_of
+    from occ.compiler.codegen_cann.mapping.recurrent import fits
+
+    assert isinstance(options, AscendOptions)
+    return fits(op, kernels_of(options), options.precision)
 
 
 def _check(c: Build, m: Module) -> list[Diagnostic]:
@@ -72,6 +85,7 @@ def _ascend(name: str, doc: str) -> Target:
         texts={"ge": Text(_graphs, ("text", "json", "onnx", "cpp")), "atc": Text(_commands, ("text", "json"))},
         operators=_operators,
         check=_check,
+        whole=_whole,
     )
 
 

@@ -85,7 +85,7 @@ class Compilation:
         self.seconds["import"] = time.perf_counter() - start
         self.source = name_of(source, self.module)
         self.context = Context(
-            self.target, self.options.machine, source=self.source, rules=tuple(self.extensions.rules),
+            self.target, self.options.machine, source=self.source, options=self.options, rules=tuple(self.extensions.rules),
             schedule_rules=tuple(self.extensions.schedule_rules),
             tune=settings.tune, why=settings.why,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.targets.machine import Machine
+from occ.compiler.targets.option import Options
 from occ.compiler.targets.target import Target
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Context:
         sink: diagnostics.
         hits: how often each rule fired, by rule name.
         source: how messages name the model.
+        options: of the target; None for its defaults.
         rules: user rules, in no particular order.
         tune: returns the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
         schedule_rules: those of the user, asked before the compiler's own.
@@ -44,6 +46,7 @@ class Context:
     sink: Sink = field(default_factory=Sink)
     hits: Counter[str] = field(default_factory=Counter)
     source: str = ""
+    options: Options | None = None
     rules: tuple[Rule, ...] = ()
     tune: Tune | None = None
     schedule_rules: tuple[ScheduleRule, ...] = ()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import Diagnostic
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
 from occ.compiler.objects.archive import NativeCode
 from occ.compiler.targets.option import Options
 from occ.runtime.artifact import Artifact
@@ -144,6 +145,7 @@ class Target:
         check: what of a module at the last stage the target will not run itself, as warnings; it raises CompileError where
             `generate` would.
         prepare: begins what every build needs, while the compiler works on the model.
+        whole: whether it takes a composite operator that it has with the attributes and operands of an op, for some options; None for always.
         special: artifacts may have plans for certain extents besides that for all, those of `Build.specials`.
     """
 
@@ -158,7 +160,12 @@ class Target:
     check: Callable[[Build, Module], list[Diagnostic]] = _finds_nothing
     prepare: Callable[[Cache], None] = _has_nothing_to_prepare
     special: bool = False
+    whole: Callable[[Op, Any], bool] | None = None
 
     def takes(self, operator: str) -> bool:
         """Whether it takes an operator by its name."""
         return self.operators is not None and operator in self.operators()
+
+    def takes_whole(self, op: Op, options: Options) -> bool:
+        """Whether it takes a composite operator as it is, rather than what it is made of."""
+        return self.takes(op.name) and (self.whole is None or self.whole(op, options))

@@ -23,6 +23,7 @@ from occ.compiler.codegen_cann.mapping import (
     pooling,
     qlinear,
     quantize,
+    recurrent,
     reduce,
     region,
     resize,
@@ -42,7 +43,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
-    sample, region, kv_cache, experts, signal, taps, found, passed,
+    sample, region, kv_cache, experts, signal, taps, found, passed, recurrent,
 )  # fmt: skip
 
 

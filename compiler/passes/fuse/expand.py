@@ -33,7 +33,9 @@ class Expand(Pass):
             (f, op)
             for f in m.funcs.values()
             for op in f.body.body
-            if op.spec.composite is not None and not ctx.target.takes(op.name) and not is_deferred(op)
+            if op.spec.composite is not None
+            and not ctx.target.takes_whole(op, ctx.options or ctx.target.options)
+            and not is_deferred(op)
         ]:
             for f, op in composites:
                 _expand(rw, f, op)
