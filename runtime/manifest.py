@@ -53,8 +53,8 @@ class TensorInfo:
     """An input or output.
 
     Attributes:
-        kind: `tensor`; `unranked` for a tensor of any shape; `sequence`, `optional` or `map`, whose `shape` is empty and
-            whose `dtype` is that of the tensors within.
+        kind: `tensor`; `unranked` for a tensor of any shape; `sequence`, `optional` or `map`, whose `dtype` is that of
+            the tensors within, and whose `shape` is that which these must have; empty where they may have any.
     """
 
     name: str

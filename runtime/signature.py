@@ -151,6 +151,9 @@ class Signature:
                 f"the input `{info.name}` is {array.dtype}, the model takes {dtype}",
                 f"convert it: `x.astype({str(dtype)!r})`",
             )
+        if info.kind in ("sequence", "optional") and info.shape and [*array.shape] != info.shape:
+            what = f"the input `{info.name}` has a tensor of shape {[*array.shape]}, the model takes {info.shape} there"
+            raise RunError("OCC0501", what)
         if dtype.kind == "O" and (wrong := [v for v in array.reshape(-1) if not isinstance(v, (str, bytes))]):
             what = f"an element of the input `{info.name}` is {type(wrong[0]).__name__}, and the model takes texts"
             raise RunError("OCC0501", what, "convert it: `x.astype(str)`")

@@ -107,7 +107,14 @@ def _dropout(n: Node) -> None:
 
 
 def _batch_norm(n: Node) -> None:
-    _drop("is_test", "consumed_inputs", "spatial", "momentum")(n)
+    """Below opset 14 five results mean training. Below 9 there is a form with a scale for each element."""
+    spatial = n.attrs.get("spatial", 1)
+    if n.n_results > 1 or not spatial:
+        n.name = "legacy.BatchNormalization"
+        n.attrs = {"epsilon": 1e-5, "momentum": 0.9, **n.attrs, "spatial": spatial}
+        _drop("is_test", "consumed_inputs")(n)
+    else:
+        _drop("is_test", "consumed_inputs", "spatial", "momentum")(n)
 
 
 def _cast(n: Node) -> None:

@@ -120,7 +120,7 @@ def _broadcast(op: Op) -> tuple[Dim, ...]:
 def _result_dtype(op: Op, k: int) -> DType:
     """Element type of a result, by the type variables of the ONNX schema."""
     spec, a = op.spec, op.a
-    for name in DTYPE_ATTRS - {"stash_type", "softmax_precision"}:
+    for name in DTYPE_ATTRS - {"stash_type", "softmax_precision", "precision"}:
         stated = getattr(a, name, None)
         if isinstance(stated, DType):
             return stated

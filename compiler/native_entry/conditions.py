@@ -46,7 +46,7 @@ def conditions(m: Manifest) -> Iterator[Condition]:
     bound = bound_symbols(m)
     labels = {d.name: d.label for d in m.dims}
     for k, info in enumerate(m.inputs):
-        for axis, e in enumerate(info.shape):
+        for axis, e in enumerate(info.shape if info.kind == "tensor" else ()):
             if bound.get(e if isinstance(e, str) else "") != (k, axis):
                 yield Condition("==", None, e, k, axis, f"the model takes {text(e, labels)}")
     for d in (d for d in m.dims if d.name in bound):

@@ -87,6 +87,16 @@ def value_info(name: str, type_: Type | None) -> TensorInfo:
             raise AssertionError(f"%{name} has no type")
 
 
+def input_info(name: str, type_: Type | None) -> TensorInfo:
+    """An input, with the constant extents that tensors within a sequence or an optional must have."""
+    info, inner = value_info(name, type_), type_
+    while isinstance(inner, (SequenceType, OptionalType)):
+        inner = inner.elem
+    if info.kind in ("sequence", "optional") and isinstance(inner, TensorType) and inner.is_static:
+        return replace(info, shape=[*inner.static])
+    return info
+
+
 def dim_infos(m: Module) -> list[DimInfo]:
     """The symbolic dims of a module."""
     found: list[DimInfo] = []
@@ -98,7 +108,7 @@ def dim_infos(m: Module) -> list[DimInfo]:
 
 def signature(m: Module) -> tuple[list[TensorInfo], list[TensorInfo], list[DimInfo], list[Constraint]]:
     """Inputs, outputs, dims and constraints of a module."""
-    inputs = [value_info(a.name, a.type) for a in m.main.args]
+    inputs = [input_info(a.name, a.type) for a in m.main.args]
     outputs = [value_info(n, r.type) for n, r in zip(m.main.result_names, m.main.results, strict=True)]
     return inputs, outputs, dim_infos(m), constraints_of(m, "main")
 

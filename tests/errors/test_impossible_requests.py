@@ -86,6 +86,29 @@ AT_BUILD: dict[str, ModelProto] = {
     "`QuantizeLinear` to u8 has a zero point of i8": model(
         "QuantizeLinear", {"x": f(3), "_s": np.float32(1), "_z": np.int8(3)}, output_dtype=TensorProto.UINT8
     ),
+    "heads of keys and of values": model(
+        "Attention", {"q": f(1, 2, 3, 8), "k": f(1, 1, 3, 8), "v": f(1, 2, 3, 8)}, opset=23
+    ),
+    "channels and the positions of a block": model(
+        "Col2Im", {"x": f(1, 5, 4), "_i": np.array([3, 3]), "_b": np.array([2, 2])}
+    ),
+    "a product of codes, with its scales": model(
+        "QLinearConv",
+        {
+            "x": np.zeros((1, 1, 3, 3), np.uint8),
+            "xs": f(),
+            "xz": np.uint8(0),
+            "w": np.zeros((1, 1, 1, 1), np.uint8),
+            "ws": f(2),
+            "wz": np.uint8(0),
+            "ys": f(),
+            "yz": np.uint8(0),
+        },
+    ),
+    "`depth` of `OneHot` has rank 2": model("OneHot", {"i": np.array([0, 1]), "d": np.array([[3]]), "v": f(2)}),
+    "positions of `RotaryEmbedding` are": model(
+        "RotaryEmbedding", {"x": f(2, 2, 3, 4), "c": f(5, 2), "s": f(5, 2), "p": np.array([0, 1, 2])}, opset=23
+    ),
     "`Concat` of scalars": model("Concat", {"a": f(), "b": f()}, axis=0),
     "`Trilu` takes matrices": model("Trilu", {"x": f(3)}),
     "neither an operand nor the attribute `type`": model("Optional", {}, opset=18),

@@ -8,7 +8,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import assume_within
 from occ.compiler.ir.dim import Dim, symbol
 from occ.compiler.ir.dtype import F32, I64
-from occ.compiler.ir.shape import collecting
+from occ.compiler.ir.shape import Assumed, collecting
 from occ.compiler.ir.te.expr import Index, Reduce, cast, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.needed import needed
@@ -83,11 +83,11 @@ def test_boxes_without_positions_read_nothing() -> None:
 def test_what_is_not_proven_is_assumed_once() -> None:
     t, x = Builder(), operand(N)
     t.map((M,), lambda i: x[i] + x[i // 1])
-    pairs: list[tuple[Dim, Dim]] = []
+    pairs: list[Assumed] = []
     with collecting(pairs):
         assume_within("Test", t.stages, {"x": x.shape})
-    assert [(str(a), str(b)) for a, b in pairs] == [("max(m, n)", "n")]
-    equal: list[tuple[Dim, Dim]] = [(M, N)]
+    assert [(str(p.a), str(p.b)) for p in pairs] == [("max(m, n)", "n")]
+    equal = [Assumed(M, N)]
     with collecting(equal):
         assume_within("Test", t.stages, {"x": x.shape})
     assert len(equal) == 1

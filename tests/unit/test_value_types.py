@@ -59,3 +59,17 @@ def test_elements_of_sequences_have_the_type_of_the_input() -> None:
     assert compiled.run({"x": [np.float32([1]), np.float32([2])]})["y"].tolist() == [1, 2]
     with pytest.raises(occ.RunError, match=r"OCC0501.*float64, the model takes float32"):
         compiled.run({"x": [np.float32([1]), np.float64([2])]})
+
+
+def test_tensors_within_an_optional_have_the_extents_of_the_input() -> None:
+    """They were not looked at, and a kernel behind OptionalGetElement read past the end."""
+    m = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]> g (optional(float[5]) x) => (float[5] y)'
+        " { z = OptionalGetElement(x)  y = Neg(z) }"
+    )
+    for target in ("interp", "cpu-jit"):
+        compiled = occ.compile(m, target=target)
+        assert compiled.run({"x": np.ones(5, np.float32)})["y"].tolist() == [-1] * 5
+        for x in (np.ones(3, np.float32), np.ones((1, 5), np.float32)):
+            with pytest.raises(occ.RunError, match=r"OCC0501.*the model takes \[5\] there"):
+                compiled.run({"x": x})

@@ -295,6 +295,10 @@ RANDOM = ("Bernoulli", "Multinomial", "Dropout")
 ABORTS = ("GRU", "LSTM", "RNN")  # for which onnxruntime ends the process
 # Of which occ takes more than the oracles, or has another idea, and why.
 LAX: dict[str, str] = {
-    "LSTM": "sequences without a step",
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), "sequences without a step"),
+    "Attention": "a mask that is shorter than the keys is padded",
+    "LRN": "any rank from 2 on",
+    "ai.onnx.preview.FlexAttention": "keys and values of unlike heads",
+    "ai.onnx.ml.TreeEnsemble": "a row without a batch",
     "com.microsoft.GroupQueryAttention": "angles of more positions than are needed",
 }

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from occ.compiler.diagnostics import Invalid
+from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import Dim, exact_quotient
+from occ.compiler.ir.dim import Dim, exact_quotient, product
 from occ.compiler.ir.dim import minimum as least
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.ops.reduce import over_axes
 from occ.compiler.ir.ops.spec import op
-from occ.compiler.ir.shape import broadcasts_to, equal_dims
+from occ.compiler.ir.shape import broadcasts_to, equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -37,9 +37,11 @@ def quotient(name: str, a: Dim, b: Dim) -> Dim:
     """`a / b`, which must be whole.
 
     Raises:
-        Invalid: it is not.
+        Invalid: it is not; Unresolved: the sizes of a run decide it.
     """
     found = exact_quotient(a, b)
+    if found is None and not isinstance(a, int):
+        raise Unresolved(name, "shape")
     if found is None:
         raise Invalid(f"`{name}`: {a} is not a multiple of {b}")
     return found
@@ -178,7 +180,7 @@ def head_scale(q: Value, scale: float | None, *, name: str) -> float:
         return scale
     size = q.tensor.dims[-1]
     if not isinstance(size, int):
-        raise Invalid(f"`{name}` needs a constant head size, not {size}")
+        raise Unresolved(name, "shape")
     return 1 / sqrt(size)
 
 
@@ -190,6 +192,7 @@ class Attention:
         flat = q.tensor.rank == 3
         q = to_heads(b, "Attention", q, a.q_num_heads)
         k, v = (to_heads(b, "Attention", x, a.kv_num_heads) for x in (k, v))
+        equal_dims(k.tensor.dims[1], v.tensor.dims[1], "`Attention`: heads of keys and of values")
         if past_key is not None:
             k, v = b.Concat(past_key, k, axis=2), b.Concat(past_value, v, axis=2)
         scores = raw = scores_of(b, q, k, head_scale(q, a.scale, name="Attention"), name="Attention")
@@ -259,6 +262,8 @@ def rotated(t: Builder, x: Tensor, cos: Tensor, sin: Tensor, position_ids: Tenso
         Invalid: the number of heads is missing, or the caches do not fit.
     """
     flat = x.rank == 3
+    if position_ids is not None and position_ids.rank != 2 and product(position_ids.shape) != 1:
+        raise Invalid(f"positions of `RotaryEmbedding` are `[batch, length]`, not {show_shape(position_ids.shape)}")
     if flat and not a.num_heads:
         raise Invalid("`RotaryEmbedding` of rank 3 needs `num_heads`")
     head = quotient("RotaryEmbedding", x.shape[2], a.num_heads) if flat else x.shape[3]

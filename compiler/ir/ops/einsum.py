@@ -53,11 +53,14 @@ def _labels(equation: str, term: str, rank: int) -> Labels:
 
 
 def _extents(terms: Sequence[tuple[Tensor, Labels]]) -> dict[str, Dim]:
+    """Of each label: an extent of 1 is repeated, as in numpy, but for a label that one operand has twice."""
     found: dict[str, Dim] = {}
     for x, labels in terms:
+        own: dict[str, Dim] = {}
         for label, n in zip(labels, x.shape, strict=True):
-            join = broadcast_dims if label.isdigit() else equal_dims
-            found[label] = join(found[label], n, f"`Einsum`: extents of {label!r}") if label in found else n
+            own[label] = equal_dims(own[label], n, f"`Einsum`: extents of {label!r}") if label in own else n
+        for label, n in own.items():
+            found[label] = broadcast_dims(found[label], n, f"`Einsum`: extents of {label!r}") if label in found else n
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from occ.compiler.diagnostics import Invalid
+from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, is_positive, lower, product
 from occ.compiler.ir.dtype import BOOL, I64, DType
@@ -122,10 +122,10 @@ class GatherElements:
 
 def _index_depth(name: str, indices: Tensor) -> int:
     depth = indices.shape[-1] if indices.rank else 0
-    if not isinstance(depth, int) or depth == 0:
-        raise Invalid(
-            f"`{name}` needs indices whose last extent is a positive constant, not {show_shape(indices.shape)}"
-        )
+    if not isinstance(depth, int):
+        raise Unresolved(name, "indices")
+    if depth == 0:
+        raise Invalid(f"`{name}` of indices {show_shape(indices.shape)}, whose last extent is 0")
     return depth
 
 
@@ -187,7 +187,14 @@ class ScatterElements:
 @op("ScatterND", static=("indices",))
 class ScatterND:
     def body(t, data, indices, updates, *, a):
-        depth = _index_depth("ScatterND", indices)
+        depth = data.rank + indices.rank - 1 - updates.rank  # which the last extent of the indices is
+        if indices.rank == 0 or depth < 1:
+            raise Invalid(f"`ScatterND` of {show_shape(data.shape)} with updates {show_shape(updates.shape)}")
+        equal_dims(
+            indices.shape[-1],
+            depth,
+            f"`ScatterND`: indices of {show_shape(indices.shape)} into {show_shape(data.shape)}",
+        )
         if depth > data.rank:
             raise Invalid(f"`ScatterND` indexes {depth} axes of a tensor of rank {data.rank}")
         at = positions(t, indices, data.shape[:depth], "ScatterND")
@@ -230,6 +237,8 @@ class Trilu:
 class OneHot:
     def body(t, indices, depth, values, *, a):
         equal_dims(product(depth.shape), 1, "`OneHot`: `depth` is one number")
+        if depth.rank > 1:
+            raise Invalid(f"`depth` of `OneHot` has rank {depth.rank}, not 0 or 1")
         equal_shapes(values.shape, (2,), "`values` of `OneHot`")
         (n,) = static_dims("OneHot", "depth", depth)
         if isinstance(n, int) and n < 1:

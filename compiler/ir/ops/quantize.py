@@ -15,7 +15,7 @@ from occ.compiler.ir.dtype import F32, I32, U8, DType
 from occ.compiler.ir.ops.contraction import matmul
 from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import convolution
-from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show_shape
 from occ.compiler.ir.te.conversion import FLOAT8, quantize
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -173,7 +173,9 @@ def _wide(b: GraphBuilder, scale: Value) -> Value:
 
 def scaled(b: GraphBuilder, acc: Value, *scales: Value, by: Value | None = None) -> Value:
     """Sums in f32, by one factor; with constant scales it is a constant."""
-    return b.Mul(b.Cast(acc, to=F32), _ratio(b, *scales, by=by))
+    made = b.Mul(b.Cast(acc, to=F32), _ratio(b, *scales, by=by))
+    equal_shapes(made.tensor.dims, acc.tensor.dims, "a product of codes, with its scales,")
+    return made
 
 
 def column(b: GraphBuilder, value: Value | None, behind: int = 1) -> Value | None:

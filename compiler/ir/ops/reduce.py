@@ -10,7 +10,7 @@ from typing import Any
 from occ.compiler.diagnostics import Unresolved
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import BOOL
-from occ.compiler.ir.ops.ranks import without
+from occ.compiler.ir.ops.ranks import length, without
 from occ.compiler.ir.ops.samples import of_rank, picture
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import normalize_axes, normalize_axis
@@ -76,7 +76,9 @@ REDUCTIONS: dict[str, tuple[str, Step, Step]] = {
 
 
 def _rank(data: Tensor, axes: Tensor | None = None, *, a: SimpleNamespace) -> int | None:
-    return data.rank if a.keepdims else without(data, axes)
+    if a.keepdims or (length(axes) == 0 and a.noop_with_empty_axes):
+        return data.rank
+    return 0 if length(axes) == 0 else without(data, axes)
 
 
 def _reduction(name: str) -> OpSpec:

@@ -96,8 +96,11 @@ class GridSample:
 
     def body(t, x, grid, *, a):
         n = x.rank - 2
-        if grid.rank != x.rank or grid.shape[-1] != n:
+        if grid.rank != x.rank:
             raise Invalid(f"`GridSample`: a grid of shape {show_shape(grid.shape)} for data of rank {x.rank}")
+        equal_dims(
+            grid.shape[-1], n, f"`GridSample`: a grid of shape {show_shape(grid.shape)} for data of rank {x.rank}"
+        )
         if a.mode not in ("nearest", "linear", "cubic"):
             raise Invalid(f"`mode` of `GridSample` is {a.mode!r}", code="OCC0107")
         if a.padding_mode not in ("zeros", "border", "reflection"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from occ.compiler.diagnostics import Invalid
+from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, lower
 from occ.compiler.ir.dtype import BOOL, I64
@@ -53,7 +53,7 @@ def window_of(
     """
     n = len(spatial)
     if any(not isinstance(k, int) for k in kernel):
-        raise Invalid(f"`{name}` needs a kernel of constant extents, not {show_shape(kernel)}")
+        raise Unresolved(name, "W")
     taps = tuple(int(k) for k in kernel)  # pyright: ignore[reportArgumentType]
     strides, dilations = (tuple(getattr(a, key, None) or (1,) * n) for key in ("strides", "dilations"))
     for key, value, length in (("kernel_shape", taps, n), ("strides", strides, n), ("dilations", dilations, n)):

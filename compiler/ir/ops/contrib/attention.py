@@ -186,6 +186,10 @@ class MultiHeadAttention:
             k, v = _unpacked(b, k, 2)
         if k is None or v is None:
             raise Invalid("`MultiHeadAttention` lacks keys or values")
+        for x in (k, v):
+            equal_dims(
+                x.tensor.dims[0], q.tensor.dims[0], "`MultiHeadAttention`: batches of queries, and of keys or values"
+            )
         if bias is not None:
             sizes = [q.tensor.dims[2], *(x.tensor.dims[1] * x.tensor.dims[3] if x.tensor.rank == 4 else x.tensor.dims[2] for x in (k, v))]  # fmt: skip
             parts = split(b, bias, [int(s) for s in sizes], 0)

@@ -13,6 +13,7 @@ from occ.compiler.ir.dtype import I32
 from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.ops.attention import scaled
 from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
+from occ.compiler.ir.shape import equal_shapes
 from occ.compiler.ir.value import Value
 
 DOMAIN = "com.microsoft"
@@ -34,6 +35,10 @@ def activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float, 
             return b.op(name, x)
         case "LeakyRelu" | "Elu" | "ThresholdedRelu":
             return b.op(name, x, alpha=alpha)
+        case "Selu":
+            return b.Selu(x, alpha=alpha, gamma=values[1] if len(values) > 1 else None)
+        case "ScaledTanh" | "ParametricSoftplus" if len(values) > 1:
+            return b.op(name, x, alpha=alpha, beta=values[1])
         case "HardSigmoid":
             return b.HardSigmoid(x, alpha=alpha, beta=values[1] if len(values) > 1 else None)
         case "Clip" if len(values) > 1:
@@ -176,7 +181,9 @@ _SKIP_RESULTS = "output mean? inv_std_var? input_skip_bias_sum?"
 
 def _skipped(b: GraphBuilder, x: Value, skip: Value, bias: Value | None) -> Value:
     total = b.Add(x, skip)
-    return total if bias is None else b.Add(total, bias)
+    total = total if bias is None else b.Add(total, bias)
+    equal_shapes(total.tensor.dims, x.tensor.dims, "the sum of an input and what skips to it")
+    return total
 
 
 @op(
@@ -221,6 +228,9 @@ class EmbedLayerNormalization:
 
     def composite(b, ids, segments, words, positions, segment_words, gamma, beta, mask=None, position_ids=None, *, a):
         n, length = ids.tensor.dims
+        for name, v in (("segment_ids", segments), ("mask", mask)):
+            if v is not None:
+                equal_shapes(v.tensor.dims, (n, length), f"`{name}` of `EmbedLayerNormalization`")
         if position_ids is None:
             count = b.dims(values=(length,), shape=())
             position_ids = b.Range(b.constant(np.int64(0)), count, b.constant(np.int64(1)))

@@ -3,6 +3,8 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.ops.movement import reshaped, static_ints
 from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import equal_shapes, normalize_axis, parts_of
@@ -60,4 +62,32 @@ def _flat(name: str) -> OpSpec:
     return OpSpec(f"legacy.{name}", {"composite": composite, "own_attributes": "axis=int?"})
 
 
-ALL = (Align, PerChannel, Tile, _flat("Softmax"), _flat("LogSoftmax"), _flat("Hardmax"))
+@op("legacy.BatchNormalization", own_attributes="epsilon=float momentum=float spatial=int")
+class BatchNormalization:
+    """Of opset < 14, with five results in training: that of today, then the mean of the data, and one over the root of their
+    variance, as onnxruntime has it. With `spatial` 0 (opset < 9) each element of a row has its own scale, bias, mean and variance.
+    """
+
+    operands = ("x", "scale", "bias", "mean", "var")
+
+    def composite(b, x, scale, bias, mean, var, *, a):
+        rank, kind = x.tensor.rank, x.tensor.dtype
+        small = b.constant(a.epsilon, kind)
+        if not a.spatial:
+            if a.n_results > 1:
+                raise Invalid("`BatchNormalization` with spatial=0 in training is not supported", code="OCC0301")
+            for name, v in (("scale", scale), ("bias", bias), ("mean", mean), ("var", var)):
+                equal_shapes(v.tensor.dims, x.tensor.dims[1:], f"`{name}` of `BatchNormalization` with spatial=0")
+            centred = b.Div(b.Sub(x, mean), b.Sqrt(b.Add(var, small)))
+            return b.Add(b.Mul(centred, scale), bias)
+        y, *running = b.BatchNormalization(
+            x, scale, bias, mean, var, n_results=3, training_mode=1, epsilon=a.epsilon, momentum=a.momentum
+        )
+        axes = b.constant([k for k in range(rank) if k != 1], I64)
+        own = b.ReduceMean(x, axes, keepdims=1)
+        spread = b.ReduceMean(b.Mul(b.Sub(x, own), b.Sub(x, own)), axes, keepdims=0)
+        saved = b.Squeeze(own, axes), b.Reciprocal(b.Sqrt(b.Add(spread, small)))
+        return (y, *running, *saved)[: a.n_results]
+
+
+ALL = (Align, PerChannel, BatchNormalization, Tile, _flat("Softmax"), _flat("LogSoftmax"), _flat("Hardmax"))
