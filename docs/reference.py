@@ -14,7 +14,8 @@ from occ.compiler.frontend.upgrade import SAME
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.lower.rule_list import FINISHERS, NORMALISERS, RULES, VARIANTS
-from occ.compiler.passes.pipeline import PASSES, pipeline_for
+from occ.compiler.passes.pipeline import pipeline_for
+from occ.compiler.passes.registry import PASSES
 from occ.compiler.targets.registry import OWN, get_target
 
 FOLDER = Path(__file__).parent / "reference"

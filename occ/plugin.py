@@ -15,6 +15,7 @@ A package that adds to occ imports from here and from `occ`. Everything else in 
 from __future__ import annotations
 
 from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.driver import pipelines
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.frontend.kernels import te_kernel
 from occ.compiler.ir.dim import Dim, Sym, rebuild
@@ -52,7 +53,6 @@ from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.value import Value
-from occ.compiler.passes import pipeline as pipelines
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.codegen_cann.pipeline import ascend
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.passes import pipeline
 from occ.compiler.targets.option import Options
 from occ.compiler.targets.target import Build, Generated, Piece, Target, Text
 from occ.runtime.artifact import Artifact
@@ -79,7 +79,7 @@ def _ascend(name: str, doc: str) -> Target:
     return Target(
         name=name,
         doc=doc,
-        pipeline=pipeline.ascend,
+        pipeline=ascend,
         generate=_generate,
         options=AscendOptions.of(name),
         texts={"ge": Text(_graphs, ("text", "json", "onnx", "cpp")), "atc": Text(_commands, ("text", "json"))},

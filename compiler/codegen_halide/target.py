@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from occ.compiler.codegen_halide import build as halide
 from occ.compiler.codegen_halide.emit import generator
+from occ.compiler.codegen_halide.options import CpuOptions
+from occ.compiler.codegen_halide.pipeline import cpu
 from occ.compiler.codegen_halide.programs import prepare
 from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.objects.archive import NativeCode, header
-from occ.compiler.passes import pipeline
 from occ.compiler.plan.plan import cpu_manifest
 from occ.compiler.plan.special import planned
-from occ.compiler.targets.native import CpuOptions
 from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 
@@ -52,7 +52,7 @@ def _generators(_: Build, m: Module, _format: str) -> str:
 CPU = Target(
     name="cpu",
     doc="native CPU code through Halide; needs a C++ compiler",
-    pipeline=pipeline.cpu,
+    pipeline=cpu,
     generate=_generate,
     options=CpuOptions(),
     texts={"halide": Text(_generators)},

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from occ.compiler.codegen_interp import TEXT
+from occ.compiler.codegen_interp.pipeline import interp
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
-from occ.compiler.passes import pipeline
 from occ.compiler.plan.plan import signature
 from occ.compiler.targets.native import InterpOptions
 from occ.compiler.targets.target import Build, Generated, Target
@@ -29,7 +29,7 @@ def _generate(_: Build, m: Module) -> Generated:
 INTERP = Target(
     name="interp",
     doc="the numpy oracle: slow, needs nothing",
-    pipeline=pipeline.interp,
+    pipeline=interp,
     generate=_generate,
     options=InterpOptions(),
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from occ.compiler.codegen_llvm.options import LlvmOptions
+from occ.compiler.codegen_llvm.pipeline import cpu_jit
 from occ.compiler.ir.module import Module
 from occ.compiler.objects.archive import NativeCode, header
-from occ.compiler.passes import pipeline
 from occ.compiler.plan.plan import manifest
 from occ.compiler.plan.special import planned
-from occ.compiler.targets.native import LlvmOptions
 from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 from occ.runtime.members import LIBRARY
@@ -37,7 +37,7 @@ def _module_text(c: Build, m: Module, _format: str) -> str:
 CPU_JIT = Target(
     name="cpu-jit",
     doc="native CPU code through LLVM; needs no toolchain",
-    pipeline=pipeline.cpu_jit,
+    pipeline=cpu_jit,
     generate=_generate,
     options=LlvmOptions(),
     texts={"llvm": Text(_module_text)},

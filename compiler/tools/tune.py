@@ -21,12 +21,12 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
 from occ.compiler.codegen_halide.build import link, setup_for
 from occ.compiler.codegen_halide.kernels import Setup, compile_batch
+from occ.compiler.codegen_halide.options import CpuOptions
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.targets.machine import Machine
-from occ.compiler.targets.native import CpuOptions
 from occ.compiler.targets.registry import get_target
 from occ.compiler.tools.forked import isolated
 from occ.compiler.tools.measure import Bench, Operands, alone, machine_identity

@@ -63,7 +63,7 @@ def processors(_ctx: click.Context, _incomplete: str) -> Items:
 
 
 def passes(_ctx: click.Context, _incomplete: str) -> Items:
-    from occ.compiler.passes.pipeline import PASSES
+    from occ.compiler.passes.registry import PASSES
 
     return list(PASSES)
 

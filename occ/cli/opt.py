@@ -33,7 +33,8 @@ def command(
     from occ.compiler.driver.source import load_module
     from occ.compiler.passes.base import Context
     from occ.compiler.passes.manager import Manager, Stopped
-    from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
+    from occ.compiler.passes.pipeline import pipeline_for
+    from occ.compiler.passes.registry import parse_pipeline
     from occ.compiler.targets.registry import get_target
 
     loaded = extensions([*options.project_rules(), *rules])

@@ -143,7 +143,7 @@ class Looking:
 def _check(names: Iterable[str]) -> None:
     """Refuse names that no pass has; a pass of a rule file may have any."""
     from occ.compiler.diagnostics import closest
-    from occ.compiler.passes.pipeline import PASSES
+    from occ.compiler.passes.registry import PASSES
 
     for name in names:
         if name not in PASSES:

@@ -44,7 +44,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.manager import Manager
-from occ.compiler.passes.pipeline import PASSES, parse_pipeline
+from occ.compiler.passes.registry import PASSES, parse_pipeline
 from occ.compiler.targets.registry import get_target
 from occ.runtime.errors import RunError
 

@@ -17,7 +17,7 @@ from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.rule_list import NAMES, NORMALISERS, RULES
 from occ.compiler.passes.lower.schedule import Schedule
 from occ.compiler.passes.manager import Manager
-from occ.compiler.passes.pipeline import parse_pipeline
+from occ.compiler.passes.registry import parse_pipeline
 from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
 from occ.compiler.passes.schedule.apply import all_of
 from occ.compiler.passes.schedule.stage_facts import Part, facts_of

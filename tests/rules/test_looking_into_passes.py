@@ -11,7 +11,8 @@ import pytest
 from building import model_of
 
 import occ
-from occ.compiler.passes.pipeline import parse_pipeline, pipeline_for
+from occ.compiler.passes.pipeline import pipeline_for
+from occ.compiler.passes.registry import parse_pipeline
 from occ.compiler.targets.registry import OWN, get_target
 
 PASSES = """

@@ -23,7 +23,7 @@ from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.passes.manager import Manager
-from occ.compiler.passes.pipeline import parse_pipeline
+from occ.compiler.passes.registry import parse_pipeline
 from occ.compiler.targets.registry import get_target
 
 TEXTS = sorted((Path(__file__).parents[1] / "passes").glob("schedule_*.occ"))

@@ -18,7 +18,7 @@ from occ.compiler.ir.te.verify import te_problems
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.passes.manager import Manager
-from occ.compiler.passes.pipeline import parse_pipeline
+from occ.compiler.passes.registry import parse_pipeline
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.registry import get_target
 

@@ -13,7 +13,7 @@ from occ.compiler.passes.canonical import canonicalize, fold_affine, use_block_w
 from occ.compiler.passes.lower.rule_list import NAMES
 from occ.compiler.passes.manager import Ran
 from occ.compiler.passes.methods.int8 import use_byte_products
-from occ.compiler.passes.pipeline import PASSES
+from occ.compiler.passes.registry import PASSES
 from occ.compiler.targets.machine import Machine
 
 _TABLES = {
