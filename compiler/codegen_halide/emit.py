@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
-from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, is_counted, literal_text
+from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, half_text, is_counted, literal_text
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import Sym
+from occ.compiler.ir.dtype import F16
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, Select, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
@@ -30,9 +31,9 @@ def comment(text: str) -> str:
     return f"// {clean}".replace("\\", "/").replace("??/", "?/")
 
 
-def generator(f: TeFunc, nodes: Sequence[str] = ()) -> str:
-    """The C++ class of a te function, registered under its name."""
-    return _Generator(f, nodes).text()
+def generator(f: TeFunc, nodes: Sequence[str] = (), *, halves_in_f32: bool = False) -> str:
+    """The C++ class of a te function, registered under its name; `halves_in_f32` for a processor that does not convert f16 itself."""
+    return _Generator(f, nodes, halves_in_f32).text()
 
 
 def _meets_infinities(e: Expr) -> bool:
@@ -110,8 +111,8 @@ def _tiled(f: TeFunc) -> set[str]:
 
 
 class _Generator:
-    def __init__(self, f: TeFunc, nodes: Sequence[str]) -> None:
-        self.f, self.nodes = f, nodes
+    def __init__(self, f: TeFunc, nodes: Sequence[str], halves_in_f32: bool) -> None:
+        self.f, self.nodes, self.halves_in_f32 = f, nodes, halves_in_f32
         self.results = {r.name for r in f.results}
         self.layouts = {p.name: p.type.layout for p in f.params if not p.type.layout.is_row_major}
         self.lines: list[str] = []
@@ -183,6 +184,7 @@ class _Generator:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         printer = Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
         printer.relaxed = isinstance(s, TeStage) and s.role in _SUMS
+        printer.halves_in_f32 = self.halves_in_f32
         if isinstance(s, TeStage) and s.role in _BORDERS and s.axes:
             printer.border = s.axes[_BORDERS[s.role]].name
         return printer
@@ -202,6 +204,7 @@ class _Generator:
             axis = Axis(_axis_of_part(last.name, k), part.extent)
             self._domain(f"dom_{axis.name}", (axis,))
             printer = Printer(self.f.shapes, axis_symbols((*outer, axis)), self.layouts, self.tiled)
+            printer.halves_in_f32 = self.halves_in_f32
             here = Index(axis.name)
             expr = transform(part.expr, lambda n, here=here: here if n == Index(last.name) else None)
             at = ", ".join((printer.index(here + wrap(part.start)), *(a.name for a in reversed(outer))))
@@ -299,6 +302,8 @@ class _Generator:
         match s.combine:
             case "set" | "into":
                 self._line(f"{at} = {value};")
+            case "add" | "mul" if s.dtype == F16 and self.halves_in_f32:
+                self._line(f"{at} = {half_text(s.combine, at, value)};")
             case "add" | "mul":
                 self._line(f"{at} {'+' if s.combine == 'add' else '*'}= {value};")
             case _:

@@ -12,7 +12,7 @@ from functools import cache
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.dtype import BOOL, DType
+from occ.compiler.ir.dtype import BOOL, F16, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Select, Size
 from occ.compiler.ir.te.index import axis_of, to_dim, within
@@ -112,6 +112,7 @@ class Printer:
         names: C++ names of hoisted reductions and of what is shared, by id of the node.
         carried: what the step before of a fold came to.
         border: the axis along which a border is tested; Halide computes what lies inside in a loop of its own, without tests.
+        halves_in_f32: arithmetic of f16 is done in f32, see `half_text`.
         relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
     """
 
@@ -126,6 +127,7 @@ class Printer:
         self.names: dict[int, str] = {}
         self.carried = ""
         self.relaxed = False
+        self.halves_in_f32 = False
         self.border = ""
         self._ranges = Ranges()
 
@@ -245,6 +247,8 @@ class Printer:
         if is_index(e.lhs) and is_index(e.rhs):  # a comparison of positions
             a, b = self._compared(e.lhs), self._compared(e.rhs)
         match e.op:
+            case "add" | "sub" | "mul" | "div" | "mod" if e.dtype == F16 and self.halves_in_f32:
+                return half_text(e.op, a, b)
             case "and" | "or" | "xor" if e.lhs.dtype == BOOL:
                 return f"({a} != {b})" if e.op == "xor" else f"({a} {'&&' if e.op == 'and' else '||'} {b})"
             case "and" | "or" | "xor":
@@ -282,6 +286,8 @@ class Printer:
 
     def _product(self, e: Expr, *, guarded: bool) -> str:
         assert isinstance(e, Binary)
+        if e.dtype == F16 and self.halves_in_f32:
+            return self.data(e, guarded=guarded)
         return f"({self.data(e.lhs, guarded=guarded)} * {self.data(e.rhs, guarded=guarded)})"
 
     def _extremum(self, e: Binary, a: str, b: str) -> str:
@@ -296,6 +302,8 @@ class Printer:
 
     def _call(self, e: Call, *, guarded: bool) -> str:
         args = [self.data(a, guarded=guarded) for a in e.args]
+        if e.fn == "neg" and e.dtype == F16 and self.halves_in_f32:
+            return half_text("neg", *args)
         if e.fn == "neg":
             exact = not self.relaxed if e.dtype.is_float else self._wraps(e)
             return f"te_neg({args[0]})" if exact else f"(-{args[0]})"
@@ -324,6 +332,15 @@ class Printer:
         if e.dtype.name == "bf16" and e.arg.dtype.is_float:
             return f"te_to_bf16({arg})"
         return f"cast<{cpp_type(e.dtype)}>({arg})"
+
+
+def half_text(op: str, *operands: str) -> str:
+    """Arithmetic of f16 in f32, rounded once, which gives the same (Figueroa, "When is double rounding innocuous?", 1995).
+
+    Halide does so itself, but in its code generator, where a processor without an instruction for it rounds by integer arithmetic that
+    makes infinity of NaN; casts that stand in the text are mended (native/mends.h).
+    """
+    return f"cast<float16_t>(te_{op}({', '.join(f'cast<float>({x})' for x in operands)}))"
 
 
 def physical_index(index: list[str], layout: object) -> list[str]:

@@ -69,7 +69,7 @@ class Setup:
 
     def kernel(self, f: TeFunc, nodes: Sequence[str] = ()) -> Kernel:
         """The kernel of a te function; `nodes` are the ONNX nodes that it computes, for the comments."""
-        text = generator(f, nodes)
+        text = generator(f, nodes, halves_in_f32={"f16c", "arm_fp16"}.isdisjoint(self.target.split("-")))
         key = digest(["kernel", self.identity, text if f.halide else _without_comments(text)])
         simpler = None if f.halide else lambda: replace(self.kernel(plain(f, Machine()), nodes), simpler=None)
         return Kernel(f.name, text, key, bool(f.halide), simpler)

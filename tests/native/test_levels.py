@@ -90,6 +90,27 @@ def test_no_level_loses_nan_in_halves(level: str):
         np.testing.assert_array_equal(got.view(np.uint16), x.astype(np.float16).view(np.uint16))
 
 
+@pytest.mark.parametrize("level", [V2, V3])
+def test_no_level_loses_nan_in_arithmetic_of_halves(level: str):
+    """Halide rounded its results in code that makes infinity of NaN, where a processor has no instruction for it."""
+    a = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 65504, 6e-8, -1.5, 3] * 5, np.float16)
+    b = a[::-1].copy()
+    text = """g (float16[45] a, float16[45] b) => (float16[45] sum, float16[45] difference, float16[45] product,
+        float16[45] quotient, float16[45] negative, float16[45] both, float16[45] added, float16[45] multiplied, float16[90] joined) {
+        sum = Add(a, b) difference = Sub(a, b) product = Mul(a, b) quotient = Div(a, b) negative = Neg(a)
+        first = Mul(a, b) both = Sub(first, a)
+        second = Add(b, a) joined = Concat<axis = 0>(second, b)
+        added = ScatterElements<reduction = "add">(a, at, b)
+        multiplied = ScatterElements<reduction = "mul">(a, at, b)
+    }"""
+    model = model_of(text, {"at": np.arange(45)})
+    with np.errstate(all="ignore"):
+        want = [a + b, a - b, a * b, a / b, -a, a * b - a, a + b, a * b, np.concatenate([b + a, b])]
+    got = opened(occ.build(model, "cpu", options={"halide.target": level})).run({"a": a, "b": b})
+    for (name, x), y in zip(got.items(), want, strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=name)
+
+
 FLAGS = {
     V2: {"sse4_1"},
     V3: {"sse4_1", "avx", "avx2", "fma", "f16c"},
