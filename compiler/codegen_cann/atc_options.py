@@ -35,6 +35,10 @@ class AtcOption:
     instead: str = ""
     holds: tuple[str, ...] = ()
 
+    def allows(self, value: str) -> bool:
+        """Whether a value, or each of a list for several inputs, says what holds anyway."""
+        return bool(self.holds) and set(value.split(",")) <= set(self.holds)
+
     @property
     def is_passed(self) -> bool:
         """Whether `atc` gets it as it is."""
@@ -133,7 +137,7 @@ def _value(name: str, value: str) -> str | None:
         raise error(
             "OCC0603", f"`-C atc.{name}`: occ sets this itself", help=f"give `-C {found.own}={shorten(value, 80)}`"
         )
-    if value in found.holds:
+    if found.allows(value):
         return None
     if found.instead:
         raise error(

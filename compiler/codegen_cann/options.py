@@ -91,7 +91,7 @@ class AscendOptions(Options):
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
     input_fp16_nodes: str = option("", "inputs that are FLOAT16 instead of FLOAT, separated by `;`")
     output_type: str = option(
-        "", "the type of the outputs, FP32, FP16, UINT8 or INT8, or of some of them, as NAME:FP16;OTHER:UINT8"
+        "", "the type of the outputs, such as FP16 or UINT8, or of some of them, as NAME:FP16;OTHER:UINT8"
     )
     qdq: Literal["integer", "float"] = option(
         "integer",

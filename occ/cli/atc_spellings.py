@@ -100,7 +100,7 @@ def _ours(name: str, value: str, args: Sequence[str]) -> list[str]:
         return ["-C", f"{option.own}={value}"]
     if option.is_passed:
         return ["-C", f"atc.{name}={value}"]
-    if value in option.holds:
+    if option.allows(value):
         return []
     shown = f"--{name}={value} of atc" if option.holds else f"--{name} is an option of atc"
     raise click.UsageError(f"{shown}: {option.instead}")

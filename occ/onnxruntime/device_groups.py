@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,17 @@ _NODE = re.compile(r"occ_node_(\d+)")  # names under which the compiler is asked
 _GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 # Of a session, and not of what it compiles.
 _OF_SESSIONS = (
-    "device_id",
-    "npu_mem_limit",
-    "arena_extend_strategy",
-    "enable_cann_subgraph",
-    "dump_om_model",
-    "dump_graphs",
-    "input_format",
-)
-_ALL_MEMORY = str(
-    1 << 60
-)  # as a limit: sizes that the data decide, of which onnxruntime must know before a run, stay with the CPU
+    "device_id", "npu_mem_limit", "arena_extend_strategy", "enable_cann_subgraph", "dump_om_model", "dump_graphs",
+)  # fmt: skip
+# What onnxruntime must know of a model forbids, and what to do.
+_NOT_IN_SESSIONS = {
+    "dynamic_ranges": "give sizes as gears: dynamic_batch_size=1,2,8 or dynamic_dims=NAME=1;NAME=8",
+    "aipp": "`occ.load` takes pictures",
+    "input_fp16_nodes": "types are those of the model: cast in it",
+    "output_type": "types are those of the model: cast in it",
+}
+# As a limit of memory: sizes that the data decide, which onnxruntime must know before a run, then stay with the CPU.
+_ALL_MEMORY = str(1 << 60)
 
 
 @dataclass(frozen=True)
@@ -80,25 +81,18 @@ class DeviceGroups:
     def __post_init__(self) -> None:
         from occ.compiler.targets.registry import get_target
 
-        own = {k: str(v) for k, v in self.given.items() if k not in _OF_SESSIONS or k in ("input_format",)}
-        options: Any = get_target(self.target).options.read(
-            self.target, {k: str(v) for k, v in self.given.items() if k != "npu_mem_limit"}
-        )
+        given = {k: str(v) for k, v in self.given.items()}
+        known: Any = get_target(self.target).options
+        options = known.read(self.target, {k: v for k, v in given.items() if k != "npu_mem_limit"})
         if not options.enable_cann_graph:
             message = "`enable_cann_graph=false` runs operator by operator, which sessions of onnxruntime do not"
-            raise error(
-                "OCC0603", message, help="leave it out here; `occ build -C enable_cann_graph=false` and `occ run` do so"
-            )
-        if options.dynamic_ranges or options.aipp:
-            what = "dynamic_ranges" if options.dynamic_ranges else "aipp"
-            help_ = (
-                "give sizes as gears: dynamic_batch_size=1,2,8 or dynamic_dims=NAME=1;NAME=8"
-                if options.dynamic_ranges
-                else "occ.load takes it"
-            )
-            raise error("OCC0603", f"`{what}` does not go with sessions of onnxruntime", help=help_)
+            help_ = "leave it out here; `occ build -C enable_cann_graph=false` and `occ run` do so"
+            raise error("OCC0603", message, help=help_)
+        for key, remedy in _NOT_IN_SESSIONS.items():
+            if getattr(options, key):
+                raise error("OCC0603", f"`{key}` does not go with sessions of onnxruntime", help=remedy)
         self.gears = _gears(self.facts, options.gears, str(getattr(options, options.gears))) if options.gears else []
-        self._options = {k: v for k, v in own.items() if k not in _GEARS}
+        self._options = {k: v for k, v in given.items() if k not in (*_OF_SESSIONS, *_GEARS)}
         self._kind = options.gears
 
     def groups(self) -> Iterator[Group]:
@@ -222,7 +216,8 @@ class DeviceGroups:
             *(f"{k}={v}" for k, v in sorted(options.items())),
             source_digest("occ.compiler", "occ.runtime"),
         ]
-        cache, key = Cache(), digest(["ort-ascend", *how, kind, data])
+        named = [Path(v).read_bytes() for _, v in sorted(options.items()) if isfile(v)]
+        cache, key = Cache(), digest(["ort-ascend", *how, kind, data, *named])
         if cache.has("group", key, ".om") and cache.has("group", key, ".txt"):
             return cache.path("group", key, ".om"), cache.path("group", key, ".txt").read_text("utf-8"), []
         om, record, missing = _compile(data, self.target, options, kind, cache)

@@ -9,6 +9,7 @@ import gc
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -238,6 +239,12 @@ def test_bound_values_are_not_copied(device):
     np.testing.assert_allclose(made[2].numpy(), np.maximum(x + z, 0), rtol=1e-5)
     np.testing.assert_allclose(binding.get_outputs()[1].numpy(), -x - z, rtol=1e-5)
     assert made[2].device_name() in ("npu", "cann")
+    with closing(occ.DeviceTensor.from_numpy(x)) as own:
+        binding.bind_input("x", "cann", 0, np.float32, (2, 3), own.address)  # memory of others, by its address
+        before = copies(device)
+        opened.run_with_iobinding(binding)
+        assert copies(device) == before
+        np.testing.assert_allclose(made[2].numpy(), np.maximum(x + z, 0), rtol=1e-5)
     del binding, made
 
 
@@ -315,6 +322,18 @@ def test_what_is_dumped(device, tmp_path):
         onnx.checker.check_model(onnx.load(path))
 
 
+def test_a_file_that_an_option_names_is_part_of_what_is_compiled(device, tmp_path):
+    model = model_of("g (float[4] x) => (float[4] y) { y = Relu(x) }")
+    told = []
+    for text in ("{}", '{"black-list": {}}'):
+        (tmp_path / "mix.json").write_text(text)
+        occ.onnxruntime.register("ascend310p", options={"atc.modify_mixlist": "mix.json"})
+        session(model)
+        told.append(occ.onnxruntime.claimed()[0].artifact)
+    assert told[0] != told[1]
+    assert "--modify_mixlist=modify_mixlist.json" in compiled(device)[0]["flags"]
+
+
 def test_several_threads(device):
     occ.onnxruntime.register("ascend310p")
     model = model_of(ABC)
@@ -355,6 +374,7 @@ def test_several_threads(device):
         ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"npu_mem_limit": "much"}, ("OCC0603", "takes a number")),
         ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"arena_extend_strategy": "k"}, ("kNextPowerOfTwo",)),
         ("g (float[n] x) => (float[n] y) { y = Relu(x) }", {"dynamic_ranges": "n=1..8"}, ("dynamic_ranges", "gears")),
+        ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"output_type": "FP16"}, ("output_type", "cast in it")),
         ("g (float[n] x) => (float[n] y) { y = Relu(x) }", {"dynamic_batch_size": "2"}, ("2 to 100 gears",)),
     ],
 )

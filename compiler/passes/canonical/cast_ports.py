@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from occ.compiler.diagnostics import closest, error, shorten
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dtype import F16, F32, F64, I8, U8, DType
+from occ.compiler.ir.dtype import F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
@@ -15,7 +15,10 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
-_TYPES: dict[str, DType] = {"FP32": F32, "FP16": F16, "UINT8": U8, "INT8": I8}
+_TYPES: dict[str, DType] = {
+    "FP32": F32, "FP16": F16, "UINT8": U8, "INT8": I8, "INT16": I16, "UINT16": U16, "INT32": I32, "UINT32": U32, "INT64": I64,
+    "UINT64": U64, "DOUBLE": F64,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
