@@ -27,11 +27,12 @@ from occ.compiler.cache.sources import files_of
 from occ.compiler.diagnostics import error
 from occ.compiler.entry_points import GROUPS, installed
 
-_LIMIT = 2 << 30  # bytes of kept artifacts; those that were not used for longest go first
+_LEAST = 2 << 30  # bytes of kept artifacts on a small disk; those that were not used for longest go first
+_SHARE = 10  # of a larger disk: a tenth
 
 
-def limit() -> int:
-    """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or 2 GiB.
+def limit(folder: Path) -> int:
+    """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or a tenth of the disk that a folder is on, 2 GiB at the least.
 
     Raises:
         CompileError: OCC0603 the variable is no number.
@@ -39,7 +40,13 @@ def limit() -> int:
     given = os.environ.get("OCC_CACHE_ARTIFACTS", "")
     if given and not (given.isascii() and given.isdigit()):
         raise error("OCC0603", f"OCC_CACHE_ARTIFACTS is {given!r}", help="set it to a number of bytes; 0 keeps none")
-    return int(given) if given else _LIMIT
+    if given:
+        return int(given)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with suppress(OSError):
+        return max(_LEAST, shutil.disk_usage(folder).total // _SHARE)
+    return _LEAST
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ class ArtifactCache:
     """
 
     def __init__(self, cache: Cache) -> None:
-        self.cache, self.limit = cache, limit()
+        self.cache, self.limit = cache, limit(cache.root)
 
     def find(self, request: Request) -> Found | None:
         """The artifact that building the request would give, if it was built before and nothing has changed."""
@@ -131,8 +138,8 @@ class ArtifactCache:
             pass  # a cache that cannot be read is an empty one
         return None
 
-    def keep(self, request: Request, artifact: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> None:
-        """Keep a copy of a finished artifact.
+    def keep(self, request: Request, artifact: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> str:
+        """Keep a copy of a finished artifact; returns why it is not kept, empty where it is.
 
         Args:
             request: what was built.
@@ -140,12 +147,14 @@ class ArtifactCache:
             files: external data that the model refers to, in its folder or below.
             facts: what to note, JSON.
         """
-        if artifact.stat().st_size > self.limit // 2 or any(map(installed, GROUPS)):
-            return
+        if any(map(installed, GROUPS)):
+            return "packages extend the compiler, and what they do is not tracked"
+        if why := self._too_large(artifact.stat().st_size):
+            return why
         files, folder = list(files), request.model.resolve().parent
         try:
             if any(f.stat().st_mtime_ns > request.began for f in (request.model, *files)):
-                return  # written to while it was built
+                return "the model was written to while it was built"
             seen = {f.resolve().relative_to(folder).as_posix(): request.stamps.digest_of(f) for f in files}
             with self.cache.workspace() as work:
                 copied = Path(work) / "artifact"
@@ -156,8 +165,21 @@ class ArtifactCache:
             self.cache.put("artifact", request.key, note.encode(), ".json")
             request.stamps.note(artifact, request.key)
             self._shrink()
-        except (OSError, ValueError):
-            return  # the build is done: that it is not kept is no error of it
+        except (OSError, ValueError) as e:  # the build is done: that it is not kept is no error of it
+            return str(e)
+        return ""
+
+    def _too_large(self, size: int) -> str:
+        """Why an artifact of so many bytes is not kept; empty where it is."""
+        if not self.limit:
+            return "OCC_CACHE_ARTIFACTS is 0"
+        if size > self.limit:
+            bound = f"{self.limit / 2**30:.1f} GiB"
+            return (
+                f"its {size / 2**30:.1f} GiB are more than the cache keeps of artifacts, {bound} (OCC_CACHE_ARTIFACTS)"
+            )
+        free = shutil.disk_usage(self.cache.root if self.cache.root.exists() else self.cache.root.parent).free
+        return f"the disk has {free / 2**30:.1f} GiB free" if size > free // 2 else ""
 
     def adopt(self, key: str, artifact: Path) -> None:
         """Move a finished artifact in, under a key that its maker knows; it must lie on the file system of the cache.
@@ -165,7 +187,7 @@ class ArtifactCache:
         Raises:
             OSError: the cache cannot be written.
         """
-        if artifact.stat().st_size <= self.limit // 2:
+        if not self._too_large(artifact.stat().st_size):
             self.cache.put("artifact", key, b'{"files": {}, "facts": {}}', ".json")
             self.cache.adopt("artifact", key, artifact, ".occ")
             self._shrink()

@@ -133,7 +133,9 @@ def _command(
             for warning in calibration.warnings():
                 show_error(warning.text())
         if earlier is not None:
-            earlier.keep(place, compilation.module.files, facts)
+            why = earlier.keep(place, compilation.module.files, facts)
+            if why and earlier.cache.limit and not as_json:
+                say(f"note     the artifact is not kept for the next build: {why}")
     facts["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
         click.echo(json_line(facts))
@@ -311,9 +313,10 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
         if written.is_file()
         else sum(p.stat().st_size for p in written.rglob("*") if p.is_file())
     )
+    compiled = len(kernels) if compilation.took is None else len(compilation.took)
     return {
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
-        "compiled": len(kernels) if compilation.took is None else len(compilation.took), "weights": sum(w.nbytes for w in m.weights),
+        "compiled": compiled, "reused": max(len(kernels) - compiled, 0), "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
         "unchanged": False, **({"entry_lacks": obstacles(m)} if m.engine == "native" else {}), **special, **m.summary,
         **({"after_entry": after} if m.engine == "native" and (after := nodes_after(m)) else {}),
@@ -329,7 +332,7 @@ def _summary(f: dict[str, Any]) -> None:
     if "device_parts" in f:
         _parts(f)
     else:
-        kernels = f"{count(f['kernels'], 'kernel')} ({f['compiled']} compiled, the rest from the cache)"
+        kernels = f"{count(f['kernels'], 'kernel')} ({f['compiled']} compiled, {f['reused']} from the cache)"
         say(f"plan     {count(f['steps'], 'step')}, {kernels}")
     if lacks := f.get("entry_lacks"):
         more = f", and {len(lacks) - 1} more, which `occ inspect` lists" if len(lacks) > 1 else ""

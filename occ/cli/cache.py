@@ -1,6 +1,9 @@
-"""`occ cache`: the build cache."""
+"""`occ cache`: the build cache, and stores of kernels that are made of it."""
 
 from __future__ import annotations
+
+import platform
+from pathlib import Path
 
 import click
 
@@ -10,16 +13,42 @@ from occ.cli.console import json_line
 
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Remove everything in it.")
+@click.option(
+    "--export", "to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write its kernels and tools to a file, for other machines of this kind.",
+)  # fmt: skip
+@click.option(
+    "--import", "of", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="Take in what another cache has exported; each entry is checked.",
+)  # fmt: skip
 @options.as_json
-def command(clear: bool, as_json: bool) -> None:
-    """Show where the build cache is and how large it is, or clear it."""
+def command(clear: bool, to: Path | None, of: Path | None, as_json: bool) -> None:
+    """Show where the build cache is and how large it is, or clear it, or share its kernels as a file.
+
+    Entries are found by processor features, toolchain and version of occ, so that a store of another kind of machine does no
+    harm, and is of no use.
+    """
     from occ.compiler.cache.cache import Cache
 
+    if sum((clear, to is not None, of is not None)) > 1:
+        raise click.UsageError("give one of --clear, --export and --import")
     cache = Cache()
+    facts: dict[str, object] = {}
     if clear:
         cache.clear()
+    if to is not None or of is not None:
+        from occ.compiler.cache.store import export, import_
+        from occ.runtime.machine import features_of, flags
+        from occ.runtime.version import occ_version
+
+        here = f"occ {occ_version()} on {platform.machine()} with {' '.join(features_of(flags()))}"
+        done = export(cache, to, here) if to is not None else import_(cache, of or Path())
+        facts = {"exported" if to else "imported": done.entries, "of_bytes": done.size, "made_for": done.made_for}
     count, size = cache.size()
     if as_json:
-        click.echo(json_line({"path": str(cache.root), "entries": count, "bytes": size}))
-    else:
-        click.echo(f"{cache.root}: {count} entries, {size / 2**20:.1f} MiB")
+        click.echo(json_line({"path": str(cache.root), "entries": count, "bytes": size, **facts}))
+        return
+    if facts:
+        done_what = f"exported {facts['exported']} entries to {to}" if to else f"imported {facts['imported']} entries"
+        click.echo(f"{done_what}, made for {facts['made_for']}")
+    click.echo(f"{cache.root}: {count} entries, {size / 2**20:.1f} MiB")

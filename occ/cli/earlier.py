@@ -48,8 +48,15 @@ class Earlier:
         found = self.cache.find(self.request)
         if found is None or not found.copy_to(place):
             return None
-        return {**found.facts, "out": str(place), "compiled": 0, "phases": {}, "unchanged": True}
+        return {
+            **found.facts,
+            "out": str(place),
+            "compiled": 0,
+            "reused": found.facts.get("kernels", 0),
+            "phases": {},
+            "unchanged": True,
+        }
 
-    def keep(self, place: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> None:
-        """Keep an artifact that was just written, for the next build."""
-        self.cache.keep(self.request, place, files, facts)
+    def keep(self, place: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> str:
+        """Keep an artifact that was just written, for the next build; returns why it is not kept, empty where it is."""
+        return self.cache.keep(self.request, place, files, facts)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,10 +70,14 @@ def _is_zip(path: Path) -> bool:
 
 def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iterable[Path]) -> bool:
     """Keep an artifact, whose weights are then mapped from the file of the cache; False if that has no room."""
-    with suppress(OSError), tempfile.TemporaryDirectory(dir=kept.cache.root) as place:
-        kept.keep(request, artifact.save(Path(place) / "model.occ"), files, {})
-        return True
-    return False
+    try:
+        with tempfile.TemporaryDirectory(dir=kept.cache.root) as place:
+            why = kept.keep(request, artifact.save(Path(place) / "model.occ"), files, {})
+    except OSError as e:
+        why = str(e)
+    if why and kept.limit:
+        warnings.warn(f"`{request.model}` is built again at the next start: {why}", RuntimeWarning, stacklevel=4)
+    return not why
 
 
 def build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> tuple[Artifact, Iterable[Path]]:

@@ -1,0 +1,127 @@
+"""The build cache as one file, which a team or an image for containers takes along.
+
+A store is a zip of entries, each with its SHA-256, and `store.json`, which says what they were made for. Keys have all that
+decides what an entry is - processor features, toolchain, sources - so entries of a store that do not fit are never found, and
+those that are damaged or named otherwise than entries are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from occ.compiler.cache.cache import KINDS, Cache
+from occ.compiler.diagnostics import error
+
+FORMAT = 1
+_HEAD = "store.json"
+_SUM = ".sha256"
+# What a build finds again; `stat` is of the files of one machine, and artifacts are of its models.
+SHARED = tuple(k for k in KINDS if k not in ("stat", "artifact"))
+_ENTRY = re.compile(rf"({'|'.join(SHARED)})/([0-9a-f]{{2}})/(\2[0-9a-f]+)((?:\.[A-Za-z0-9_]+)*)")
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a store holds.
+
+    Attributes:
+        entries: how many it has.
+        size: their bytes.
+        made_for: the processor and the version of occ that it was made with, as text.
+    """
+
+    entries: int
+    size: int
+    made_for: str
+
+
+def export(cache: Cache, file: Path, made_for: str) -> Store:
+    """Write the entries of a cache to a file, under a temporary name until it is whole.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    count = size = 0
+    handle, name = tempfile.mkstemp(prefix=f".{file.name[:60]}.", suffix=".tmp", dir=file.absolute().parent)
+    try:
+        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as z:
+            for path, entry in _entries(cache):
+                data = path.read_bytes()
+                digest = hashlib.sha256(data).hexdigest()
+                beside = path.with_name(path.name + _SUM)
+                if path.suffix != ".json" and (not beside.exists() or beside.read_text("ascii") != digest):
+                    continue  # damaged
+                z.writestr(entry, data)
+                z.writestr(entry + _SUM, digest)
+                count, size = count + 1, size + len(data)
+            z.writestr(_HEAD, json.dumps({"format": FORMAT, "made_for": made_for, "entries": count}))
+        os.chmod(name, 0o644)
+        os.replace(name, file)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return Store(count, size, made_for)
+
+
+def _entries(cache: Cache) -> Iterator[tuple[Path, str]]:
+    for kind in SHARED:
+        for path in sorted((cache.root / kind).glob("*/*")):
+            name = path.relative_to(cache.root).as_posix()
+            if path.is_file() and path.suffix != _SUM and _ENTRY.fullmatch(name):
+                yield path, name
+
+
+def import_(cache: Cache, file: Path) -> Store:
+    """Put the entries of a store into a cache; nothing is written if one of them is damaged.
+
+    Raises:
+        CompileError: OCC0603 the file is no store, or is damaged.
+        OSError: it cannot be read, or the cache cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(file) as z:
+            head = json.loads(z.read(_HEAD))
+            if not isinstance(head, dict) or head.get("format") != FORMAT:
+                raise _refused(file, f"it has the format {head.get('format') if isinstance(head, dict) else head!r}")
+            names = [n for n in z.namelist() if n != _HEAD and not n.endswith(_SUM)]
+            for name in names:
+                _check(z, file, name)
+            size = 0
+            for name in names:
+                data = z.read(name)
+                kind, _, key, suffix = _parts(file, name)
+                cache.put(kind, key, data, suffix)
+                size += len(data)
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as e:
+        raise _refused(file, str(e)) from None
+    return Store(len(names), size, str(head.get("made_for", "")))
+
+
+def _parts(file: Path, name: str) -> tuple[str, str, str, str]:
+    found = _ENTRY.fullmatch(name)
+    if found is None:
+        raise _refused(file, f"`{name[:80]}` is no entry of a cache")
+    kind, folder, key, suffix = found.groups()
+    return kind, folder, key, suffix
+
+
+def _check(z: zipfile.ZipFile, file: Path, name: str) -> None:
+    """An entry has the digest that it was written with."""
+    _parts(file, name)
+    known = b""
+    with suppress(KeyError):
+        known = z.read(name + _SUM)
+    if hashlib.sha256(z.read(name)).hexdigest().encode() != known:
+        raise _refused(file, f"`{name}` is damaged")
+
+
+def _refused(file: Path, why: str) -> Exception:
+    return error("OCC0603", f"`{file}` is no store of kernels: {why}", help="make one by `occ cache --export FILE`")
