@@ -64,7 +64,10 @@ site: $(STAMP)  ## the documentation as a site in build/site, for reading withou
 	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict --site-dir build/site/$$($(BIN)/python -c "import occ; print(occ.__version__)")
 
+wheels: $(STAMP)  ## a wheel in dist that brings along compiled C++, for this kind of machine and C library
+	$(BIN)/python -m tools.wheels dist
+
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-other test-more test-models test-all lint types bench fuzz docs site clean
+.PHONY: help setup demo test test-other test-more test-models test-all lint types bench fuzz docs site wheels clean

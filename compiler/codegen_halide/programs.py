@@ -15,6 +15,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.front_end import front_end
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.prebuilt import made_of, prebuilt
 
 # Generators, and the program that runs them, run once, so compiling them is what takes time: nothing is optimised, and nothing
 # thrown or unwound.
@@ -36,18 +37,42 @@ def runtime_source() -> str:
     return text("pool.cpp")
 
 
-def emitter(tools: Toolchain, cache: Cache) -> Path:
-    """The program that compiles kernels with Halide, native/emit.cpp.
+EMITTER, RUNTIME = "emit.bin", "runtime.o"
+
+
+def emitter_sources() -> dict[str, str]:
+    """The sources of the program that compiles kernels."""
+    return {**front_end(), "emit.cpp": native("emit.cpp")}
+
+
+def emitter(tools: Toolchain, cache: Cache, rpath: str = "") -> Path:
+    """The program that compiles kernels with Halide, native/emit.cpp; `rpath` is where it finds Halide, if not where this is now.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
-    texts = {**front_end(), "emit.cpp": native("emit.cpp")}
+    texts = emitter_sources()
+    if (
+        not rpath
+        and (found := prebuilt(EMITTER, made_of(texts, tools.halide_version))) is not None
+        and _finds(found, tools)
+    ):
+        return found
     flags = [*FLAGS, f"-I{tools.include}"]
-    rpath = f"-Wl,-rpath,{tools.library.parent}"  # generators find what te.h declares in the program itself
+    rpath = f"-Wl,-rpath,{rpath or tools.library.parent}"  # generators find what te.h declares in the program itself
     objects = [[*tools.cxx.command, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
     linked = [*tools.cxx.command, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit.bin"]
-    return _once("emit.bin", [objects, [linked]], texts, tools, cache)
+    return _once(EMITTER, [objects, [linked]], texts, tools, cache)
+
+
+# From compiler/prebuilt to Halide, where both are installed in one folder.
+BESIDE = "../../../halide"
+
+
+def _finds(program: Path, tools: Toolchain) -> bool:
+    """Whether a program of a wheel finds the Halide that is installed."""
+    beside = program.parent / BESIDE
+    return beside.is_dir() and beside.resolve() == tools.halide.resolve()
 
 
 def runtime_object(tools: Toolchain, cache: Cache) -> Path:
@@ -57,9 +82,11 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
         CompileError: OCC0403 the toolchain fails.
     """
     texts = {"runtime.cpp": runtime_source()}
+    if not tools.sanitizer_flags and (found := prebuilt(RUNTIME, made_of(texts))) is not None:
+        return found
     flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions", *tools.sanitizer_flags]
     command = [*tools.cxx.command, *flags, "-c", "runtime.cpp", "-o", "runtime.o"]
-    return _once("runtime.o", [[command]], texts, tools, cache)
+    return _once(RUNTIME, [[command]], texts, tools, cache)
 
 
 def _once(

@@ -10,7 +10,8 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
 from occ.compiler.codegen_halide.toolchain import Compiler, compiler, cross_compiler, run_all
 from occ.compiler.objects.archive import archive
-from occ.compiler.objects.processors import Arch
+from occ.compiler.objects.processors import Arch, arch_of
+from occ.compiler.prebuilt import made_of, prebuilt
 from occ.compiler.standalone.systems import LINUX, System, system_of
 from occ.runtime.version import occ_version
 
@@ -25,6 +26,9 @@ FLAGS = (
 SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,-z,nodelete", "-Wl,--as-needed")
 SYSTEM = LINUX.libraries
 _TEMPLATES = {"occ.pc.in": "pkgconfig/occ.pc", "occ-config.cmake.in": "cmake/occ/occ-config.cmake"}
+
+
+LIBOCC = "libocc"  # of a wheel
 
 
 def sources() -> dict[str, str]:
@@ -49,7 +53,10 @@ def libocc(cache: Cache, arch: Arch | None = None) -> Path:
     Raises:
         CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.
     """
-    texts, cxx, system = sources(), compiler_for(arch), system_of(arch)
+    texts = sources()
+    if arch in (None, arch_of()) and (found := prebuilt(LIBOCC, made_of(texts, *FLAGS, occ_version()))) is not None:
+        return found
+    cxx, system = compiler_for(arch), system_of(arch)
     command = [Path(cxx.command[0]).name, *cxx.command[1:]]
     archives = source_digest("occ.compiler.objects")
     key = digest(

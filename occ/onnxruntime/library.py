@@ -10,6 +10,7 @@ from typing import Any
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.toolchain import compiler, run_all
+from occ.compiler.prebuilt import made_of, prebuilt
 from occ.compiler.standalone.libocc import SHARED, SYSTEM, libocc, sources
 
 NAME, ASCEND = "libocc-onnxruntime.so", "libocc-onnxruntime-ascend.so"
@@ -50,6 +51,23 @@ _KINDS = {
 }
 
 
+def library_sources(kind: str) -> dict[str, str]:
+    """What a library is compiled from, by the names of the files."""
+    folder, it = files("occ.runtime").joinpath("ort"), _KINDS[kind]
+    texts = {
+        p.name: p.read_text("utf-8")
+        for p in sorted(folder.iterdir(), key=lambda p: p.name)
+        if p.is_file() and (p.name.endswith(".h") or p.name.startswith(it.sources))
+    }
+    return texts | {"occ.h": sources()["occ.h"], "exports.txt": EXPORTS}
+
+
+def library_key(kind: str) -> str:
+    """A digest of what a library is made of, as `prebuilt` takes it."""
+    inside = sources().values() if _KINDS[kind].runs_artifacts else ()
+    return made_of(library_sources(kind), *FLAGS, *_ALONE, *inside)
+
+
 def get_library_path(cache: Cache | None = None, kind: str = "cpu") -> Path:
     """The path of an execution provider's library, as other packages of onnxruntime's plugins have it.
 
@@ -60,14 +78,9 @@ def get_library_path(cache: Cache | None = None, kind: str = "cpu") -> Path:
     Raises:
         CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.
     """
-    cache, it = cache or Cache(), _KINDS[kind]
-    folder = files("occ.runtime").joinpath("ort")
-    texts = {
-        p.name: p.read_text("utf-8")
-        for p in sorted(folder.iterdir(), key=lambda p: p.name)
-        if p.is_file() and (p.name.endswith(".h") or p.name.startswith(it.sources))
-    }
-    texts |= {"occ.h": sources()["occ.h"], "exports.txt": EXPORTS}
+    cache, it, texts = cache or Cache(), _KINDS[kind], library_sources(kind)
+    if (found := prebuilt(it.name, library_key(kind))) is not None:
+        return found
     cxx, base = compiler(), libocc(cache) if it.runs_artifacts else None
     key = digest(["ort", base.name if base else "", cxx.version, *FLAGS, *_ALONE, *texts, *texts.values()])
     made = cache.path("tool", key, ".ort")
