@@ -232,8 +232,8 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
     say(f"groups   {len(made.groups)} of {sum(made.groups)} nodes; {made.left} nodes stay with onnxruntime")
     for reason in made.reasons:
         say(f"left     {reason}")
-    library = "--ep-ascend" if target.startswith("ascend") else "--ep"
-    say(f"next     onnxruntime with the library that `occ config {library}` prints; docs/onnxruntime.md")
+    library, page = ("--ep-ascend", "ascend-onnxruntime") if target.startswith("ascend") else ("--ep", "onnxruntime")
+    say(f"next     onnxruntime with the library that `occ config {library}` prints; docs/{page}.md")
 
 
 def _default_out(model: str, emit: str, flags: options.Flags) -> Path:

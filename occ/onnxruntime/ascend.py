@@ -80,7 +80,9 @@ class AscendClaims:
             facts, why = None, f"{type(e).__name__}: {e}"
             self.library.occ_ep_warn(claims, f"occ takes nothing of a graph: {why}".encode())
             return
-        if facts.assigned or not facts.nodes:  # asked before, and this is what was left then
+        if NAME in facts.assigned.values() or len(facts.assigned) == len(
+            facts.nodes
+        ):  # asked before: this is what was left
             return
         try:
             self._claim(facts, claims)
@@ -91,7 +93,8 @@ class AscendClaims:
             self._refuse(facts, claims, f"{type(e).__name__}: {e}")
 
     def _refuse(self, facts: GraphFacts, claims: int, text: str) -> None:
-        self.library.occ_ep_refuse(claims, facts.handles[0], text.encode())
+        first = next(h for k, h in enumerate(facts.handles) if k not in facts.assigned)
+        self.library.occ_ep_refuse(claims, first, text.encode())
 
     def _claim(self, facts: GraphFacts, claims: int) -> None:
         lines = self.library.occ_ep_options(claims).decode("utf-8", "replace").splitlines()
@@ -126,12 +129,12 @@ class AscendClaims:
 
 
 def check_left(facts: GraphFacts, groups: list[Group], left: Mapping[int, str], target: str, *, whole: bool) -> None:
-    """Refuse a model of which the device takes nothing, or `whole`, not all.
+    """Refuse a model of which the device takes nothing, or `whole`, not all; what another provider has taken does not count.
 
     Raises:
         CompileError: OCC0301, with the nodes and reasons.
     """
-    if groups and not whole:
+    if (groups or facts.assigned) and not whole:
         return
     what = (
         f"{target} takes nothing of the model"

@@ -102,10 +102,9 @@ class DeviceGroups:
             CompileError: the model cannot be divided, as extents are open, or options are wrong; OCC0404 there is no `atc`.
         """
         facts = self.facts
-        self.left |= dict.fromkeys(
-            facts.opaque - facts.nested, "its attributes or sub-graphs are of kinds that cannot be read"
-        )
-        wanted = [k for k in range(len(facts.nodes)) if k not in self.left]
+        unread = facts.opaque - facts.nested - facts.assigned.keys()
+        self.left |= dict.fromkeys(unread, "its attributes or sub-graphs are of kinds that cannot be read")
+        wanted = [k for k in range(len(facts.nodes)) if k not in self.left and k not in facts.assigned]
         self._ask(wanted)
         while True:
             mine = [k for k in wanted if k not in self.left]

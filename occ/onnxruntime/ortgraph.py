@@ -31,7 +31,7 @@ class GraphFacts:
         handles: the same nodes, as onnxruntime's pointers.
         opaque: positions of nodes that are another provider's, or have sub-graphs or attributes that cannot be read.
         nested: positions of nodes in `opaque` whose sub-graphs have been read; `read_graph` does so if asked.
-        assigned: positions of nodes that a provider has already.
+        assigned: the names of providers that have nodes already, by the positions of these.
         implicit: what nodes with sub-graphs read from outside, by position.
         types: of values, those that are tensors of known type.
         weights: constant initializers, by name.
@@ -44,7 +44,7 @@ class GraphFacts:
     handles: list[int] = field(default_factory=list)
     opaque: set[int] = field(default_factory=set)
     nested: set[int] = field(default_factory=set)
-    assigned: set[int] = field(default_factory=set)
+    assigned: dict[int, str] = field(default_factory=dict)
     implicit: dict[int, list[str]] = field(default_factory=dict)
     types: dict[str, ValueInfoProto] = field(default_factory=dict)
     weights: dict[str, TensorProto] = field(default_factory=dict)
@@ -151,8 +151,8 @@ class _Reader:
         made = helper.make_node(api.text("NodeType", node), inputs, outputs, api.text("NodeName", node), domain=domain)
         found.handles.append(node)
         found.nodes.append(made)
-        if api.text("EpName", node):
-            found.assigned.add(k)
+        if owner := api.text("EpName", node):
+            found.assigned[k] = owner
         if k in found.assigned or api.number("NumSubgraphs", node):
             found.opaque.add(k)
             found.implicit[k] = [

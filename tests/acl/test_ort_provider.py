@@ -137,6 +137,18 @@ def test_control_flow_is_the_device_s(kind, device):
         agree(opened, model, feeds)
 
 
+@pytest.mark.parametrize("text", [CONTROL["if"], ABC])
+def test_nodes_that_another_provider_has_taken_are_not_asked_for(text, device):
+    model = model_of(text)
+    occ.onnxruntime.register("cpu-jit", least=0)
+    options = occ.onnxruntime.session_options()
+    occ.onnxruntime.register("ascend310p")
+    opened = session(model, options)
+    assert nodes() == []
+    feeds = {"x": np.ones(4 if "which" in text else (4, 8), np.float32)}
+    agree(opened, model, feeds | ({"which": np.array(True)} if "which" in text else {}))
+
+
 def test_nodes_that_stay_with_the_cpu_are_told(device, capfd):
     occ.onnxruntime.register("ascend310p")
     session(model_of(ABC))
