@@ -77,20 +77,28 @@ void Provider::take(OrtEpGraphSupportInfo *info, const OrtNode *const *nodes, si
     }
 }
 
-// A nested graph goes with the operator that holds it, which the device does not take.
+// A nested graph goes with the operator that holds it. onnxruntime asks again about what was left.
 void Provider::capability(const OrtGraph *graph, OrtEpGraphSupportInfo *info) {
     const OrtNode *parent = nullptr;
     check(api, ort::Graph_GetParentNode(api, graph, &parent));
     if (!refusal.empty()) return refuse(graph, info);
     bool any = false;
     for (const OrtNode *node : nodes_of(api, graph)) {
-        if (!is_context(api, node, kName)) continue;
+        const char *owner = "";
+        check(api, ort::Node_GetEpName(api, node, &owner));
+        any = any || (owner && !strcmp(owner, kName));
+        if (!is_context(api, node, kName) || (owner && *owner)) continue;
         const Context c = context_of(api, graph, node);
         take(info, &node, 1, {c.data, c.path, c.notes, c.refusal});
         any = true;
     }
     const Ask ask = asked;
-    if (any || parent || !ask) return;
+    if (any || parent) return;
+    if (!ask) {
+        refusal = "OCC0301: the model has no part that is compiled for an Ascend device, and this program has no compiler: "
+                  "`occ build MODEL -t ascend310p --emit ort` makes a model that has";
+        return refuse(graph, info);
+    }
     Claims claims = {this, info, ""};
     for (const auto &[key, value] : options) claims.options += key + "=" + value + "\n";
     ask(api, graph, &claims);

@@ -411,6 +411,30 @@ def test_memory_that_a_model_does_not_fit_into(device):
     assert "npu_mem_limit" in text
 
 
+def test_a_program_without_the_compiler_refuses_models_that_are_not_compiled(device, occ_cli):
+    onnxruntime.register_execution_provider_library("alone", str(occ.onnxruntime.get_library_path(kind="ascend")))
+    try:
+        for model, told in ((ABC, "--emit ort"), (None, "")):
+            if model is None:
+                onnx.save(model_of(ABC), "m.onnx")
+                assert occ_cli("build", "m.onnx", "-t", "ascend310p", "--emit", "ort", "-o", "r.onnx").code == 0
+            options = onnxruntime.SessionOptions()
+            found = [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+            options.add_provider_for_devices(found[:1], {"npu_mem_limit": str(2**64 - 1)})
+            if model is None:
+                onnxruntime.InferenceSession("r.onnx", options).run(None, {"x": np.zeros((4, 8), np.float32)})
+                continue
+            with pytest.raises(Exception, match=told):
+                onnxruntime.InferenceSession(model_of(model).SerializeToString(), options)
+        options = onnxruntime.SessionOptions()
+        options.add_provider_for_devices(found[:1], {"npu_mem_limits": "1"})
+        with pytest.raises(Exception, match="there is no option `npu_mem_limits`; options: device_id, npu_mem_limit"):
+            onnxruntime.InferenceSession("r.onnx", options)
+    finally:
+        gc.collect()
+        onnxruntime.unregister_execution_provider_library("alone")
+
+
 @pytest.mark.parametrize(
     ("machine", "target", "options", "code"),
     [
