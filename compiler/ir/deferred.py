@@ -20,6 +20,7 @@ from occ.compiler.ir.ops.spec import DTYPE_ATTRS, onnx_type_name
 from occ.compiler.ir.shape import data_dim, depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 
+MOST_AXES = 64  # as numpy has it
 _FOREIGN = frozenset("sc")  # kinds of elements that native code does not have: strings and complex numbers
 
 
@@ -100,6 +101,8 @@ def deferred_types(op: Op) -> tuple[TensorType, ...]:
         return (TensorType(_result_dtype(op, 0), _broadcast(op)),)
     made: list[TensorType] = []
     for k in range(len(op.results)):
+        if rank is not None and rank > MOST_AXES:
+            raise Invalid(f"a result of `{op.name}` would have {rank} axes")
         shape = None if rank is None else tuple(data_dim(16 * k + axis) for axis in range(rank))
         made.append(TensorType(_result_dtype(op, k), shape))
     return tuple(made)

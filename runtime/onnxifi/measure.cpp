@@ -100,22 +100,37 @@ double now() {
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
+// Threads that are joined whatever happens: a system that gives no more of them throws, and one that is left ends the process.
+struct Joined {
+    std::vector<std::thread> threads;
+    std::atomic<bool> &given_up;
+
+    ~Joined() {
+        given_up = true;
+        for (auto &t : threads) {
+            if (t.joinable()) t.join();
+        }
+    }
+};
+
 // The best rate of each thread that does `work(thread)` while the others do, which says how much it did; their sum.
 template<typename F> uint64_t best(F work) {
     const int threads = occ::runtime::default_threads();
     std::vector<double> rates(static_cast<size_t>(threads));
-    std::vector<std::thread> all;
     std::atomic<int> there{0};
+    std::atomic<bool> given_up{false};
+    Joined all{{}, given_up};
     for (int k = 0; k < threads; k++) {
-        all.emplace_back([&, k] {
-            for (there++; there < threads;) std::this_thread::yield();
+        all.threads.emplace_back([&, k] {
+            for (there++; there < threads && !given_up;) std::this_thread::yield();
+            if (given_up) return;
             for (int trial = 0; trial < kTrials; trial++) {
                 const double start = now(), done = work(k);
                 rates[size_t(k)] = std::max(rates[size_t(k)], done / (now() - start));
             }
         });
     }
-    for (auto &t : all) t.join();
+    for (auto &t : all.threads) t.join();
     return uint64_t(std::accumulate(rates.begin(), rates.end(), 0.0));
 }
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.access import access
+from occ.compiler.ir.deferred import MOST_AXES
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, substitute
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.meaning import Elements
@@ -117,7 +118,7 @@ class _Decision:
         """What is known of the elements of a vector, None for each that is not; None if not even their number is."""
         value = self.given(k)
         n = value.tensor.shape[0] if value.tensor.shape and value.tensor.rank == 1 else None
-        found = (self.known.elements(value) or (None,) * n) if isinstance(n, int) else None
+        found = (self.known.elements(value) or (None,) * n) if isinstance(n, int) and n <= MOST_AXES else None
         return found and [substitute(x, self._renamed) if isinstance(x, Sym) else x for x in found]
 
     def ints(self, k: int, otherwise: Sequence[int]) -> Sequence[int] | None:
