@@ -123,7 +123,8 @@ def build(
         OSError: `out` cannot be written.
     """
     place = None if out is None else check_out(Path(out), [model], folder=folder)
-    compilation = Compilation(model, settings_of(target, shapes, dims, options, outputs, specialise, rules=rules))
+    settings = settings_of(target, shapes, dims, options, outputs, specialise, rules=rules, cases=True)
+    compilation = Compilation(model, settings)
     artifact = compilation.artifact()
     if place is not None:
         artifact.save(check_out(place, compilation.module.files, folder=folder), folder=folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -175,8 +176,21 @@ class Session:
     ) -> tuple[list[Any], dict[str, int], list[Any]]:
         """Inputs as arrays, the values of the symbolic dims, and an array or None for each output."""
         arrays = self._signature.arrays(inputs, resident=self.engine.resident)
-        env = self._signature.bind(arrays)
-        return arrays, env, self._given(outputs, env)
+        signature, env = self._bound(arrays)
+        return arrays, env, self._given(outputs, env, signature)
+
+    def _bound(self, arrays: Sequence[Any]) -> tuple[Signature, dict[str, int]]:
+        """The plan that takes inputs, by its signature, and the values of its dims: that for all sizes, else one of the others, which
+        may take what that does not.
+        """
+        try:
+            return self._signature, self._signature.bind(arrays)
+        except RunError:
+            for k in range(len(self.artifact.manifest.special)):
+                signature = Signature.of(self.artifact.manifest.at(k))
+                with suppress(RunError):
+                    return signature, signature.bind(arrays)
+            raise
 
     async def run_async(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """`run` in a thread, while other tasks of the event loop go on; see `occ.RunQueue` for many runs with a bound.
@@ -204,16 +218,15 @@ class Session:
     @cached_property
     def _gives(self) -> dict[str, tuple[TensorInfo, np.dtype[Any] | None, set[str]]]:
         """The outputs by name, with the element types of tensors and the symbols of their extents."""
-        found = self._signature.outputs
-        tensors = {o.name: numpy_dtype(o.dtype) for o in found if o.kind == "tensor"}
-        return {o.name: (o, tensors.get(o.name), set().union(*map(symbols, o.shape))) for o in found}
+        return _listed(self._signature)
 
-    def _given(self, outputs: Mapping[str, Any], env: Mapping[str, int]) -> list[Any]:
+    def _given(self, outputs: Mapping[str, Any], env: Mapping[str, int], signature: Signature) -> list[Any]:
         if unknown := [n for n in outputs if n not in self._gives]:
             raise RunError("OCC0501", f"the model has no output `{unknown[0]}`", f"outputs: {', '.join(self._gives)}")
         outputs = {n: y if y is None or type(y) is np.ndarray else self._target(n, y) for n, y in outputs.items()}
+        gives = self._gives if signature is self._signature else _listed(signature)
         for name, array in outputs.items():
-            info, dtype, needed = self._gives[name]
+            info, dtype, needed = gives[name]
             if (
                 array is not None and dtype is not None and needed <= env.keys()
             ):  # extents that the data decide are checked when they are known
@@ -291,3 +304,9 @@ class Session:
             for p in ports
         )
         return f"<b>{escape(m.name)}</b> for {escape(m.target)}: {facts}<table>{rows}</table>"
+
+
+def _listed(signature: Signature) -> dict[str, tuple[TensorInfo, np.dtype[Any] | None, set[str]]]:
+    found = signature.outputs
+    tensors = {o.name: numpy_dtype(o.dtype) for o in found if o.kind == "tensor"}
+    return {o.name: (o, tensors.get(o.name), set().union(*map(symbols, o.shape))) for o in found}

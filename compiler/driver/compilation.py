@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
-from occ.compiler.driver.size_cases import assumptions, shown_at
+from occ.compiler.driver.size_cases import assumptions, cases, shown_at
 from occ.compiler.driver.source import Source, is_text, load_module, name_of, recipe
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import evaluate, symbols
@@ -276,10 +277,20 @@ class Compilation:
         for k, overrides in enumerate(self.settings.special, 1):
             self._check_readable("plans for several shapes need", is_text(self.given))
             self.progress(f"shapes {k} of {len(self.settings.special)}")
-            other = Compilation(self.given, replace(self.settings, overrides=overrides, special=(), save_stages=False))
-            made.append(other.advance(other.last_stage))
-            self._special_libraries |= libraries(made[-1])
+            made.append(self._special(overrides))
+        if self.settings.cases and not is_text(self.given):
+            for overrides in cases(self.broadcasts, self.settings.overrides):
+                self.progress("sizes of 1 that broadcast")
+                with suppress(CompileError):  # what does not fit so is refused by the plan for all sizes
+                    made.append(self._special(overrides))
         return made
+
+    def _special(self, overrides: Overrides) -> Module:
+        settings = replace(self.settings, overrides=overrides, special=(), cases=False, save_stages=False)
+        other = Compilation(self.given, settings)
+        m = other.advance(other.last_stage)
+        self._special_libraries |= libraries(m)
+        return m
 
     def _check_readable(self, who: str, changed: bool | None = None) -> None:
         """Refuse to compile again what was given as a module, and has been changed since, or what else is `changed`."""

@@ -33,6 +33,7 @@ class Settings:
         progress: told what is being done.
         tune: returns the choices of schedules that measurements prefer, see `Context`.
         why: told why rules do not match, see `Context`.
+        cases: make plans besides for sizes of 1 that a node broadcasts, as the artifact is to run without the compiler.
         special: extents for which there is a plan besides, each as `overrides` would be.
     """
 
@@ -51,3 +52,4 @@ class Settings:
     tune: Tune | None = None
     why: Why | None = None
     special: Sequence[Overrides] = ()
+    cases: bool = False

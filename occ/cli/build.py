@@ -116,7 +116,9 @@ def _command(
         validator = looking.validator(flags.sizes)
         with progress() as tell:
             more = looking.settings(validator)
-            settings = flags.settings(target, outputs, several=True, progress=tell, save_stages=save_stages, **more)
+            settings = flags.settings(
+                target, outputs, several=True, progress=tell, save_stages=save_stages, cases=True, **more
+            )
             tuner = _tuner(settings, tune, workers) if tune is not None else None
             settings = replace(settings, tune=tuner)
             compilation = Compilation(options.source_of(model), settings)

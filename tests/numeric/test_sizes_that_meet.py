@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from building import TARGETS, model_of
+from building import TARGETS, entry_and_runner, model_of
 
 import occ
 
@@ -119,3 +119,28 @@ def test_what_no_case_takes_names_the_node_and_the_remedy(tmp_path) -> None:
     square.otherwise = None
     with pytest.raises(occ.RunError, match="--shape x=n_0,-1,H_2,H_3"):
         square(f(1, 3, 4, 5))
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_artifacts_have_a_plan_for_each_case(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("g (float[n, 3] x, float[m, 3] y) => (float[a, b] z) { s = Add (x, y)  z = Relu (s) }")
+    artifact = occ.build(model, target)
+    assert [[i.shape[0] for i in s.inputs] for s in artifact.manifest.special] == [[1, "m"], ["n", 1]]
+    for session in entry_and_runner(artifact, monkeypatch):
+        for n, m in ((1, 4), (4, 1), (4, 4), (1, 1)):
+            feeds = {"x": f(n, 3), "y": f(m, 3)}
+            exact = wanted(model, feeds)
+            np.testing.assert_array_equal(session.run(feeds)["z"], exact)
+            out = np.empty_like(exact)
+            session.run(feeds, {"z": out})
+            np.testing.assert_array_equal(out, exact)
+        with pytest.raises(occ.RunError, match="node `Add#1` broadcasts"):
+            session.run({"x": f(2, 3), "y": f(4, 3)})
+
+
+def test_artifacts_have_plans_for_cases_that_come_together() -> None:
+    model = model_of("g (float[n, d] a) => (float[5, 4] y) { y = Expand (a, five) }", {"five": np.array([5, 4])})
+    artifact = occ.build(model, "cpu-jit")
+    assert [s.inputs[0].shape for s in artifact.manifest.special] == [[1, 4], [5, 1], [1, 1]]
+    same = model_of("g (float[n, 3] x, float[n, 3] y) => (float[n, 3] z) { z = Add (x, y) }")
+    assert occ.build(same, "cpu-jit").manifest.special == []
