@@ -39,6 +39,7 @@ from occ.compiler.passes.infer.checks import (
 )
 from occ.compiler.passes.infer.decide import decide, spread_unlike, tell_bounds
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
+from occ.compiler.passes.infer.input_ranks import find_ranks
 from occ.compiler.passes.infer.settle_ranks import settle_ranks
 from occ.compiler.passes.infer.show_sizes import show_sizes
 from occ.compiler.passes.infer.solve import drop_untold, solve
@@ -68,6 +69,7 @@ class Infer(Pass):
     name: ClassVar[str] = "infer"
 
     def run(self, m: Module, ctx: Context) -> bool:
+        find_ranks(m)
         check_ranks(m, ctx)
         untyped = any(r.type is None for op in m.walk() for r in op.results)
         inference, cases = _settled(m, ctx, []), set[str]()
