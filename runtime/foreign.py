@@ -80,4 +80,4 @@ def _zip(path: Path) -> tuple[str, str] | None:
     for mark, what, help_ in _ZIPS:
         if any(re.search(mark, n) for n in names):
             return what, help_.replace("FILE", path.name)
-    return "a zip file, and no artifact", "models are .onnx files, .occ texts and artifacts"
+    return "a zip file, and no artifact: it has no `manifest.json`", "models are .onnx files, .occ texts and artifacts"

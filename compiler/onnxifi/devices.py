@@ -19,7 +19,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.native_entry.facts import DTYPES
 from occ.compiler.onnxifi.models import check_outputs
 from occ.compiler.onnxifi.statuses import Refused, Status
-from occ.compiler.targets.registry import all_targets, get_target
+from occ.compiler.targets.registry import all_targets, on_device
 from occ.runtime.acl import process
 from occ.runtime.dims import evaluate
 from occ.runtime.errors import RunError
@@ -29,11 +29,6 @@ from occ.runtime.signature import bind_shapes, numpy_dtype
 
 _ALIGNMENT = 64  # of tensors in shared memory
 _HBM = 1  # ACL_HBM_MEM, the memory of a device
-
-
-def on_device(target: str) -> bool:
-    """Whether a target is for devices: its builds are for one exact chip."""
-    return "soc_version" in get_target(target).options.table
 
 
 class Devices:

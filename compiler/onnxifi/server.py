@@ -30,10 +30,11 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.module import Module
 from occ.compiler.native_entry.results import open_outputs
 from occ.compiler.native_entry.suitable import Unsuitable, routines
-from occ.compiler.onnxifi.devices import Devices, on_device
+from occ.compiler.onnxifi.devices import Devices
 from occ.compiler.onnxifi.models import check_outputs, read_model
 from occ.compiler.onnxifi.statuses import Refused, Status, status_of, status_of_run
 from occ.compiler.plan.plan import cpu_manifest
+from occ.compiler.targets.registry import on_device
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 

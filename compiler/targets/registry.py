@@ -45,6 +45,15 @@ def get_target(name: str) -> Target:
     return _load(point)
 
 
+def on_device(target: str) -> bool:
+    """Whether a target is for devices: its builds are for one exact chip.
+
+    Raises:
+        CompileError: as `get_target`.
+    """
+    return "soc_version" in get_target(target).options.table
+
+
 def all_targets() -> list[Target]:
     """The targets of occ, and those of installed packages.
 

@@ -211,6 +211,7 @@ def _tuner(settings: Settings, seconds: float, workers: str | None) -> Tuner:
 def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.Flags, *, as_json: bool) -> None:
     """Write an ONNX model of EPContext nodes."""
     from occ.compiler.driver.outputs import check_out
+    from occ.compiler.targets.registry import on_device
     from occ.onnxruntime.emit import emit
 
     if not model.endswith(".onnx"):
@@ -234,7 +235,7 @@ def _emit_ort(model: str, target: str, out: Path, weights: str, flags: options.F
     say(f"groups   {len(made.groups)} of {sum(made.groups)} nodes; {made.left} nodes stay with onnxruntime")
     for reason in made.reasons:
         say(f"left     {reason}")
-    library, page = ("--ep-ascend", "ascend-onnxruntime") if target.startswith("ascend") else ("--ep", "onnxruntime")
+    library, page = ("--ep-ascend", "ascend-onnxruntime") if on_device(target) else ("--ep", "onnxruntime")
     say(f"next     onnxruntime with the library that `occ config {library}` prints; docs/{page}.md")
 
 

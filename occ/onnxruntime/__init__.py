@@ -34,7 +34,9 @@ _last: list[str] = []  # the provider that was registered last
 
 def get_ep_name(target: str = DEFAULT) -> str:
     """The name of the execution provider for a target."""
-    return ASCEND if target.startswith("ascend") else NAME
+    from occ.compiler.targets.registry import on_device
+
+    return ASCEND if on_device(target) else NAME
 
 
 def register(target: str = DEFAULT, *, options: Mapping[str, Any] | None = None, least: int = LEAST) -> str:

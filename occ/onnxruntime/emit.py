@@ -18,6 +18,7 @@ from onnx.external_data_helper import uses_external_data
 from occ.analysis.onnx_graph import loaded, reads, value_types, with_data
 from occ.compiler.diagnostics import error
 from occ.compiler.targets.default import DEFAULT
+from occ.compiler.targets.registry import on_device
 from occ.onnxruntime.ascend import NAME as ASCEND
 from occ.onnxruntime.ascend import check_left
 from occ.onnxruntime.claims import Claims
@@ -103,7 +104,7 @@ def emit(
     with_data(fixed, folder)
     _fix(fixed, dims or {}, shapes or {})
     facts = facts_of(fixed)
-    if target.startswith("ascend"):
+    if on_device(target):
         return _emit_for_device(fixed, facts, Path(out), target, dict(options or {}), embed=embed)
     library = c.CDLL(str(get_library_path()))
     library.occ_ep_refusal.restype = c.c_char_p

@@ -86,7 +86,9 @@ def _is_size(node: Any) -> bool:
 def _is_number(node: Any) -> bool:
     """Whether a placeholder is a number that Dynamo passes as a tensor of no axes."""
     passed = getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)
-    return bool(passed) and bool(node.users) and all(u.op == "call_method" and u.target == "item" for u in node.users)
+    return (
+        bool(passed) and bool(node.users) and all(u.op == "call_method" and str(u.target) == "item" for u in node.users)
+    )
 
 
 def _computes(item: Any) -> bool:

@@ -131,7 +131,7 @@ def test_what_is_halved_and_doubled_needs_no_check_of_sizes():
         b = Resize <mode = "nearest"> (a, , s)
         y = Add(b, x)
     }"""
-    even = occ.build(model_of(text), "cpu-jit", dims={"h": "0..64:2", "w": "0..64:2"}).manifest
+    even = occ.build(model_of(text), "cpu-jit", dims={"n": "0..64", "h": "0..64:2", "w": "0..64:2"}).manifest
     assert even.constraints == []
     assert even.outputs[0].shape == even.inputs[0].shape
     assert occ.build(model_of(text), "cpu-jit").manifest.constraints
