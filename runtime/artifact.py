@@ -75,10 +75,12 @@ class Artifact:
         """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if folder:
-            self._save_folder(target)
-        else:
-            self._save_zip(target)
+        try:
+            self._save_folder(target) if folder else self._save_zip(target)
+        except OSError as e:
+            if e.filename is None:  # of a write, such as to a disk that is full
+                e.filename = os.fspath(target)
+            raise
         return target
 
     def _save_zip(self, target: Path) -> None:

@@ -379,3 +379,20 @@ def test_what_is_not_installed_is_said_with_the_remedy(package, call):
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stderr.splitlines()[-1].startswith(f"ModuleNotFoundError: `occ.{package}` needs")
     assert f"pip install {package}" in ran.stderr
+
+
+@pytest.mark.parametrize("form", [[], ["--dir"]])
+def test_a_disk_without_room_is_named_with_the_file(form, tmp_path):
+    weights = {"w": np.ones((300, 300), np.float32)}
+    onnx.save(model_of("g (float[n,300] x) => (float[n,300] y) { y = MatMul(x, w) }", weights), tmp_path / "m.onnx")
+    build = [sys.executable, "-m", "occ", "build", "m.onnx", "-t", "interp", "--no-cache", "-o", "out.occ", *form]
+    ran = subprocess.run(
+        ["bash", "-c", 'ulimit -f 50; exec "$@"', "-", *build],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "cannot write `out.occ`: File too large" in ran.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx"]
