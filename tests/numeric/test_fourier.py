@@ -99,18 +99,16 @@ def test_parts_that_a_reshape_hides(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_transform_of_any_extents_along_an_inner_axis(target: str) -> None:
     """The distance of what lanes read was a product of sizes and a position, which code for LLVM did not have."""
-    text = """g (float[a, b, c, d] x, float[e, f, g, 2] z) => (float[p, q, r, 2] y, float[s, t, u, 2] w) {
+    text = """g (float[a, b, c, d] x) => (float[p, q, r, 2] y, float[s, t, u, 2] z) {
         long = Constant<value_int = 9>()
-        first = Constant<value_int = 1>()
-        third = Constant<value_int = -2>()
-        y = DFT<onesided = 1>(x, long, first)
-        w = DFT(z, , third)
+        short = Constant<value_int = 3>()
+        axis = Constant<value_int = -3>()
+        y = DFT<onesided = 1>(x, long, axis)
+        z = DFT<onesided = 1>(x, short, axis)
     }"""
     session = occ.compile(model_of(text), target)
-    x, z = (RNG.standard_normal(s).astype(np.float32) for s in ((2, 5, 6, 1), (1, 3, 5, 2)))
-    got = session.run({"x": x, "z": z})
-    for name, want in (
-        ("y", np.fft.rfft(x[..., 0], 9, axis=1)),
-        ("w", np.fft.fft(z[..., 0] + 1j * z[..., 1], axis=-1)),
-    ):
+    x = RNG.standard_normal((2, 5, 6, 1)).astype(np.float32)
+    got = session.run({"x": x})
+    for name, length in (("y", 9), ("z", 3)):
+        want = np.fft.rfft(x[..., 0], length, axis=1)
         np.testing.assert_allclose(got[name], np.stack([want.real, want.imag], -1), atol=1e-5)
