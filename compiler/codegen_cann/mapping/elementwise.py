@@ -61,8 +61,34 @@ def computing_type(e: Emitter, kind: str, dtype: str, position: int = 0) -> str:
 def widened(e: Emitter, kind: str, *xs: Ref, **attrs: Any) -> Ref:
     """An elementwise node on operands cast to a type that it takes, and its result cast back."""
     dtype = xs[0].dtype
+    if kind in _EXTREMA and len(xs) == 2 and not _has(e, kind, dtype):
+        return _selected(e, kind, *xs)
+    if kind in _BITWISE and dtype == "UINT64" and not _has(e, kind, dtype):
+        return bitcast(e, widened(e, kind, *(bitcast(e, x, "INT64") for x in xs), **attrs), dtype)
     inner = computing_type(e, kind, dtype)
     return e.cast(e.op(kind, *(e.cast(x, inner) for x in xs), **attrs), dtype)
+
+
+_EXTREMA = {"Maximum": "Greater", "Minimum": "Less"}
+_BITWISE = frozenset({"BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+
+
+def _has(e: Emitter, kind: str, dtype: str) -> bool:
+    """Whether there is a kernel for a type, or for one that holds its values."""
+    try:
+        return bool(computing_type(e, kind, dtype))
+    except Unsupported:
+        return False
+
+
+def _selected(e: Emitter, kind: str, x: Ref, y: Ref) -> Ref:
+    """The larger or smaller of two, of types that a comparison has a kernel for, and Maximum none; NaN stays NaN."""
+    desc = elementwise([x, y])
+    out = Desc("BOOL", desc.shape)
+    first = e.op(_EXTREMA[kind], x, y, out=out)
+    if x.dtype in FLOATS or x.dtype == "DOUBLE":
+        first = e.op("LogicalOr", first, e.op("NotEqual", x, x, out=Desc("BOOL", x.shape)), out=out)
+    return e.op("SelectV2", first, x, y, out=desc)
 
 
 def _same(kind: str) -> Row:
@@ -71,6 +97,8 @@ def _same(kind: str) -> Row:
 
 def _predicate(kind: str) -> Row:
     def row(e: Emitter, op: Op, *xs: Ref) -> Ref:
+        if kind == "LessEqual" and not _has(e, kind, xs[0].dtype):
+            return _predicate("GreaterEqual")(e, op, *reversed(xs))
         inner = computing_type(e, kind, xs[0].dtype)
         cast = [e.cast(x, inner) for x in xs]
         return e.op(kind, *cast, out=Desc("BOOL", elementwise(cast).shape))
@@ -153,7 +181,7 @@ def _xor(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
 
 
 def _clip(e: Emitter, op: Op, x: Ref, lo: Ref | None = None, hi: Ref | None = None) -> Ref:
-    if lo is not None and hi is not None and x.dtype != "INT64":  # for which there is no ClipByValue
+    if lo is not None and hi is not None and (x.dtype != "INT64" or e.unit_for("ClipByValue", "INT64") == "AI Core"):
         # ONNX gives the upper bound where the bounds cross; ClipByValue leaves that open.
         return widened(e, "ClipByValue", x, lo, hi) if _ordered(lo, hi) else _bounded(e, x, lo, hi)
     return _bounded(e, x, lo, hi)
@@ -249,7 +277,7 @@ def _cast(e: Emitter, op: Op, x: Ref) -> Ref:
 def absolute(e: Emitter, x: Ref) -> Ref:
     """`|x|`; the 310P has Abs for FLOAT, FLOAT16 and INT32 alone."""
     if x.dtype in ("INT64", "DOUBLE"):
-        return e.op("Maximum", x, e.op("Neg", x))
+        return widened(e, "Maximum", x, e.op("Neg", x))
     inner = "INT32" if x.dtype in ("INT8", "UINT8", "INT16") else computing_type(e, "Abs", x.dtype)
     return e.cast(e.op("Abs", e.cast(x, inner)), x.dtype)
 

@@ -158,16 +158,12 @@ class Emitter:
         """`x` as another element type; itself where it has it."""
         if x.dtype == dtype:
             return x
-        if (
-            x.dtype == "FLOAT"
-            and dtype in ("INT8", "UINT8")
-            and not self._casts(x.dtype, dtype)
-            and self._casts("INT32", dtype)
-        ):
+        small, given = dtype in ("INT8", "UINT8"), x.dtype
+        if small and given in ("FLOAT", "FLOAT16") and not self.casts(given, dtype) and self.casts("INT32", dtype):
             x = self.cast(x, "INT32")
         return self.op("Cast", x, out=Desc(dtype, x.shape, x.desc.format), dst_type=dtype)
 
-    def _casts(self, one: str, other: str) -> bool:
+    def casts(self, one: str, other: str) -> bool:
         """Whether AI Core casts between two types."""
         table = self.chip.table
         probe = Node("", "Cast", [Ref(data_node("", Desc(one, ()), 0))], [Desc(other, ())], {}, ["x"], ["y"])
@@ -184,6 +180,9 @@ class Emitter:
         if list(perm) == list(range(len(perm))):
             return x
         shape = tuple(x.shape[p] for p in perm)
+        if x.dtype == "DOUBLE" and not self.unit_for("Transpose", "DOUBLE"):  # its bits may go as INT64
+            bits = self.transpose(self.op("Bitcast", x, out=Desc("INT64", x.shape), type="INT64"), perm)
+            return self.op("Bitcast", bits, out=Desc("DOUBLE", shape), type="DOUBLE")
         return self.op("Transpose", x, self.ints(perm, np.int32), out=Desc(x.dtype, shape))
 
     def _add(self, node: Node) -> Ref:

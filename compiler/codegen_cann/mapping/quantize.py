@@ -79,7 +79,10 @@ def rounded(e: Emitter, value: Ref, zero: Ref | None, out: str) -> Ref:
     if zero is not None and _may_differ_from_zero(zero):
         value = e.op("Add", value, e.cast(zero, "FLOAT"))
     low, high = e.scalar(dtype.lowest, "FLOAT"), e.scalar(dtype.highest, "FLOAT")
-    return e.cast(e.op("ClipByValue", value, low, high), out)
+    codes = e.op("ClipByValue", value, low, high)
+    if out in ("INT8", "UINT8") and not e.casts("FLOAT", "INT32"):  # of half precision they are as exact
+        codes = e.cast(codes, "FLOAT16")
+    return e.cast(codes, out)
 
 
 def _dynamic_quantize(e: Emitter, op: Op, x: Ref) -> tuple[Ref, Ref, Ref]:

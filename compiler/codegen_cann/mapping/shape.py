@@ -9,7 +9,7 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.chip import OPERANDS
-from occ.compiler.codegen_cann.mapping.elementwise import computing_type
+from occ.compiler.codegen_cann.mapping.elementwise import bitcast, computing_type
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.window import pad, strided
 from occ.compiler.ir.op import Op
@@ -18,7 +18,9 @@ Row = Callable[..., Any]
 
 
 def through(e: Emitter, kind: str, x: Ref, run: Callable[[Ref], Ref], position: int = 0) -> Ref:
-    """Something that moves elements, on a type that the GE operator takes."""
+    """Something that moves elements, on a type that the GE operator takes; those of DOUBLE may go as INT64."""
+    if x.dtype == "DOUBLE" and not e.unit_for(kind, x.dtype, position):
+        return bitcast(e, through(e, kind, bitcast(e, x, "INT64"), run, position), x.dtype)
     inner = computing_type(e, kind, x.dtype, position)
     return e.cast(run(e.cast(x, inner)), x.dtype)
 
@@ -56,16 +58,15 @@ def _expand(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
 
 
 def broadcast(e: Emitter, x: Ref, shape: Sequence[int]) -> Ref:
-    """`x` repeated to a shape. BroadcastTo has kernels for some types only; Tile, on the AI CPU, for all."""
+    """`x` repeated to a shape. BroadcastTo has kernels of AI Core for some types only; Tile, on the AI CPU, for all."""
     out = tuple(shape)
-    if x.dtype in _BROADCAST:
+    if (
+        e.unit_for("BroadcastTo", x.dtype) == "AI Core" and x.dtype != "BOOL"
+    ):  # which the header of BroadcastTo leaves out
         return e.op("BroadcastTo", x, e.ints(out), out=Desc(x.dtype, out))
     full = (1,) * (len(out) - len(x.shape)) + x.shape
     times = [n // max(d, 1) for n, d in zip(out, full, strict=True)]
     return through(e, "Tile", e.reshape(x, full), lambda v: e.op("Tile", v, e.ints(times), out=Desc(v.dtype, out)))
-
-
-_BROADCAST = ("FLOAT", "FLOAT16", "INT32", "INT8", "UINT8")
 
 
 def _tile(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
@@ -321,8 +322,8 @@ def _trilu(e: Emitter, op: Op, x: Ref, k: Ref | None = None) -> Ref:
         by = int(shift.node.value.reshape(-1)[0])
         mask = e.constant(right >= by if op.a.upper else right <= by)
     else:
-        kind, out = "GreaterEqual" if op.a.upper else "LessEqual", Desc("BOOL", right.shape)
-        mask = e.op(kind, e.constant(right), e.reshape(shift, ()), out=out)
+        sides = (e.constant(right), e.reshape(shift, ()))
+        mask = e.op("GreaterEqual", *(sides if op.a.upper else reversed(sides)), out=Desc("BOOL", right.shape))
     inner = computing_type(e, "SelectV2", x.dtype, 1)
     made = e.op("SelectV2", mask, e.cast(x, inner), e.scalar(0, inner), out=Desc(inner, x.shape))
     return e.cast(made, x.dtype)
