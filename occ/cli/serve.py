@@ -80,7 +80,7 @@ def _is_language_model(path: str) -> bool:
 def _missing(library: str | None, extra: str) -> RunError:
     from occ.runtime.errors import RunError
 
-    return RunError("OCC0501", f"the server needs the library `{library}`", f"pip install 'occ[{extra}]'")
+    return RunError("OCC0501", f"the server needs the library `{library}`", f"pip install 'occ-compiler[{extra}]'")
 
 
 def _named(models: Sequence[str]) -> dict[str, Path]:

@@ -39,18 +39,23 @@ def get_ep_name(target: str = DEFAULT) -> str:
     return ASCEND if on_device(target) else NAME
 
 
-def register(target: str = DEFAULT, *, options: Mapping[str, Any] | None = None, least: int = LEAST) -> str:
+def register(
+    target: str = DEFAULT, *, options: Mapping[str, Any] | None = None, least: int = LEAST, build: str = "wait"
+) -> str:
     """Make the execution provider known to onnxruntime, in this process; twice is once, with the settings of the last.
 
     Args:
         target: that groups of nodes are compiled for: `cpu`, `cpu-jit`, or one of the Ascend chips, which is another provider.
         options: of the target, as `-C`.
         least: the cost, in elements, from which on a group is taken; Ascend devices take what they can.
+        build: what a session does with a group that was not compiled before: `wait` for it; leave it to onnxruntime, and have it
+            compiled in the `background` for the sessions to come; or `never` compile. For Ascend devices it is `wait`.
 
     Returns:
         The name for `providers=`.
 
     Raises:
+        ValueError: `build` is none of these.
         ImportError: onnxruntime is not installed, or is older than 1.23, for Ascend devices 1.24.
         CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on first use.
             For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device, OCC0510 it is another chip; OCC0603 an option is wrong.
@@ -58,6 +63,10 @@ def register(target: str = DEFAULT, *, options: Mapping[str, Any] | None = None,
     onnxruntime = onnxruntime_module()
 
     from occ.compiler.targets.registry import get_target
+    from occ.onnxruntime.background import WAYS
+
+    if build not in WAYS:
+        raise ValueError(f"build is {build!r}; known are {', '.join(WAYS)}")
 
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
@@ -65,7 +74,7 @@ def register(target: str = DEFAULT, *, options: Mapping[str, Any] | None = None,
     name = get_ep_name(target)
     given = dict(options or {})
     if name == NAME:
-        claims: Any = _claims_of_cpu(target, given, least)
+        claims: Any = _claims_of_cpu(target, given, least, build)
     else:
         claims = _claims_of_ascend(target, given)
     callback = _Callback(claims)
@@ -75,7 +84,7 @@ def register(target: str = DEFAULT, *, options: Mapping[str, Any] | None = None,
     return name
 
 
-def _claims_of_cpu(target: str, options: dict[str, Any], least: int) -> Claims:
+def _claims_of_cpu(target: str, options: dict[str, Any], least: int, way: str) -> Claims:
     onnxruntime = onnxruntime_module()
 
     if NAME not in _registered:
@@ -84,7 +93,7 @@ def _claims_of_cpu(target: str, options: dict[str, Any], least: int) -> Claims:
         library.occ_ep_refusal.restype = c.c_char_p
         onnxruntime.register_execution_provider_library(NAME, path)
         _registered[NAME] = {"library": library}
-    return Claims(_registered[NAME]["library"], target, options, least)
+    return Claims(_registered[NAME]["library"], target, options, least, way=way)
 
 
 def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:

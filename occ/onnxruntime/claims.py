@@ -17,10 +17,12 @@ from occ.compiler.cache.sources import source_digest
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.targets.default import DEFAULT
 from occ.onnxruntime import policy
+from occ.onnxruntime.background import REFUSED, start
 from occ.onnxruntime.ortgraph import GraphFacts, read_graph
 from occ.runtime.errors import RunError
 
 log = logging.getLogger("occ.onnxruntime")
+PENDING = Path()  # the artifact of a group that is not compiled yet
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Claims:
         least: `policy.LEAST`, or another cost from which on groups are taken.
         taken: groups of all sessions so far.
         refused: why groups were left to onnxruntime, by their digest.
+        way: `wait` until a group is compiled; have it compiled in the `background`, for sessions to come; or `never`, and take what
+            was compiled before.
     """
 
     library: c.CDLL
@@ -50,6 +54,8 @@ class Claims:
     least: int = policy.LEAST
     taken: list[Claimed] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    way: str = "wait"
+    _started: set[str] = field(default_factory=set)
 
     def __call__(self, table: int, graph: int, claims: int) -> None:
         """The callback; whatever fails leaves the nodes to onnxruntime."""
@@ -75,13 +81,15 @@ class Claims:
         )  # fmt: skip
         for group in self._worth(facts, ours):
             made = self._artifact(facts, group)
+            if made == PENDING:
+                continue
             if made is not None:
                 yield group, made
                 continue
             fixed = {k for k in group if not policy.decided_by_data(facts.nodes[k], facts.weights)}
             for smaller in self._worth(facts, fixed) if len(fixed) < len(group) else ():
                 again = self._artifact(facts, smaller)
-                if again is not None:
+                if again is not None and again != PENDING:
                     yield smaller, again
 
     def _worth(self, facts: GraphFacts, ours: set[int]) -> Iterator[list[int]]:
@@ -104,7 +112,9 @@ class Claims:
         return None if model is None else self.build(model)
 
     def build(self, model: ModelProto) -> Path | None:
-        """The artifact of a group, out of the cache if it was built before; None if there is no native code for it."""
+        """The artifact of a group, out of the cache if it was built before; None if there is no native code for it, `PENDING` if
+        there may be later.
+        """
         data = model.SerializeToString(deterministic=True)
         how = [
             self.target,
@@ -117,7 +127,9 @@ class Claims:
         cache = Cache()
         path, reason = cache.path("group", key, ".occ"), ""
         if not cache.has("group", key, ".occ"):
-            reason = self._build(model, data, key, cache)
+            if self.way != "wait":
+                return self._later(model, data, key, cache)
+            reason = compile_group(model, data, key, cache, self.target, self.options)
         reason = reason or self.library.occ_ep_refusal(os.fsencode(path)).decode("utf-8", "replace")
         if not reason:
             return path
@@ -125,19 +137,35 @@ class Claims:
         log.info("a group of %d nodes stays with onnxruntime: %s", len(model.graph.node), reason)
         return None
 
-    def _build(self, model: ModelProto, data: bytes, key: str, cache: Cache) -> str:
-        """Compile a group into the cache; returns why that is not possible."""
-        from occ.api import build
+    def _later(self, model: ModelProto, data: bytes, key: str, cache: Cache) -> Path | None:
+        """Leave a group that is not compiled yet to onnxruntime in this session."""
+        if cache.has("group", key, REFUSED):
+            return None
+        if self.way == "background" and key not in self._started:
+            self._started.add(key)
+            start(data, key, self.target, self.options)
+            log.warning(
+                "a group of %d nodes is compiled in the background: onnxruntime runs it in this session, occ in later ones",
+                len(model.graph.node),
+            )
+        return PENDING
 
-        try:
-            with cache.workspace() as folder:
-                made = Path(folder) / "group.occ"
-                artifact = build(data, self.target, made, options=self.options)
-                if policy.takes_fewer_sizes(artifact.manifest, model.graph.input):
-                    cache.put("group", key, data, ".onnx")
-                cache.adopt("group", key, made, ".occ")
-        except (CompileError, RunError) as e:
-            return str(e)
-        except Exception as e:  # a fault of the compiler must not fail a session
-            return f"{type(e).__name__}: {e}"
-        return ""
+
+def compile_group(
+    model: ModelProto, data: bytes, key: str, cache: Cache, target: str, options: Mapping[str, Any]
+) -> str:
+    """Compile a group into the cache; returns why that is not possible."""
+    from occ.api import build
+
+    try:
+        with cache.workspace() as folder:
+            made = Path(folder) / "group.occ"
+            artifact = build(data, target, made, options=options)
+            if policy.takes_fewer_sizes(artifact.manifest, model.graph.input):
+                cache.put("group", key, data, ".onnx")
+            cache.adopt("group", key, made, ".occ")
+    except (CompileError, RunError) as e:
+        return str(e)
+    except Exception as e:  # a fault of the compiler must not fail a session
+        return f"{type(e).__name__}: {e}"
+    return ""
