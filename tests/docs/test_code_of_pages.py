@@ -27,6 +27,7 @@ RUN_BY = {
     "c.md": "native/test_standalone.py",
     "guide-fusion.md": "docs/test_guides.py",
     "guide-operator.md": "docs/test_guides.py",
+    "guide-schedule.md": "docs/test_guides.py",
     "guide-target.md": "docs/test_guides.py",
     "index.md": "docs/test_code_of_pages.py",
     "language-models.md": "docs/test_language_models_page.py",
