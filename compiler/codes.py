@@ -65,7 +65,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0204": Code(
         "an input has no rank",
-        "The model declares an input without a shape. Code is made for a rank: give one with --shape, in which a name"
+        "The model declares an input without a shape, and no operator that reads it, such as a Conv, has one rank alone."
+        " Code is made for a rank: give one with --shape, in which a name"
         " keeps an extent symbolic.",
     ),
     "OCC0205": Code(
