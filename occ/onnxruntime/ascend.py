@@ -26,7 +26,7 @@ def load_library(path: str) -> c.CDLL:
     for name in ("occ_ep_options", "occ_ep_soc"):
         getattr(library, name).restype = c.c_char_p
         getattr(library, name).argtypes = [c.c_void_p]
-    library.occ_ep_refuse.argtypes = [c.c_void_p, c.c_void_p, c.c_char_p]
+    library.occ_ep_refuse.argtypes = [c.c_void_p, c.c_char_p]
     library.occ_ep_warn.argtypes = [c.c_void_p, c.c_char_p]
     return library
 
@@ -75,26 +75,14 @@ class AscendClaims:
         """The callback; whatever fails fails the session."""
         try:
             facts = read_graph(table, graph, nested=True)
-        except Exception as e:
-            log.exception("a graph cannot be read")
-            facts, why = None, f"{type(e).__name__}: {e}"
-            self.library.occ_ep_warn(claims, f"occ takes nothing of a graph: {why}".encode())
-            return
-        if NAME in facts.assigned.values() or len(facts.assigned) == len(
-            facts.nodes
-        ):  # asked before: this is what was left
-            return
-        try:
-            self._claim(facts, claims)
+            left = facts.assigned.keys() < set(range(len(facts.nodes)))
+            if left and NAME not in facts.assigned.values():  # else asked before, and this is what was left then
+                self._claim(facts, claims)
         except CompileError as e:
-            self._refuse(facts, claims, "\n".join(d.text() for d in e.diagnostics))
+            self.library.occ_ep_refuse(claims, "\n".join(d.text() for d in e.diagnostics).encode())
         except Exception as e:
             log.exception("a model cannot be compiled")
-            self._refuse(facts, claims, f"{type(e).__name__}: {e}")
-
-    def _refuse(self, facts: GraphFacts, claims: int, text: str) -> None:
-        first = next(h for k, h in enumerate(facts.handles) if k not in facts.assigned)
-        self.library.occ_ep_refuse(claims, first, text.encode())
+            self.library.occ_ep_refuse(claims, f"{type(e).__name__}: {e}".encode())
 
     def _claim(self, facts: GraphFacts, claims: int) -> None:
         lines = self.library.occ_ep_options(claims).decode("utf-8", "replace").splitlines()

@@ -61,6 +61,7 @@ struct Provider : OrtEp {
 struct Claims {
     Provider *provider;
     OrtEpGraphSupportInfo *info;
+    const OrtGraph *graph;
     std::string options;  // of the session, lines `KEY=VALUE`
 };
 
@@ -99,7 +100,7 @@ void Provider::capability(const OrtGraph *graph, OrtEpGraphSupportInfo *info) {
                   "`occ build MODEL -t ascend310p --emit ort` makes a model that has";
         return refuse(graph, info);
     }
-    Claims claims = {this, info, ""};
+    Claims claims = {this, info, graph, ""};
     for (const auto &[key, value] : options) claims.options += key + "=" + value + "\n";
     ask(api, graph, &claims);
 }
@@ -343,9 +344,10 @@ PLUGIN_API int occ_ep_claim(void *claims, const OrtNode *const *nodes, size_t co
 }
 
 // Have the session fail with a text: an error of onnxruntime's question would only be logged, so a node is taken that does not compile.
-PLUGIN_API int occ_ep_refuse(void *claims, const OrtNode *node, const char *text) {
+PLUGIN_API int occ_ep_refuse(void *claims, const char *text) {
     const Claims &c = *static_cast<Claims *>(claims);
-    OrtStatus *status = guarded(c.provider->api, [&] { c.provider->take(c.info, &node, 1, {{}, "", "", text}); });
+    c.provider->refusal = text;
+    OrtStatus *status = guarded(c.provider->api, [&] { c.provider->refuse(c.graph, c.info); });
     if (!status) return 0;
     ort::ReleaseStatus(c.provider->api, status);
     return 1;

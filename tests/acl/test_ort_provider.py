@@ -398,6 +398,15 @@ def test_a_session_is_refused_with_the_reason(model, settings, told, device):
     assert device.memory[0] == 0
 
 
+def test_a_fault_of_the_compiler_fails_the_session(device, monkeypatch):
+    occ.onnxruntime.register("ascend310p")
+    monkeypatch.setattr("occ.onnxruntime.ascend.read_graph", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(
+        "occ.onnxruntime.ascend.log.exception", lambda *_: None
+    )  # pytest keeps its traceback, and so the session
+    assert "ZeroDivisionError" in failing(model_of(ABC))
+
+
 def test_a_session_without_atc_is_refused(device, monkeypatch):
     occ.onnxruntime.register("ascend310p")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
