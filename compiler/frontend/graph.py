@@ -176,7 +176,7 @@ class GraphImporter:
             return
         schema = self._schema(proto.op_type, domain, where)
         operands = [self._operand(n, scopes, where) for n in proto.input]
-        while operands and operands[-1] is None:
+        while operands and operands[-1] is None and not _has_place(schema, len(operands)):
             operands.pop()
         attrs, regions = self._attributes(proto, scopes, where)
         made = Node(
@@ -380,6 +380,13 @@ def _needs(node: NodeProto) -> list[str]:
 def _find(name: str, scopes: list[Scope]) -> Value | None:
     """The value of a name; None where nothing defines it, and for an input of a function that its call leaves out."""
     return next((s[name] for s in reversed(scopes) if name in s), None)
+
+
+def _has_place(schema: OpSchema | None, count: int) -> bool:
+    """Whether the last of so many operands may be absent, and yet has to be counted, as the condition of a Loop."""
+    if schema is None or count > min(schema.min_input, len(schema.inputs)):
+        return False
+    return schema.inputs[count - 1].option == OpSchema.FormalParameterOption.Optional
 
 
 def _span(low: int, high: int, what: str = "operand") -> str:

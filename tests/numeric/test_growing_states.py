@@ -55,3 +55,21 @@ def test_what_is_only_joined_is_no_state(reads: bool) -> None:
     compilation = Compilation(model(0, reads=reads), Settings("cpu-jit"))
     (loop,) = [op for op in compilation.advance("canonical").walk() if op.name == "Loop"]
     assert len(loop.operands) - loop.attrs["captures"] - 2 == 1 + reads
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_loop_that_lacks_its_last_operand(target: str) -> None:
+    """A Loop without a condition and without states has one operand and a place for another."""
+    value, node = helper.make_tensor_value_info, helper.make_node
+    nodes = [node("Identity", ["c"], ["going"]), node("Cast", ["i"], ["f"], to=F), node("Add", ["f", "x"], ["r"])]
+    body = helper.make_graph(
+        nodes, "body", [value("i", INT, []), value("c", B, [])], [value("going", B, []), value("r", F, [2])]
+    )
+    loop = node("Loop", ["n", ""], ["y"], body=body)
+    graph = helper.make_graph([loop], "g", [value("n", INT, []), value("x", F, [2])], [value("y", F, None)])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = occ.compile(made, target)
+    x = np.array([0.5, -1], np.float32)
+    for n in (0, 3):
+        got = session.run({"n": np.array(n), "x": x})["y"]
+        np.testing.assert_array_equal(got, np.arange(n, dtype=np.float32)[:, None] + x)
