@@ -164,7 +164,11 @@ class Session:
         """The session for extents of 1 that a node broadcasts, where inputs do not fit because of them."""
         if self.otherwise is None:
             return None
-        return self.otherwise({n: tuple(getattr(x, "shape", None) or np.shape(x)) for n, x in inputs.items()})
+        try:
+            shapes = {n: tuple(getattr(x, "shape", None) or np.shape(x)) for n, x in inputs.items()}
+        except ValueError:  # one is no array, as has been said of it
+            return None
+        return self.otherwise(shapes)
 
     def _changes_extents(self, made: Mapping[str, Any]) -> bool:
         """Whether other data can give outputs of other extents, or outputs are no arrays."""

@@ -173,5 +173,5 @@ def test_step_of_the_runtime_in_a_kernel_is_refused() -> None:
 def test_scatter_that_indexes_more_axes_than_there_are(depth: int) -> None:
     """An index was made for each of them: 2^32 took more than minutes."""
     model = model_of(f"g (float[2,3] x, int64[1,{depth}] i, float[1] u) => (float[2,3] y) {{ y = ScatterND(x, i, u) }}")
-    with pytest.raises(CompileError, match=f"indexes {depth} axes of a tensor of rank 2"):
+    with pytest.raises(CompileError, match=rf"`ScatterND`.*\b{depth}\b.* 2"):
         Compilation(model, Settings("interp", cache=False)).advance("inferred")
