@@ -15,14 +15,9 @@ from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStag
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.reductions import neutral
-from occ.compiler.ir.te.roles import COLUMNS, KEYS_OF_CHUNK, PAD, STRASSEN, SUM_BLOCK, WINOGRAD
+from occ.compiler.ir.te.roles import SUM_BLOCK, facts_of_role
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import transform, walk
-
-# Stages that are sums of a few multiples, which may be taken in any order: docs/numerics.md says what infinities come to.
-_SUMS = frozenset((*WINOGRAD.values(), *STRASSEN.values()))
-# Stages whose tests of one axis Halide is to find false in all but a few steps of a loop, and which axis that is.
-_BORDERS = {COLUMNS: -1, PAD: -1, KEYS_OF_CHUNK: 0}
 
 
 def comment(text: str) -> str:
@@ -183,10 +178,11 @@ class _Generator:
     def _printer(self, s: AnyStage) -> Printer:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         printer = Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
-        printer.relaxed = isinstance(s, TeStage) and s.role in _SUMS
+        printer.relaxed = isinstance(s, TeStage) and facts_of_role(s.role).any_order_sum
         printer.halves_in_f32 = self.halves_in_f32
-        if isinstance(s, TeStage) and s.role in _BORDERS and s.axes:
-            printer.border = s.axes[_BORDERS[s.role]].name
+        border = facts_of_role(s.role).border_axis if isinstance(s, TeStage) else None
+        if border is not None and s.axes:
+            printer.border = s.axes[border].name
         return printer
 
     def _domain(self, name: str, axes: Sequence[Axis]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import load_module
 from occ.compiler.ir.printer import module_text
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import StageSchedule
 
 TEXT = """module @m {stage="scheduled", target="cpu"} {
   func @main(%x: f32[64,64]) -> f32[64,64] as "y" {
@@ -73,4 +73,4 @@ def test_a_size_that_a_run_decides_is_read_back():
 
 def test_rules_cannot_write_what_does_not_exist():
     with pytest.raises(AttributeError, match="schedules have no `vectorise`"):
-        Scheduler("y").vectorise("i")
+        StageSchedule(load_module(TEXT.replace("DIRECTIVE", "")).te["f"].stages[-1]).vectorise("i")

@@ -1,10 +1,13 @@
 """Roles of te stages: what a stage is to the schedule of the method that it is a part of, whatever it is called.
 
 An operator states them in its body (`t.map(..., role="pad")`); they go with the stage through all passes, into text as
-`role(pad)`, and are compared. Schedules ask for roles, and never look at names.
+`role(pad)`, and are compared. The schedule of a method asks for its roles, and never looks at names; everyone else asks for facts
+(`facts_of_role`).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 _WINOGRAD = ("columns", "input", "sum", "products", "rows", "output")
 _STRASSEN = ("left", "sum", "products", "result")
@@ -25,21 +28,48 @@ SQUARES = "squares"  # what is read across the rows of a tensor
 SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
 SUM_BLOCK = "sum_block"  # a block of a long sum: terms are 0 beyond its end, and a loop over those before is shorter
 
-ROLES = frozenset(
-    {
-        PAD,
-        PANELS,
-        COLUMNS,
-        SQUARES,
-        SAMPLES,
-        CONV,
-        WINDOW_ROWS,
-        PEAK,
-        HEADS,
-        KEYS_OF_CHUNK,
-        SUM_BLOCK,
-        *WINOGRAD.values(),
-        *STRASSEN.values(),
-        *ATTENTION.values(),
-    }
-)
+
+@dataclass(frozen=True)
+class Role:
+    """What a role means to those who know nothing of its method.
+
+    Attributes:
+        name: of the role, as texts have it.
+        keeps_axes: places of axes that a schedule tells apart: where one of them has a single element, no stage of the
+            function loses an axis.
+        keeps_order: stages of the function stay in the order of axes that they are written in, whatever that of results is.
+        any_order_sum: a sum of a few multiples, which may be taken in any order: docs/numerics.md says what infinities come to.
+        border_axis: the place of the axis whose tests are false in all but a few steps of a loop; None if there is none.
+        own_memory: it is computed into memory, however cheap it is.
+    """
+
+    name: str
+    keeps_axes: tuple[int, ...] = ()
+    keeps_order: bool = False
+    any_order_sum: bool = False
+    border_axis: int | None = None
+    own_memory: bool = False
+
+
+_KEEPS_AXES = {WINOGRAD["input"]: (0, 1), ATTENTION["exp"]: (-2,)}
+ROLES = {
+    r.name: r
+    for r in (
+        Role(PAD, border_axis=-1),
+        Role(COLUMNS, border_axis=-1),
+        Role(KEYS_OF_CHUNK, border_axis=0),
+        Role(WINDOW_ROWS, own_memory=True),
+        *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, SUM_BLOCK)),
+        *(
+            Role(name, _KEEPS_AXES.get(name, ()), any_order_sum=True)
+            for name in (*WINOGRAD.values(), *STRASSEN.values())
+        ),
+        *(Role(name, _KEEPS_AXES.get(name, ()), keeps_order=True) for name in ATTENTION.values()),
+    )
+}
+_NONE = Role("")
+
+
+def facts_of_role(name: str) -> Role:
+    """The facts of a role; those of no role for an empty name."""
+    return ROLES.get(name, _NONE)

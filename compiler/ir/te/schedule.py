@@ -188,21 +188,3 @@ CHOICES = {
     "parallel": ("on", "off"),
     "compute_root": ("",),
 }
-
-
-class Scheduler:
-    """Writes directives in the form in which they read: `Scheduler("out").split("x", "xo", "xi", 8).vectorize("xi")`."""
-
-    def __init__(self, stage: str, *, update: int = 0) -> None:
-        self.stage, self.number = stage, update
-        self.directives: list[Directive] = []
-
-    def __getattr__(self, call: str):
-        if call not in CALLS:
-            raise AttributeError(f"schedules have no `{call}`; there are {', '.join(CALLS)}")
-
-        def record(*args: Arg) -> Scheduler:
-            self.directives.append(Directive(self.stage, call, args, self.number))
-            return self
-
-        return record

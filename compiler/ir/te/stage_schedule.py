@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from occ.compiler.ir.dim import Sym
@@ -44,29 +45,42 @@ class StageSchedule:
         self.directives: list[Directive] = []
         self._taken: set[str] = {*self.axes, *self.reduced}
 
-    def split(self, loop: str, factor: int | Sym, tail: str = "", into: str = "oi") -> tuple[Loop, Loop]:
+    def loop(self, axis: str) -> Loop:
+        """The loop over an axis of the stage or of its reduction."""
+        return next(x for x in (*self.axes, *self.reduced) if x == axis)
+
+    def split(
+        self, loop: Loop, factor: int | Sym, tail: str = "", into: Sequence[str] = "oi", *, root: Loop | None = None
+    ) -> tuple[Loop, Loop]:
         """Split a loop into one over blocks and one within a block.
 
         Args:
             loop: of this stage.
             factor: steps of a block.
             tail: what happens where they do not divide the loop, one of `TAILS`.
-            into: the letters that the names of the two loops end with.
+            into: the letters, or words, that the names of the two loops end with.
+            root: the loop whose name they begin with, if not this one.
 
         Returns:
             The outer and the inner loop.
         """
         self._taken.discard(loop)
-        outer, inner = (self._fresh(f"{loop}{letter}") for letter in into)
+        outer, inner = (self._fresh(f"{root or loop}{letter}") for letter in into)
         self._add("split", loop, outer, inner, factor, *([tail] if tail else []))
         return outer, inner
 
-    def fuse(self, inner: str, outer: str, name: str = "") -> Loop:
+    def fuse(self, inner: Loop, outer: Loop, name: str = "") -> Loop:
         """Fuse two loops that follow each other into one; returns it."""
         self._taken -= {inner, outer}
         fused = self._fresh(name or f"{outer}{inner}")
         self._add("fuse", inner, outer, fused)
         return fused
+
+    def fuse_outwards(self, loop: Loop, around: Sequence[Loop]) -> Loop:
+        """Fuse a loop with all those around it, the innermost first; returns the one that they become."""
+        for outer in reversed(around):
+            loop = self.fuse(loop, outer, f"{loop}{outer}")
+        return loop
 
     def _fresh(self, name: str) -> Loop:
         k, made = 1, name

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from occ.compiler.ir.dim import Dim, is_multiple
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis
-from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 
 Directives = list[Directive]
 
@@ -46,8 +47,17 @@ def row_tail(extent: Dim, rows: int) -> str:
     return "ShiftInwards" if isinstance(extent, int) else "GuardWithIf"
 
 
-def parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> dict[str, str]:
+INNERMOST = Loop("_")  # stands for loops that are never run in parallel
+
+
+def parallel(out: StageSchedule, loops: Sequence[Loop], counts: Sequence[int], cost: int) -> Mapping[Loop, Loop]:
     """Run the outermost loop in parallel, fused with the next one while it is short.
+
+    Args:
+        out: the schedule of the stage that has the loops.
+        loops: the outermost first. The last one stays: reductions are computed in it.
+        counts: iterations of each, see `tasks`.
+        cost: operations of all.
 
     Returns:
         The loop that each of the fused ones became a part of.
@@ -58,9 +68,7 @@ def parallel(out: Scheduler, loops: list[str], counts: list[int], cost: int) -> 
     loop, total, k = loops[0], max(counts[0], 1), 0
     while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop stays: reductions are computed in it
         k += 1
-        fused = f"{loop}{loops[k]}"
-        out.fuse(loops[k], loop, fused)
-        loop, total = fused, total * max(counts[k], 1)
+        loop, total = out.fuse(loops[k], loop), total * max(counts[k], 1)
     if total > 1 or 0 in counts[: k + 1]:
         out.parallel(loop)
     return dict.fromkeys(loops[: k + 1], loop) if k else {}

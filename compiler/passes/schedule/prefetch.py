@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from occ.compiler.ir.te.function import TeStage
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts
 
@@ -35,4 +35,4 @@ def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts
     whole, panel = (prod(part) * param.type.dtype.itemsize for part in (shape, shape[-panel_axes:]))
     if len(shape) < len(param.type.physical) or whole < _STREAMED or panel % _LINE:
         return []
-    return Scheduler(acc.name).fetch_ahead(source, panel, *([together * panel] if together > 1 else [])).directives
+    return StageSchedule(acc).fetch_ahead(source, panel, *([together * panel] if together > 1 else [])).directives

@@ -11,7 +11,7 @@ from dataclasses import replace
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import ORDERED, Axis, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage
-from occ.compiler.ir.te.roles import ATTENTION, WINOGRAD
+from occ.compiler.ir.te.roles import facts_of_role
 from occ.compiler.ir.te.walks import children, transform, walk
 from occ.compiler.ir.types import TensorType
 
@@ -26,16 +26,14 @@ def collapse(f: TeFunc) -> TeFunc:
 
 
 def _fixed(f: TeFunc) -> set[str]:
-    """Sources whose shape must stay: tiled layouts, what scatters touch, and stages of attention of a single query and of
-    Winograd's method along a single axis, whose axes schedules tell apart by their places.
+    """Sources whose shape must stay: tiled layouts, what scatters touch, and all stages where a role keeps an axis of one
+    element.
     """
     names = {p.name for p in (*f.params, *f.results) if not p.type.layout.is_row_major}
     for s in f.stages:
         if isinstance(s, Scatter):
             names |= {s.name, *(n.source for e in s.exprs for n in walk(e) if isinstance(n, Load))}
-        elif (s.role == ATTENTION["exp"] and s.axes[-2].extent == 1) or (
-            s.role == WINOGRAD["input"] and 1 in [a.extent for a in s.axes[:2]]
-        ):
+        elif any(s.axes[k].extent == 1 for k in facts_of_role(s.role).keeps_axes):
             names |= {x.name for x in f.stages}
     return names
 

@@ -11,7 +11,7 @@ from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.length import Length, length_of
-from occ.compiler.ir.te.roles import WINDOW_ROWS
+from occ.compiler.ir.te.roles import facts_of_role
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 
 _CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed
@@ -28,7 +28,9 @@ def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:
     reader is elementwise: then it is the start of that reader's expression. With `shared`, several elementwise readers
     will do if all of them end up in one stage, as in `x * sigmoid(x)`: for code that computes it once for all of them.
     """
-    kept = {r.name for r in f.results} | {s.name for s in f.stages if isinstance(s, Scatter) or s.role == WINDOW_ROWS}
+    kept = {r.name for r in f.results} | {
+        s.name for s in f.stages if isinstance(s, Scatter) or facts_of_role(s.role).own_memory
+    }
     # From the last stage on: whether a reader is itself substituted decides how often a stage is evaluated.
     repeats: dict[str, float] = {}
     homes: dict[str, str] = {}  # of a stage read in place only: the stage in memory that it ends up in, or ""

@@ -9,7 +9,7 @@ from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.te.expr import Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, loads
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.ir.te.roles import ATTENTION
+from occ.compiler.ir.te.roles import facts_of_role
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
 
@@ -30,8 +30,8 @@ def physical(f: TeFunc) -> TeFunc:
     results = {r.name for r in f.results}
     of_rank = {len(given[r.name]): given[r.name] for r in f.results if r.name in given}
     orders = dict(given)
-    attends = any(role in f.by_role for role in ATTENTION.values())  # a head at a time, in whatever order heads lie
-    for s in () if attends else f.stages:
+    kept = any(facts_of_role(role).keeps_order for role in f.by_role)  # a head at a time, in whatever order heads lie
+    for s in () if kept else f.stages:
         if s.name not in results and (order := of_rank.get(len(s.axes))) and not _keeps_rows(s, order, orders, f):
             orders[s.name] = order
 

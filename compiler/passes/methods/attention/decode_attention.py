@@ -10,18 +10,21 @@ from math import gcd
 
 from occ.compiler.ir.dim import Dim, lower
 from occ.compiler.ir.te.expr import Binary, Const, binary, where, wrap
-from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
-from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
+from occ.compiler.ir.te.schedule import AtMost, Directive
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.methods.attention.kv_layout import Cache, all_together, caches_of
 from occ.compiler.passes.methods.attention.schedule import attention
-from occ.compiler.passes.methods.attention.split_kv import APART, FOUR, TOGETHER, NotInChunks, in_chunks
+from occ.compiler.passes.methods.attention.split_kv import APART, TOGETHER, ChunkStages, NotInChunks, in_chunks
 from occ.compiler.passes.rules.schedule_rule import Declined, made_by
 from occ.compiler.passes.schedule.loops import row_tail
-from occ.compiler.passes.schedule.stage_facts import extent_of, fixed, stages_by_role
+from occ.compiler.passes.schedule.stage_facts import fixed, stages_by_role
 from occ.compiler.passes.schedule.variants.variant import copied, reading
 from occ.compiler.targets.machine import Machine
+
+Level = tuple[str, Loop]  # a stage and a loop of it, in which another stage is computed
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
 # While a row is read, what lies so many bytes beyond it is fetched into the nearest cache, and into the next one. Share of a plain
@@ -113,8 +116,10 @@ def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
     except NotInChunks:
         return None
     again = replace(out, expr=reading(out.expr, names))
-    alone = replace(f, stages=(*(s for s in f.stages if isinstance(s, TeStage) and s.role == HEADS), *made, again))
-    return _Copies(queries, keys, names, made, out, again, _Few(alone, machine, caches, together).directives())
+    heads = [s for s in f.stages if isinstance(s, TeStage) and s.role == HEADS]
+    alone = replace(f, stages=(*heads, *made.stages, again))
+    schedule = _Decode(alone, made, machine, caches, together).directives()
+    return _Copies(queries, keys, names, made.stages, out, again, schedule)
 
 
 def _needed(f: TeFunc, out: TeStage) -> list[TeStage]:
@@ -135,13 +140,15 @@ def _divisors(n: int) -> list[int]:
     return [k for k in range(1, n + 1) if n % k == 0]
 
 
-class _Few:
+class _Decode:
     """The schedule of the copies: scores, their softmax and the product of a chunk of keys, then of the next."""
 
-    def __init__(self, f: TeFunc, machine: Machine, caches: dict[str, Cache], together: bool) -> None:
+    def __init__(
+        self, f: TeFunc, made: ChunkStages, machine: Machine, caches: dict[str, Cache], together: bool
+    ) -> None:
         parts = stages_by_role(f, ATTENTION)
         assert parts is not None, "the copies have the roles of what they are copies of"
-        self.f, self.parts, self.machine = f, parts, machine
+        self.f, self.parts, self.made, self.machine = f, parts, made, machine
         self.caches, self.together = caches, together
         self.lanes = machine.lanes(32)
         self.group = self._group()
@@ -150,10 +157,6 @@ class _Few:
         self.width = gcd(size, self.lanes)
         self.heads, vectors = self._tile_of_values(size // self.width)
         self.tile = self.width * vectors
-        parts = self._named(f"{parts['sum'].name}parts")
-        # The loop of tasks, in which all of one is computed: a chunk of all heads, or of those that share a head of keys.
-        self.tasks = [parts.axes[0].name] if self.together else self._tasks(parts)
-        self.chunk = (parts.name, self.tasks[-1])
 
     def _tile_of_values(self, row: int) -> tuple[int, int]:
         """Heads that share values and vectors of a row of so many: their sums are held in registers, enough of them that none waits
@@ -162,11 +165,6 @@ class _Few:
         """
         tiles = [(h, v) for h in _divisors(self.group) for v in _divisors(row) if h * v <= _SUMS]
         return max(tiles, key=lambda tile: (tile[0] * tile[1] >= _SUMS // 2, tile[1], tile[0]))
-
-    @staticmethod
-    def _tasks(parts: TeStage) -> list[str]:
-        """Names of the loops that chunks become with heads, then with each axis before those."""
-        return [f"{parts.axes[0].name}{'t' * (k + 1)}" for k in range(len(parts.axes) - 3)]
 
     def _group(self) -> int:
         """Heads of queries that share one of keys: what `repeat_heads` divides their number by."""
@@ -177,62 +175,63 @@ class _Few:
         return 1
 
     def directives(self) -> list[Directive]:
-        made = self._along(self.parts["out"], root=False) + self._queries()
-        return [*made, *self._logits(), *self._scores(), *self._softmax(), *self._sums()]
+        parts = StageSchedule(self.made.parts).compute_root()
+        chunk = (parts.name, self._parts(parts))
+        logits, head, block = self._logits(chunk)
+        made = self._along(self.parts["out"], root=False) + self._queries() + logits
+        return [
+            *made, *self._scores(head, block), *self._softmax(chunk), *parts.directives, *self._sums(chunk)
+        ]  # fmt: skip
 
     def _queries(self) -> list[Directive]:
         """Rows of all heads one after the other, at distances that are known: each would take a register of addresses else."""
-        query = self.parts["query"]
-        *outer, head, row, size = (a.name for a in query.axes)
-        order = Scheduler(query.name).reorder_storage(size, head, row, *reversed(outer)).directives
-        return [*self._along(query), *order]
-
-    def _width(self, s: TeStage, axis: str) -> int:
-        return self.machine.lanes(32, extent_of(s, axis))
+        query = StageSchedule(self.parts["query"])
+        *outer, head, row, size = query.axes
+        order = query.reorder_storage(size, head, row, *reversed(outer)).directives
+        return [*self._along(self.parts["query"]), *order]
 
     def _along(self, stage: TeStage, *, root: bool = True) -> list[Directive]:
         """In vectors along the last axis."""
-        last, s = stage.axes[-1], Scheduler(stage.name)
+        extent, s = stage.axes[-1].extent, StageSchedule(stage)
         if root:
             s.compute_root()
-        width = self._width(stage, last.name)
-        return s.vectorize(last.name, width, row_tail(last.extent, width)).directives
+        width = self.machine.lanes(32, extent)
+        return s.vectorize(s.axes[-1], width, row_tail(extent, width)).directives
 
-    def _logits(self) -> list[Directive]:
-        s = self.parts["logits"]
-        chunk, *outer, head, row, key = (a.name for a in s.axes)
-        self.head, self.block = head, f"{key}o"
-        p = Scheduler(s.name).compute_at(*self.chunk).split(key, self.block, f"{key}i", self.lanes)
-        loops = [head, self.block]
+    def _logits(self, at: Level) -> tuple[list[Directive], Loop, Loop]:
+        """The logits of a chunk, and their loops over heads and over vectors of keys."""
+        p = StageSchedule(self.parts["logits"]).compute_at(*at)
+        chunk, *outer, head, row, key = p.axes
+        block, lane = p.split(key, self.lanes)
+        loops = [head, block]
         if not self.together:  # the keys of a head follow each other: a chunk of them is read for all that share it
-            p.split(head, f"{head}p", f"{head}g", self.group)
-            self.head = f"{head}g"
-            loops = [self.head, self.block, f"{head}p"]
-        p.reorder(f"{key}i", *loops, row, *reversed(outer), chunk).vectorize(f"{key}i")
-        return p.directives
+            shared, head = p.split(head, self.group, into="pg")
+            loops = [head, block, shared]
+        p.reorder(lane, *loops, row, *reversed(outer), chunk).vectorize(lane)
+        return p.directives, head, block
 
-    def _scores(self) -> list[Directive]:
+    def _scores(self, at_head: Loop, at_block: Loop) -> list[Directive]:
         s, logits = self.parts["scores"], self.parts["logits"].name
-        chunk, *outer, head, row, key = (a.name for a in s.axes)
-        outer.insert(0, chunk)
-        named = {x.name: x for x in self.f.stages}
-        dot, tile = (named.get(f"{s.name}{x}") for x in ("dot", "tile"))
-        if not isinstance(dot, TeStage) or not isinstance(tile, TeStage):
-            made = Scheduler(s.name).compute_at(logits, self.head).bound_extent(key, self.lanes).vectorize(key)
-            (r,) = (a.name for a in reduce_axes(s.expr))
-            update = Scheduler(s.name, update=True).reorder(r, key, head, row, *reversed(outer)).atomic().vectorize(r)
-            return [*made.directives, *update.directives]
+        whole = StageSchedule(s)
+        *outer, head, row, key = whole.axes
+        if self.made.dot is None or self.made.tile is None:
+            whole.compute_at(logits, at_head).bound_extent(key, self.lanes).vectorize(key)
+            update = StageSchedule(s, update=1)
+            (r,) = update.reduced
+            update.reorder(r, key, head, row, *reversed(outer)).atomic().vectorize(r)
+            return [*whole.directives, *update.directives]
         keys, heads = self._tile_of_keys(s)
-        whole = Scheduler(s.name).compute_at(logits, self.block).bound_extent(key, self.lanes)
-        whole.split(key, f"{key}o", f"{key}i", keys)
-        inner, loops = head, [f"{key}o"]
+        whole.compute_at(logits, at_block).bound_extent(key, self.lanes)
+        tiles, lane = whole.split(key, keys)
+        loops = [tiles]
         if self.together:  # the heads of one key, then those of the next
-            inner, loops = f"{head}g", [f"{head}p", f"{key}o"]
-            whole.split(head, f"{head}p", inner, heads)
+            groups, head = whole.split(head, heads, into="pg")
+            loops = [groups, tiles]
         else:
             whole.bound_extent(head, heads)
-        whole.reorder(f"{key}i", inner, *loops, row, *reversed(outer)).vectorize(f"{key}i").unroll(inner)
-        return [*whole.directives, *self._tile_of_scores(dot, tile, (s.name, loops[0]), (keys, heads))]
+        whole.reorder(lane, head, *loops, row, *reversed(outer)).vectorize(lane).unroll(head)
+        at = (s.name, loops[0])
+        return [*whole.directives, *self._tile_of_scores(self.made.dot, self.made.tile, at, (keys, heads))]
 
     def _tile_of_keys(self, scores: TeStage) -> tuple[int, int]:
         """Keys and heads whose scores are made at once. Their sums are held in registers.
@@ -247,78 +246,77 @@ class _Few:
         fits = (n for n in (_MOST_KEYS, 2, 1) if self.lanes % n == 0 and n * self.group <= sums)
         return next(fits, 1), self.group
 
-    def _tile_of_scores(
-        self, dot: TeStage, tile: TeStage, at: tuple[str, str], size: tuple[int, int]
-    ) -> list[Directive]:
+    def _tile_of_scores(self, dot: TeStage, tile: TeStage, at: Level, size: tuple[int, int]) -> list[Directive]:
         """Of some keys and heads: sums in the lanes of registers, then those of all lanes at once, pair by pair."""
-        *outer, head, row, key = (a.name for a in tile.axes)
-        (q,), (lane,) = (tuple(a.name for a in reduce_axes(s.expr)) for s in (dot, tile))
-        keys, heads = size
-
-        def start(s: TeStage) -> Scheduler:
-            return Scheduler(s.name).compute_at(*at).bound_extent(key, keys).bound_extent(head, heads)
-
-        made = start(tile).vectorize(key).vectorize(head).directives
-        update = Scheduler(tile.name, update=True).reorder(lane, key, head, row, *reversed(outer)).atomic()
+        start, update = StageSchedule(tile), StageSchedule(tile, update=1)
+        (*outer, head, row, key), (lane,), (keys, heads) = start.axes, update.reduced, size
+        start.compute_at(*at).bound_extent(key, keys).bound_extent(head, heads)
+        made = start.vectorize(key).vectorize(head).directives
+        update.reorder(lane, key, head, row, *reversed(outer)).atomic()
         made += update.vectorize(lane).vectorize(key).vectorize(head).directives
-        lane, shared, group = dot.axes[-1].name, f"{head}s", f"{head}g"
-        made += start(dot).vectorize(lane).unroll(key).unroll(head).directives
-        update = Scheduler(dot.name, update=True).split(head, group, shared, self.group)
+        start, update = StageSchedule(dot), StageSchedule(dot, update=1)
+        (*outer, head, row, key, lane), (q,) = start.axes, update.reduced
+        start.compute_at(*at).bound_extent(key, keys).bound_extent(head, heads)
+        made += start.vectorize(lane).unroll(key).unroll(head).directives
+        group, shared = update.split(head, self.group, into="gs")
         update.reorder(lane, shared, q, group, key, row, *reversed(outer)).vectorize(lane)
         update.unroll(shared).unroll(q).unroll(group).unroll(key)
         return [*made, *update.directives, *self._ahead("keys", dot)]
 
-    def _softmax(self) -> list[Directive]:
+    def _softmax(self, at: Level) -> list[Directive]:
         """Of a chunk, and of all chunks."""
         top, total, e = (self.parts[x] for x in ("top", "total", "exp"))
-        made = Scheduler(e.name).compute_at(*self.chunk).vectorize(e.axes[-1].name, self.lanes).directives
-        made += self._lane_by_lane(self._named(f"{top.name}part"))
-        most = self._named(f"{top.name}most")
-        row = most.axes[-1].name
-        made += Scheduler(most.name).compute_at(*self.chunk).directives
-        lanes = self.lanes // 2
-        while lanes >= FOUR:
-            half = self._named(f"{top.name}{lanes}")
-            made += Scheduler(half.name).compute_at(most.name, row).vectorize(half.axes[-1].name).directives
-            lanes //= 2
-        made += self._lane_by_lane(self._named(f"{total.name}part"))
+        p = StageSchedule(e).compute_at(*at)
+        made = p.vectorize(p.axes[-1], self.lanes).directives + self._lane_by_lane(self.made.top_part, at)
+        most = StageSchedule(self.made.most).compute_at(*at)
+        made += most.directives
+        for s in self.made.halves:
+            half = StageSchedule(s).compute_at(most.name, most.axes[-1])
+            made += half.vectorize(half.axes[-1]).directives
+        made += self._lane_by_lane(self.made.total_part, at)
         for s in (top, self.f.by_role.get(PEAK), total):
-            made += [] if s is None else Scheduler(s.name).compute_root().directives
-        weight = self._named(f"{top.name}weight")
-        head = weight.axes[-2]
-        width = self._width(weight, head.name)
-        p = Scheduler(weight.name).compute_root().vectorize(head.name, width, row_tail(head.extent, width))
-        made += p.directives
-        over, *rows = (a.name for a in (*reduce_axes(top.expr), *reversed(top.axes)))
-        made += Scheduler(top.name, update=True).reorder(*rows, over).directives
-        whole = self._named(f"{total.name}lanes")
-        (over,), (*rows, lane) = (a.name for a in reduce_axes(whole.expr)), (a.name for a in whole.axes)
-        made += Scheduler(whole.name).compute_root().vectorize(lane).directives
-        update = Scheduler(whole.name, update=True).reorder(lane, *reversed(rows), over)
-        return [*made, *update.vectorize(lane).directives]
+            made += [] if s is None else StageSchedule(s).compute_root().directives
+        heads = self.made.weight.axes[-2].extent
+        width = self.machine.lanes(32, heads)
+        p = StageSchedule(self.made.weight).compute_root()
+        made += p.vectorize(p.axes[-2], width, row_tail(heads, width)).directives
+        update = StageSchedule(top, update=1)
+        made += update.reorder(*reversed(update.axes), *update.reduced).directives
+        whole, update = StageSchedule(self.made.total_lanes), StageSchedule(self.made.total_lanes, update=1)
+        *rows, lane = whole.axes
+        made += whole.compute_root().vectorize(lane).directives
+        return [*made, *update.reorder(lane, *reversed(rows), *update.reduced).vectorize(lane).directives]
 
-    def _lane_by_lane(self, s: TeStage) -> list[Directive]:
+    @staticmethod
+    def _lane_by_lane(s: TeStage, at: Level) -> list[Directive]:
         """Of each chunk, in its loops."""
-        (*rows, lane), (block,) = (a.name for a in s.axes), (a.name for a in reduce_axes(s.expr))
-        update = Scheduler(s.name, update=True).reorder(lane, block, *reversed(rows)).vectorize(lane)
-        return [*Scheduler(s.name).compute_at(*self.chunk).vectorize(lane).directives, *update.directives]
+        start, update = StageSchedule(s).compute_at(*at), StageSchedule(s, update=1)
+        *rows, lane = start.axes
+        update.reorder(lane, *update.reduced, *reversed(rows)).vectorize(lane)
+        return [*start.vectorize(lane).directives, *update.directives]
 
-    def _sums(self) -> list[Directive]:
-        near, some, parts = (self._named(f"{self.parts['sum'].name}{x}") for x in ("near", "some", "parts"))
-        last = parts.axes[-1]
-        p = Scheduler(parts.name).compute_root().split(last.name, f"{last.name}o", f"{last.name}i", self.width)
+    def _parts(self, p: StageSchedule) -> Loop:
+        """Schedules what chunks give; returns the loop of tasks, in which all of one is computed: a chunk of all heads, or of those
+        that share a head of keys.
+        """
+        chunk, *outer, head, row, last = p.axes
+        task, size = chunk, fixed(self.made.parts.axes[-1])
+        vectors, lane = p.split(last, self.width)
         if not self.together:  # the chunks of a head follow each other: what is fetched beyond one belongs to the next
-            chunk, *outer, head, row, _ = (a.name for a in parts.axes)
-            loops = [f"{head}p", *reversed(outer)]
-            p.split(head, f"{head}p", f"{head}g", self.group)
-            p.reorder(f"{last.name}i", f"{last.name}o", row, f"{head}g", chunk, *loops)
-            for inner, loop, task in zip((chunk, *self.tasks), loops, self.tasks, strict=False):
-                p.fuse(inner, loop, task)
-        p.vectorize(f"{last.name}i").parallel(self.chunk[1])
-        if fixed(last) <= _UNROLLED * self.width:  # each vector is of one kind then
-            p.unroll(f"{last.name}o")
-        made = p.directives + self._added(self.parts["sum"]) + self._added(some, at=self.chunk)
-        return [*made, *self._tile(near, some), *self._ahead("values", near)]
+            shared, group = p.split(head, self.group, into="pg")
+            p.reorder(lane, vectors, row, group, chunk, shared, *reversed(outer))
+            for loop in (shared, *reversed(outer)):
+                task = p.fuse(task, loop, f"{task}t")
+        p.vectorize(lane).parallel(task)
+        if size <= _UNROLLED * self.width:  # each vector is of one kind then
+            p.unroll(vectors)
+        return task
+
+    def _sums(self, at: Level) -> list[Directive]:
+        near, some = self.made.near, self.made.some
+        whole, _ = self._added(self.parts["sum"], StageSchedule(self.parts["sum"]).compute_root())
+        sums, tiles = self._added(some, StageSchedule(some).compute_at(*at))
+        return [*whole, *sums, *self._tile(near, (some.name, tiles)), *self._ahead("values", near)]
 
     def _ahead(self, role: str, reader: TeStage) -> list[Directive]:
         """The rows of keys or values that come next, fetched while a stage reads those of a head."""
@@ -326,7 +324,7 @@ class _Few:
         if cache is None or self._foreseen(cache):
             return []
         near, far = (_AHEAD_TOGETHER if self.together else _AHEAD_APART)[role]
-        return Scheduler(reader.name).fetch_beyond(cache.param.name, near, far).directives
+        return StageSchedule(reader).fetch_beyond(cache.param.name, near, far).directives
 
     def _foreseen(self, cache: Cache) -> bool:
         """Whether the processor fetches rows by itself as fast as they are used."""
@@ -336,37 +334,26 @@ class _Few:
         """Multiply-adds of vectors for each line of a cache."""
         return self.group * _LINE // cache.param.type.dtype.itemsize // self.lanes
 
-    def _named(self, name: str) -> TeStage:
-        found = self.f.stage(name)
-        assert isinstance(found, TeStage)
-        return found
+    def _added(self, stage: TeStage, start: StageSchedule) -> tuple[list[Directive], Loop]:
+        """Sums of sums: one after the other into memory, each a vector at a time; and the loop over tiles of a row."""
+        update = StageSchedule(stage, update=1)
+        (*outer, head, row, d), (x,) = update.axes, update.reduced
+        groups, head = update.split(head, self.heads, into="pg")
+        tiles, within = update.split(d, self.tile, into="ot")
+        vectors, lane = update.split(within, self.width, into="uv", root=d)
+        loops = [groups, row, x] if self.together else [groups, x, row]
+        update.reorder(lane, vectors, head, tiles, *loops, *reversed(outer))
+        update.vectorize(lane).unroll(vectors).unroll(head)
+        start.vectorize(start.axes[-1], self.width)
+        return [*start.directives, *update.directives], tiles
 
-    def _vectors(self, s: Scheduler, stage: TeStage) -> list[Directive]:
-        return s.vectorize(stage.axes[-1].name, self.width).directives
-
-    def _added(self, stage: TeStage, at: tuple[str, str] | None = None) -> list[Directive]:
-        """Sums of sums: one after the other into memory, each a vector at a time."""
-        start = Scheduler(stage.name).compute_at(*at) if at else Scheduler(stage.name).compute_root()
-        *outer, head, row, d = (a.name for a in stage.axes)
-        (x,) = (a.name for a in reduce_axes(stage.expr))
-        update = Scheduler(stage.name, update=True).split(head, f"{head}p", f"{head}g", self.heads)
-        update.split(d, f"{d}o", f"{d}t", self.tile).split(f"{d}t", f"{d}u", f"{d}v", self.width)
-        loops = [f"{head}p", row, x] if self.together else [f"{head}p", x, row]
-        update.reorder(f"{d}v", f"{d}u", f"{head}g", f"{d}o", *loops, *reversed(outer))
-        update.vectorize(f"{d}v").unroll(f"{d}u").unroll(f"{head}g")
-        return [*self._vectors(start, stage), *update.directives]
-
-    def _tile(self, acc: TeStage, reader: TeStage) -> list[Directive]:
-        """A tile of sums in registers for the heads that share values, at the loops of `_added`."""
-        return self._registers(acc, Scheduler(acc.name).compute_at(reader.name, f"{reader.axes[-1].name}o"))
-
-    def _registers(self, acc: TeStage, start: Scheduler) -> list[Directive]:
-        *before, head, row, e = (a.name for a in acc.axes)
+    def _tile(self, acc: TeStage, at: Level) -> list[Directive]:
+        """A tile of sums in registers for the heads that share values, at the loop over tiles of what adds them up."""
+        start, update = StageSchedule(acc).compute_at(*at), StageSchedule(acc, update=1)
+        (*before, head, row, e), (r,) = start.axes, update.reduced
         start.bound_extent(head, self.heads).bound_extent(e, self.tile)
-        update = Scheduler(acc.name, update=True)
-        (r,) = (a.name for a in reduce_axes(acc.expr))
-        for s in (start, update):
-            s.split(e, f"{e}u", f"{e}v", self.width)
-        start.vectorize(f"{e}v").unroll(f"{e}u").unroll(head)
-        update.reorder(f"{e}v", f"{e}u", head, r, row, *reversed(before)).vectorize(f"{e}v").unroll(f"{e}u")
+        vectors, lane = start.split(e, self.width, into="uv")
+        start.vectorize(lane).unroll(vectors).unroll(head)
+        vectors, lane = update.split(e, self.width, into="uv")
+        update.reorder(lane, vectors, head, r, row, *reversed(before)).vectorize(lane).unroll(vectors)
         return [*start.directives, *update.unroll(head).directives]

@@ -8,7 +8,8 @@ from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.te.expr import Index, Load, minimum, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import ATTENTION, PEAK
-from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import row_tail, tile_size
@@ -94,30 +95,29 @@ class _Attention:
         self.block = self.rows * _tiles(self.queries, self.rows, min(many, _MOST_TILES))
 
     def directives(self) -> list[Directive]:
-        made = [*self._result(), *self._packs(), *self._logits(), *self._softmax()]
-        made += self._tile("scores", "logits", self.logits_tile, self.keys)
-        made += self._tile("sum", "out", self.out_tile, self.depth)
+        out = StageSchedule(self.out)
+        tile, block = self._result(out)
+        logits, logits_tile = self._logits(block)
+        made = [*out.directives, *self._packs(), *self._query(block), *logits, *self._softmax(block)]
+        made += self._tile("scores", "logits", logits_tile, self.keys)
+        made += self._tile("sum", "out", tile, self.depth)
         return made
 
-    def _result(self) -> list[Directive]:
-        batch, i, d = self.batch, self.row, self.column
-        out = Scheduler(self.out.name)
-        out.split(i, f"{i}b", f"{i}r", self.block, row_tail(self.queries, self.block))
-        inner = self._split(out, d, self.depth)
-        out.split(f"{i}r", f"{i}o", f"{i}i", self.rows, "Auto")
-        out.reorder(*inner, f"{i}i", f"{i}o", f"{d}o", f"{i}b", *reversed(batch))
-        out.vectorize(inner[0]).unroll(f"{i}i")
+    def _result(self, out: StageSchedule) -> tuple[Loop, Loop]:
+        """Schedules the result; returns the loops over its tiles and over its blocks."""
+        i, d, batch = out.loop(self.row), out.loop(self.column), [out.loop(h) for h in self.batch]
+        block, rows = out.split(i, self.block, row_tail(self.queries, self.block), "br")
+        columns, inner = self._split(out, d, self.depth)
+        tile, row = out.split(rows, self.rows, "Auto", root=i)
+        out.reorder(*inner, row, tile, columns, block, *reversed(batch))
+        out.vectorize(inner[0]).unroll(row)
         for u in inner[1:]:
             out.unroll(u)
-        self.out_tile = f"{i}o"
-        self.level = f"{i}b"
+        block = out.fuse_outwards(block, batch)
         heads = product(extent_of(self.out, h) for h in batch)
-        for h in reversed(batch):
-            out.fuse(self.level, h, f"{self.level}{h}")
-            self.level = f"{self.level}{h}"
         if heads != 1 or self.queries != self.block:
-            out.parallel(self.level)
-        return out.directives
+            out.parallel(block)
+        return tile, block
 
     def _width(self, extent: Dim) -> int:
         if not isinstance(extent, int):
@@ -125,93 +125,87 @@ class _Attention:
         lanes = self.facts.machine.lanes(32, extent)
         return 2 * lanes if extent >= 2 * lanes else lanes
 
-    def _split(self, s: Scheduler, axis: str, extent: Dim, tail: str = "") -> list[str]:
-        """Split an axis in tiles of vectors; returns the inner loops, innermost first."""
+    def _split(self, s: StageSchedule, axis: Loop, extent: Dim) -> tuple[Loop, list[Loop]]:
+        """Split an axis in tiles of vectors; returns the loop over tiles, and those in one, the innermost first."""
         width = self._width(extent)
         lanes = min(width, self.lanes)
-        s.split(axis, f"{axis}o", f"{axis}i", width, tail or row_tail(extent, width))
+        tiles, within = s.split(axis, width, row_tail(extent, width))
         if width == lanes:
-            return [f"{axis}i"]
-        s.split(f"{axis}i", f"{axis}u", f"{axis}v", lanes)
-        return [f"{axis}v", f"{axis}u"]
+            return tiles, [within]
+        vectors, lane = s.split(within, lanes, into="uv", root=axis)
+        return tiles, [lane, vectors]
 
     def _packs(self) -> list[Directive]:
-        """Keys transposed and values gathered, once for every head; the queries of a block with their factor."""
+        """Keys transposed and values gathered, once for every head."""
         made: list[Directive] = []
         for role in ("keys", "values"):
             s = self.parts[role]
-            *batch, outer, last = (a.name for a in s.axes)
-            p = Scheduler(s.name).compute_root()
+            p = StageSchedule(s).compute_root()
+            *batch, outer, last = p.axes
             width = min(self._width(s.axes[-1].extent), self.lanes)
-            p.split(last, f"{last}o", f"{last}i", width, row_tail(s.axes[-1].extent, width))
+            vectors, lane = p.split(last, width, row_tail(s.axes[-1].extent, width))
             if role == "keys":
                 p.align_storage(last, width)  # no vector lies across two cache lines
-                p.reorder(f"{last}i", outer, f"{last}o", *reversed(batch))
-                loops = [*batch, f"{last}o"]
-            else:
-                loops = [*batch, outer]
-            p.vectorize(f"{last}i")
-            level = loops[-1]
-            for h in reversed(loops[:-1]):
-                p.fuse(level, h, f"{level}{h}")
-                level = f"{level}{h}"
-            p.parallel(level)
-            made += p.directives
-        q = self.parts["query"]
-        made += self._vectors(Scheduler(q.name).compute_at(self.out.name, self.level), q).directives
+                p.reorder(lane, outer, vectors, *reversed(batch))
+                outer = vectors
+            p.vectorize(lane)
+            made += p.parallel(p.fuse_outwards(outer, batch)).directives
         return made
 
-    def _vectors(self, s: Scheduler, stage: AnyStage) -> Scheduler:
-        last = stage.axes[-1]
-        width = min(self._width(last.extent), self.lanes)
-        return s.vectorize(last.name, width, row_tail(last.extent, width))
+    def _query(self, block: Loop) -> list[Directive]:
+        """The queries of a block with their factor."""
+        return self._vectors(self.parts["query"], block).directives
 
-    def _logits(self) -> list[Directive]:
-        s = self.parts["logits"]
-        i, j = (a.name for a in s.axes[-2:])
-        p = Scheduler(s.name).compute_at(self.out.name, self.level)
-        inner = self._split(p, j, self.keys)
-        tail = row_tail(self.queries, self.rows)
-        p.split(i, f"{i}o", f"{i}i", self.rows, tail)
-        p.reorder(*inner, f"{i}i", f"{i}o", f"{j}o").vectorize(inner[0]).unroll(f"{i}i")
+    def _vectors(self, stage: AnyStage, block: Loop) -> StageSchedule:
+        """A stage of a block in vectors."""
+        extent, s = stage.axes[-1].extent, StageSchedule(stage)
+        width = min(self._width(extent), self.lanes)
+        return s.compute_at(self.out.name, block).vectorize(s.axes[-1], width, row_tail(extent, width))
+
+    def _logits(self, block: Loop) -> tuple[list[Directive], Loop]:
+        """The logits of a block, and the loop over their tiles."""
+        p = StageSchedule(self.parts["logits"]).compute_at(self.out.name, block)
+        i, j = p.axes[-2:]
+        columns, inner = self._split(p, j, self.keys)
+        tile, row = p.split(i, self.rows, row_tail(self.queries, self.rows))
+        p.reorder(*inner, row, tile, columns).vectorize(inner[0]).unroll(row)
         for u in inner[1:]:
             p.unroll(u)
-        self.logits_tile = f"{i}o"
-        return p.directives
+        return p.directives, tile
 
-    def _softmax(self) -> list[Directive]:
-        made: list[Directive] = []
-        e = self.parts["exp"]
-        made += self._vectors(Scheduler(e.name).compute_at(self.out.name, self.level), e).directives
+    def _softmax(self, block: Loop) -> list[Directive]:
+        made = [*self._vectors(self.parts["exp"], block).directives]
         whole = self.facts.f.by_role
         for s in self.facts.f.stages:
             if not isinstance(s, TeStage) or s.role not in (ATTENTION["top"], PEAK, ATTENTION["total"]):
                 continue
-            p = Scheduler(s.name).compute_at(self.out.name, self.level)
-            made += p.directives
+            p = StageSchedule(s).compute_at(self.out.name, block)
             if len(s.axes) > len(whole[s.role].axes):  # a part of it that has an axis of lanes, see `in_lanes`
-                lane, chunk = s.axes[-1].name, reduce_axes(s.expr)[-1].name
-                made += Scheduler(s.name).vectorize(lane, self.lanes).directives
-                u = Scheduler(s.name, update=True).reorder(lane, chunk, s.axes[-2].name).vectorize(lane, self.lanes)
-                made += u.unroll(chunk, 4).directives
+                u = StageSchedule(s, update=1)
+                (*_, row, lane), chunk = p.axes, u.reduced[-1]
+                p.vectorize(lane, self.lanes)
+                u.reorder(lane, chunk, row).vectorize(lane, self.lanes).unroll(chunk, 4)
+                made += [*p.directives, *u.directives]
+            else:
+                made += p.directives
         return made
 
-    def _tile(self, role: str, reader: str, level: str, extent: Dim) -> list[Directive]:
+    def _tile(self, role: str, reader: str, level: Loop, extent: Dim) -> list[Directive]:
         """A tile of sums in registers."""
         acc = self.parts[role]
-        i, j = (a.name for a in acc.axes[-2:])
+        start = StageSchedule(acc).compute_at(self.parts[reader].name, level)
+        i, j = start.axes[-2:]
         width = self._width(extent)
         lanes = min(width, self.lanes)
-        start = Scheduler(acc.name).compute_at(self.parts[reader].name, level)
         start.bound_extent(j, width)
         if not isinstance(self.queries, int):
             start.bound_extent(i, self.rows)
-        start.split(j, f"{j}u", f"{j}v", lanes).vectorize(f"{j}v").unroll(f"{j}u").unroll(i)
-        start.reorder(f"{j}v", f"{j}u", i)
-        update = Scheduler(acc.name, update=True)
-        (r,) = (a.name for a in reduce_axes(acc.expr))
-        update.split(j, f"{j}w", f"{j}x", lanes).reorder(f"{j}x", f"{j}w", i, r)
-        update.vectorize(f"{j}x").unroll(f"{j}w").unroll(i)
+        vectors, lane = start.split(j, lanes, into="uv")
+        start.vectorize(lane).unroll(vectors).unroll(i).reorder(lane, vectors, i)
+        update = StageSchedule(acc, update=1)
+        (r,) = update.reduced
+        vectors, lane = update.split(j, lanes, into="wx")
+        update.reorder(lane, vectors, i, r).vectorize(lane).unroll(vectors).unroll(i)
         reduced = next(a.extent for a in reduce_axes(acc.expr))
         if not isinstance(reduced, int) or reduced >= _STEPS:
             whole = isinstance(reduced, int) and reduced % _STEPS == 0

@@ -87,7 +87,34 @@ class _Keys:
         return binary("lt", self.index, wrap(self.extent))
 
 
-def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> list[TeStage]:
+@dataclass(frozen=True)
+class ChunkStages:
+    """The stages of attention with the keys in chunks.
+
+    Attributes:
+        stages: all of them, in order of computation.
+        dot, tile: sums in lanes and tiles of scores; None where the depth is no multiple of a vector.
+        top_part, halves, most: the maximum of a chunk, in lanes, in ever fewer lanes, and as one number.
+        total_part: the total of a chunk in lanes.
+        near, some, parts: sums of values of near keys, of a chunk, and what a chunk gives.
+        weight, total_lanes: the weights of chunks, and the total of all in lanes.
+    """
+
+    stages: list[TeStage]
+    dot: TeStage | None
+    tile: TeStage | None
+    top_part: TeStage
+    halves: tuple[TeStage, ...]
+    most: TeStage
+    total_part: TeStage
+    near: TeStage
+    some: TeStage
+    parts: TeStage
+    weight: TeStage
+    total_lanes: TeStage
+
+
+def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> ChunkStages:
     """Stages of attention with the keys in chunks.
 
     `scores[h, i, k]` --> `scores[c, h, i, q]` for key `c*size + q`, as all elementwise stages up to the exponentials, which are
@@ -108,15 +135,21 @@ def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> list[TeStage]:
     last = (ATTENTION["top"], PEAK, ATTENTION["total"], ATTENTION["sum"])
     chunked = {s.name for s in stages if len(s.axes) == len(e.axes) and _has_keys(s, e)}
     chunked -= {s.name for s in stages if s.role in (*last, ATTENTION["query"])}
-    made: list[TeStage] = []
+    made: dict[str, list[TeStage]] = {}
     for s in stages:
         if s.role in last:
-            made += _Whole(role, chunked, lanes, how).of(s) if s is role[s.role] else []
+            made[s.name] = _Whole(role, chunked, lanes, how).of(s) if s is role[s.role] else []
         elif s.name in chunked:
-            made += _chunk(_of_the_chunk(s, role, how) if s is e else s, chunked, lanes, how)
+            made[s.name] = _chunk(_of_the_chunk(s, role, how) if s is e else s, chunked, lanes, how)
         else:
-            made.append(s)
-    return made
+            made[s.name] = [s]
+    scores, top, total, product = (made[role[ATTENTION[x]].name] for x in ("scores", "top", "total", "sum"))
+    (dot, tile), (top_part, *halves, most) = scores[:2] if len(scores) > 1 else (None, None), top
+    near, some, parts, *_, weight, total_lanes, _, _ = product
+    every = [s for group in made.values() for s in group]
+    return ChunkStages(
+        every, dot, tile, top_part, tuple(halves), most, total[0], near, some, parts, weight, total_lanes
+    )
 
 
 def _has_keys(s: TeStage, e: TeStage) -> bool:

@@ -10,7 +10,8 @@ from occ.compiler.ir.dim import Dim, ceildiv, is_multiple, lower, upper
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
-from occ.compiler.ir.te.schedule import AtMost, Directive, Scheduler
+from occ.compiler.ir.te.schedule import AtMost, Directive
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.rules.schedule_rule import Declined, Log
 from occ.compiler.passes.schedule.apply import by_rules
@@ -167,27 +168,28 @@ class _Variant:
     # the schedule
 
     def directives(self) -> list[Directive]:
-        made = self._root()
+        out = StageSchedule(self.parts.root)
+        tile = self._root(out)
+        made = out.directives
         for s in self.packs:
             made += self._pack(s)
         total = self.copies[self.parts.total.name]
-        (k,) = reduce_axes(total.expr)
-        made += Scheduler(total.name).compute_root().directives
-        made += Scheduler(total.name, update=True).atomic().vectorize(k.name).directives
+        update = StageSchedule(total, update=1)
+        made += StageSchedule(total).compute_root().directives
+        made += update.atomic().vectorize(*update.reduced).directives
         if self.parts.whole is not None:
-            made += Scheduler(self.copies[self.parts.whole.name].name).compute_root().directives
-        return [*made, *self._acc(), *self._dot(), *self._codes()]
+            made += StageSchedule(self.copies[self.parts.whole.name]).compute_root().directives
+        acc, row, block = self._acc(tile)
+        return [*made, *acc, *self._dot(row), *self._codes(block)]
 
-    def _root(self) -> list[Directive]:
+    def _root(self, out: StageSchedule) -> Loop:
+        """Schedules the root; returns its loop over tiles."""
         root, parts = self.parts.root, self.parts
-        n = root.axes[-1]
-        out, outer = Scheduler(root.name), [a.name for a in root.axes[:-1]]
-        no, ni = f"{n.name}o{self.mark}", f"{n.name}i{self.mark}"
-        whole = is_multiple(n.extent, self.lanes)
-        out.split(n.name, no, ni, self.lanes, "Auto" if whole else "GuardWithIf")
-        inner = [ni]
+        *outer, n = out.axes
+        size, into = root.axes[-1].extent, (f"o{self.mark}", f"i{self.mark}")
+        panels, lane = out.split(n, self.lanes, "Auto" if is_multiple(size, self.lanes) else "GuardWithIf", into)
+        inner = [lane]
         if self.tile > 1:
-            row = outer.pop()
             extent = root.axes[-2].extent
             tail = (
                 "GuardWithIf"
@@ -196,41 +198,36 @@ class _Variant:
                 if isinstance(extent, int)
                 else "RoundUp"
             )
-            out.split(row, f"{row}o{self.mark}", f"{row}i{self.mark}", self.tile, tail)
-            inner.append(f"{row}i{self.mark}")
-            outer.append(f"{row}o{self.mark}")
-        out.reorder(*inner, *reversed(outer), no).vectorize(ni)
-        for name in inner[1:]:
-            out.unroll(name)
+            outer[-1], row = out.split(outer[-1], self.tile, tail, into)
+            inner.append(row)
+        out.reorder(*inner, *reversed(outer), panels).vectorize(lane)
+        for loop in inner[1:]:
+            out.unroll(loop)
         depth, product = parts.dot.axes[self.depth + 2].extent, parts.pairs or parts.dot
         work = (
-            nominal(n.extent)
+            nominal(size)
             * nominal(depth)
             * prod(map(fixed, reduce_axes(product.expr)))
             * (1 if parts.pairs is None else 2)
             * (1 if self.tile == 1 else self.tile)
         )
         if work >= _SERIAL:
-            out.parallel(no)
-        self.level = outer[-1] if outer else no
-        return out.directives
+            out.parallel(panels)
+        return outer[-1] if outer else panels
 
     def _pack(self, s: TeStage) -> list[Directive]:
-        p = Scheduler(s.name).compute_root()
-        last = s.axes[-1]
-        width = min(self.machine.vector_bits // s.dtype.bits, fixed(last))
-        p.vectorize(last.name, width)
-        t = s.axes[self.depth]
-        if not isinstance(t.extent, int) or (t.extent > 1 and nominal(t.extent) * self.tile * 64 >= _COPIED):
-            p.parallel(t.name)
+        p = StageSchedule(s).compute_root()
+        p.vectorize(p.axes[-1], min(self.machine.vector_bits // s.dtype.bits, fixed(s.axes[-1])))
+        tiles = s.axes[self.depth].extent
+        if not isinstance(tiles, int) or (tiles > 1 and nominal(tiles) * self.tile * 64 >= _COPIED):
+            p.parallel(p.axes[self.depth])
         return p.directives
 
-    def _acc(self) -> list[Directive]:
+    def _acc(self, level: Loop) -> tuple[list[Directive], Loop, Loop]:
+        """The sums of blocks, and their loops over a row and over blocks."""
         acc = self.copies[self.parts.acc.name]
-        *rows, p, c = (a.name for a in acc.axes)
-        (b,) = (a.name for a in reduce_axes(acc.expr))
-        start = Scheduler(acc.name).compute_at(self.parts.root.name, self.level)
-        update = Scheduler(acc.name, update=True)
+        start, update = StageSchedule(acc).compute_at(self.parts.root.name, level), StageSchedule(acc, update=1)
+        (*rows, p, c), (b,) = start.axes, update.reduced
         start.bound(c, 0, self.lanes).bound_extent(p, 1)
         tile = rows[-1:] if self.tile > 1 else []
         for r in tile:
@@ -242,58 +239,53 @@ class _Variant:
         for r in tile:
             start.unroll(r)
             update.unroll(r)
-        self.block, self.row = b, tile[0] if tile else b
-        return [*start.directives, *update.directives]
+        return [*start.directives, *update.directives], tile[0] if tile else b, b
 
-    def _dot(self) -> list[Directive]:
+    def _dot(self, row: Loop) -> list[Directive]:
         if self.parts.pairs is None:
-            return self._products(self.parts.dot)
+            return self._products(self.parts.dot, row)
         acc, dot = (self.copies[s.name] for s in (self.parts.acc, self.parts.dot))
-        c, (q,) = dot.axes[-1].name, (a.name for a in reduce_axes(dot.expr))
-        start = Scheduler(dot.name).compute_at(acc.name, self.row).bound(c, 0, self.lanes).vectorize(c)
-        update = Scheduler(dot.name, update=True)
-        update.reorder(q, c, *reversed([a.name for a in dot.axes[:-1]])).vectorize(c).atomic().vectorize(q)
-        if (digit := _digits(dot)) is not None:
-            start.bound(digit.name, 0, fixed(digit)).unroll(digit.name)
-            update.unroll(digit.name)
-        return [*self._products(self.parts.pairs), *start.directives, *update.directives]
+        start, update = StageSchedule(dot).compute_at(acc.name, row), StageSchedule(dot, update=1)
+        (*others, c), (q,) = start.axes, update.reduced
+        start.bound(c, 0, self.lanes).vectorize(c)
+        update.reorder(q, c, *reversed(others)).vectorize(c).atomic().vectorize(q)
+        self._unroll_digits(dot, start, update)
+        return [*self._products(self.parts.pairs, row), *start.directives, *update.directives]
 
-    def _products(self, of: TeStage) -> list[Directive]:
+    @staticmethod
+    def _unroll_digits(s: TeStage, start: StageSchedule, update: StageSchedule, lanes: int = 1) -> None:
+        """Unrolls the axis of the digits of activations, which comes before the `lanes` axes of a vector, if there are several."""
+        axis, digit = s.axes[-1 - lanes], start.axes[-1 - lanes]
+        if axis.extent in (2, 3):
+            start.bound(digit, 0, fixed(axis)).unroll(digit)
+            update.unroll(digit)
+
+    def _products(self, of: TeStage, row: Loop) -> list[Directive]:
         """Of the stage that multiplies codes: the elements that one instruction adds up are innermost."""
         acc, s = self.copies[self.parts.acc.name], self.copies[of.name]
-        *words, innermost = (a.name for a in reduce_axes(s.expr))
-        lanes = s.axes[-2:] if of is self.parts.pairs else s.axes[-1:]
-        others = s.axes[: len(s.axes) - len(lanes)]
-        start, update = Scheduler(s.name).compute_at(acc.name, self.row), Scheduler(s.name, update=True)
-        update.reorder(
-            innermost, *(a.name for a in reversed(lanes)), *reversed(words), *(a.name for a in reversed(others))
-        )
-        for a in lanes:
-            start.bound(a.name, 0, fixed(a)).vectorize(a.name)
-            update.vectorize(a.name)
+        count = 2 if of is self.parts.pairs else 1
+        start, update = StageSchedule(s).compute_at(acc.name, row), StageSchedule(s, update=1)
+        *words, innermost = update.reduced
+        lanes, others = start.axes[-count:], start.axes[:-count]
+        update.reorder(innermost, *reversed(lanes), *reversed(words), *reversed(others))
+        for a, lane in zip(s.axes[-count:], lanes, strict=True):
+            start.bound(lane, 0, fixed(a)).vectorize(lane)
+            update.vectorize(lane)
         update.atomic().vectorize(innermost)
         for w in words:
             update.unroll(w)
-        if (digit := _digits(s, len(lanes))) is not None:
-            start.bound(digit.name, 0, fixed(digit)).unroll(digit.name)
-            update.unroll(digit.name)
+        self._unroll_digits(s, start, update, count)
         return [*start.directives, *update.directives]
 
-    def _codes(self) -> list[Directive]:
+    def _codes(self, block: Loop) -> list[Directive]:
         if self.parts.codes is None:
             return []
         codes, acc = self.copies[self.parts.codes.name], self.copies[self.parts.acc.name]
-        *outer, c, four = codes.axes
-        made = Scheduler(codes.name).compute_at(acc.name, self.block)
-        for a in (c, four, *outer[2:]):
-            made.bound(a.name, 0, fixed(a))
-        made.fuse(four.name, c.name, f"{c.name}f").vectorize(f"{c.name}f")
-        for a in outer[2:]:
-            made.unroll(a.name)
+        made = StageSchedule(codes).compute_at(acc.name, block)
+        *outer, c, four = made.axes
+        for loop in (c, four, *outer[2:]):
+            made.bound(loop, 0, fixed(codes.axes[made.axes.index(loop)]))
+        made.vectorize(made.fuse(four, c, f"{c}f"))
+        for loop in outer[2:]:
+            made.unroll(loop)
         return made.directives
-
-
-def _digits(s: TeStage, lanes: int = 1) -> Axis | None:
-    """The axis of the digits of activations, which comes before the `lanes` axes of a vector; None for one digit."""
-    found = s.axes[-1 - lanes]
-    return found if found.extent in (2, 3) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.roles import SAMPLES
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import parallel, tasks
 from occ.compiler.passes.schedule.rules.elementwise import vectorise
@@ -25,7 +25,8 @@ def deform_conv(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     depth = len(tables[0].axes) - 1 if tables else 0
     if not isinstance(s, TeStage) or s.role != SAMPLES or depth < 1 or len(tables) != len(facts.roots) - 1:
         return Declined("it is no sum of samples of a deformable convolution")
-    out, loops = Scheduler(s.name), [a.name for a in s.axes[:depth]]
+    out = StageSchedule(s)
+    loops = out.axes[:depth]
     vectorise(out, s, facts, outer=depth)
     fused = parallel(out, loops, [tasks(a.extent) for a in s.axes[:depth]], work(s, facts))
     made = list(out.directives)

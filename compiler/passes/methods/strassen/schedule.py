@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import is_multiple
-from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.roles import STRASSEN
-from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.prefetch import fetch_ahead
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, facts_of, stages_by_role
@@ -51,43 +52,45 @@ class _Strassen:
         self.tile = wanted or rows_of_tile(self.half, machine, self.width)
 
     def directives(self) -> list[Directive]:
-        return [*self._result(), *self._left(), *self._products()]
+        out = StageSchedule(self.root)
+        block = self._result(out)
+        return [*out.directives, *self._left(), *self._products(block)]
 
-    def _result(self) -> list[Directive]:
-        *batch, i, j = (a.name for a in self.root.axes)
-        out = Scheduler(self.root.name)
+    def _result(self, out: StageSchedule) -> Loop:
+        """Schedules the result; returns the loop over blocks of rows."""
+        *batch, i, j = out.axes
         whole = is_multiple(self.root.axes[-2].extent, 2 * self.half)
-        out.split(i, f"{i}b", f"{i}s", 2 * self.half, "Auto" if whole else "GuardWithIf")
-        out.split(f"{i}s", f"{i}h", f"{i}r", self.half)
-        out.split(j, f"{j}p", f"{j}q", 2 * self.width)
-        out.split(f"{j}q", f"{j}h", f"{j}l", self.width)
-        out.split(f"{j}l", f"{j}u", f"{j}v", self.lanes)
-        out.reorder(f"{j}v", f"{j}h", f"{i}h", f"{j}u", f"{i}r", f"{i}b", *reversed(batch), f"{j}p")
-        out.vectorize(f"{j}v").unroll(f"{j}h").unroll(f"{i}h").unroll(f"{j}u").parallel(f"{j}p")
-        self.block = f"{i}b"
-        return out.directives
+        block, rows = out.split(i, 2 * self.half, "Auto" if whole else "GuardWithIf", "bs")
+        row_half, row = out.split(rows, self.half, into="hr", root=i)
+        panel, columns = out.split(j, 2 * self.width, into="pq")
+        column_half, columns = out.split(columns, self.width, into="hl", root=j)
+        vectors, lane = out.split(columns, self.lanes, into="uv", root=j)
+        out.reorder(lane, column_half, row_half, vectors, row, block, *reversed(batch), panel)
+        out.vectorize(lane).unroll(column_half).unroll(row_half).unroll(vectors).parallel(panel)
+        return block
 
     def _left(self) -> list[Directive]:
-        stage = self.parts["left"]
-        e, i, k = (a.name for a in stage.axes[-3:])
-        v = Scheduler(stage.name).compute_root()
-        v.split(k, f"{k}o", f"{k}i", self.lanes).reorder(f"{k}i", e, f"{k}o", i).vectorize(f"{k}i").unroll(e)
+        v = StageSchedule(self.parts["left"]).compute_root()
+        e, i, k = v.axes[-3:]
+        vectors, lane = v.split(k, self.lanes)
+        v.reorder(lane, e, vectors, i).vectorize(lane).unroll(e)
         return v.parallel(i).directives
 
-    def _products(self) -> list[Directive]:
+    def _products(self, block: Loop) -> list[Directive]:
         stage, acc = self.parts["products"], self.parts["sum"]
-        e, i, _, j = (a.name for a in stage.axes[-4:])
-        p = Scheduler(stage.name).compute_at(self.root.name, self.block)
-        p.split(j, f"{j}u", f"{j}v", self.lanes)
-        p.split(i, f"{i}o", f"{i}i", self.tile, "Auto" if self.half % self.tile == 0 else "ShiftInwards")
-        p.reorder(f"{j}v", f"{j}u", f"{i}i", f"{i}o", e).unroll(e).vectorize(f"{j}v").unroll(f"{j}u").unroll(f"{i}i")
-        ae, ai, _, aj = (a.name for a in acc.axes[-4:])
-        (r,) = (a.name for a in reduce_axes(acc.expr))
-        start = Scheduler(acc.name).compute_at(stage.name, f"{i}o")
-        start.split(aj, f"{aj}u", f"{aj}v", self.lanes).vectorize(f"{aj}v").unroll(f"{aj}u").unroll(ai)
-        update = Scheduler(acc.name, update=True)
-        update.split(aj, f"{aj}w", f"{aj}x", self.lanes).reorder(f"{aj}x", f"{aj}w", ai, r, ae)
-        update.vectorize(f"{aj}x").unroll(f"{aj}w").unroll(ai).unroll(r, self.facts.hint.unroll or 2)
+        p = StageSchedule(stage).compute_at(self.root.name, block)
+        e, i, _, j = p.axes[-4:]
+        vectors, lane = p.split(j, self.lanes, into="uv")
+        tile, row = p.split(i, self.tile, "Auto" if self.half % self.tile == 0 else "ShiftInwards")
+        p.reorder(lane, vectors, row, tile, e).unroll(e).vectorize(lane).unroll(vectors).unroll(row)
+        start, update = StageSchedule(acc), StageSchedule(acc, update=1)
+        (e, i, _, j), (r,) = start.axes[-4:], update.reduced
+        start.compute_at(stage.name, tile)
+        vectors, lane = start.split(j, self.lanes, into="uv")
+        start.vectorize(lane).unroll(vectors).unroll(i)
+        vectors, lane = update.split(j, self.lanes, into="wx")
+        update.reorder(lane, vectors, i, r, e)
+        update.vectorize(lane).unroll(vectors).unroll(i).unroll(r, self.facts.hint.unroll or 2)
         (weights,) = (w.name for w in self.facts.f.params if w.type.layout.tiles)
         fetch = fetch_ahead(acc, weights, 2, self.facts, together=4)  # quarters of the same columns
         return [*p.directives, *start.directives, *update.directives, *fetch]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, maximum, minimum
 from occ.compiler.ir.te.expr import Load
-from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.roles import PAD, WINOGRAD
-from occ.compiler.ir.te.schedule import Directive, Scheduler
+from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.prefetch import fetch_ahead
@@ -36,6 +38,21 @@ def winograd(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     return facts.scheduled(_Winograd(facts, root, parts).directives())
 
 
+@dataclass(frozen=True)
+class _Levels:
+    """Loops of the result in which other stages are computed.
+
+    Attributes:
+        tile: a tile of the output.
+        panel: a panel of its channels.
+        block: a block of tiles.
+    """
+
+    tile: Loop
+    panel: Loop
+    block: Loop
+
+
 class _Winograd:
     def __init__(self, facts: ScheduleFacts, root: TeStage, parts: dict[str, TeStage]) -> None:
         self.facts, self.root, self.parts = facts, root, parts
@@ -53,7 +70,9 @@ class _Winograd:
         self.tall, self.broad = (_outputs(size, tiles) for size, tiles in ((y, self.down), (x, self.across)))
 
     def directives(self) -> list[Directive]:
-        made = [*self._result(), *self._input(), *self._products(), *self._output()]
+        out = StageSchedule(self.root)
+        at = self._result(out)
+        made = [*out.directives, *self._input(at.block), *self._products(at.panel), *self._output(at.tile)]
         # A border has memory only where planes are small, and most of the tests would be of positions outside: elsewhere
         # testing positions, once for a whole vector of channels, takes less than a copy of the input does.
         tiles = self.across * self.down
@@ -63,41 +82,44 @@ class _Winograd:
             made += self._border(s)
         return made
 
-    def _result(self) -> list[Directive]:
-        """The loops of the result. Where sizes are symbolic those of a run say how many rows of tiles a block has; a schedule for small
+    def _result(self, out: StageSchedule) -> _Levels:
+        """Schedules the loops of the result. Where sizes are symbolic those of a run say how many rows of tiles a block has; a schedule for small
         planes, one for short rows and one for the rest took Halide three times as long, and were no faster (Zen 4).
         """
-        *batch, y, x, o = (a.name for a in self.root.axes)
+        *batch, y, x, o = out.axes
         sizes = [a.extent for a in self.root.axes]
-        out = Scheduler(self.root.name)
-        for axis, size, tile in ((x, sizes[-2], self.broad), (y, sizes[-3], self.tall)):
-            whole = isinstance(size, int) and size % tile == 0
-            out.split(axis, f"{axis}t", f"{axis}i", tile, "Auto" if whole else "GuardWithIf")
-        out.split(f"{x}t", f"{x}b", f"{x}s", self.block_x, "GuardWithIf")
-        out.split(f"{y}t", f"{y}b", f"{y}s", self.block_y, "GuardWithIf")
+        x_tiles, x_in = self._tiles_of(out, x, sizes[-2], self.broad)
+        y_tiles, y_in = self._tiles_of(out, y, sizes[-3], self.tall)
+        x_block, x_tile = out.split(x_tiles, self.block_x, "GuardWithIf", "bs", root=x)
+        y_block, y_tile = out.split(y_tiles, self.block_y, "GuardWithIf", "bs", root=y)
         panels = sizes[-1]
         assert isinstance(panels, int)
         tail = "Auto" if panels % self.width == 0 else "GuardWithIf"
-        inner = [f"{o}v", f"{x}i", f"{y}i", f"{x}s", f"{y}s", f"{o}u"]
-        near, far = (f"{y}b", f"{x}b") if self.symbolic and self.down == 1 else (f"{x}b", f"{y}b")
+        near, far = (y_block, x_block) if self.symbolic and self.down == 1 else (x_block, y_block)
         # One block: threads share the channels of the result, and each transforms the input for itself. To share
         # the transformed input costs more, because the cores then take it from each other's caches.
         count, cores, one = -(-panels // self.width), self.facts.machine.cores, self._one_block
         shared = one is not False and count > 1 and cores > 1
-        out.split(o, f"{o}c" if shared else f"{o}p", f"{o}q", self.width, tail)
-        out.split(f"{o}q", f"{o}u", f"{o}v", self.lanes)
+        panel, columns = out.split(o, self.width, tail, "cq" if shared else "pq")
+        vectors, lane = out.split(columns, self.lanes, into="uv", root=o)
+        task: list[Loop] = []
         if shared:
-            out.split(f"{o}c", f"{o}t", f"{o}p", self._panels(count, cores), "GuardWithIf")
-        out.reorder(*inner, f"{o}p", near, far, *([f"{o}t"] if shared else []), *reversed(batch))
-        out.vectorize(f"{o}v").unroll(f"{x}i").unroll(f"{y}i")
-        self.tile, self.panel, self.block = f"{x}s", f"{o}p", near
-        if shared and one is None:
-            out.fuse(far, f"{o}t", f"{o}t{far}").parallel(f"{o}t{far}")
-        elif shared:
-            out.parallel(f"{o}t")
+            share, panel = out.split(panel, self._panels(count, cores), "GuardWithIf", "tp", root=o)
+            task = [share]
+        out.reorder(lane, x_in, y_in, x_tile, y_tile, vectors, panel, near, far, *task, *reversed(batch))
+        out.vectorize(lane).unroll(x_in).unroll(y_in)
+        if task and one is None:
+            out.parallel(out.fuse(far, *task))
+        elif task:
+            out.parallel(*task)
         elif not one:
             out.parallel(far if self.symbolic or self.down != self.block_y else near)
-        return out.directives
+        return _Levels(x_tile, panel, near)
+
+    @staticmethod
+    def _tiles_of(out: StageSchedule, axis: Loop, size: Dim, tile: int) -> tuple[Loop, Loop]:
+        whole = isinstance(size, int) and size % tile == 0
+        return out.split(axis, tile, "Auto" if whole else "GuardWithIf", "ti")
 
     @property
     def _one_block(self) -> bool | None:
@@ -113,58 +135,57 @@ class _Winograd:
         blocks = ceildiv(self.across, self.block_x) * ceildiv(self.down, self.block_y)
         return minimum(count, share + count * maximum(blocks - 1, 0))
 
-    def _input(self) -> list[Directive]:
-        e, g, *_, t, c = (a.name for a in self.parts["input"].axes)
-        v = Scheduler(self.parts["input"].name).compute_at(self.root.name, self.block)
+    def _input(self, block: Loop) -> list[Directive]:
+        v = StageSchedule(self.parts["input"]).compute_at(self.root.name, block)
+        e, g, *_, t, c = v.axes
         v.reorder(c, g, e, t)
-        self._vectorise(v, self.parts["input"])
+        vectors = self._vectorise(v, self.parts["input"])
         v.unroll(g).unroll(e)
         if self._bounded:
             v.bound_storage(t, -(-self._block // self._tile_rows) * self._tile_rows)
         if self._even and self.block_x == self.across:
-            v.split(t, f"{t}y", f"{t}x", self.block_x)
+            v.split(t, self.block_x, into="yx")
         half = self.parts["columns"]
-        e2, j, k = (a.name for a in half.axes[-3:])
-        s = Scheduler(half.name).compute_at(self.parts["input"].name, f"{c}w" if self._tiled(c) else t)
-        s.reorder(k, e2, j)
-        s.vectorize(k, self.lanes) if self._tiled(c) else self._vectorise(s, half)
-        s.unroll(j).unroll(e2)
+        s = StageSchedule(half).compute_at(self.parts["input"].name, vectors or t)
+        e, j, k = s.axes[-3:]
+        s.reorder(k, e, j)
+        s.vectorize(k, self.lanes) if vectors else self._vectorise(s, half)
+        s.unroll(j).unroll(e)
         return [*v.directives, *s.directives]
 
-    def _tiled(self, axis: str) -> bool:
-        extent = self.parts["input"].axes[-1].extent
-        return isinstance(extent, int) and extent % self.lanes == 0
-
-    def _vectorise(self, s: Scheduler, stage: TeStage) -> None:
+    def _vectorise(self, s: StageSchedule, stage: TeStage) -> Loop | None:
+        """Vectors along the last axis; returns the loop over those of the input, where its channels fill them."""
         last = stage.axes[-1]
         whole = isinstance(last.extent, int) and last.extent % self.lanes == 0
         if whole and stage is self.parts["input"]:
-            e, g, *_, t, _ = (a.name for a in stage.axes)
-            s.split(last.name, f"{last.name}w", f"{last.name}x", self.lanes)
-            s.reorder(f"{last.name}x", g, e, f"{last.name}w", t)
-            s.vectorize(f"{last.name}x")
-        else:
-            s.vectorize(last.name, self.lanes, "Auto" if whole else "ShiftInwards")
+            e, g, *_, t, c = s.axes
+            vectors, lane = s.split(c, self.lanes, into="wx")
+            s.reorder(lane, g, e, vectors, t).vectorize(lane)
+            return vectors
+        s.vectorize(s.axes[-1], self.lanes, "Auto" if whole else "ShiftInwards")
+        return None
 
-    def _products(self) -> list[Directive]:
+    def _products(self, panel: Loop) -> list[Directive]:
         m, acc = self.parts["products"], self.parts["sum"]
-        e, g, *_, t, o = (a.name for a in m.axes)
         rows = self._tile_rows
-        p = Scheduler(m.name).compute_at(self.root.name, self.panel).bound_extent(o, self.width)
-        p.split(o, f"{o}u", f"{o}v", self.lanes)
+        p = StageSchedule(m).compute_at(self.root.name, panel)
+        e, g, *_, t, o = p.axes
+        p.bound_extent(o, self.width)
+        vectors, lane = p.split(o, self.lanes, into="uv")
         if self._bounded:
             p.bound_storage(t, self._block)
-        p.split(t, f"{t}o", f"{t}i", rows, "Auto" if self._even and self._block % rows == 0 else "GuardWithIf")
-        p.reorder(f"{o}v", f"{o}u", f"{t}i", f"{t}o", g, e)
-        p.vectorize(f"{o}v").unroll(f"{o}u").unroll(f"{t}i")
-        ae, ag, *_, at, ao = (a.name for a in acc.axes)
-        start = Scheduler(acc.name).compute_at(m.name, f"{t}o").bound_extent(ao, self.width).bound_extent(at, rows)
-        start.split(ao, f"{ao}u", f"{ao}v", self.lanes).vectorize(f"{ao}v").unroll(f"{ao}u").unroll(at)
-        update = Scheduler(acc.name, update=True)
-        (r,) = (a.name for a in reduce_axes(acc.expr))
-        update.split(ao, f"{ao}w", f"{ao}x", self.lanes)
-        update.reorder(f"{ao}x", f"{ao}w", at, r, ag, ae)
-        update.vectorize(f"{ao}x").unroll(f"{ao}w").unroll(at).unroll(r, self.facts.hint.unroll or 4)
+        tiles, row = p.split(t, rows, "Auto" if self._even and self._block % rows == 0 else "GuardWithIf")
+        p.reorder(lane, vectors, row, tiles, g, e)
+        p.vectorize(lane).unroll(vectors).unroll(row)
+        start, update = StageSchedule(acc), StageSchedule(acc, update=1)
+        e, g, *_, t, o = start.axes
+        start.compute_at(m.name, tiles).bound_extent(o, self.width).bound_extent(t, rows)
+        vectors, lane = start.split(o, self.lanes, into="uv")
+        start.vectorize(lane).unroll(vectors).unroll(t)
+        (r,) = update.reduced
+        vectors, lane = update.split(o, self.lanes, into="wx")
+        update.reorder(lane, vectors, t, r, g, e)
+        update.vectorize(lane).unroll(vectors).unroll(t).unroll(r, self.facts.hint.unroll or 4)
         fetch = fetch_ahead(acc, self.weights, 2, self.facts)  # the panels of a point follow each other
         return [*p.directives, *start.directives, *update.directives, *fetch]
 
@@ -194,12 +215,11 @@ class _Winograd:
             isinstance(n, int) and n % k == 0 for n, k in ((self.across, self.block_x), (self.down, self.block_y))
         )
 
-    def _output(self) -> list[Directive]:
-        rows = self.parts["rows"]
-        y, g, o = (a.name for a in rows.axes[-3:])
-        z = Scheduler(rows.name).compute_at(self.root.name, self.tile)
-        for a in rows.axes[-5:-3]:
-            z.bound_extent(a.name, 1)
+    def _output(self, tile: Loop) -> list[Directive]:
+        z = StageSchedule(self.parts["rows"]).compute_at(self.root.name, tile)
+        *tiles, y, g, o = z.axes[-5:]
+        for a in tiles:
+            z.bound_extent(a, 1)
         # A last vector that filters do not fill reads the padding of its panel; moved inwards it would read the panel before.
         z.reorder(o, y, g).vectorize(o, self.lanes, "RoundUp").unroll(g).unroll(y)
         made = z.directives
@@ -212,10 +232,10 @@ class _Winograd:
             if isinstance(n, Load)
         )
         if output is not self.root and (reads > 1 or self._read_twice(output)):
-            *_, oy, ox, oo = (a.name for a in output.axes)
-            s = Scheduler(output.name).compute_at(self.root.name, self.tile)
-            s.reorder(oo, ox, oy).vectorize(oo, self.lanes, "RoundUp")
-            s.bound_extent(ox, self.broad).bound_extent(oy, self.tall).unroll(ox).unroll(oy)
+            s = StageSchedule(output).compute_at(self.root.name, tile)
+            *_, y, x, o = s.axes
+            s.reorder(o, x, y).vectorize(o, self.lanes, "RoundUp")
+            s.bound_extent(x, self.broad).bound_extent(y, self.tall).unroll(x).unroll(y)
             made += s.directives
         return made
 
@@ -231,8 +251,8 @@ class _Winograd:
         return any(k > 1 for name, k in counts.items() if name in made)
 
     def _border(self, s: TeStage) -> list[Directive]:
-        *outer, last = (a.name for a in s.axes)
-        made = Scheduler(s.name).compute_root()
+        made = StageSchedule(s).compute_root()
+        *outer, last = made.axes
         lanes = self.facts.machine.lanes(element_bits(s))
         extent = s.axes[-1].extent
         whole = isinstance(extent, int) and extent % lanes == 0

@@ -10,10 +10,10 @@ from occ.compiler.ir.dim import product
 from occ.compiler.ir.te.expr import Index, Load
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import CONV, PAD
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.rules.planar_window import lanes_along
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, contiguous, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
@@ -36,17 +36,17 @@ def depthwise_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     if len(sums) != 1 or not _is_depthwise(sums[0], facts) or sums[0].shape != s.shape:
         return Declined(f"it has no sum over a window of {_MOST} taps or less of one channel, along contiguous rows")
     (acc,) = sums
-    *outer, y, x = (a.name for a in s.axes)
     height, width = s.axes[-2].extent, s.axes[-1].extent
     lanes = 1 if facts.narrow else lanes_along(s, acc, facts.machine)
     rows = _ROWS if facts.machine.registers >= 32 else _ROWS // 2
     rows = min(rows, height) if isinstance(height, int) else rows
-    out = Scheduler(s.name)
-    out.split(x, f"{x}o", f"{x}i", lanes, "ShiftInwards" if facts.wide or facts.narrow else row_tail(width, lanes))
-    out.split(y, f"{y}o", f"{y}i", rows, row_tail(height, rows))
-    out.reorder(f"{x}i", f"{y}i", f"{x}o", f"{y}o", *reversed(outer)).vectorize(f"{x}i").unroll(f"{y}i")
-    fused = parallel(out, [*outer, "_"], [*(tasks(a.extent) for a in s.axes[:-2]), 1], work(s, facts))
-    made = [*out.directives, *_taps(acc, s.name, f"{x}o", lanes)]
+    out = StageSchedule(s)
+    *outer, y, x = out.axes
+    xo, xi = out.split(x, lanes, "ShiftInwards" if facts.wide or facts.narrow else row_tail(width, lanes))
+    yo, yi = out.split(y, rows, row_tail(height, rows))
+    out.reorder(xi, yi, xo, yo, *reversed(outer)).vectorize(xi).unroll(yi)
+    fused = parallel(out, [*outer, INNERMOST], [*(tasks(a.extent) for a in s.axes[:-2]), 1], work(s, facts))
+    made = [*out.directives, *_taps(acc, s.name, xo, lanes)]
     for p in facts.roots:
         if isinstance(p, TeStage) and p.role == PAD and _readers(p, facts) == [acc]:
             made += _border(p, s.name, fused.get(outer[-1], outer[-1]), facts)
@@ -77,21 +77,21 @@ def _readers(p: AnyStage, facts: ScheduleFacts) -> list[AnyStage]:
     return [x for x in facts.f.stages if any(n.source == p.name for e in x.exprs for n in loads(e))]
 
 
-def _taps(acc: TeStage, root: str, level: str, lanes: int) -> Directives:
+def _taps(acc: TeStage, root: str, level: Loop, lanes: int) -> Directives:
     """A tile in registers: all rows take a tap before the next one is loaded."""
-    *outer, y, x = (a.name for a in acc.axes)
-    taps = [a.name for a in reversed(reduce_axes(acc.expr))]
-    start = Scheduler(acc.name).compute_at(root, level).vectorize(x, lanes).unroll(y)
-    update = Scheduler(acc.name, update=True)
+    start, update = StageSchedule(acc), StageSchedule(acc, update=1)
+    *outer, y, x = start.axes
+    taps = [*reversed(update.reduced)]
+    start.compute_at(root, level).vectorize(x, lanes).unroll(y)
     update.reorder(x, y, *taps, *reversed(outer)).vectorize(x, lanes).unroll(y)
     for tap in taps:
         update.unroll(tap)
     return [*start.directives, *update.directives]
 
 
-def _border(p: TeStage, root: str, level: str, facts: ScheduleFacts) -> Directives:
-    made = Scheduler(p.name).compute_at(root, level)
+def _border(p: TeStage, root: str, level: Loop, facts: ScheduleFacts) -> Directives:
+    made = StageSchedule(p).compute_at(root, level)
     lanes = facts.machine.lanes(element_bits(p), p.axes[-1].extent)
     if lanes > 1:
-        made.vectorize(p.axes[-1].name, lanes, row_tail(p.axes[-1].extent, lanes))
+        made.vectorize(made.axes[-1], lanes, row_tail(p.axes[-1].extent, lanes))
     return made.directives

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from math import gcd
 
-from occ.compiler.ir.dim import is_multiple
+from occ.compiler.ir.dim import Dim, is_multiple
 from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.cost import SERIAL
-from occ.compiler.ir.te.expr import Axis, Binary, Const, Index, Load, Reduce, Select
+from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.parts import Part, parts
 from occ.compiler.ir.te.roles import PAD
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, typical_tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks, typical_tasks
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
@@ -32,7 +32,7 @@ def elementwise(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
-    out = Scheduler(s.name)
+    out = StageSchedule(s)
     if not s.axes:
         return []
     if pieces := _pieces(s):
@@ -42,26 +42,28 @@ def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
     if rows := across(s, facts):
         return _in_squares(out, s, rows, facts)
     if len(s.axes) == 1 and work(s, facts) >= SERIAL:
-        return _in_blocks(out, s.axes[0], facts.machine.lanes(element_bits(s)))
+        return _in_blocks(out, s.axes[0].extent, facts.machine.lanes(element_bits(s)))
     vectorise(out, s, facts, outer=0)
-    parallel(out, [a.name for a in s.axes[:-1]] + ["_"], typical_tasks(s.axes), work(s, facts))
+    parallel(out, [*out.axes[:-1], INNERMOST], typical_tasks(s.axes), work(s, facts))
     return out.directives
 
 
-def _in_blocks(out: Scheduler, axis: Axis, lanes: int) -> Directives:
+def _in_blocks(out: StageSchedule, extent: Dim, lanes: int) -> Directives:
     """Blocks of a long axis in parallel, each in vectors.
 
     Where the extent is symbolic the blocks are of whole vectors: the loop in a block ends with the last vector that has
     elements, however few there are. A guard around single elements is one around each lane, which no loop ends at.
     """
-    name, extent = axis.name, axis.extent
+    (x,) = out.axes
     if isinstance(extent, int):
         block = max(1024, min(16384, -(-extent // 8)))
-        out.split(name, f"{name}o", f"{name}i", block, row_tail(extent, block)).vectorize(f"{name}i", lanes)
+        blocks, within = out.split(x, block, row_tail(extent, block))
+        out.vectorize(within, lanes)
     else:
-        out.split(name, f"{name}v", f"{name}l", lanes, row_tail(extent, lanes)).vectorize(f"{name}l")
-        out.split(f"{name}v", f"{name}o", f"{name}i", _BLOCK // lanes, row_tail(extent, _BLOCK))
-    return out.parallel(f"{name}o").directives
+        vectors, lane = out.split(x, lanes, row_tail(extent, lanes), "vl")
+        out.vectorize(lane)
+        blocks, _ = out.split(vectors, _BLOCK // lanes, row_tail(extent, _BLOCK), root=x)
+    return out.parallel(blocks).directives
 
 
 def _pieces(s: TeStage) -> int:
@@ -78,14 +80,14 @@ def _pieces(s: TeStage) -> int:
     return piece if piece >= 8 and last.extent // piece <= 32 else 0
 
 
-def _in_pieces(out: Scheduler, s: TeStage, piece: int, facts: ScheduleFacts) -> Directives:
+def _in_pieces(out: StageSchedule, s: TeStage, piece: int, facts: ScheduleFacts) -> Directives:
     """One piece after the other, unrolled: in each of them it is known where the elements come from."""
-    *outer, last = (a.name for a in s.axes)
-    out.split(last, f"{last}o", f"{last}i", piece)
-    out.reorder(f"{last}i", f"{last}o", *reversed(outer)).unroll(f"{last}o")
+    *outer, last = out.axes
+    pieces, within = out.split(last, piece)
+    out.reorder(within, pieces, *reversed(outer)).unroll(pieces)
     lanes = facts.machine.lanes(element_bits(s), piece)
-    out.vectorize(f"{last}i", lanes, row_tail(piece, lanes))
-    parallel(out, [*outer, "_"], typical_tasks(s.axes), work(s, facts))
+    out.vectorize(within, lanes, row_tail(piece, lanes))
+    parallel(out, [*outer, INNERMOST], typical_tasks(s.axes), work(s, facts))
     return out.directives
 
 
@@ -104,19 +106,18 @@ def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Dire
     """Each part in vectors of its own, whatever its length. Zen 5, 512 rows of 33, 7 and 100 elements: 106 --> 14 us;
     1,792 of two times 56, symbolic: 198 --> 32 us.
     """
-    *outer, last = s.axes
-    made = list(Scheduler(s.name).in_parts(last.name).directives)
+    start = StageSchedule(s)
+    made = list(start.in_parts(start.axes[-1]).directives)
     for k, part in enumerate(found, 1):
-        out = Scheduler(s.name, update=k)
-        lanes, inner = facts.machine.lanes(element_bits(s), part.extent), last.name
+        out = StageSchedule(s, update=k)
+        *outer, inner = out.axes
+        lanes = facts.machine.lanes(element_bits(s), part.extent)
         if not outer and work(s, facts) >= SERIAL:
-            inner = f"{last.name}i"
-            out.split(last.name, f"{last.name}o", inner, _BLOCK, "GuardWithIf").parallel(f"{last.name}o")
+            blocks, inner = out.split(inner, _BLOCK, "GuardWithIf")
+            out.parallel(blocks)
         if lanes > 1:
             out.vectorize(inner, lanes, "Auto" if is_multiple(part.extent, lanes) and outer else "GuardWithIf")
-        parallel(
-            out, [*(a.name for a in outer), "_"], [*(tasks(a.extent) for a in outer), 1], work(s, facts) if outer else 0
-        )
+        parallel(out, [*outer, INNERMOST], [*(tasks(a.extent) for a in s.axes[:-1]), 1], work(s, facts) if outer else 0)
         made += out.directives
     return made
 
@@ -135,39 +136,36 @@ def across(s: TeStage, facts: ScheduleFacts) -> str:
     return ""
 
 
-def _in_squares(out: Scheduler, s: TeStage, across: str, facts: ScheduleFacts) -> Directives:
+def _in_squares(out: StageSchedule, s: TeStage, across: str, facts: ScheduleFacts) -> Directives:
     """Squares of a cache line by a cache line, so that what is read across stays in cache until it is used up."""
-    sizes = {a.name: a.extent for a in s.axes}
-    last = s.axes[-1].name
-    lanes = facts.machine.lanes(max(element_bits(s), 32), sizes[last])
+    *outer, last = out.axes
+    place, extent = outer.index(Loop(across)), s.axes[-1].extent
+    length = s.axes[place].extent
+    lanes = facts.machine.lanes(max(element_bits(s), 32), extent)
     if lanes < 2:
         return []
-    if sizes[last] == lanes <= 4 and isinstance(sizes[across], int):
-        return _interleaved(out, s, across, facts)
-    for name, width in ((last, lanes), (across, 16)):
-        tail = row_tail(sizes[name], width)
-        out.split(name, f"{name}o", f"{name}i", width, tail)
-    outer = [f"{a.name}o" if a.name == across else a.name for a in s.axes[:-1]]
-    out.reorder(f"{last}i", f"{across}i", f"{last}o", *reversed(outer)).vectorize(f"{last}i")
-    counts = [tasks(a.extent, 16 if a.name == across else 1) for a in s.axes[:-1]]
-    parallel(out, [*outer, "_"], [*counts, 1], work(s, facts))
+    if extent == lanes <= 4 and isinstance(length, int):
+        return _interleaved(out, s, place, facts)
+    vectors, lane = out.split(last, lanes, row_tail(extent, lanes))
+    outer[place], row = out.split(outer[place], 16, row_tail(length, 16))
+    out.reorder(lane, row, vectors, *reversed(outer)).vectorize(lane)
+    counts = [tasks(a.extent, 16 if k == place else 1) for k, a in enumerate(s.axes[:-1])]
+    parallel(out, [*outer, INNERMOST], [*counts, 1], work(s, facts))
     return out.directives
 
 
-def _interleaved(out: Scheduler, s: TeStage, across: str, facts: ScheduleFacts) -> Directives:
+def _interleaved(out: StageSchedule, s: TeStage, place: int, facts: ScheduleFacts) -> Directives:
     """Vectors along the axis that is contiguous in memory; the last one, of two or four elements, interleaves them."""
-    *outer, last = (a.name for a in s.axes)
-    extent = next(a.extent for a in s.axes if a.name == across)
+    (*loops, last), extent = out.axes, s.axes[place].extent
     lanes = facts.machine.lanes(max(element_bits(s), 32), extent)
-    out.split(across, f"{across}o", f"{across}i", lanes, row_tail(extent, lanes))
-    loops = [f"{a}o" if a == across else a for a in outer]
-    out.reorder(last, f"{across}i", *reversed(loops)).unroll(last).vectorize(f"{across}i")
-    counts = [tasks(a.extent, lanes if a.name == across else 1) for a in s.axes[:-1]]
-    parallel(out, [*loops, "_"], [*counts, 1], work(s, facts))
+    loops[place], lane = out.split(loops[place], lanes, row_tail(extent, lanes))
+    out.reorder(last, lane, *reversed(loops)).unroll(last).vectorize(lane)
+    counts = [tasks(a.extent, lanes if k == place else 1) for k, a in enumerate(s.axes[:-1])]
+    parallel(out, [*loops, INNERMOST], [*counts, 1], work(s, facts))
     return out.directives
 
 
-def vectorise(out: Scheduler, s: TeStage, facts: ScheduleFacts, *, outer: int) -> None:
+def vectorise(out: StageSchedule, s: TeStage, facts: ScheduleFacts, *, outer: int) -> None:
     """Vectors along the last axis, if it is not one of the `outer` first and long enough."""
     if len(s.axes) <= outer:
         return
@@ -175,4 +173,4 @@ def vectorise(out: Scheduler, s: TeStage, facts: ScheduleFacts, *, outer: int) -
     lanes = facts.machine.lanes(element_bits(s), last.extent)
     if lanes > 1:
         tail = row_tail(last.extent, lanes)
-        out.vectorize(last.name, lanes, tail)
+        out.vectorize(out.axes[-1], lanes, tail)

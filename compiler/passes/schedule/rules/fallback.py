@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.function import TeFunc, TeStage
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.rules.schedule_rule import Declined, ScheduleRule
 from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
 from occ.compiler.passes.schedule.rules.fused_rows import inside_rows
@@ -16,15 +16,15 @@ def fallback(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """All else: plain loops in order, reductions computed where they are read, the outermost loop in parallel."""
     facts = facts_of(f, machine)
     s = facts.root
-    out = Scheduler(s.name)
+    out = StageSchedule(s)
     made: Directives = []
-    level = s.axes[-1].name if s.axes else ""
     for r in facts.reductions(s):
-        made += (
-            inside_rows(r, s.name, level, facts, len(s.axes)) if level else Scheduler(r.name).compute_root().directives
-        )
+        if out.axes:
+            made += inside_rows(r, s.name, out.axes[-1], facts, len(s.axes))
+        else:
+            made += StageSchedule(r).compute_root().directives
     if isinstance(s, TeStage) and len(s.axes) > 1 and work(s, facts) >= SERIAL:
-        parallel(out, [a.name for a in s.axes], [tasks(a.extent) for a in s.axes], work(s, facts))
+        parallel(out, out.axes, [tasks(a.extent) for a in s.axes], work(s, facts))
     return facts.scheduled([*out.directives, *made])
 
 

@@ -8,10 +8,10 @@ from occ.compiler.ir.te.expr import Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import WINDOW_ROWS
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, tasks
 from occ.compiler.passes.schedule.rules.elementwise import vectorise
 from occ.compiler.passes.schedule.rules.sequential_folds import is_fold
 from occ.compiler.passes.schedule.rules.window import window_loops
@@ -47,12 +47,12 @@ def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     depth = _shared_rows(s, others, facts)
     if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
         return Declined("its stages do not share all axes of the result but one")
-    out = Scheduler(s.name)
+    out = StageSchedule(s)
     vectorise(out, s, facts, outer=depth)
-    loops = [a.name for a in s.axes[:depth]]
+    loops = out.axes[:depth]
     level = loops[-1]
     if work(s, facts) >= SERIAL or sum(work(r, facts) for r in others) >= SERIAL:
-        fused = parallel(out, [*loops, "_"], [tasks(a.extent) for a in s.axes[:depth]] + [1], SERIAL)
+        fused = parallel(out, [*loops, INNERMOST], [tasks(a.extent) for a in s.axes[:depth]] + [1], SERIAL)
         level = fused.get(level, level)
     made = list(out.directives)
     for r in others:
@@ -88,23 +88,20 @@ def _shared_rows(s: TeStage, others: list[AnyStage], facts: ScheduleFacts) -> in
     return depth
 
 
-def inside_rows(r: TeStage, root: str, level: str, facts: ScheduleFacts, depth: int) -> Directives:
+def inside_rows(r: TeStage, root: str, level: Loop, facts: ScheduleFacts, depth: int) -> Directives:
     """A stage computed in a row loop of another one, vectorised along its own last axis."""
-    start = Scheduler(r.name).compute_at(root, level)
-    update = Scheduler(r.name, update=True)
+    start, update = StageSchedule(r).compute_at(root, level), StageSchedule(r, update=1)
     if len(r.axes) > depth and nominal(r.axes[-1].extent) >= 4:
-        last = r.axes[-1]
-        width = facts.machine.lanes(element_bits(r), last.extent)
-        start.vectorize(last.name, width)
+        last = start.axes[-1]
+        width = facts.machine.lanes(element_bits(r), r.axes[-1].extent)
+        start.vectorize(last, width)
         if isinstance(r.expr, Reduce) and r.expr.kind in COMBINE:
-            update.reorder(last.name, *(a.name for a in reversed(reduce_axes(r.expr))))
-            update.vectorize(last.name, width)
-            first = reduce_axes(r.expr)[-1]
-            if nominal(first.extent) >= 4:
-                update.unroll(first.name, 4)
+            update.reorder(last, *reversed(update.reduced))
+            update.vectorize(last, width)
+            if nominal(reduce_axes(r.expr)[-1].extent) >= 4:
+                update.unroll(update.reduced[-1], 4)
     elif len(r.axes) == depth and isinstance(r.expr, Reduce) and r.dtype.is_int and r.expr.kind in COMBINE:
-        (*_, last) = r.expr.axes
-        n, most = last.extent, facts.machine.lanes(element_bits(r))
+        n, most = r.expr.axes[-1].extent, facts.machine.lanes(element_bits(r))
         if isinstance(n, int) and n <= most and n & (n - 1) == 0:
-            update.atomic().vectorize(last.name)  # integers are combined in any order
+            update.atomic().vectorize(update.reduced[-1])  # integers are combined in any order
     return [*start.directives, *update.directives]

@@ -15,7 +15,7 @@ from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Expr, Index
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.roles import CONV
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
@@ -62,7 +62,6 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     one_filter = _down_rows(acc, found)
     found = one_filter or found
     lanes = facts.machine.lanes(max(element_bits(acc), 32))
-    here = dict(zip((a.name for a in acc.axes), (a.name for a in s.axes), strict=True))
     width = found.panel or _width(extent_of(acc, found.lanes), lanes)
     if width % lanes:
         lanes = width if width < lanes else lanes // 2
@@ -78,7 +77,7 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     )
     most = min(most, _ROWS) if one_filter else most
     rows = tile_size(extent_of(acc, found.tile), most, facts.machine.rows) if found.tile else 1
-    return _tile(s, acc, found, here, width, lanes, rows, facts)
+    return _tile(s, acc, found, width, lanes, rows, facts)
 
 
 def _down_rows(acc: TeStage, c: Contraction) -> Contraction | None:
@@ -126,75 +125,87 @@ def _tile(
     s: TeStage,
     acc: TeStage,
     c: Contraction,
-    here: dict[str, str],
     width: int,
     lanes: int,
     rows: int,
     facts: ScheduleFacts,
 ) -> Directives:
-    n, m = here[c.lanes], here.get(c.tile, "")
+    out = StageSchedule(s)
+    here = {a.name: loop for a, loop in zip(acc.axes, out.axes, strict=True)}
+    n, m = here[c.lanes], here.get(c.tile)
     size = extent_of(acc, c.lanes)
     packed_tail = "GuardWithIf" if not isinstance(size, int) or size % width else "Auto"
-    out = Scheduler(s.name)
-    out.split(n, f"{n}o", f"{n}i", width, packed_tail if c.panel else "ShiftInwards")
-    out.split(f"{n}i", f"{n}u", f"{n}v", lanes)
-    inner = [f"{n}v", f"{n}u"]
-    loops = [*(here[a] for a in c.batch), f"{n}o", *(here[a] for a in c.outer)]
-    counts = [_count(s, c, a, here, width) for a in loops]
-    tail = row_tail(extent_of(acc, c.tile), rows) if m else ""
-    if m:
-        out.split(m, f"{m}o", f"{m}i", rows, tail)
-        inner.append(f"{m}i")
+    panels, within = out.split(n, width, packed_tail if c.panel else "ShiftInwards")
+    vectors, lane = out.split(within, lanes, into="uv", root=n)
+    inner = [lane, vectors]
+    loops = [*(here[a] for a in c.batch), panels, *(here[a] for a in c.outer)]
+    counts = [tasks(extent_of(acc, a), width if a == c.lanes else 1) for a in (*c.batch, c.lanes, *c.outer)]
+    tail = ""
+    if m is not None:
+        tail = row_tail(extent_of(acc, c.tile), rows)
+        tiles, row = out.split(m, rows, tail)
+        inner.append(row)
         blocks = None if c.outer else row_blocks(acc, c, width, rows, prod(max(k, 1) for k in counts), facts.hint)
         if blocks is not None:
-            out.split(f"{m}o", f"{m}b", f"{m}o", blocks.tiles, "GuardWithIf")
+            block, tiles = out.split(tiles, blocks.tiles, "GuardWithIf", "bo", root=m)
             at = len(c.batch) + (not blocks.outermost)
-            loops.insert(at, f"{m}b")
+            loops.insert(at, block)
             counts.insert(at, blocks.count)
-        loops.append(f"{m}o")
-        counts.append(_count(s, c, m, here, rows))
-    out.reorder(*inner, *reversed(loops)).vectorize(f"{n}v").unroll(f"{n}u")
-    if m:
-        out.unroll(f"{m}i")
-    level = loops[-1]
+        loops.append(tiles)
+        counts.append(tasks(extent_of(acc, c.tile), rows))
+    out.reorder(*inner, *reversed(loops)).vectorize(lane)
+    for loop in inner[1:]:
+        out.unroll(loop)
     parallel(out, loops, counts, _cost(s, acc, c, facts))
-    start = Scheduler(acc.name)
-    a_n, a_m = c.lanes, c.tile
-    start.compute_at(s.name, level)
-    others = [a.name for a in acc.axes if a.name != a_n]
-    if others:
-        start.reorder_storage(a_n, *reversed(others))
-    if c.panel and packed_tail != "Auto":
-        start.align_bounds(a_n, width)
-    start.bound_extent(a_n, width)
-    if a_m and tail == "GuardWithIf":
-        start.bound_extent(a_m, rows)
-    start.split(a_n, f"{a_n}u", f"{a_n}v", lanes).reorder(f"{a_n}v", f"{a_n}u", *reversed(others))
-    start.vectorize(f"{a_n}v").unroll(f"{a_n}u")
-    if a_m:
-        start.unroll(a_m)
-    update = _update(acc, c, lanes, [a for a in others if a != a_m], facts)
+    start = StageSchedule(acc).compute_at(s.name, loops[-1])
+    _start(
+        start,
+        c,
+        width,
+        lanes,
+        aligned=bool(c.panel) and packed_tail != "Auto",
+        rows=rows if tail == "GuardWithIf" else 0,
+    )
+    update = _update(acc, c, lanes, facts)
     streams = c.panel and c.tile
     fetch = fetch_ahead(acc, c.b.source, len(c.b.index) + bool(c.dot), facts) if streams else []
     return [*out.directives, *start.directives, *update, *fetch]
 
 
-def _update(acc: TeStage, c: Contraction, lanes: int, rest: list[str], facts: ScheduleFacts) -> Directives:
-    """The loops in which a tile is summed up; `rest` are the axes besides its rows and vectors."""
-    n = c.lanes
-    update = Scheduler(acc.name, update=True)
-    update.split(n, f"{n}w", f"{n}x", lanes)
-    # The rows inside of the vectors: with the vectors inside, all broadcast rows would be alive at once.
-    tile, dot = ([a] if a else [] for a in (c.tile, c.dot))
-    update.reorder(*dot, f"{n}x", f"{n}w", *tile, *c.order, *reversed(rest))
-    if dot:
-        update.atomic().vectorize(c.dot)
-    update.vectorize(f"{n}x").unroll(f"{n}w")
+def _start(start: StageSchedule, c: Contraction, width: int, lanes: int, *, aligned: bool, rows: int) -> None:
+    """The tile before anything is added: zeros in registers. `rows` bounds its rows, where the last tile may have fewer."""
+    n = start.loop(c.lanes)
+    others = [x for x in start.axes if x != n]
+    if others:
+        start.reorder_storage(n, *reversed(others))
+    if aligned:
+        start.align_bounds(n, width)
+    start.bound_extent(n, width)
+    if rows:
+        start.bound_extent(start.loop(c.tile), rows)
+    vectors, lane = start.split(n, lanes, into="uv")
+    start.reorder(lane, vectors, *reversed(others)).vectorize(lane).unroll(vectors)
     if c.tile:
-        update.unroll(c.tile)
+        start.unroll(start.loop(c.tile))
+
+
+def _update(acc: TeStage, c: Contraction, lanes: int, facts: ScheduleFacts) -> Directives:
+    """The loops in which a tile is summed up."""
+    update = StageSchedule(acc, update=1)
+    tile, dot = ([update.loop(a)] if a else [] for a in (c.tile, c.dot))
+    n, order = update.loop(c.lanes), [update.loop(a) for a in c.order]
+    rest = [x for x in update.axes if x not in (n, *tile)]
+    vectors, lane = update.split(n, lanes, into="wx")
+    # The rows inside of the vectors: with the vectors inside, all broadcast rows would be alive at once.
+    update.reorder(*dot, lane, vectors, *tile, *order, *reversed(rest))
+    if dot:
+        update.atomic().vectorize(*dot)
+    update.vectorize(lane).unroll(vectors)
+    for loop in tile:
+        update.unroll(loop)
     wanted = facts.hint.unroll or (_TWOS if c.dot and c.a.dtype == I16 else 0)
     if c.order and (times := _unrolled(extent_of(acc, c.order[0]), wanted)) > 1:
-        update.unroll(c.order[0], times)
+        update.unroll(order[0], times)
     return update.directives
 
 
@@ -210,10 +221,3 @@ def _cost(s: TeStage, acc: TeStage, c: Contraction, facts: ScheduleFacts) -> int
     if facts.few:
         products = products * FEW_ROWS // nominal(extent_of(acc, c.outer[-1]))
     return 0 if products < _SMALL else work(s, facts)
-
-
-def _count(s: TeStage, c: Contraction, loop: str, here: dict[str, str], width: int) -> int:
-    """Iterations of a loop over an axis of the result, whose lanes and rows are split by `width`; 0 if not known."""
-    axis = here[c.lanes] if loop == f"{here[c.lanes]}o" else loop
-    split = width if axis in (here[c.lanes], here.get(c.tile, "")) else 1
-    return tasks(extent_of(s, axis), split)

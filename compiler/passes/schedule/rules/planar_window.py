@@ -6,10 +6,10 @@ from occ.compiler.ir.dim import Dim, lower
 from occ.compiler.ir.te.expr import Call, Index, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import PAD, WINDOW_ROWS
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
@@ -34,16 +34,16 @@ def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
         return Declined("it has no reduction over neighbours along the last axis")
     (acc,) = sums
     rows = _rows(acc, facts)
-    *outer, y, x = (a.name for a in s.axes)
     width = s.axes[-1].extent
     lanes = 1 if facts.narrow else lanes_along(s, acc, facts.machine)
-    out = Scheduler(s.name)
-    out.split(x, f"{x}o", f"{x}i", lanes, _tail(width, lanes, facts)).vectorize(f"{x}i")
-    out.reorder(f"{x}i", f"{x}o", y, *reversed(outer))
+    out = StageSchedule(s)
+    *outer, y, x = out.axes
+    xo, xi = out.split(x, lanes, _tail(width, lanes, facts))
+    out.vectorize(xi).reorder(xi, xo, y, *reversed(outer))
     counts = [tasks(a.extent) for a in s.axes[:-1]]
-    fused = parallel(out, [*outer, y, "_"], [*counts, 1], work(s, facts))
+    fused = parallel(out, [*outer, y, INNERMOST], [*counts, 1], work(s, facts))
     level = fused.get(y, y)
-    made = [*out.directives, *_reduced(acc, s.name, f"{x}o", lanes)]
+    made = [*out.directives, *_reduced(acc, s.name, xo, lanes)]
     down = acc
     if rows is not None:
         (down,) = facts.reductions(rows)
@@ -72,15 +72,16 @@ def is_along_rows(acc: TeStage) -> bool:
     return bool(found & reduced) and acc.axes[-1].name in found
 
 
-def _line(rows: TeStage, down: TeStage, root: str, level: str, facts: ScheduleFacts) -> Directives:
+def _line(rows: TeStage, down: TeStage, root: str, level: Loop, facts: ScheduleFacts) -> Directives:
     """Rows of what the columns come to, a vector of columns at a time."""
-    p, columns = rows.axes[-1].name, rows.axes[-1].extent
+    columns = rows.axes[-1].extent
     lanes = lanes_along(rows, down, facts.machine)
     if facts.narrow:  # there are as many columns as a window has even so: none reads past the end of a row
         lanes = min(lanes, 1 << max(int(lower(columns)), 1).bit_length() - 1)
-    out = Scheduler(rows.name).compute_at(root, level)
-    out.split(p, f"{p}o", f"{p}i", lanes, _tail(columns, lanes, facts)).vectorize(f"{p}i")
-    return [*out.directives, *_reduced(down, rows.name, f"{p}o", lanes)]
+    out = StageSchedule(rows).compute_at(root, level)
+    vectors, lane = out.split(out.axes[-1], lanes, _tail(columns, lanes, facts))
+    out.vectorize(lane)
+    return [*out.directives, *_reduced(down, rows.name, vectors, lanes)]
 
 
 def _rows(acc: TeStage, facts: ScheduleFacts) -> TeStage | None:
@@ -92,19 +93,18 @@ def _tail(extent: Dim, lanes: int, facts: ScheduleFacts) -> str:
     return "ShiftInwards" if facts.wide or facts.narrow else row_tail(extent, lanes)
 
 
-def _reduced(r: TeStage, root: str, level: str, lanes: int) -> Directives:
+def _reduced(r: TeStage, root: str, level: Loop, lanes: int) -> Directives:
     """A reduction in registers, one vector at a time."""
-    x = r.axes[-1].name
-    start = Scheduler(r.name).compute_at(root, level).vectorize(x, lanes)
-    reduced = reduce_axes(r.expr)
-    update = Scheduler(r.name, update=True)
-    update.reorder(x, *(a.name for a in reversed(reduced)), *(a.name for a in reversed(r.axes[:-1])))
+    start, update = StageSchedule(r), StageSchedule(r, update=1)
+    *outer, x = start.axes
+    start.compute_at(root, level).vectorize(x, lanes)
+    update.reorder(x, *reversed(update.reduced), *reversed(outer))
     update.vectorize(x, lanes)
     taps = 1
-    for a in reversed(reduced):
+    for a, loop in zip(reversed(reduce_axes(r.expr)), reversed(update.reduced), strict=True):
         taps = taps * a.extent if isinstance(a.extent, int) else _UNROLLED + 1
         if taps <= _UNROLLED:
-            update.unroll(a.name)
+            update.unroll(loop)
     return [*start.directives, *update.directives]
 
 
@@ -113,14 +113,14 @@ def _is_border(p: AnyStage, down: TeStage, facts: ScheduleFacts) -> bool:
     return isinstance(p, TeStage) and p.role == PAD and len(p.axes) == len(down.axes) and readers == [down]
 
 
-def _border(p: AnyStage, root: str, level: str, facts: ScheduleFacts) -> Directives:
+def _border(p: AnyStage, root: str, level: Loop, facts: ScheduleFacts) -> Directives:
     """A border around what is in memory is tested for each tap; one around what takes functions is copied, a plane at a time."""
     assert isinstance(p, TeStage)
     functions = any(isinstance(n, Call) for x in (p, *facts.inlined_into(p)) for n in walk(x.expr))
     if isinstance(p.expr, Select) and not functions:
-        return Scheduler(p.name).compute_inline().directives
-    made = Scheduler(p.name).compute_at(root, level)
+        return StageSchedule(p).compute_inline().directives
+    made = StageSchedule(p).compute_at(root, level)
     lanes = facts.machine.lanes(element_bits(p), p.axes[-1].extent)
     if lanes > 1:
-        made.vectorize(p.axes[-1].name, lanes, row_tail(p.axes[-1].extent, lanes))
+        made.vectorize(made.axes[-1], lanes, row_tail(p.axes[-1].extent, lanes))
     return made.directives

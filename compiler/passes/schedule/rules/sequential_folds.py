@@ -5,7 +5,7 @@ from __future__ import annotations
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import FOLDS, Reduce
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import Directives, row_tail, tasks
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, facts_of, work
@@ -30,18 +30,17 @@ def sequential_folds(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     inner = [p for p in facts.roots if isinstance(p, TeStage) and is_fold(p) and p.name in read and _only(p, s, facts)]
     if not inner or any(not p.axes or p.axes[0].extent != first.extent for p in inner):
         return Declined("it reads no other fold of as many rows")
-    block, row = f"{first.name}o", f"{first.name}i"
-    out = Scheduler(s.name, update=True)
+    out = StageSchedule(s, update=1)
     rows = min(_ROWS, first.extent) if isinstance(first.extent, int) and first.extent else _ROWS
     tail = row_tail(first.extent, rows)
     # ShiftInwards would add up a row twice: Halide refuses it.
-    out.split(first.name, block, row, rows, "GuardWithIf" if tail == "ShiftInwards" else tail)
-    out.reorder(*_steps(s), *reversed([a.name for a in s.axes[1:]]), row, block)
+    block, row = out.split(out.axes[0], rows, "GuardWithIf" if tail == "ShiftInwards" else tail)
+    out.reorder(*_steps(s, out), *reversed(out.axes[1:]), row, block)
     if tasks(first.extent, rows) != 1 and sum(work(p, facts) for p in inner) >= SERIAL:
         out.parallel(block)
     made = out.directives
     for p in inner:
-        made += [*Scheduler(p.name).compute_at(s.name, block).directives, *_together(p)]
+        made += [*StageSchedule(p).compute_at(s.name, block).directives, *_together(p)]
     return facts.scheduled(made)
 
 
@@ -50,21 +49,21 @@ def _together(p: TeStage) -> Directives:
     nobody, and nothing reads them. Neighbours lie apart in memory, or LLVM would make vectors of them, which it gathers an
     element at a time.
     """
-    row, *others = [a.name for a in p.axes]
-    update = Scheduler(p.name, update=True)
-    if not others or not isinstance(count := p.axes[-1].extent, int) or count < _TOGETHER or not _steps(p):
-        loops = [*_steps(p), row, *reversed(others)]
+    update = StageSchedule(p, update=1)
+    (row, *others), steps = update.axes, _steps(p, update)
+    if not others or not isinstance(count := p.axes[-1].extent, int) or count < _TOGETHER or not steps:
+        loops = [*steps, row, *reversed(others)]
         return update.reorder(*loops).directives if len(loops) > 1 else []
-    made = Scheduler(p.name).reorder_storage(row, *reversed(others)).directives
+    made = StageSchedule(p).reorder_storage(row, *reversed(others)).directives
     *others, last = others
-    update.split(last, f"{last}o", f"{last}i", _TOGETHER, "RoundUp").unroll(f"{last}i")
-    update.reorder(f"{last}i", *_steps(p), row, f"{last}o", *reversed(others))
+    groups, near = update.split(last, _TOGETHER, "RoundUp")
+    update.unroll(near).reorder(near, *steps, row, groups, *reversed(others))
     return [*made, *update.directives]
 
 
-def _steps(s: TeStage) -> list[str]:
+def _steps(s: TeStage, update: StageSchedule) -> list[Loop]:
     """The axis of a fold if it is a loop: Halide puts 0 in the place of one that has a single step."""
-    return [a.name for a in reduce_axes(s.expr) if a.extent != 1]
+    return [loop for a, loop in zip(reduce_axes(s.expr), update.reduced, strict=True) if a.extent != 1]
 
 
 def is_fold(s: AnyStage) -> bool:

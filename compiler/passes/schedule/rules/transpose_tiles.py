@@ -8,10 +8,10 @@ from occ.compiler.ir.te.expr import Axis, Index, Load, Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage, certain_loads, position
 from occ.compiler.ir.te.parts import parts
 from occ.compiler.ir.te.roles import SQUARES
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import parallel, row_tail, tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.rules.elementwise import across
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, facts_of, work
 from occ.compiler.targets.machine import Machine
@@ -35,22 +35,19 @@ def transpose_tiles(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     if not squares:
         return Declined("it reduces, or reads no tensor across rows of known lengths")
     (place,) = {next(k for k, a in enumerate(r.axes) if a.name == across(r, facts)) for r in squares}
-    names = [a.name for a in s.axes]
-    out = Scheduler(s.name)
-    for k in (place, -1):
-        axis = s.axes[k]
-        out.split(axis.name, f"{axis.name}o", f"{axis.name}i", _SIDE, row_tail(axis.extent, _SIDE))
-    outer = [f"{n}o" if k == place else n for k, n in enumerate(names[:-1])]
-    level = f"{names[-1]}o"
-    out.reorder(f"{names[-1]}i", f"{names[place]}i", level, *reversed(outer))
-    out.vectorize(f"{names[-1]}i").unroll(f"{names[place]}i")
+    out = StageSchedule(s)
+    *outer, last = out.axes
+    outer[place], row = out.split(outer[place], _SIDE, row_tail(s.axes[place].extent, _SIDE))
+    level, lane = out.split(last, _SIDE, row_tail(s.axes[-1].extent, _SIDE))
+    out.reorder(lane, row, level, *reversed(outer)).vectorize(lane).unroll(row)
     counts = [tasks(a.extent, _SIDE if k == place else 1) for k, a in enumerate(s.axes[:-1])]
-    parallel(out, [*outer, "_"], [*counts, 1], work(s, facts))
+    parallel(out, [*outer, INNERMOST], [*counts, 1], work(s, facts))
     made = list(out.directives)
     for r in squares:
-        row, column = r.axes[place].name, r.axes[-1].name
-        rest = [a.name for a in reversed(r.axes) if a.name not in (row, column)]
-        square = Scheduler(r.name).compute_at(s.name, level).reorder_storage(row, column, *rest)
+        square = StageSchedule(r)
+        row, column = square.axes[place], square.axes[-1]
+        rest = [x for x in reversed(square.axes) if x not in (row, column)]
+        square.compute_at(s.name, level).reorder_storage(row, column, *rest)
         square.bound_extent(row, _SIDE).bound_extent(column, _SIDE)
         square.reorder(row, column, *rest).vectorize(row, _SIDE).unroll(column)
         made += square.directives

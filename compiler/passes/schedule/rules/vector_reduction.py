@@ -8,10 +8,10 @@ from occ.compiler.ir.shape import nominal
 from occ.compiler.ir.te.expr import Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import parallel, tasks
-from occ.compiler.passes.schedule.stage_facts import contiguous, element_bits, facts_of, work
+from occ.compiler.passes.schedule.loops import INNERMOST, parallel, tasks
+from occ.compiler.passes.schedule.stage_facts import contiguous, element_bits, extent_of, facts_of, work
 from occ.compiler.targets.machine import Machine
 
 _REGISTERS = 16  # vectors that are computed together
@@ -35,22 +35,22 @@ def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         return Declined(
             "its last axis is no multiple of a vector of four or more, or what it reads is not contiguous along that"
         )
-    vector, vectors = f"{last.name}i", f"{last.name}o"
-    several = [a.name for a in s.axes[:-1] if isinstance(a.extent, int) and a.extent <= 2]
-    loops = [a.name for a in (*s.axes[:-1], *s.expr.axes) if a.name not in several]
-    start = Scheduler(s.name).vectorize(last.name, lanes)
-    update = Scheduler(s.name, update=True).split(last.name, vectors, vector, lanes)
+    start, update = StageSchedule(s), StageSchedule(s, update=1)
+    *outer, x = start.axes
+    several = [loop for a, loop in zip(s.axes, outer, strict=False) if isinstance(a.extent, int) and a.extent <= 2]
+    others = [loop for loop in outer if loop not in several]
+    start.vectorize(x, lanes)
+    vectors, vector = update.split(x, lanes)
     taps = [a.extent for a in s.expr.axes]
     few = len(taps) > 1 and all(isinstance(n, int) for n in taps) and prod(map(nominal, taps)) <= _TAPS
     if few or tasks(last.extent, lanes) > _REGISTERS:  # one vector after the other, each in a register
-        reduced = [a.name for a in s.expr.axes if a.name not in several]
-        others = [a.name for a in s.axes[:-1] if a.name not in several]
-        update.reorder(vector, *several, *reversed(reduced), vectors, *reversed(others)).vectorize(vector)
+        update.reorder(vector, *several, *reversed(update.reduced), vectors, *reversed(others)).vectorize(vector)
     else:
-        update.reorder(vector, vectors, *several, *reversed(loops)).vectorize(vector).unroll(vectors)
-    for name in (*several, *(a.name for a in s.expr.axes if few and a.name not in several)):
-        update.unroll(name)
-    outer = [a for a in s.axes[:-1] if a.name not in several]
+        update.reorder(vector, vectors, *several, *reversed(update.reduced), *reversed(others))
+        update.vectorize(vector).unroll(vectors)
+    for loop in (*several, *(update.reduced if few else ())):
+        update.unroll(loop)
+    counts = [tasks(extent_of(s, loop)) for loop in others]
     for part in (start, update):
-        parallel(part, [*(a.name for a in outer), "_"], [*(tasks(a.extent) for a in outer), 1], work(s, facts))
+        parallel(part, [*others, INNERMOST], [*counts, 1], work(s, facts))
     return facts.scheduled([*start.directives, *update.directives])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
-from occ.compiler.ir.te.schedule import Scheduler
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
@@ -44,31 +44,30 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     lanes = _lanes(s, sums, facts)
     if not lanes:
         return Declined("it has no reductions of its own shape that read contiguous elements along its last axis")
-    last = s.axes[-1]
-    out = Scheduler(s.name)
-    names = [a.name for a in s.axes]
-    out.split(last.name, f"{last.name}o", f"{last.name}i", lanes, row_tail(last.extent, lanes))
-    out.vectorize(f"{last.name}i")
+    out = StageSchedule(s)
+    *outer, last = out.axes
+    vectors, lane = out.split(last, lanes, row_tail(s.axes[-1].extent, lanes))
+    out.vectorize(lane)
     taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
     small = len(sums) == 1 and all(isinstance(n, int) and n <= _WINDOW for n in taps)
     tile, block = (
-        _neighbours(s, facts) if small and len(names) > 1 else 1,
-        (facts.hint.block or 4) if small and len(names) > 2 else 1,
+        _neighbours(s, facts) if small and len(s.axes) > 1 else 1,
+        (facts.hint.block or 4) if small and len(s.axes) > 2 else 1,
     )
-    inner, outer = [f"{last.name}i"], list(names[:-1])
+    inner = [lane]
     if tile > 1:
-        x = outer[-1]
-        tail = "ShiftInwards" if facts.wide else row_tail(s.axes[-2].extent, tile)
-        out.split(x, f"{x}o", f"{x}i", tile, tail).unroll(f"{x}i")
-        inner, outer = [*inner, f"{x}i"], [*outer[:-1], f"{x}o"]
+        tail = "ShiftInwards" if facts.wide else row_tail(s.shape[-2], tile)
+        outer[-1], near = out.split(outer[-1], tile, tail)
+        out.unroll(near)
+        inner.append(near)
     borders = [p for p in facts.roots if p is not s and _is_border(p, s, sums, facts)] if block > 1 else []
     if borders:
-        y, height = outer[-2], s.axes[-3].extent
+        height = s.shape[-3]
         block = min(block, height) if isinstance(height, int) else block
-        out.split(y, f"{y}o", f"{y}i", block, row_tail(height, block))
-        outer = [*outer[:-2], f"{y}o", f"{last.name}o", f"{y}i", outer[-1]]
+        blocks, row = out.split(outer[-2], block, row_tail(height, block))
+        outer = [*outer[:-2], blocks, vectors, row, outer[-1]]
     else:
-        outer = [*outer, f"{last.name}o"] if tile == 1 else [*outer[:-1], f"{last.name}o", outer[-1]]
+        outer = [*outer, vectors] if tile == 1 else [*outer[:-1], vectors, outer[-1]]
     out.reorder(*inner, *reversed(outer))
     counts = [tasks(a.extent) for a in s.axes[: len(outer) - 2]]
     fused = parallel(out, outer, [*counts, *[1] * (len(outer) - len(counts))], work(s, facts))
@@ -118,33 +117,31 @@ def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
     return isinstance(e.other, Const) and p.axes[-1].name not in tested and not [*loads(e.cond)]
 
 
-def _border(p: AnyStage, root: str, level: str, tile: int, facts: ScheduleFacts) -> Directives:
+def _border(p: AnyStage, root: str, level: Loop, tile: int, facts: ScheduleFacts) -> Directives:
     """A border: tested once for all neighbours of a tile where it can be, or else added to some rows at a time."""
     if tile > 1 and _is_outside_vectors(p, facts):
-        return Scheduler(p.name).compute_inline().directives
-    made = Scheduler(p.name).compute_at(root, level)
-    last = p.axes[-1]
-    lanes = facts.machine.lanes(element_bits(p), last.extent)
+        return StageSchedule(p).compute_inline().directives
+    made = StageSchedule(p).compute_at(root, level)
+    extent = p.axes[-1].extent
+    lanes = facts.machine.lanes(element_bits(p), extent)
     if lanes > 1:
-        made.vectorize(last.name, lanes, row_tail(last.extent, lanes))
+        made.vectorize(made.axes[-1], lanes, row_tail(extent, lanes))
     return made.directives
 
 
-def _taps(r: TeStage, root: str, level: str, lanes: int, tile: int) -> Directives:
+def _taps(r: TeStage, root: str, level: Loop, lanes: int, tile: int) -> Directives:
     """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
-    axis = r.axes[-1].name
-    start = Scheduler(r.name).compute_at(root, level).vectorize(axis, lanes)
-    reduced = [a.name for a in reversed(reduce_axes(r.expr))]
-    update = Scheduler(r.name, update=True)
-    others = [a.name for a in r.axes[:-1]]
+    start, update = StageSchedule(r), StageSchedule(r, update=1)
+    *others, x = start.axes
+    start.compute_at(root, level).vectorize(x, lanes)
     near = [others.pop()] if tile > 1 else []
-    update.reorder(axis, *near, *reduced, *reversed(others)).vectorize(axis, lanes)
-    for name in near:
-        start.unroll(name)
-        update.unroll(name)
+    update.reorder(x, *near, *reversed(update.reduced), *reversed(others)).vectorize(x, lanes)
+    for loop in near:
+        start.unroll(loop)
+        update.unroll(loop)
     unrolled = 1
-    for a in reversed(reduce_axes(r.expr)):
+    for a, loop in zip(reversed(reduce_axes(r.expr)), reversed(update.reduced), strict=True):
         if isinstance(a.extent, int) and a.extent <= _WINDOW and unrolled * a.extent <= _MOST:
-            update.unroll(a.name)
+            update.unroll(loop)
             unrolled *= a.extent
     return [*start.directives, *update.directives]
