@@ -115,6 +115,10 @@ def test_what_no_case_takes_names_the_node_and_the_remedy(tmp_path) -> None:
         session(f(1, 3), f(2, 3))
     with pytest.raises(occ.RunError, match="OCC0501"):
         session(f(3, 3), f(2, 3))
+    with pytest.raises(occ.RunError, match="OCC0501"):
+        session([[1.0], [2.0, 3.0]], f(2, 3))
+    with pytest.raises(occ.RunError, match="OCC0501"):
+        session.run({"x": {"a": 1}, "y": f(2, 3)})
     square = occ.compile(model_of("g (float[n, 3, H, H] x) => (float[n, 3, H, H] y) { y = Relu (x) }"), target="interp")
     square.otherwise = None
     with pytest.raises(occ.RunError, match="--shape x=n_0,-1,H_2,H_3"):
