@@ -42,13 +42,16 @@ def compile_parts(out: Path) -> str:
         programs.RUNTIME: made_of({"runtime.cpp": programs.runtime_source()}),
         libocc.LIBOCC: made_of(libocc.sources(), *libocc.FLAGS, occ_version()),
         library.NAME: library.library_key("cpu"),
+        library.ASCEND: library.library_key("ascend"),
     }
     beside = f"$ORIGIN/{programs.BESIDE}/{tools.library.parent.name}"
     shutil.copy(programs.emitter(tools, cache, beside), out / programs.EMITTER)
     shutil.copy(programs.runtime_object(tools, cache), out / programs.RUNTIME)
     shutil.copytree(libocc.libocc(cache), out / libocc.LIBOCC)
-    shutil.copy(library.get_library_path(cache), out / library.NAME)
-    code = [out / programs.EMITTER, out / libocc.LIBOCC / "lib/libocc.so", out / library.NAME]
+    plugins = {"cpu": out / library.NAME, "ascend": out / library.ASCEND}
+    for kind, path in plugins.items():
+        shutil.copy(library.get_library_path(cache, kind), path)
+    code = [out / programs.EMITTER, out / libocc.LIBOCC / "lib/libocc.so", *plugins.values()]
     subprocess.run(["strip", "--strip-debug", *map(str, code)], check=True)
     glibc = oldest_glibc(p.read_bytes() for p in code)
     index = {"machine": platform.machine(), "glibc": glibc, "entries": keys}

@@ -209,7 +209,9 @@ class Expressions:
                 return self._vector_load(e, self._at_lane_0(flat, env), env)
             if step is not None:
                 first = self.o.splat(self._at_lane_0(flat, env), env.width)
-                offsets = self.b.add(first, self.b.mul(iota(env.width), self.o.splat(self.size(step, {}), env.width)))
+                offsets = self.b.add(
+                    first, self.b.mul(iota(env.width), self.o.splat(self.size(step, env.axes), env.width))
+                )
                 return self._gather(e, offsets, env)
         offset = self._computed_offset(e, index, shape, env)
         return self._gather(e, offset, env) if lanes(offset) else self._scalar_load(e, offset, env)

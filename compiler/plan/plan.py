@@ -325,7 +325,8 @@ def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
 def deferred_text(op: Op) -> str:
     """The op that waits in a `deferred` region, as a module of its own."""
     (region,) = op.regions
-    m = Module("deferred", "imported", {"main": Func("main", region, [r.name for r in region.yields])})
+    names = [f"r{k}" for k in range(len(region.yields))]  # those of results may be alike, as those left out are
+    m = Module("deferred", "imported", {"main": Func("main", region, names)})
     stripped = [*region.args, *(r for inner in region for r in inner.results)]
     types = [v.type for v in stripped]
     for v in stripped:

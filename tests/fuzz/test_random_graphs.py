@@ -45,7 +45,7 @@ def test_pattern_can_be_made(name: str) -> None:
     assert any(g.nodes for g in graphs)
 
 
-@pytest.mark.parametrize(("name", "rule"), [("trees", "folds"), ("stepped", "fixed_queries")])
+@pytest.mark.parametrize(("name", "rule"), [("trees", "sequential_folds"), ("stepped", "decode_attention")])
 def test_pattern_reaches_a_rule_that_nothing_else_does(name: str, rule: str) -> None:
     cover = Cover()
     for seed in range(24):

@@ -311,3 +311,22 @@ def test_sizes_that_follow_from_others(shapes: str, target: str) -> None:
         feed = {"x": np.ones((5, 4), np.float32), "a": np.int64([a]), "b": np.int64([b])}
         (y,) = session.run(feed).values()
         np.testing.assert_array_equal(y, reference(model, feed)[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_several_sizes_of_a_reshape(target: str) -> None:
+    """Each is at most the number of elements: memory for all of them at their most was asked for, 0.4 TB of a few hundred."""
+    text = """g (float[n, 24] x, int64[3] s) => (float[a, b, c] y, float[p, q] z) {
+        y = Reshape(x, s)
+        two = Constant<value_ints = [0, -1]>()
+        shape = Shape(y)
+        pair = Gather(shape, two)
+        z = ConstantOfShape(pair)
+    }"""
+    session = occ.compile(model_of(text), target)
+    x = np.arange(2400, dtype=np.float32).reshape(100, 24)
+    for shape in ([8, -1, 3], [100, 24, 1], [0, 4, -1]):
+        got = session.run({"x": x, "s": np.array(shape)})
+        want = x.reshape([100 if n == 0 else n for n in shape])
+        np.testing.assert_array_equal(got["y"], want)
+        assert got["z"].shape == (want.shape[0], want.shape[-1])

@@ -284,3 +284,16 @@ def test_places_of_the_least_elements_that_there_are(kind: str, lowest: float, t
     np.testing.assert_array_equal(found[0, 0, :, 0] // 4 * 4, rows[: found.shape[2]])
     assert (found[0, 1] - found[0, 0] == 16).all()
     np.testing.assert_array_equal(found[0, 0, 0], np.array([1, 0, 1, 0])[: found.shape[3]])
+
+
+@pytest.mark.parametrize("target", NATIVE)
+def test_batch_norm_of_channels_that_the_data_decide(target: str) -> None:
+    """It became a product, whose operands might have been broadcast to each other."""
+    text = """g (float[n] x, int64[3] s) => (float[a, b, c] y) {
+        z = Reshape(x, s)
+        y = BatchNormalization(z, scale, bias, mean, var)
+    }"""
+    weights = {k: np.arange(1, 5, dtype=np.float32) for k in ("scale", "bias", "var")}
+    weights["mean"] = -weights["var"]
+    x = np.arange(24, dtype=np.float32)
+    check(text, {"x": x, "s": np.array([2, 4, -1])}, target, weights)

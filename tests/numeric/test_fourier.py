@@ -94,3 +94,21 @@ def test_parts_that_a_reshape_hides(target: str) -> None:
     x = RNG.standard_normal((2, 200), dtype=np.float32)
     (y,), (exact,) = occ.compile(model, target=target)(x), reference(model, {"x": x})
     np.testing.assert_allclose(y, exact, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_transform_of_any_extents_along_an_inner_axis(target: str) -> None:
+    """The distance of what lanes read was a product of sizes and a position, which code for LLVM did not have."""
+    text = """g (float[a, b, c, d] x) => (float[p, q, r, 2] y, float[s, t, u, 2] z) {
+        long = Constant<value_int = 9>()
+        short = Constant<value_int = 3>()
+        axis = Constant<value_int = -3>()
+        y = DFT<onesided = 1>(x, long, axis)
+        z = DFT<onesided = 1>(x, short, axis)
+    }"""
+    session = occ.compile(model_of(text), target)
+    x = RNG.standard_normal((2, 5, 6, 1)).astype(np.float32)
+    got = session.run({"x": x})
+    for name, length in (("y", 9), ("z", 3)):
+        want = np.fft.rfft(x[..., 0], length, axis=1)
+        np.testing.assert_allclose(got[name], np.stack([want.real, want.imag], -1), atol=1e-5)

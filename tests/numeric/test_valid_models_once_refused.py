@@ -35,7 +35,7 @@ def model(
     graph = helper.make_graph(
         [node], "g",
         [helper.make_tensor_value_info(k, from_numpy(v.dtype).onnx, dims(k, v)) for k, v in feeds.items() if k[0] != "_"],
-        [helper.make_empty_tensor_value_info(o) for o in outs],
+        [helper.make_empty_tensor_value_info(o) for o in outs if o],
         [numpy_helper.from_array(v, k) for k, v in feeds.items() if k[0] == "_"],
     )  # fmt: skip
     sets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
@@ -81,6 +81,9 @@ CASES: dict[str, tuple[ModelProto, Arrays]] = {
     ),
     "a kernel of any extents": (model("Conv", e := {"x": f(1, 2, 6, 6), "w": f(3, 2, 3, 3)}, symbolic=True), e),
     "heads of any size": (model("Attention", QKV, opset=23, symbolic=True), QKV),
+    "heads of any size, and two of four results": (
+        model("Attention", QKV, ("y", "", "", "scores"), opset=23, symbolic=True, qk_matmul_output_mode=3), QKV,
+    ),
     "rows of heads of any size": (
         model("Attention", FLAT, opset=23, symbolic=True, q_num_heads=2, kv_num_heads=2), FLAT,
     ),

@@ -76,8 +76,9 @@ def test_a_wheel_with_compiled_parts_compiles_none_of_ours(tmp_path: Path) -> No
     assert {"occ/compiler/prebuilt/emit.bin", f"occ/compiler/prebuilt/{INDEX}"} <= set(zipfile.ZipFile(made).namelist())
     programs = environment(made, tmp_path)
     onnx.save(mlp(), str(tmp_path / "m.onnx"))
-    library = ran(programs / "occ", "config", "--ep", where=tmp_path).strip()
-    assert "/site-packages/occ/compiler/prebuilt/" in library
+    for which in ("--ep", "--ep-ascend"):
+        library = ran(programs / "occ", "config", which, where=tmp_path).strip()
+        assert "/site-packages/occ/compiler/prebuilt/" in library
     assert "wrote" in ran(programs / "occ", "build", "m.onnx", "-t", "cpu", where=tmp_path)
     assert "y" in ran(programs / "occ", "run", "m.occ", where=tmp_path)
     kept = {p.suffix for p in (tmp_path / "cache" / "tool").rglob("*")}

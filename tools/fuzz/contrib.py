@@ -223,7 +223,9 @@ def pooled(g: Graph, op: str) -> Any:
     reads = [_codes(g, (n, h, w, c) if last else (n, c, h, w), d), *_coded(g, d), *_coded(g, d)]
     if op == "QLinearGlobalAveragePool":
         return put(g, op, reads, channels_last=last)
-    return put(g, op, reads, channels_last=last, count_include_pad=int(g.chance(0.5)), **window)
+    # With both, onnxruntime divides by the size of the window, also where it reaches beyond the pads; its AveragePool does not.
+    counted = 0 if window["ceil_mode"] else int(g.chance(0.5))
+    return put(g, op, reads, channels_last=last, count_include_pad=counted, **window)
 
 
 # Attention ------------------------------------------------------------------------------------------------------------

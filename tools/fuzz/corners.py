@@ -30,6 +30,8 @@ def resize(g: Graph, op: str) -> Any:
     how = {"mode": mode, "coordinate_transformation_mode": g.choose(["half_pixel", "asymmetric"])}
     if mode == "nearest":
         how["nearest_mode"] = g.choose(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+        if not all(_is_certain(n, f, **how) for n in g.values[x].shape[2:] for f in factors):
+            raise Reject("whether 39 / 1.3 is 30 or more hangs on how it is computed")
     roi = "" if g.opset >= 13 else g.leaf(np.zeros(0, np.float32), True)
     if g.opset >= 18 and g.chance(0.5):
         listed = g.choose([[2, 3], [3, 2], [-1, -2], [-2, 3]])
@@ -40,6 +42,17 @@ def resize(g: Graph, op: str) -> Any:
             return g.node(op, [x, ""], sizes=sizes, axes=listed, keep_aspect_ratio_policy=policy, **how)
         return g.node(op, [x, ""], scales=np.array(factors, np.float32), axes=listed, **how)
     return g.node(op, [x, roi], scales=np.array([1, 1, *factors], np.float32), **how)
+
+
+def _is_certain(
+    extent: int, factor: float, *, nearest_mode: str, coordinate_transformation_mode: str, **_: Any
+) -> bool:
+    """Whether no position lies so near to where another element is taken that rounding decides."""
+    k = np.arange(int(extent * factor) + 1, dtype=np.float64)
+    half = coordinate_transformation_mode == "half_pixel"
+    at = (k + 0.5) / factor - 0.5 if half else k[1:] / factor
+    edge = at if nearest_mode in ("floor", "ceil") else at - 0.5
+    return bool(np.all(np.abs(edge - np.round(edge)) > 1e-4))
 
 
 def centred(g: Graph, op: str) -> Any:

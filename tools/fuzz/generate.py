@@ -72,6 +72,14 @@ class Graph:
         self._names[hint] += 1
         return f"{hint}{self._names[hint]}"
 
+    def forget_names(self) -> None:
+        """Take names that graphs which are made after this one may have, too."""
+        self._names = Counter(self._names)
+
+    def remember_names(self, inner: Graph) -> None:
+        """Leave out names that a sub-graph has."""
+        self._names.update(inner._names - self._names)
+
     def chance(self, p: float) -> bool:
         """True with a probability."""
         return bool(self.rng.random() < p)
@@ -266,9 +274,9 @@ def assemble(seed: int, name: str, g: Graph) -> Case:
         outputs = [g.add("Identity", [g.new(np.float32, (2, 3), constant=False)])]
     nodes = _needed(g.nodes, outputs)
     read = set(names_read(nodes)) | {i for n in nodes for i in n.input} | set(outputs)
-    symbolic = g.choose(
-        ["", "", "", "apart", "apart", "alike", "some"]
-    )  # two names for one extent need not be told apart
+    # Two names for one extent need not be told apart; one name for several says nothing, and one element may be an extent like others.
+    symbolic = g.choose(["", "", "", "apart", "apart", "alike", "some", "ones", "shared"])
+    name_nodes(nodes, g.choose([None, None, None, "node", "a/b c"]))
     infos = []
     feeds = {n: g.values[n] for n, k in g.leaves.items() if k == "input" and n in read}
     for n, x in feeds.items():
@@ -280,9 +288,19 @@ def assemble(seed: int, name: str, g: Graph) -> Case:
     return Case(seed, name, model_of(graph, g.opset), feeds, g.values)
 
 
+def name_nodes(nodes: Sequence[NodeProto], name: str | None) -> None:
+    """Give all nodes one name, those of sub-graphs too, as files may have it."""
+    for n in nodes if name is not None else ():
+        n.name = name or ""
+        for a in n.attribute:
+            name_nodes(a.g.node, name)
+
+
 def _dim(g: Graph, symbolic: str, name: str, axis: int, extent: int) -> int | str:
-    """How an axis of an input is declared. One element may be there to be broadcast, which a name would deny."""
-    if not symbolic or extent == 1 or (symbolic == "some" and g.chance(0.6)):
+    """How an axis of an input is declared. One element may be there to be broadcast, which a name says nothing of."""
+    if symbolic == "shared":
+        return "unk"
+    if not symbolic or (extent == 1 and symbolic != "ones") or (symbolic == "some" and g.chance(0.6)):
         return extent
     return f"n{extent}" if symbolic == "alike" else f"{name}_{axis}"
 

@@ -101,7 +101,7 @@ class Misfits:
     Attributes:
         folder: where failing cases are written.
         targets: the first is what the others are compared with.
-        cpu: `cpu` is among the targets for one seed in so many; 0 for none.
+        cpu: `cpu` is among the targets for one model in so many, at the run, where it is compiled once; 0 for none.
         most: misfits of a seed.
         options: of `cpu`, such as a sanitizer.
     """
@@ -117,10 +117,8 @@ class Misfits:
             say({"seed": seed})
             models = valid_models()
             valid, way = models[seed // 3 % len(models)], seed % 3
-            targets = (
-                *self.targets,
-                *(["cpu"] if self.cpu and seed // 3 % self.cpu == seed // 3 // len(models) else []),
-            )
+            native = way == 0 and self.cpu and seed // 3 % self.cpu == seed // 3 // len(models) % self.cpu
+            targets = (*self.targets, *(["cpu"] if native else []))
             counts, faults = Counter[str](), list[tuple[str, str, str]]()
             for name, outcome, text in self._outcomes(valid, way, targets, default_rng([seed, 34])):
                 counts[f"{('run', 'build', 'constants')[way]}: {outcome}"] += 1

@@ -259,6 +259,8 @@ def _last(g: Graph, dtype: Any, shape: tuple[int, ...] | None = None) -> str:
 
 def if_(g: Graph, op: str) -> Any:
     then, other = inner_graph(g), inner_graph(g)
+    if g.chance(0.5):  # values of both branches have the same names
+        other.forget_names()
     _grow(then, 3)
     made = [o for n in then.nodes for o in n.output]
     if not made:
@@ -267,6 +269,7 @@ def if_(g: Graph, op: str) -> Any:
     shape = None if g.chance(0.15) else then.values[y].shape
     _grow(other, 2)
     z = _last(other, then.values[y].dtype, shape)
+    g.remember_names(other)
     cond = g.pick(lambda x: x.dtype == np.bool_ and x.size == 1 and x.ndim == 0, 0.7) or g.leaf(
         np.array(g.chance(0.5)), g.chance(0.3)
     )

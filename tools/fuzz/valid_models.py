@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper, parser
 
 from occ.compiler.ir.dtype import from_numpy
 
@@ -109,8 +109,30 @@ def _node(
     return Valid(case or f"{name}-{opset}", helper.make_model(graph, opset_imports=sets, ir_version=10), feeds)
 
 
+def _texts_and_functions() -> Iterator[Valid]:
+    """Numbers that become texts which others look up, and functions with defaults and operator sets of their own."""
+    head = '<ir_version: 9, opset_import: ["" : 20, "ai.onnx.ml" : 3, "my" : 1]>'
+    x = np.array([[-1.5, 2.0, 0.25], [3.0, -4.0, 1.0]], np.float32)
+    k = np.array([1, -2, 3])
+    for case, text, feeds in (
+        ("texts-of-numbers", "g (int64[3] k) => (y) { y = Cast<to = 8>(k) }", {"k": k}),
+        ("texts-that-are-keys", """g (int64[3] k) => (y) { s = Cast<to = 8>(k)
+            y = ai.onnx.ml.LabelEncoder<keys_strings = ["1", "-2"], values_int64s = [10, 20]>(s) }""", {"k": k}),
+        ("texts-that-are-equal", "g (int64[3] k, int64[3] j) => (y) { s = Cast<to = 8>(k) t = Cast<to = 8>(j) y = Equal(s, t) }",
+         {"k": k, "j": k}),
+        ("default-of-a-function", """g (float[2,3] x) => (y) { y = my.f(x) }
+            <opset_import: ["" : 20], domain: "my"> f <k: float = 0.5> (x) => (y) { y = Elu<alpha: float = @k>(x) }""", {"x": x}),
+        ("axis-of-a-function", """g (float[2,3] x) => (y) { y = my.f(x) }
+            <opset_import: ["" : 20], domain: "my"> f <k: int = 0> (x) => (y) { y = Softmax<axis: int = @k>(x) }""", {"x": x}),
+        ("opset-of-a-function", """g (float[2,3] x, float[3] z) => (y) { y = my.f(x, z) }
+            <opset_import: ["" : 18], domain: "my"> f (x, z) => (y) { y = Add(x, z) }""", {"x": x, "z": x[0]}),
+    ):  # fmt: skip
+        yield Valid(case, parser.parse_model(head + text), feeds)
+
+
 def _written() -> Iterator[Valid]:
-    """Operators, and forms of old operator sets, that neither has."""
+    """Operators, forms of old operator sets, texts and functions that neither has."""
+    yield from _texts_and_functions()
     rng = np.random.default_rng(34)
 
     def f(*shape: int) -> np.ndarray:

@@ -29,6 +29,8 @@ def batch_norm(op: Op, rw: Rewriter) -> bool:
 def _as_affine(op: Op, factor: np.ndarray, shift: np.ndarray, rw: Rewriter) -> bool:
     x = op.operands[0]
     assert x is not None
+    if x.tensor.rank > 1 and x.tensor.dims[1] != len(factor):
+        return False  # how many channels there are the data of a run decide
     b, dtype = rw.builder(op), x.tensor.dtype
     shape = (-1, *(1,) * (x.tensor.rank - 2)) if x.tensor.rank > 2 else (-1,)
     s, t = (b.constant(v.astype(dtype.numpy).reshape(shape)) for v in (factor, shift))

@@ -225,6 +225,8 @@ def _constant_of_shape(d: _Decision) -> Value | None:
     return None if shape is None else d.b.ConstantOfShape(shape, value=d.op.a.value)
 
 
+_FEW = 1 << 20  # elements, for which there is memory however a Reshape lays them out
+
 Rule = Callable[[_Decision], Value | None]
 _RULES: Mapping[str, Rule] = {
     "Slice": _slice, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _tile,
@@ -255,7 +257,11 @@ def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
         return []
     found = maker.attrs["values"]
     if op.name == "Reshape":
-        return [(d, product(x.shape)) for d in found]
+        # Each is at most the number of elements. Memory for all of them at their most is more than any machine has but where those
+        # are few: then nothing bounds them, and native code leaves the model to Python.
+        size, count = product(x.shape), len(set(filter(is_found, found)))
+        few = count < 2 or (isinstance(size, int) and size**count <= _FEW)
+        return [(d, size) for d in found] if few else []
     bounds: list[tuple[Dim, Dim]] = []
     for k, (axis, step) in enumerate(zip(op.attrs["axes"], op.attrs["strides"], strict=True)):
         bounds += [(found[2 * k], x.shape[axis]), (found[2 * k + 1], ceildiv(x.shape[axis], abs(step)))]
