@@ -44,6 +44,31 @@ def resize(g: Graph, op: str) -> Any:
     return g.node(op, [x, roi], scales=np.array([1, 1, *factors], np.float32), **how)
 
 
+def cropped(g: Graph, op: str) -> Any:
+    """Resize of a region that may reach beyond the picture."""
+    if g.opset < 11:
+        raise Reject("no regions")
+    x = g.new(F32, (1, 2, g.choose([5, 10]), g.choose([7, 30])), constant=False)
+    low, high = np.round(g.rng.uniform(-0.2, 0.4, 2), 2), np.round(g.rng.uniform(0.6, 1.3, 2), 2)
+    roi = g.leaf(np.array([0, 0, *low, 1, 1, *high], np.float32), True)
+    sizes = np.array([1, 2, g.choose([3, 8]), g.choose([4, 11])], np.int64)
+    scales = "" if g.opset >= 13 else g.leaf(np.zeros(0, np.float32), True)
+    return g.node("Resize", [x, roi, scales], sizes=sizes, mode=g.choose(["linear", "nearest"]),
+                  coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=g.choose([None, -fraction(g)]))  # fmt: skip
+
+
+def short_time(g: Graph, op: str) -> Any:
+    """STFT of signals whose last extent says whether they are complex."""
+    if g.opset < 17:
+        raise Reject("no STFT")
+    x = g.new(F32, (g.choose([1, 2]), g.choose([16, 23]), g.choose([1, 2])), constant=False)
+    step, length, single = g.choose([1, 3, 4]), g.choose([4, 8]), int(g.chance(0.5) and g.values[x].shape[-1] == 1)
+    reads = [x, g.leaf(np.array(step, np.int64), True), "", g.leaf(np.array(length, np.int64), True)]
+    if g.chance(0.5):
+        reads[2:] = [g.leaf(g.rng.uniform(0.1, 1, length).astype(np.float32), True)]
+    return g.node(op, reads, onesided=single)
+
+
 def _is_certain(
     extent: int, factor: float, *, nearest_mode: str, coordinate_transformation_mode: str, **_: Any
 ) -> bool:
@@ -220,7 +245,7 @@ _MAKERS: dict[Any, tuple[str, ...]] = {
     wrapped: ("Add", "Sub", "Mul"), windows: ("HannWindow", "HammingWindow", "BlackmanWindow"), columns: ("Col2Im",),
     grid: ("GridSample",), regions: ("RoiAlign",), suppressed: ("NonMaxSuppression",), einsum: ("Einsum",),
     spread: ("DFT",), lost: ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), negative: ("ArgMax", "ArgMin"),
-    affine: ("AffineGrid",),
+    affine: ("AffineGrid",), cropped: ("CropAndResize",), short_time: ("STFT",),
 }  # fmt: skip
 CORNERS: dict[str, Any] = {
     f"corner.{op}": lambda g, _, maker=maker, op=op: maker(g, op) for maker, ops in _MAKERS.items() for op in ops

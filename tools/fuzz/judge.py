@@ -252,7 +252,7 @@ def _mixes(op: Op) -> bool:
     """Whether elements may be computed from sums and differences of others, so that the largest terms decide the error: weights
     of Resize and DFT come from rounded positions, and Winograd's and Strassen's methods take convolutions and products of such sizes.
     """
-    if op.name in ("Resize", "DFT"):
+    if op.name in ("Resize", "DFT", "STFT"):
         return True
     weight = op.operands[1] if op.name in ("Conv", "MatMul", "Gemm") else None
     if weight is None or not isinstance(weight.type, TensorType) or weight.type.shape is None:
