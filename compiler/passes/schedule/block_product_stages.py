@@ -1,4 +1,4 @@
-"""Which stages of a te function are those of a `block_matmul`, whose form no normaliser changes."""
+"""The stages of a `block_matmul`, whose form no normaliser changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages whose rows are sampled at positions from tables: what the last axis of a Resize reads."""
+"""Rows that are gathered at positions from tables, as the last axis of a Resize does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices about loops that all schedule rules share: tile sizes, tails, and what runs in parallel."""
+"""Tile sizes, tails and parallel loops: choices that all schedule rules share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants that come from memory in every run: while a panel of one is used, the next is fetched."""
+"""Software prefetch of weight panels larger than the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What schedule rules ask about a te function and about the machine."""
+"""Facts about a te function that schedule rules ask for."""
 
 from __future__ import annotations
 

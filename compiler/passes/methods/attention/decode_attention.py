@@ -1,7 +1,4 @@
-"""A second schedule of attention, for a few rows of queries: keys and values are read where they are, once for all the heads
-that share them and in the order in which a cache holds them, and nothing is packed. That is a step of a decoder, whose time
-is that of reading its cache.
-"""
+"""The schedule of attention for a few queries, as in a step of a decoder: caches are read in place."""
 
 from __future__ import annotations
 

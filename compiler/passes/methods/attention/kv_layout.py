@@ -1,4 +1,4 @@
-"""Where the keys and values of attention lie: in caches, which hold the heads of a key together, or the keys of a head."""
+"""The memory layout of keys and values: head by head, or all heads of a key together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of attention: some rows of one head at a time, whose scores stay in cache, and tiles of both products."""
+"""The schedule of attention for many queries: blocks of rows whose scores stay in cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads of keys and values that serve several heads of queries, in the forms in which graphs have them."""
+"""Grouped-query attention: heads of keys and values that serve several heads of queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention for a few rows of queries, with the keys in chunks: each has a softmax of its own, and what it gives is weighted last.
+"""Attention with keys and values split into chunks (flash-decoding): each has a softmax of its own.
 
 Keys and values of a chunk are read one after the other, and its scores stay in cache. As whole rows, which are as long as a
 cache has keys, scores would be a page or more apart, and each store would wait for memory.

@@ -1,4 +1,4 @@
-"""Attention as one kernel a head: scores, softmax and the product with the values, with no score matrix in memory."""
+"""Finds attention and makes it one kernel, with no score matrix in memory."""
 
 from __future__ import annotations
 

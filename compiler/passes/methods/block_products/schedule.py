@@ -1,4 +1,4 @@
-"""The schedule of products of block-quantised weights: a panel of columns by a tile of rows in registers, block after block."""
+"""The schedule of products of block-quantised weights: register tiles, block after block."""
 
 from __future__ import annotations
 

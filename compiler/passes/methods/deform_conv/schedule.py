@@ -1,4 +1,4 @@
-"""The samples of a deformable convolution: tables of a few pixels, then vectors along the channels."""
+"""The schedule of deformable convolutions: tables of a pixel, then vectors along the channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of Strassen's method: all seven products of a block of rows by a panel of columns, tile by tile."""
+"""The schedule of Strassen's method: seven products of a block of rows by a panel of columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of Winograd convolutions: blocks of tiles whose transformed input stays in cache, and GEMMs on them."""
+"""The schedule of Winograd convolutions: blocks of tiles in cache, and a GEMM for each point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel loops whose tasks write the same elements, with the same values.
+"""Keeps the tasks of parallel loops from writing the same elements, for thread sanitizers.
 
 A tile that does not fit is moved inwards, over elements of the tile before it, and both compute those from the same inputs. That is
 right on all machines: each element is stored once by each task, from registers, and read after the loop has ended. It is a race by

@@ -1,6 +1,4 @@
-"""Long sums of floats in blocks, after everything else of a schedule is chosen: the sum of each block in the loops that the
-whole sum had, and the sum of those in the same places.
-"""
+"""Sums long reductions of floats block by block, in the loops that the schedule chose for the whole sum."""
 
 from __future__ import annotations
 

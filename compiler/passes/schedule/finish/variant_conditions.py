@@ -1,4 +1,4 @@
-"""Tests of variants on sizes that a function is told, where Halide would not find its own form of them again."""
+"""Conditions of variants on sizes that are parameters, where Halide would not recognise its own form of them."""
 
 from __future__ import annotations
 

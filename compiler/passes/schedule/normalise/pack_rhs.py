@@ -1,4 +1,4 @@
-"""Products of two operands that are both known in a run: the right one is laid in panels of columns first."""
+"""Packs the right operand of a product of two inputs into panels of columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows in planes in two steps: down the columns first, then along the rows of what that makes."""
+"""Splits windows in planes into a step down the columns and one along the rows."""
 
 from __future__ import annotations
 

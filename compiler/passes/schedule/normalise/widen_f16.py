@@ -1,4 +1,4 @@
-"""16-bit floats on their way into sums of products: widened once, where they would be widened for every product."""
+"""Widens 16-bit floats once in memory, where a sum of products would widen them for every product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules of stages without a reduction: elementwise work, copies, concatenations and transpositions."""
+"""The schedule of elementwise work, copies and concatenations."""
 
 from __future__ import annotations
 

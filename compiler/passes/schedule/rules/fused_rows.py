@@ -1,4 +1,4 @@
-"""Several stages over the same rows, which are computed row by row."""
+"""The schedule of several stages over the same rows, as a softmax: row by row, in cache."""
 
 from __future__ import annotations
 

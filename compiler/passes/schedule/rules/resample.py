@@ -1,4 +1,4 @@
-"""The schedule of stages that sample rows of another stage at positions from tables: the last axis of a Resize."""
+"""The schedule of Resize along its last axis: gathers from rows that are computed before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of rows of a product: what a task computes where panels of columns alone are too few, or too wide a walk."""
+"""Row blocks of a product, where column panels are too few for all threads, or their stride exceeds the cache."""
 
 from __future__ import annotations
 

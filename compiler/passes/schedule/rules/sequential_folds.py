@@ -1,4 +1,4 @@
-"""The schedule of folds that read folds: decision trees, whose leaves a row comes to one after the other."""
+"""The schedule of decision trees: sequential folds over leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of stages that read a tensor across its rows: transpositions, alone or with what is done to their elements."""
+"""The schedule of transpositions, alone or with elementwise work, in square tiles of registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules of reductions that are in memory themselves."""
+"""The schedule of reductions that are computed into memory themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows and other reductions with lanes along the innermost axis of their result."""
+"""The schedule of windows and other reductions with lanes along the last axis of the result."""
 
 from __future__ import annotations
 

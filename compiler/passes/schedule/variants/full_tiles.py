@@ -1,6 +1,4 @@
-"""A second schedule for small windows along rows of symbolic length, besides the one for any length: rows of a few elements more
-are computed in whole tiles.
-"""
+"""Variants for windows along rows of symbolic length that have at least one full tile."""
 
 from __future__ import annotations
 

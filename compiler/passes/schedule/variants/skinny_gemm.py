@@ -1,4 +1,4 @@
-"""A second schedule for products of few rows, besides the one for many: the sizes of a run decide which of them it takes."""
+"""Variants for skinny matrix products: few rows, whose number only a run knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A variant of a stage: a second schedule with stages of its own, which runs take whose sizes pass a test."""
+"""A variant of a stage: a second schedule, with stages of its own, for runs whose sizes pass a test."""
 
 from __future__ import annotations
 
