@@ -86,6 +86,22 @@ AT_BUILD: dict[str, ModelProto] = {
     "`QuantizeLinear` to u8 has a zero point of i8": model(
         "QuantizeLinear", {"x": f(3), "_s": np.float32(1), "_z": np.int8(3)}, output_dtype=TensorProto.UINT8
     ),
+    "`Z` of `FusedConv` has shape": model(
+        "FusedConv", {"x": f(2, 1, 3, 3), "w": f(1, 1, 1, 1), "b": f(1), "z": f(1, 1, 3, 3)}, domain="com.microsoft"
+    ),
+    "a bias of attention, and keys": model(
+        "MultiHeadAttention",
+        {**{k: f(1, 3, 8) for k in "qkv"}, "bb": f(24), "m": np.ones((1, 3), np.int32), "s": f(1, 2, 3, 4)},
+        domain="com.microsoft",
+        num_heads=2,
+    ),
+    "`QAttention`: w1 is not a multiple of 3": model(  # whose results have another type than its operands
+        "QAttention",
+        {"x": np.zeros((1, 2, 4), np.uint8), "w": np.zeros((4, 12), np.uint8), "b": f(12), "xs": f(), "ws": f()},
+        domain="com.microsoft",
+        num_heads=2,
+        symbolic=True,
+    ),
     "heads of keys and of values": model(
         "Attention", {"q": f(1, 2, 3, 8), "k": f(1, 1, 3, 8), "v": f(1, 2, 3, 8)}, opset=23
     ),

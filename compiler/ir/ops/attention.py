@@ -37,11 +37,9 @@ def quotient(name: str, a: Dim, b: Dim) -> Dim:
     """`a / b`, which must be whole.
 
     Raises:
-        Invalid: it is not; Unresolved: the sizes of a run decide it.
+        Invalid: it is not.
     """
     found = exact_quotient(a, b)
-    if found is None and not isinstance(a, int):
-        raise Unresolved(name, "shape")
     if found is None:
         raise Invalid(f"`{name}`: {a} is not a multiple of {b}")
     return found
@@ -180,7 +178,7 @@ def head_scale(q: Value, scale: float | None, *, name: str) -> float:
         return scale
     size = q.tensor.dims[-1]
     if not isinstance(size, int):
-        raise Unresolved(name, "shape")
+        raise Invalid(f"`{name}` needs a constant head size, not {size}")
     return 1 / sqrt(size)
 
 
@@ -190,6 +188,11 @@ class Attention:
 
     def composite(b, q, k, v, mask=None, past_key=None, past_value=None, nonpad=None, *, a):
         flat = q.tensor.rank == 3
+        counts = (a.q_num_heads, a.kv_num_heads, a.kv_num_heads) if flat else (1, 1, 1)
+        sizes = [exact_quotient(x.tensor.dims[-1], n or 1) for x, n in zip((q, k, v), counts, strict=True)]
+        open_ = [not isinstance(x.tensor.dims[-1], int) for x in (q, k, v)]
+        if (open_[0] and a.scale is None) or any(o and n is None for o, n in zip(open_, sizes, strict=True)):
+            raise Unresolved("Attention", "head size")  # which a run shows
         q = to_heads(b, "Attention", q, a.q_num_heads)
         k, v = (to_heads(b, "Attention", x, a.kv_num_heads) for x in (k, v))
         equal_dims(k.tensor.dims[1], v.tensor.dims[1], "`Attention`: heads of keys and of values")

@@ -84,6 +84,8 @@ def attend(
 ) -> Value:  # fmt: skip
     """Attention of heads `[N, H, L, D]`; causal if the node is unidirectional, after `past` keys."""
     n, keys = q.tensor.dims[0], k.tensor.dims[2]
+    if bias is not None and bias.tensor.rank:
+        equal_dims(bias.tensor.dims[-1], keys, "a bias of attention, and keys")
     scores = scores_of(b, q, k, a.scale or head_scale(q, None, name="Attention"), name="Attention")
     added = _biased(b, mask, bias, n, keys, a)
     if added is not None or a.unidirectional:

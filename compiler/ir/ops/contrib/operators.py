@@ -115,7 +115,9 @@ class FusedConv:
 
     def composite(b, x, w, bias=None, z=None, *, a):
         y = b.Conv(x, w, bias, **{k: getattr(a, k) for k in CONV})
-        y = y if z is None else b.Add(y, z)
+        if z is not None:
+            equal_shapes(z.tensor.dims, y.tensor.dims, "`Z` of `FusedConv`")
+            y = b.Add(y, z)
         return activated(b, y, a.activation, tuple(a.activation_params or ()))
 
 
