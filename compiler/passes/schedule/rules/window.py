@@ -133,9 +133,11 @@ def _taps(r: TeStage, root: str, level: Loop, lanes: int, tile: int) -> Directiv
     """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
     start, update = StageSchedule(r), StageSchedule(r, update=1)
     *others, x = start.axes
-    start.compute_at(root, level).vectorize(x, lanes)
+    # Rounded up to whole vectors, as Halide does of itself, a row of any length would be read past its end.
+    tail = ("GuardWithIf",) if row_tail(r.axes[-1].extent, lanes) == "GuardWithIf" else ()
+    start.compute_at(root, level).vectorize(x, lanes, *tail)
     near = [others.pop()] if tile > 1 else []
-    update.reorder(x, *near, *reversed(update.reduced), *reversed(others)).vectorize(x, lanes)
+    update.reorder(x, *near, *reversed(update.reduced), *reversed(others)).vectorize(x, lanes, *tail)
     for loop in near:
         start.unroll(loop)
         update.unroll(loop)
