@@ -13,9 +13,10 @@ from itertools import chain, combinations
 from threading import Lock
 
 from occ.compiler.diagnostics import CompileError
-from occ.compiler.frontend.signature import Overrides, identifier
+from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.module import Broadcast, Module
+from occ.compiler.ir.symbol_names import symbol_name
 from occ.compiler.ir.types import TensorType
 from occ.runtime.dims import Assumption
 from occ.runtime.session import Session
@@ -95,7 +96,7 @@ class SizeCases:
         for name in names:
             for tensor, axis in self._places[name]:
                 shape = shapes.setdefault(tensor, [-1] * self._ranks[tensor])
-                shape[axis] = identifier(f"{name}_{tensor}_{axis}")
+                shape[axis] = symbol_name(f"{name}_{tensor}_{axis}")
         return replace(self._given, shapes={**self._given.shapes, **shapes})
 
 

@@ -12,11 +12,11 @@ from occ.compiler.diagnostics import Sink, error, shorten
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.symbol_names import symbol_name
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
 # What exporters write where a dim has no name; two such dims need not have the same size.
 _UNNAMED = frozenset(["", "?", "*", "-1", "none", "null", "nan", "unk", "unknown", "undefined", "dynamic", "any"])
-_WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
 _BOUNDS = re.compile(r"(\d{1,18})\.\.(\d{1,18})?(?::(\d{1,18}))?")
 
 
@@ -68,16 +68,9 @@ class Overrides:
     running: bool = False
 
 
-def identifier(label: str) -> str:
-    """A name for a symbol of the IR that is like `label`. Names like `D0` are those of te functions."""
-    plain = re.sub(r"\W+", "_", label, flags=re.ASCII)[:40].strip("_")
-    plain = plain if plain and not plain[0].isdigit() else f"d{plain}"
-    return f"{plain}_" if plain in _WORDS or re.fullmatch(r"D\d+", plain) else plain
-
-
 def label_of(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
     """What a dim of an input is called; one that the model gives no name has the input's and the number of its axis."""
-    return d.dim_param if _is_named(d) else identifier(f"{name}_{axis}")
+    return d.dim_param if _is_named(d) else symbol_name(f"{name}_{axis}")
 
 
 def _is_named(d: TensorShapeProto.Dimension) -> bool:
@@ -112,7 +105,7 @@ class Signature:
                 )
         asked = {d for shape in self.overrides.shapes.values() for d in shape if isinstance(d, str)}
         for label in (*self.overrides.dims, *self.overrides.bounds):
-            shown = [known for known in labels if identifier(known) == label]  # as text and `occ inspect` print it
+            shown = [known for known in labels if symbol_name(known) == label]  # as text and `occ inspect` print it
             if label in labels | asked:
                 continue
             if len(shown) == 1:
@@ -202,7 +195,7 @@ class Signature:
         if label in self.fixed:
             return self.fixed[label]
         known = next((info.dim for info in self.m.symbols.values() if info.label == label), None)
-        return self._fresh(identifier(label), label) if known is None else known
+        return self._fresh(symbol_name(label), label) if known is None else known
 
     def _fresh(self, hint: str, label: str) -> Dim:
         given = self.bounds.get(label, Bounds())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from occ.compiler.frontend.signature import identifier
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops import elementwise
+from occ.compiler.ir.symbol_names import symbol_name
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
@@ -21,7 +21,7 @@ def find_ranks(m: Module) -> None:
         if isinstance(arg.type, TensorType) and arg.type.shape is None:
             rank = _wanted(arg, set())
             if rank is not None:
-                names = (identifier(f"{arg.name}_{k}") for k in range(rank))
+                names = (symbol_name(f"{arg.name}_{k}") for k in range(rank))
                 arg.type = TensorType(arg.type.dtype, tuple(m.fresh_symbol(n, label=n) for n in names))
 
 

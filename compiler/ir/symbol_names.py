@@ -1,0 +1,14 @@
+"""Names of symbols of the IR: like what people call a dim, and such as .occ text can have."""
+
+from __future__ import annotations
+
+import re
+
+_WORDS = {"min", "max", "inf", "dim"}  # mean something in .occ text
+
+
+def symbol_name(label: str) -> str:
+    """A name for a symbol that is like `label`. Names like `D0` are those of te functions."""
+    plain = re.sub(r"\W+", "_", label, flags=re.ASCII)[:40].strip("_")
+    plain = plain if plain and not plain[0].isdigit() else f"d{plain}"
+    return f"{plain}_" if plain in _WORDS or re.fullmatch(r"D\d+", plain) else plain
