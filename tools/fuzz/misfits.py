@@ -244,7 +244,7 @@ def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         if x.shape != y.shape:
             return f"{name} has {[*x.shape]} and {[*y.shape]}"
         if y.dtype.kind in "OUST" or x.dtype.kind in "OUST":
-            if x.astype(str).tolist() != y.astype(str).tolist():
+            if x.astype(str).tolist() != y.astype(str).tolist() or any(not isinstance(v, (str, bytes)) for v in x.flat):
                 return f"{name} has other texts"
             continue
         a, b = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (x, y))

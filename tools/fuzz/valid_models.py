@@ -116,10 +116,11 @@ def _texts_and_functions() -> Iterator[Valid]:
     k = np.array([1, -2, 3])
     for case, text, feeds in (
         ("texts-of-numbers", "g (int64[3] k) => (y) { y = Cast<to = 8>(k) }", {"k": k}),
-        ("texts-that-are-keys", """g (int64[3] k) => (y) { s = Cast<to = 8>(k)
-            y = ai.onnx.ml.LabelEncoder<keys_strings = ["1", "-2"], values_int64s = [10, 20]>(s) }""", {"k": k}),
-        ("texts-that-are-equal", "g (int64[3] k, int64[3] j) => (y) { s = Cast<to = 8>(k) t = Cast<to = 8>(j) y = Equal(s, t) }",
-         {"k": k, "j": k}),
+        ("texts-that-are-keys", """g (float[3] k) => (y) { s = Cast<to = 8>(k)
+            y = ai.onnx.ml.LabelEncoder<keys_strings = ["0.1", "2.5"], values_int64s = [10, 20]>(s) }""",
+         {"k": np.float32([0.1, 2.5, -0.3])}),
+        ("texts-that-are-equal", """g (int64[3] k) => (y) { s = Cast<to = 8>(k)
+            t = Constant<value_strings = ["1", "-2", "3"]>() y = Equal(s, t) }""", {"k": k}),
         ("default-of-a-function", """g (float[2,3] x) => (y) { y = my.f(x) }
             <opset_import: ["" : 20], domain: "my"> f <k: float = 0.5> (x) => (y) { y = Elu<alpha: float = @k>(x) }""", {"x": x}),
         ("axis-of-a-function", """g (float[2,3] x) => (y) { y = my.f(x) }
