@@ -283,7 +283,8 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
     if emit == "air":
         parts = {n.removeprefix("device/"): d for n, d in artifact.files.items() if n.startswith("device/")}
         graphs = [d for n, d in parts.items() if n.endswith(".air")]
-        alone = len(graphs) == 1 and len(parts) == 2 and not artifact.manifest.islands
+        beside = [n for n in parts if not n.endswith((".air", ".units.json", ".sh"))]  # weights
+        alone = len(graphs) == 1 and not beside and not artifact.manifest.islands
         return {out: graphs[0]} if alone else {out / n: d for n, d in parts.items()}
     if emit == "om":
         return _compiled_parts(artifact, out)

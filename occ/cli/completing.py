@@ -143,7 +143,7 @@ COMPLETERS: dict[str, Completer] = {
     "--shape": input_names, "--dim": dims, "--outputs": values, "--from": values, "--to": values, "--node": values,
     "--against": listed(runtimes),
     "--workers": nothing, "--prompt": nothing, "--tokens": nothing, "--stop": nothing, "--host": nothing, "--why": nothing,
-    "--test": nothing, "--generate": nothing,
+    "--test": nothing, "--generate": nothing, "--api-key": nothing, "--cors": nothing,
 }  # fmt: skip
 
 

@@ -36,8 +36,18 @@ if TYPE_CHECKING:
     "--max-waiting", type=click.IntRange(0), default=256, show_default=True,
     help="Requests to a language model that may wait; more are answered with 429.",
 )  # fmt: skip
-@click.option("--api-key", envvar="OCC_API_KEY", default="", help="What clients of a language model have to send.")
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="Web pages that may ask a language model; * for all.")
+@click.option(
+    "--api-key",
+    envvar="OCC_API_KEY",
+    default="",
+    help="What clients of a language model have to send.",
+)
+@click.option(
+    "--cors",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Web pages that may ask a language model; * for all.",
+)
 @options.target
 @options.threads
 @click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim.")

@@ -76,7 +76,7 @@ def misspelt(m: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (reference, "has no such value"),
+        (reference, "the model itself has none of that name"),
         (untyped, "has no such value"),
         (misspelt, "`Constant` has no attribute `vale`"),
     ],
@@ -125,7 +125,7 @@ TEXTS = {
     "no function @main": f"module {HEAD}}}\n",
     "extents are not constants": f'module {HEAD}  dim n "n"\n  weight @w : f32[n] = dense<1.0>\n'
     '  func @main() -> f32[n] as "y" {\n    return @w\n  }\n}\n',
-    "has no result for these operands": f'module {HEAD}  func @main(%x: f32[1,4,2]) -> f32[1,1,4] as "y" {{\n'
+    "takes rank 4, not 3": f'module {HEAD}  func @main(%x: f32[1,4,2]) -> f32[1,1,4] as "y" {{\n'
     "    %y = DepthToSpace(%x) {blocksize=2} : f32[1,1,4]\n    return %y\n  }\n}\n",
     "has 0 regions, not one": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     '    %y = fuse(%x) {kind="pointwise"} : f32[4]\n    return %y\n  }\n}\n',
@@ -135,7 +135,7 @@ TEXTS = {
     "    return %x\n  }\n}\n",
     "has the size n, which is not declared": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     "    %y = Relu(%x) : f32[n]\n    return %y\n  }\n}\n",
-    "has 2 results, and is inferred to have 1": f'module {HEAD}  func @main(%x: f32[4]) -> (f32[4], f32[4]) as "y", "z" {{\n'
+    "in 1 parts has 2 results": f'module {HEAD}  func @main(%x: f32[4]) -> (f32[4], f32[4]) as "y", "z" {{\n'
     "    %y, %z = Split(%x) {axis=0, num_outputs=1} : (f32[4], f32[4])\n    return %y, %z\n  }\n}\n",
     "reads %x, which is not defined before it": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     '    %y = fuse(%x) {kind="relu"} : f32[4] do (%a: f32[4]) {\n      %b = Relu(%x) : f32[4]\n      yield %b\n    }\n'

@@ -41,19 +41,22 @@ def test_results_are_those_of_the_reference(case: str, tmp_path: Path):
     text, feed = CASES[case]
     model = model_of(text)
     occ.build(model, "cpu-jit", tmp_path / "m.occ")
-    with Model(tmp_path / "m.occ") as m:
-        (got,) = m.run(*feed.values())
+    if "Reshape" in text:  # of several sizes that a run decides: memory for each at its most would be their product
+        with pytest.raises(Failed, match="only Python can run this model: node `Reshape#1`"):
+            Model(tmp_path / "m.occ")
+        (got,) = occ.load(tmp_path / "m.occ")(*feed.values())
+    else:
+        with Model(tmp_path / "m.occ") as m:
+            (got,) = m.run(*feed.values())
     np.testing.assert_array_equal(got, reference(model, feed)[0], strict=True)
 
 
 @pytest.mark.toolchain
-def test_what_would_have_elements_again_is_refused(tmp_path: Path):
-    """Its memory is planned by the elements that there are, and a sum over nothing is 0, as often as the data say."""
+def test_what_has_elements_again_is_a_sum_over_nothing(tmp_path: Path):
+    """A sum over nothing is 0, as often as the data say."""
     text = """g (float[n, 10] x, int64[3] s) => (float[a, b] y) {
         z = Reshape <allowzero = 1> (x, s) axis = Constant <value = int64[1] {2}> () y = ReduceSum <keepdims = 0> (z, axis)
     }"""
     occ.build(model_of(text), "cpu-jit", tmp_path / "m.occ")
-    with Model(tmp_path / "m.occ") as m, pytest.raises(Failed, match="node `Reshape#1` gave other sizes"):
-        m.run(NOTHING, np.array([3, 4, 0]))
     (got,) = occ.load(tmp_path / "m.occ")(NOTHING, np.array([3, 4, 0]))
     np.testing.assert_array_equal(got, np.zeros((3, 4), np.float32), strict=True)

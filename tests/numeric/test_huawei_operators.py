@@ -85,8 +85,8 @@ def run(model: onnx.ModelProto, target: str, x: dict[str, np.ndarray]) -> np.nda
 def test_products_of_codes_mean_what_their_scales_say(target: str, relu: int) -> None:
     x = {"x": RNG.standard_normal((1, 4, 8, 8)).astype(np.float32)}
     got = run(convolution(views=bool(relu), relu_flag=relu), target, x)
-    # The 910 multiplies in half precision where no codes follow; AscendQuant of the 910B rounds there, and is a step off at times.
-    most = {"ascend910": 1e-3, "ascend910b": 2e-2}.get(target, 1e-5)
+    # AscendQuant rounds in half precision, and is a step off at times.
+    most = {"ascend910": 2e-2, "ascend910b": 2e-2}.get(target, 1e-5)
     assert difference(got, right(in_onnx(bool(relu)), x)) < most
 
 
