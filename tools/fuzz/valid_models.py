@@ -88,7 +88,7 @@ def _of_tests() -> Iterator[Valid]:
         for case, (name, operands, attrs, n, *rest) in of_tests(module).CASES.items():
             constant = rest[1] if len(rest) > 1 else tuple(k for k in operands if k == "total")
             feeds = {k: v for k, v in operands.items() if not k.startswith("_") and k not in constant}
-            if _usable(feeds):
+            if feeds and _usable(feeds):
                 model = of_tests(module).model(name, operands, attrs, n, constant)
                 _forget_outputs(model)
                 yield Valid(case, model, feeds)
