@@ -82,7 +82,7 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int] = (), seed: int = 0) -> None:
         self._sampling, self._rng = sampling, np.random.default_rng(seed)
-        self._recent = list(prompt)  # as many as the longest of the bad words looks at, and what came since
+        self._recent = list(prompt)  # what bad words are compared with, and what came since
         self._seen = set(prompt)
         self._counts: dict[int, int] = {}  # of tokens that were generated
         self._scores = np.empty(0, np.float32)  # a buffer of the vocabulary's size
