@@ -51,29 +51,30 @@ class BatchScheduler:
         with self._change:
             return len(self._listeners) - len(self._waiting), len(self._waiting)
 
-    def submit(self, request: GenerationRequest, listener: Listener) -> None:
-        """Begin to serve a request.
+    def submit(self, requests: Sequence[GenerationRequest], listener: Listener) -> None:
+        """Begin to serve requests: all of them or, where there is no room for all, none.
 
         Args:
-            request: what to generate.
+            requests: what to generate.
             listener: called after each step, in the thread of the scheduler, with those of its requests that have new
                 pieces or have ended.
 
         Raises:
             QueueIsFull: as many requests wait as may wait.
         """
-        if request.ended:
-            listener([request])
-            return
+        begun = [r for r in requests if not r.ended]
         with self._change:
-            if self._most is not None and len(self._listeners) >= self._parallel + self._most:
+            places = len(self._listeners) - len(self._cancelled) + len(begun)
+            if self._most is not None and places > self._parallel + self._most:
                 raise QueueIsFull
-            self._listeners[request] = listener
-            self._waiting.append(request)
-            if self._thread is None:
+            self._listeners |= dict.fromkeys(begun, listener)
+            self._waiting.extend(begun)
+            if begun and self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="occ-batch-scheduler", daemon=True)
                 self._thread.start()
             self._change.notify()
+        if ended := [r for r in requests if r.ended and r not in begun]:
+            listener(ended)
 
     def cancel(self, request: GenerationRequest) -> None:
         """End a request within the next step; its listener hears no more of it. One that has ended is left alone."""
@@ -100,7 +101,7 @@ class BatchScheduler:
                 if one.ended:
                     queue.put(None)
 
-        self.submit(request, listen)
+        self.submit([request], listen)
         try:
             while (found := queue.get()) is not None:
                 yield from found

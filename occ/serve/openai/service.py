@@ -151,12 +151,7 @@ class Answer:
         self.requests, self._scheduler = requests, service.scheduler
         self._index = {r: k for k, r in enumerate(requests)}
         self._loop, self._queue = asyncio.get_running_loop(), asyncio.Queue[list[Event]]()
-        try:
-            for request in requests:
-                service.scheduler.submit(request, self._on_step)
-        except BaseException:
-            self.close()
-            raise
+        service.scheduler.submit(requests, self._on_step)
 
     def _on_step(self, changed: Sequence[GenerationRequest]) -> None:
         """In the thread of the scheduler: one hop to the event loop a step, whatever the number of texts."""
