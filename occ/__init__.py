@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from occ.api import build, capability, compile, targets  # noqa: A004
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.frontend.kernels import te_kernel
-    from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
+    from occ.compiler.ir.operator.custom import c_kernel, halide_kernel, operator
     from occ.compiler.passes.base import Pass
     from occ.compiler.passes.rules.rule import fusion, rewrite
     from occ.compiler.targets.target import Target
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "compile": "occ.api", "build": "occ.api", "load": "occ.loading", "targets": "occ.api", "capability": "occ.api",
     "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
-    "operator": "occ.compiler.ir.ops.custom", "c_kernel": "occ.compiler.ir.ops.custom", "halide_kernel": "occ.compiler.ir.ops.custom",
+    "operator": "occ.compiler.ir.operator.custom", "c_kernel": "occ.compiler.ir.operator.custom", "halide_kernel": "occ.compiler.ir.operator.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
     "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
     "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "RunQueue": "occ.runtime.run_queue", "DeviceTensor": "occ.runtime.acl.tensor",

@@ -146,7 +146,7 @@ def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Genera
     Raises:
         RunError: OCC0501 an input is no tensor, or there is not memory enough.
     """
-    from occ.compiler.tools.samples import random_array
+    from occ.compiler.debugging.random_tensors import random_array
     from occ.runtime.errors import RunError
     from occ.runtime.signature import numpy_dtype
 

@@ -23,7 +23,7 @@ from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.custom import c_kernel, halide_kernel, operator
+from occ.compiler.ir.operator.custom import c_kernel, halide_kernel, operator
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.expr import (
     Axis,

@@ -12,7 +12,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Constraint, Func
-from occ.compiler.ir.te.reach import reach_problem
+from occ.compiler.ir.te.bounds_check import reach_problem
 
 _TRIES, _SIZES, _KEPT = 400, (1, 2, 3, 4, 6), 25
 Kept = Callable[[int, int, int], bool]  # (input, axis, rank) -> whether the extent stays as it is

@@ -13,7 +13,7 @@ from occ.compiler.ir.dtype import F16
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, Select, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
-from occ.compiler.ir.te.parts import parts
+from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.roles import SUM_BLOCK, facts_of_role
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive

@@ -13,12 +13,12 @@ from onnx import ModelProto
 from occ.compiler.diagnostics import error
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
-from occ.compiler.ir.lowered import plan_problems
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.ir.stages import BY_NAME
 from occ.compiler.ir.verify import problems
+from occ.compiler.ir.verify_plan import plan_problems
 
 Source = str | os.PathLike[str] | bytes | ModelProto | Module
 

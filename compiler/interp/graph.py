@@ -10,14 +10,14 @@ import numpy as np
 
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.interp.value_types import type_problem
+from occ.compiler.ir.build_te import build_te
 from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.kernel import CKernel, library_of
-from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops.own.decided import DECIDED, is_found
+from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, is_found
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight

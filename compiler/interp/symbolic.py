@@ -13,9 +13,9 @@ import numpy as np
 
 from occ.compiler.interp.quotient import Quotient, arithmetic, difference, truncated
 from occ.compiler.ir import dim
+from occ.compiler.ir.build_te import LARGEST_KNOWN
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import BOOL, DType
-from occ.compiler.ir.meaning import LARGEST_KNOWN
 from occ.compiler.ir.te.expr import Binary, Call, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.function import TeFunc, TeStage
 

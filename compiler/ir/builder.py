@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.build_te import Elements, Known, attributes, static_elements, tensor_of
 from occ.compiler.ir.dim import Dim, lower, symbol, symbols, upper
 from occ.compiler.ir.dtype import I64, DType
 from occ.compiler.ir.location import UNKNOWN, Location
-from occ.compiler.ir.meaning import Elements, Known, attributes, static_elements, tensor_of
 from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.operator.spec import OpSpec
 from occ.compiler.ir.ops import builtin
-from occ.compiler.ir.ops.spec import OpSpec
 from occ.compiler.ir.shape import (
     Assumed,
     assume_at_least,

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.access import access
+from occ.compiler.ir.build_te import Known, build_te, static_elements, typed_operands
 from occ.compiler.ir.builder import infer_results
 from occ.compiler.ir.dim import LONGEST, Dim, weight
 from occ.compiler.ir.dtype import DType
-from occ.compiler.ir.meaning import Known, build_te, static_elements, typed_operands
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.spec import DTYPE_ATTRS, onnx_type_name
+from occ.compiler.ir.operator.spec import DTYPE_ATTRS, onnx_type_name
 from occ.compiler.ir.shape import data_dim, depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
+from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dim import Dim, Sym, symbols
-from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Func
 from occ.compiler.ir.op import Op, is_plain
 from occ.compiler.ir.shape import depends_on_data

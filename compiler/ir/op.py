@@ -15,7 +15,7 @@ from occ.compiler.ir.types import Type
 from occ.compiler.ir.value import Value
 
 if TYPE_CHECKING:
-    from occ.compiler.ir.ops.spec import OpSpec
+    from occ.compiler.ir.operator.spec import OpSpec
 
 # Plain Python: int, float, str, bool, DType, dims, tuples of these, an ndarray for tensors, or None.
 Attr = Any

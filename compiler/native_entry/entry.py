@@ -18,14 +18,14 @@ from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.control import CONTROL_STEPS
-from occ.compiler.native_entry.facts import model_facts
+from occ.compiler.native_entry.data_sized_steps import HOST_STEPS
 from occ.compiler.native_entry.layout import Layout
+from occ.compiler.native_entry.model_metadata import model_facts
+from occ.compiler.native_entry.output_shapes import Cases
 from occ.compiler.native_entry.plan import Routine, special_name
-from occ.compiler.native_entry.results import Cases
+from occ.compiler.native_entry.read_routines import Unsuitable, routines
 from occ.compiler.native_entry.routine import RoutineEmitter
-from occ.compiler.native_entry.select import HOST_STEPS
 from occ.compiler.native_entry.sizes import Sizes, i64
-from occ.compiler.native_entry.suitable import Unsuitable, routines
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I32, I64, PTR
 from occ.runtime.manifest import Manifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from occ.compiler.native_entry.results import Cases, Row
+from occ.compiler.native_entry.output_shapes import Cases, Row
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Function, Plan
 from occ.runtime.signature import numpy_dtype

@@ -122,7 +122,7 @@ class Support:
         with b.if_then(b.and_(b.and_(several, lent), b.not_(few))):
             for field, value in (("kernel", kernel), ("arguments", args), ("tasks", tasks)):
                 self.store(b, value, call, self.layout.call[field])
-            asked = self.load(b, call, self.layout.call["detail"], I32)  # see `LentLoops`
+            asked = self.load(b, call, self.layout.call["detail"], I32)  # see `LoopCallbacks`
             self.store(b, b.add(asked, I32(1)), call, self.layout.call["detail"])
             said = b.call(b.bitcast(parallel, _PARALLEL.as_pointer()), [call])
             b.ret(b.sub(said, I32(1)))

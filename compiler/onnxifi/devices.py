@@ -16,7 +16,7 @@ from occ.compiler.codegen_cann.output.toolkit import compile_parts
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
-from occ.compiler.native_entry.facts import DTYPES
+from occ.compiler.native_entry.model_metadata import DTYPES
 from occ.compiler.onnxifi.models import check_outputs
 from occ.compiler.onnxifi.statuses import Refused, Status
 from occ.compiler.targets.registry import all_targets, on_device

@@ -28,8 +28,8 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.module import Module
-from occ.compiler.native_entry.results import open_outputs
-from occ.compiler.native_entry.suitable import Unsuitable, routines
+from occ.compiler.native_entry.output_shapes import open_outputs
+from occ.compiler.native_entry.read_routines import Unsuitable, routines
 from occ.compiler.onnxifi.devices import Devices
 from occ.compiler.onnxifi.models import check_outputs, read_model
 from occ.compiler.onnxifi.statuses import Refused, Status, status_of, status_of_run

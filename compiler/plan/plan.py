@@ -11,15 +11,15 @@ import numpy as np
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir import module
 from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
-from occ.compiler.ir.lowered import STEPS
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops.own.decided import is_found
+from occ.compiler.ir.ops.own.data_dependent_sizes import is_found
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te.cost import operations
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.verify_plan import STEPS
 from occ.compiler.passes.fuse.use_kernels import member
 from occ.compiler.plan.counts import limits
 from occ.runtime.artifact import weight_infos

@@ -17,8 +17,8 @@ import numpy as np
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.toolchain import cross_compiler, run_all
 from occ.compiler.diagnostics import error
-from occ.compiler.native_entry.facts import DTYPES
-from occ.compiler.native_entry.suitable import obstacles
+from occ.compiler.native_entry.model_metadata import DTYPES
+from occ.compiler.native_entry.read_routines import obstacles
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.standalone.libocc import SYSTEM, libocc
 from occ.runtime.artifact import Artifact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from occ.compiler.native_entry.suitable import Unsuitable, routines
+from occ.compiler.native_entry.read_routines import Unsuitable, routines
 from occ.compiler.standalone.libocc import PUBLIC, sources
 from occ.compiler.standalone.ports import Ports, glue, header, identifier
 from occ.compiler.standalone.program import HEADERS, check_one_machine, write_weights

@@ -15,7 +15,7 @@ import numpy as np
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.toolchain import cross_compiler
 from occ.compiler.diagnostics import error
-from occ.compiler.native_entry.facts import DTYPES
+from occ.compiler.native_entry.model_metadata import DTYPES
 from occ.compiler.objects.archive import NativeCode
 from occ.compiler.objects.processors import ARCHES
 from occ.compiler.standalone.program import write_program

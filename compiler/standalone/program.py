@@ -14,8 +14,8 @@ from pathlib import Path
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.toolchain import Compiler, run_all
 from occ.compiler.diagnostics import error
-from occ.compiler.native_entry.results import open_outputs
-from occ.compiler.native_entry.suitable import Unsuitable, routines
+from occ.compiler.native_entry.output_shapes import open_outputs
+from occ.compiler.native_entry.read_routines import Unsuitable, routines
 from occ.compiler.objects.archive import archive
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.objects.wasm import with_symbols

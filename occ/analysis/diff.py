@@ -288,8 +288,8 @@ def _of_artifact(path: str, names: list[str], given: Arrays) -> dict[str, Any]:
 
 def _interpreted(model: Any, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
     """The outputs of the interpreter: of .occ text as it is, of a model with the operators of the rules alone."""
+    from occ.compiler.debugging.validate import NotInterpretable, results
     from occ.compiler.driver.plugins import extensions
-    from occ.compiler.tools.validate import NotInterpretable, results
 
     registry = extensions(settings.rules).registry
     m = load_module(model, registry=registry) if is_text(model) else None

@@ -47,7 +47,7 @@ def is_artifact(name: str | os.PathLike[str]) -> bool:
 
 def _artifact(path: str) -> dict[str, Any]:
     from occ.analysis.device_facts import device_facts
-    from occ.compiler.native_entry.suitable import nodes_after, obstacles
+    from occ.compiler.native_entry.read_routines import nodes_after, obstacles
     from occ.runtime.artifact import Artifact
     from occ.runtime.elf import needed_versions
     from occ.runtime.manifest import TensorInfo

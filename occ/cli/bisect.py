@@ -11,8 +11,8 @@ from occ.cli.console import json_line, say
 from occ.inputs import named_arrays
 
 if TYPE_CHECKING:
+    from occ.compiler.debugging.bisect import Guilty
     from occ.compiler.driver.settings import Settings
-    from occ.compiler.tools.bisect import Guilty
 
 
 @click.command("bisect")
@@ -41,7 +41,7 @@ def command(
     Every candidate is interpreted, so a fault of a code generator is not found. A pass that crashes is found too. Exit
     code 5 if something was found.
     """
-    from occ.compiler.tools.bisect import Bisection, crash_of
+    from occ.compiler.debugging.bisect import Bisection, crash_of
 
     settings = flags.settings(target, running=True)
     source = options.source_of(model)
@@ -61,8 +61,8 @@ def command(
 
 def _inputs(source: Any, settings: Settings, npz: str | None) -> tuple[list[Any], list[str], list[str]]:
     """The inputs in the order of the model, their names, and the names of the outputs."""
+    from occ.compiler.debugging.validate import inputs_of
     from occ.compiler.driver.compilation import Compilation
-    from occ.compiler.tools.validate import inputs_of
 
     m = Compilation(source, settings).advance("inferred")
     names = [a.name for a in m.main.args]
@@ -80,8 +80,8 @@ def _inputs(source: Any, settings: Settings, npz: str | None) -> tuple[list[Any]
 def _expected(
     model: str, against: str, source: Any, settings: Settings, inputs: list[Any], names: list[str], outputs: list[str]
 ) -> list[Any]:
+    from occ.compiler.debugging.validate import results
     from occ.compiler.driver.compilation import Compilation
-    from occ.compiler.tools.validate import results
 
     if model.endswith(".onnx") and against != "interp":
         from occ.analysis.diff import CannotCompare, oracle

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli import options
+from occ.cli.artifact_reuse import ArtifactReuse
 from occ.cli.atc_spellings import AtcSpellings
 from occ.cli.bounds import Seconds, bounded
 from occ.cli.console import count, fitted, json_line, progress, say, show_error
-from occ.cli.earlier import Earlier
 from occ.cli.passes import Looking, pass_options_of_builds
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.settings import Settings
-    from occ.compiler.tools.calibrate import Calibration
-    from occ.compiler.tools.tune import Tuner
+    from occ.compiler.tuning.calibrate import Calibration
+    from occ.compiler.tuning.tune import Tuner
     from occ.runtime.artifact import Artifact
 
 # What --emit can write: the end of the default path, and what it is.
@@ -108,7 +108,7 @@ def _command(
         return
     place = _place(out or _default_out(model, emit, flags), [model], emit, folder)
     plain = emit == "artifact" and not (folder or looking.asked or samples or outputs) and tune is None
-    earlier = Earlier.of(model, target, save_stages, flags) if plain else None
+    earlier = ArtifactReuse.of(model, target, save_stages, flags) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
         from occ.compiler.driver.compilation import Compilation
@@ -180,7 +180,7 @@ def _build(
 
 
 def _calibrated(compilation: Compilation, samples: Sequence[str]) -> Calibration:
-    from occ.compiler.tools.calibrate import calibrate
+    from occ.compiler.tuning.calibrate import calibrate
     from occ.inputs import named_arrays
 
     return calibrate(compilation, [named_arrays(path) for path in samples])
@@ -199,11 +199,11 @@ def _write_program(
 
 
 def _tuner(settings: Settings, seconds: float, workers: str | None) -> Tuner:
-    from occ.compiler.tools.tune import Tuner
+    from occ.compiler.tuning.tune import Tuner
 
     if (others := options.workers_at(workers)) is None:
         return Tuner.of(settings, seconds)
-    from occ.compiler.tools.farm import Farm
+    from occ.compiler.tuning.distributed_tuner import Farm
 
     return Farm.on(others, settings, seconds)
 
@@ -307,7 +307,7 @@ def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
 
 def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[str, Any]:
     from occ.analysis.inspect import special_facts
-    from occ.compiler.native_entry.suitable import nodes_after, obstacles
+    from occ.compiler.native_entry.read_routines import nodes_after, obstacles
 
     m = artifact.manifest
     kernels = {s.name for p in m.plans for s in p.steps if s.kind == "kernel"}

@@ -11,7 +11,7 @@ from occ.cli import options
 from occ.cli.console import json_line
 
 if TYPE_CHECKING:
-    from occ.compiler.tools.check_rules import Report
+    from occ.compiler.debugging.check_rules import Report
 
 
 @click.command("check-rules")
@@ -31,9 +31,9 @@ def command(
     written, an .occ file that computes both; give that file to this command to see it again. Exit code 5 if a rule is
     wrong, 1 if one could not be checked.
     """
+    from occ.compiler.debugging.check_rules import check_rule
     from occ.compiler.driver.plugins import extensions
     from occ.compiler.passes.canonical.canonical_rules import ALL
-    from occ.compiler.tools.check_rules import check_rule
 
     texts = [f for f in files if f.endswith(".occ")]
     failed = max((5 * _again(f, as_json=as_json) for f in texts), default=0)
@@ -52,8 +52,8 @@ def command(
 
 def _again(file: str, *, as_json: bool) -> bool:
     """Run a counterexample; whether its sides differ."""
+    from occ.compiler.debugging.check_rules import rerun
     from occ.compiler.driver.source import load_module
-    from occ.compiler.tools.check_rules import rerun
 
     text = rerun(load_module(file))
     if as_json:

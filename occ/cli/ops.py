@@ -11,7 +11,7 @@ from occ.cli import options
 from occ.cli.console import fitted, json_line
 
 if TYPE_CHECKING:
-    from occ.compiler.ir.ops.spec import Operand, OpSpec
+    from occ.compiler.ir.operator.spec import Operand, OpSpec
 
 
 @click.command("ops")

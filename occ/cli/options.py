@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
     from occ.compiler.frontend.signature import Bounds
-    from occ.compiler.tools.workers import Workers
+    from occ.compiler.tuning.workers import Workers
     from occ.runtime.session import Session
 
 Decorator = Callable[[Any], Any]
@@ -75,7 +75,7 @@ def workers_at(address: str | None) -> Workers | None:
     """
     if address is None:
         return None
-    from occ.compiler.tools.workers import Workers
+    from occ.compiler.tuning.workers import Workers
 
     return Workers.connect(address)
 

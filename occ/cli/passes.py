@@ -14,8 +14,8 @@ from occ.cli.console import say
 from occ.cli.options import Decorator, gathered, project_rules
 
 if TYPE_CHECKING:
+    from occ.compiler.debugging.validate import Validate
     from occ.compiler.passes.manager import Listener, Ran
-    from occ.compiler.tools.validate import Validate
 
 _OPTIONS = (
     click.option("--print-before", multiple=True, metavar="PASS", help="Print the module before a pass, or `all`."),
@@ -102,7 +102,7 @@ class Looking:
 
     def validator(self, dims: Mapping[str, int]) -> Validate | None:
         """What interprets the model before and after each pass, with `--validate`; `dims` are values of symbolic ones."""
-        from occ.compiler.tools.validate import Validate
+        from occ.compiler.debugging.validate import Validate
 
         return Validate(dims) if self.validate else None
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 @options.compile_options
 def command(model: str, target: str, test: str | None, out: Path, flags: options.Flags) -> None:
     """Shrink MODEL while it keeps failing; write what is left, and how to run it."""
+    from occ.compiler.debugging.shrink import reduce
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.outputs import check_not_read
     from occ.compiler.passes.manager import text_alone
-    from occ.compiler.tools.shrink import reduce
 
     check_not_read(out, [model])
     settings = flags.settings(target, running=True)
@@ -97,10 +97,10 @@ def _by_code(m: Module, settings: Any) -> Callable[[Module], bool]:
     """Fails as the whole model does: with the same code, in the same pass."""
     from dataclasses import replace
 
+    from occ.compiler.debugging.shrink import copy_of
+    from occ.compiler.debugging.validate import Validate
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.driver.compilation import Compilation
-    from occ.compiler.tools.shrink import copy_of
-    from occ.compiler.tools.validate import Validate
 
     def failure(candidate: Module) -> tuple[str, str] | None:
         try:

@@ -12,9 +12,9 @@ from occ.cli.console import json_line, say
 from occ.cli.schedule_rules import show_fired, show_listed, show_why
 
 if TYPE_CHECKING:
+    from occ.compiler.debugging.explain_rules import Why
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.passes.rules.rule import Rule
-    from occ.compiler.tools.explain_rules import Why
 
 
 @click.command("rules")
@@ -50,8 +50,8 @@ def command(
         if not loaded:
             say("no rules are loaded: --rules FILE loads some, and `occ rules MODEL` lists the compiler's own rewrites")
         return
+    from occ.compiler.debugging.explain_rules import Why
     from occ.compiler.driver.compilation import Compilation
-    from occ.compiler.tools.explain_rules import Why
 
     if schedule:
         compilation = Compilation(options.source_of(model), settings)

@@ -20,7 +20,7 @@ def command(models: tuple[str, ...], workers: str | None, as_json: bool) -> int:
     A model that cannot be compiled is reported, and does not keep the others back.
     """
     from occ.compiler.diagnostics import shorten
-    from occ.compiler.tools.warm import warm
+    from occ.compiler.tuning.warm import warm
 
     with progress() as tell:
         others = options.workers_at(workers)

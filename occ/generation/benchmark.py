@@ -17,11 +17,11 @@ from occ.compiler.targets.default import DEFAULT
 from occ.generation.folder import Folder
 from occ.generation.language_model import LanguageModel
 from occ.generation.open import find_or_build
-from occ.generation.writer_process import WriterProcess
-from occ.generation.writers import WRITERS, CannotWrite
+from occ.generation.peer_process import PeerProcess
+from occ.generation.peer_runtimes import PEER_RUNTIMES, CannotGenerate
 from occ.runtime.errors import RunError
 
-PEERS = tuple(name for name in WRITERS if name != "occ")
+PEERS = tuple(name for name in PEER_RUNTIMES if name != "occ")
 # Share of the range of logits by which a token of another runtime may be less probable than the most probable one. Products
 # with activations of 8 bits (accuracy level 4) move logits of small models by 1 to 2 %.
 TOLERANCE = 0.03
@@ -54,7 +54,7 @@ class Comparison:
         threads: of a step.
         prompt: tokens of the prompt.
         count: tokens that are written after the first one.
-        sampled: whether tokens were sampled where time was taken, with the settings `occ.generation.writers.SAMPLED`.
+        sampled: whether tokens were sampled where time was taken, with the settings `occ.generation.peer_runtimes.SAMPLED`.
         speeds: by runtime, occ first.
         reasons: why a runtime has no ratio.
     """
@@ -145,14 +145,14 @@ def compare(
         ids = _prompt(lm, prompt)
         made = Comparison(lm.session.threads, prompt, count, sampled)
         del lm
-        started: dict[str, WriterProcess] = {}
+        started: dict[str, PeerProcess] = {}
         greedy: dict[str, list[int]] = {}
         for name in ("occ", *(default_peers(folder) if peers is None else peers)):
             file = model if name == "occ" else folder.model
             try:
-                started[name] = held.enter_context(closing(WriterProcess(name, file, made.threads, capacity)))
+                started[name] = held.enter_context(closing(PeerProcess(name, file, made.threads, capacity)))
                 greedy[name] = started[name].ask(ids=ids, count=count)["tokens"]
-            except CannotWrite as e:
+            except CannotGenerate as e:
                 if name == "occ":
                     raise RunError("OCC0501", f"occ cannot run `{path}`: {e}", "see `occ generate`") from None
                 made.reasons[name] = str(e)
@@ -170,7 +170,7 @@ def _prompt(lm: LanguageModel, length: int) -> list[int]:
 
 
 def _measure(
-    made: Comparison, started: dict[str, WriterProcess], ids: list[int], greedy: dict[str, list[int]], rounds: int
+    made: Comparison, started: dict[str, PeerProcess], ids: list[int], greedy: dict[str, list[int]], rounds: int
 ) -> None:
     """Let the runtimes write in turns, and fill in what was seen: of those that fail, why."""
     names = list(started)
@@ -182,7 +182,7 @@ def _measure(
             time.sleep(PAUSE)
             try:
                 seen[name].append(started[name].ask(ids=ids, count=made.count, sampled=made.sampled))
-            except CannotWrite as e:
+            except CannotGenerate as e:
                 if name == "occ":
                     raise RunError("OCC0501", f"occ cannot write: {e}", "see `occ generate`") from None
                 made.reasons[name] = str(e)

@@ -21,8 +21,8 @@ from occ.runtime.native.entry import BEGIN, RUN, BoundCall, Entry, kernel_error
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
 from occ.runtime.native.frame import KernelCall, Segment, segment_of
 from occ.runtime.native.last_steps import LastSteps, without_last_steps
-from occ.runtime.native.lending import run_tasks
 from occ.runtime.native.library import Library
+from occ.runtime.native.loop_callbacks import run_tasks
 from occ.runtime.native.program import Program
 from occ.runtime.native.workers import Workers
 from occ.runtime.signature import Signature, bind_shapes

@@ -18,8 +18,8 @@ from occ.runtime.buffers import ALIGNMENT, aligned_bytes, raw_bytes
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Step
-from occ.runtime.native.lending import LentLoops
 from occ.runtime.native.library import Library
+from occ.runtime.native.loop_callbacks import LoopCallbacks
 from occ.runtime.native.workers import Workers
 from occ.runtime.signature import numpy_dtype
 
@@ -142,7 +142,7 @@ class _Block:
         )  # fmt: skip
         self.lent = None
         if entry.workers is not None:
-            self.lent = LentLoops(self.call, entry.workers)
+            self.lent = LoopCallbacks(self.call, entry.workers)
             self.call.parallel = self.lent.address
         self.address = ctypes.addressof(self.call)
         self.capacity, self.memory = 0, None

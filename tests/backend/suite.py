@@ -146,7 +146,7 @@ def part(names: list[str], k: int, n: int) -> list[str]:
 
 
 def main() -> None:
-    from occ.compiler.tools.warm import warm
+    from occ.compiler.tuning.warm import warm
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", default="0/1", help="K/N: the K-th of N parts, counted from 0")

@@ -13,7 +13,7 @@ from test_suite import FAST, excluded
 from occ.compiler.driver.settings import Settings
 from occ.compiler.objects.processors import ARCHES
 from occ.compiler.standalone.emulated import missing
-from occ.compiler.tools.warm import warm
+from occ.compiler.tuning.warm import warm
 
 ARM = next(a for a in ARCHES if a.name == "aarch64")
 pytestmark = [

@@ -18,7 +18,7 @@ import suite
 from onnx.backend.test import loader
 
 from occ.compiler.cache.cache import cache_dir
-from occ.compiler.tools.warm import warm
+from occ.compiler.tuning.warm import warm
 
 TARGETS = ("interp", "cpu-jit", "cpu")
 TENTH = 3  # which one

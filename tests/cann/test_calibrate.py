@@ -14,7 +14,7 @@ from simulating import simulated, worst
 
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.tools.calibrate import Calibration, calibrate
+from occ.compiler.tuning.calibrate import Calibration, calibrate
 
 RNG = np.random.default_rng(11)
 SQUARES = """g (float[4, 32] x) => (float[4, 8] y) {

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.native_entry.facts import DTYPES
+from occ.compiler.native_entry.model_metadata import DTYPES
 from occ.compiler.standalone.libocc import SYSTEM, libocc
 from occ.runtime.signature import numpy_dtype
 

@@ -17,7 +17,7 @@ from occ.compiler.codegen_halide.build import setup_for
 from occ.compiler.codegen_halide.kernels import Kernel, compile_batch, units
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import compile_model
-from occ.compiler.tools.warm import warm
+from occ.compiler.tuning.warm import warm
 
 pytestmark = pytest.mark.toolchain
 

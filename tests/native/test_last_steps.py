@@ -5,7 +5,7 @@ import pytest
 from building import model_of
 
 import occ
-from occ.compiler.native_entry.suitable import Unsuitable, routines
+from occ.compiler.native_entry.read_routines import Unsuitable, routines
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 

@@ -23,7 +23,7 @@ from c_library import (
     two_tensors,
 )
 
-from occ.compiler.native_entry.facts import DTYPES
+from occ.compiler.native_entry.model_metadata import DTYPES
 
 pytestmark = pytest.mark.toolchain
 RNG = np.random.default_rng(0)

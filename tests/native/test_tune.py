@@ -19,10 +19,10 @@ from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.te.expr import literal
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.passes.lower.schedule import scheduled
-from occ.compiler.tools import tune
-from occ.compiler.tools.forked import isolated
-from occ.compiler.tools.measure import Bench, Operands
-from occ.compiler.tools.tune import TRIED, Tuned, Tuner
+from occ.compiler.tuning import tune
+from occ.compiler.tuning.forked import isolated
+from occ.compiler.tuning.measure import Bench, Operands
+from occ.compiler.tuning.tune import TRIED, Tuned, Tuner
 from occ.runtime.open import open_artifact
 
 pytestmark = pytest.mark.toolchain

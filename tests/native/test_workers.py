@@ -18,7 +18,7 @@ from building import mlp, model_of, reference
 
 import occ
 from occ.compiler.diagnostics import CompileError, error
-from occ.compiler.tools.forked import isolated
+from occ.compiler.tuning.forked import isolated
 
 pytest.importorskip("distributed", reason="distributed is not installed")
 pytestmark = [pytest.mark.toolchain, pytest.mark.slow]
@@ -91,7 +91,7 @@ def test_kernels_of_many_models_come_from_workers(cluster, models, tmp_path, occ
 
 def test_a_worker_that_is_killed_loses_nothing(cluster, models, tmp_path, occ_cli, monkeypatch):
     own = _fresh(tmp_path, monkeypatch)
-    from occ.compiler.tools import workers
+    from occ.compiler.tuning import workers
 
     whole, calls = workers.Workers.call, list[object]()
 
@@ -110,7 +110,7 @@ def test_a_worker_that_is_killed_loses_nothing(cluster, models, tmp_path, occ_cl
 
 def test_all_workers_gone_leaves_the_work_here(cluster, models, tmp_path, occ_cli, monkeypatch):
     own = _fresh(tmp_path, monkeypatch)
-    from occ.compiler.tools import workers
+    from occ.compiler.tuning import workers
 
     whole = workers.Workers.compile_batch
 

@@ -17,8 +17,8 @@ from decoders import WORDS, decoder
 from occ.generation import benchmark
 from occ.generation.folder import Folder
 from occ.generation.open import find_or_build
-from occ.generation.writer_process import WriterProcess
-from occ.generation.writers import CannotWrite
+from occ.generation.peer_process import PeerProcess
+from occ.generation.peer_runtimes import CannotGenerate
 
 RUN = ("-t", "cpu-jit", "--threads", "1", "--rounds", "2")
 
@@ -84,8 +84,8 @@ def test_there_is_no_ratio_where_tokens_disagree(folder, tmp_path) -> None:
     assert isinstance(artifact, Path)
     onnx.save(decoder(softcap=0.01), tmp_path / "other.onnx")  # attends to all tokens alike
     with (
-        closing(WriterProcess("occ", artifact, 1, 16)) as ours,
-        closing(WriterProcess("onnxruntime", tmp_path / "other.onnx", 1, 16)) as theirs,
+        closing(PeerProcess("occ", artifact, 1, 16)) as ours,
+        closing(PeerProcess("onnxruntime", tmp_path / "other.onnx", 1, 16)) as theirs,
     ):
         ids = [3, 1, 4, 1]
         greedy = {name: w.ask(ids=ids, count=8)["tokens"] for name, w in (("occ", ours), ("onnxruntime", theirs))}
@@ -100,8 +100,8 @@ def test_a_runtime_that_fails_after_its_first_text_is_named(folder, monkeypatch)
     made, artifact = benchmark.Comparison(1, 4, 8), find_or_build(Folder.of(folder), "cpu-jit")
     assert isinstance(artifact, Path)
     with (
-        closing(WriterProcess("occ", artifact, 1, 16)) as ours,
-        closing(WriterProcess("occ", artifact, 1, 16)) as theirs,
+        closing(PeerProcess("occ", artifact, 1, 16)) as ours,
+        closing(PeerProcess("occ", artifact, 1, 16)) as theirs,
     ):
         ids = [3, 1, 4, 1]
         greedy = {"occ": ours.ask(ids=ids, count=8)["tokens"]}
@@ -112,7 +112,7 @@ def test_a_runtime_that_fails_after_its_first_text_is_named(folder, monkeypatch)
 
 
 def _fail(why: str, **_: object) -> None:
-    raise CannotWrite(why)
+    raise CannotGenerate(why)
 
 
 def test_an_artifact_is_timed_too(folder, occ_cli) -> None:

@@ -18,7 +18,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.printer import module_text, weight_bytes
 from occ.compiler.ir.trees import EQ, GTE, LEAF, LEQ, LT, MEMBER, NEQ, Trees, pack
-from occ.compiler.native_entry.suitable import obstacles
+from occ.compiler.native_entry.read_routines import obstacles
 from occ.compiler.targets.registry import OWN
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session

@@ -7,7 +7,7 @@ import pytest
 from building import TARGETS, entry_and_runner, model_of
 
 import occ
-from occ.compiler.native_entry.suitable import obstacles
+from occ.compiler.native_entry.read_routines import obstacles
 
 # `found` is a number at first and a vector after that; `table` begins as a number that nobody reads.
 SEARCH = """g (float[n] x, float limit) => (float[n, 2] y, int64 count) {

@@ -7,11 +7,11 @@ import pytest
 from building import model_of
 
 import occ
+from occ.compiler.debugging.check_rules import check_rule, rerun
 from occ.compiler.driver.compilation import load_module
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.printer import module_text
 from occ.compiler.passes.canonical.canonical_rules import ALL
-from occ.compiler.tools.check_rules import check_rule, rerun
 
 
 def rule_of(pattern, into, **how):

@@ -12,7 +12,7 @@ import occ
 from occ.compiler.codegen_halide.emit import generator
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.interp import evaluate
-from occ.compiler.native_entry.suitable import Unsuitable, routines
+from occ.compiler.native_entry.read_routines import Unsuitable, routines
 
 BRANCHES = """g (float[3] x) => (float[3] y) {
   zero = Constant<value = float {0}>()

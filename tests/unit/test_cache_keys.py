@@ -26,7 +26,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.native_entry import build as entry
 from occ.compiler.objects.processors import ARCHES
-from occ.compiler.tools.tune import Tuner
+from occ.compiler.tuning.tune import Tuner
 from occ.runtime.manifest import Manifest, Plan
 
 EMPTY = Manifest("m", "cpu", "", [], [], [], [], [], Plan([], [], [], [], []))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from occ.compiler.compare import difference, first_apart, gaps
-from occ.compiler.tools.samples import random_array
+from occ.compiler.debugging.random_tensors import random_array
 
 INF, NAN = np.inf, np.nan
 

@@ -15,7 +15,7 @@ from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import parsed
 from occ.compiler.frontend.text import parse
-from occ.compiler.ir.te.reach import reach_problem
+from occ.compiler.ir.te.bounds_check import reach_problem
 from occ.runtime.artifact import LIBRARY, Artifact
 from occ.runtime.errors import RunError
 

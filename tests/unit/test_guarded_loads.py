@@ -15,9 +15,9 @@ import pytest
 
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.te.bounds_check import reach_problem
 from occ.compiler.ir.te.expr import Expr, Load, binary, cast, literal, where, wrap
 from occ.compiler.ir.te.function import Param, TeFunc, TeStage
-from occ.compiler.ir.te.reach import reach_problem
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.base import Context

@@ -10,8 +10,8 @@ import pytest
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.ir.operator.spec import attr_value
 from occ.compiler.ir.ops import ml_trees
-from occ.compiler.ir.ops.spec import attr_value
 from occ.compiler.passes.canonical import cse
 
 PAIR = """<ir_version: 8, opset_import: ["" : 17]>

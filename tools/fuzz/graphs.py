@@ -85,7 +85,7 @@ class Graphs:
 
     def _compile(self, cases: list[Case]) -> None:
         """The kernels of many graphs in a few translation units, into the cache."""
-        from occ.compiler.tools.warm import warm
+        from occ.compiler.tuning.warm import warm
 
         for options in {json.dumps(Runner(c).options["cpu"]) for c in cases}:
             chosen = [(str(c.seed), c.model) for c in cases if json.dumps(Runner(c).options["cpu"]) == options]

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
+from occ.compiler.debugging.random_tensors import random_array
+from occ.compiler.debugging.shrink import copy_of, reduce
+from occ.compiler.debugging.validate import Recorder
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.frontend.export import export
 from occ.compiler.ir.module import Module
-from occ.compiler.tools.samples import random_array
-from occ.compiler.tools.shrink import copy_of, reduce
-from occ.compiler.tools.validate import Recorder
 from tools.fuzz.generate import Case
 from tools.fuzz.graphs import WRONG, write
 from tools.fuzz.oracle import run_onnxruntime, run_reference

@@ -12,8 +12,8 @@ from occ.compiler.codegen_cann.graph.formats import ge_type, occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref, const_node, data_node, drop_dead
 from occ.compiler.codegen_cann.graph.prototypes import Prototype, prototypes
 from occ.compiler.codegen_cann.mapping.chip import Chip
+from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dtype import from_numpy
-from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType

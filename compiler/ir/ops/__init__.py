@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 
-from occ.compiler.ir.ops.spec import OpSpec
-
-FAMILIES = (
-    "elementwise", "reduce", "contraction", "window", "own.winograd", "own.strassen", "movement", "index", "shape_of",
-    "normalize", "resize", "quantize", "attention", "own.attend", "linear_attention", "loss", "prefix", "ranking", "recurrent",
-    "sampling", "einsum", "signal", "blocks", "training", "control", "select", "sequence", "string", "random", "image",
-    "ml", "ml_trees", "contrib.operators", "contrib.nchwc", "contrib.quantized", "contrib.blocks", "contrib.experts", "contrib.states",
-    "contrib.attention", "contrib.rotary", "contrib.group_query", "contrib.recurrent", "contrib.exported", "contrib.experimental", "contrib.streams", "own.legacy", "own.stacked", "own.internal",
-    "own.quantised_codes", "own.forest", "own.block_products", "own.decided", "own.device_operator", "own.deform",
-)  # fmt: skip
+from occ.compiler.ir.operator.spec import OpSpec
 
 
 @cache
@@ -28,12 +20,22 @@ def builtin() -> Mapping[str, OpSpec]:
         ValueError: two families define the same operator.
     """
     table: dict[str, OpSpec] = {}
-    for family in FAMILIES:
-        for spec in import_module(f"{__name__}.{family}").ALL:
+    for family in _families(__path__, __name__):
+        for spec in import_module(family).ALL:
             if spec.name in table:
                 raise ValueError(f"operator {spec.name} is defined twice")
             table[spec.name] = spec
     return MappingProxyType(table)
+
+
+def _families(path: Iterable[str], package: str) -> Iterator[str]:
+    """The modules of this folder and of those in it that list operators under `ALL`."""
+    for found in iter_modules(path, f"{package}."):
+        module = import_module(found.name)
+        if found.ispkg:
+            yield from _families(module.__path__, found.name)
+        elif hasattr(module, "ALL"):
+            yield found.name
 
 
 class Registry(Mapping[str, OpSpec]):

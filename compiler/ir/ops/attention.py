@@ -14,8 +14,8 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, exact_quotient, product
 from occ.compiler.ir.dim import minimum as least
 from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.reduce import over_axes
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import broadcasts_to, equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.spec import OpSpec, op
 
 _DECLARED = ("declared", "control")
 

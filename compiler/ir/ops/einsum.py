@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.shape import broadcast_dims, equal_dims
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal

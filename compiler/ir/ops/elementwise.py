@@ -10,8 +10,8 @@ from typing import Any
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import BOOL, F64, U8
-from occ.compiler.ir.ops.samples import alike, scalars_after_first
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.samples import alike, scalars_after_first
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.conversion import convert

@@ -9,9 +9,9 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, is_positive, lower, product
 from occ.compiler.ir.dtype import BOOL, I64, DType
+from occ.compiler.ir.operator.ranks import same
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims
-from occ.compiler.ir.ops.ranks import same
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, cast, clamp, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor

@@ -7,8 +7,8 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.attention import head_scale, quotient, reshape, zeros
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_shapes
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, wrap

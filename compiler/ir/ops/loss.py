@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.reduce import count_of, softmax_parts
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap

@@ -15,8 +15,8 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I64, STR, DType
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.ml_scores import best, floats, labelled, rows, single, transformed
-from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim
 from occ.compiler.ir.types import MapType, SequenceType, TensorType
 from occ.compiler.ir.value import Value

@@ -12,8 +12,8 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.ml_scores import POST_TRANSFORMS, best, columns, labelled, rows, single, transformed
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.trees import LEAF, MEMBER, MODES, Packed, Trees, pack
 from occ.compiler.ir.value import Value
 

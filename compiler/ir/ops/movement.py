@@ -12,9 +12,9 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, product
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.ops.ranks import length, length_of, plus, same, without
-from occ.compiler.ir.ops.samples import alike, of_rank, picture
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.ranks import length, length_of, plus, same, without
+from occ.compiler.ir.operator.samples import alike, of_rank, picture
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import (
     broadcast_shapes,
     equal_dims,

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.operator.ranks import same
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import static_ints
-from occ.compiler.ir.ops.ranks import same
-from occ.compiler.ir.ops.running import running
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.ops.prefix_sums import running
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, minimum, where, wrap

@@ -12,8 +12,8 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I32, U8, DType
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.contraction import matmul
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import convolution
 from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show_shape
 from occ.compiler.ir.te.conversion import FLOAT8, quantize

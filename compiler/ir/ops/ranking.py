@@ -8,10 +8,10 @@ from collections.abc import Callable
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, lower, upper
 from occ.compiler.ir.dtype import F32, F64, I32, I64, U32, U64, DType
+from occ.compiler.ir.operator.ranks import same
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims
-from occ.compiler.ir.ops.ranks import same
-from occ.compiler.ir.ops.running import running
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.ops.prefix_sums import running
 from occ.compiler.ir.shape import normalize_axis
 from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor

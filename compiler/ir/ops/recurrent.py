@@ -13,7 +13,7 @@ from typing import Any
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import equal_shapes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value

@@ -18,9 +18,9 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, floordiv
 from occ.compiler.ir.dtype import F32, F64, I32, I64
 from occ.compiler.ir.fractions import meant
+from occ.compiler.ir.operator.ranks import same
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims
-from occ.compiler.ir.ops.ranks import same
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.shape import normalize_axes
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor

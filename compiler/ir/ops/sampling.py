@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, lower
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.operator.ranks import length_of
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
-from occ.compiler.ir.ops.ranks import length_of
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f

@@ -6,8 +6,8 @@ from __future__ import annotations
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.ops.ranks import same
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.ranks import same
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim, equal_dims, equal_shapes, normalize_axis
 from occ.compiler.ir.types import TensorType
 

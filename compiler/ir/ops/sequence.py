@@ -9,7 +9,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.containers import any_piece, common_elem, is_empty
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient
 from occ.compiler.ir.dtype import BOOL, F32, I64
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim, normalize_axis
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type

@@ -12,9 +12,9 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum
 from occ.compiler.ir.dtype import F32, I64, from_numpy
+from occ.compiler.ir.operator.ranks import fixed, length_of
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims
-from occ.compiler.ir.ops.ranks import fixed, length_of
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 
 

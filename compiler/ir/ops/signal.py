@@ -13,9 +13,9 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, floordiv, lower, upper
 from occ.compiler.ir.dtype import F64, I64
+from occ.compiler.ir.operator.ranks import fixed, same
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import static_dims
-from occ.compiler.ir.ops.ranks import fixed, same
-from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.shape import assume_at_least, assume_equal, equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, call, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor

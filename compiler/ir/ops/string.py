@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import BOOL, F32, I64, STR
-from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
+from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes, data_dim
 from occ.compiler.ir.types import TensorType
 

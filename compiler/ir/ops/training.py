@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.ops.spec import OpSpec
+from occ.compiler.ir.operator.spec import OpSpec
 from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal, where

@@ -12,8 +12,8 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, lower
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.layout import Layout, in_panels
-from occ.compiler.ir.ops.samples import convolved, picture
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.operator.samples import convolved, picture
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window_lanes import fits_planes, runs_along_rows
 from occ.compiler.ir.shape import assume_equal, equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from occ.compiler.ir.dim import Sym, lower, symbols
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, reduce_axes
-from occ.compiler.ir.te.parts import parts
+from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.schedule import (
     AXIS,
     CALLS,

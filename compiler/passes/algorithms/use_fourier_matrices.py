@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dtype import F32, F64
-from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops.attention import reshape

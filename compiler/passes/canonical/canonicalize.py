@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from occ.compiler.ir import dim
+from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.meaning import static_elements
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.ops import builtin

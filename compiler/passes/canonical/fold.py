@@ -12,12 +12,12 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.access import access
+from occ.compiler.ir.build_te import build_te, static_elements
 from occ.compiler.ir.deferred import is_deferred, result_types
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.meaning import build_te, static_elements
 from occ.compiler.ir.module import Constraint, Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.own.decided import is_found
+from occ.compiler.ir.ops.own.data_dependent_sizes import is_found
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, depends_on_data
 from occ.compiler.ir.types import TensorType

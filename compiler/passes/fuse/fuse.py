@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from occ.compiler.ir.access import access
-from occ.compiler.ir.meaning import build_te
+from occ.compiler.ir.build_te import build_te
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
@@ -17,8 +17,8 @@ from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.fuse.likeness import likeness
 from occ.compiler.passes.fuse.outline import outline, results_of
+from occ.compiler.passes.fuse.structural_key import structural_key
 
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
 
@@ -73,7 +73,7 @@ class Fuse(Pass):
         if self.lazy_transpose and access(op).permutation is not None:
             return FusionFacts(OPAQUE)
         inputs = list(dict.fromkeys(op.inputs))
-        key = likeness([op], inputs, op.results)
+        key = structural_key([op], inputs, op.results)
         if key not in known:
             known[key] = FusionFacts.of(op)
         found = known[key]

@@ -12,15 +12,15 @@ from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.quotient import without_quotients
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
+from occ.compiler.ir.build_te import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.builder import STUMBLES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.liveness import told_sizes
-from occ.compiler.ir.meaning import LARGEST_KNOWN, Elements, build_te, static_elements
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops.own.decided import DECIDED
+from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, is_placeholder
@@ -28,7 +28,6 @@ from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.infer.broadcasts import note_broadcasts
-from occ.compiler.passes.infer.cases import split_cases, tell_conditions
 from occ.compiler.passes.infer.checks import (
     check_extents,
     check_form,
@@ -37,18 +36,19 @@ from occ.compiler.passes.infer.checks import (
     check_types,
     no_result,
 )
-from occ.compiler.passes.infer.decide import decide, spread_unlike, tell_bounds
+from occ.compiler.passes.infer.data_dependent_shapes import decide, spread_unlike, tell_bounds
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 from occ.compiler.passes.infer.input_ranks import find_ranks
-from occ.compiler.passes.infer.settle_ranks import settle_ranks
+from occ.compiler.passes.infer.sequences_to_tensors import sequences_to_tensors
 from occ.compiler.passes.infer.show_sizes import show_sizes
 from occ.compiler.passes.infer.solve import drop_untold, solve
-from occ.compiler.passes.infer.unstack import unstack
+from occ.compiler.passes.infer.split_on_rank import split_cases, tell_conditions
+from occ.compiler.passes.infer.unify_ranks import unify_ranks
 
 _CASES = 32  # steps on cases of sizes that decide ranks
 _STEPS = (
-    unstack,
-    settle_ranks,
+    sequences_to_tensors,
+    unify_ranks,
     decide,
     spread_unlike,
 )  # of making shapes known, each from the start of what the one before left

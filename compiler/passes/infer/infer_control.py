@@ -7,17 +7,17 @@ from itertools import count
 from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.containers import is_empty, joined_containers, loose
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.meaning import Elements
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data, equal_dims, normalize_axis
 from occ.compiler.ir.types import EmptySequenceType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
-from occ.compiler.passes.infer.trips import trip_count
+from occ.compiler.passes.infer.trip_counts import trip_count
 
 _ROUNDS = 8  # of generalising what a loop carries; each makes an extent symbolic or a rank unknown
 Types = Sequence[Type | None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from occ.compiler.ir.build_te import typed_operands
 from occ.compiler.ir.layout import Layout, pack
-from occ.compiler.ir.meaning import typed_operands
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from occ.compiler.ir.build_te import build_te
 from occ.compiler.ir.dim import Dim, is_multiple, product
 from occ.compiler.ir.layout import Layout
-from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
 from occ.compiler.ir.ops.movement import Concat

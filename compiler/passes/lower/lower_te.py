@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from occ.compiler.diagnostics import shorten
+from occ.compiler.ir.build_te import build_te, dims_of
 from occ.compiler.ir.dim import Dim, substitute, symbol
-from occ.compiler.ir.meaning import build_te, dims_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, outer_values
 from occ.compiler.ir.printer import te_text
@@ -18,7 +18,7 @@ from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.storage import to_bytes
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.fuse.likeness import likeness
+from occ.compiler.passes.fuse.structural_key import structural_key
 from occ.compiler.passes.te.canonical import FLAG, canonical, checks_to_stage, split
 from occ.compiler.passes.te.collapse import collapse
 from occ.compiler.passes.te.inline import inline, materialised
@@ -151,7 +151,7 @@ class _Lowering:
         self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value], hint: str = ""
     ) -> _Lowered:
         """The kernels of some ops, or of a group that is alike; checks name their node, so those are not shared."""
-        key = (kind, hint, likeness(ops, args, results))
+        key = (kind, hint, structural_key(ops, args, results))
         if key not in self.known or self.known[key].checks:
             f = build_te(kind, ops, args, results)
             messages = tuple(c.message for c in f.checks)

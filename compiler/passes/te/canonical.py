@@ -8,9 +8,9 @@ from functools import cache
 from math import inf
 
 from occ.compiler.ir import dim
+from occ.compiler.ir.build_te import dims_of, occurring
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I32
-from occ.compiler.ir.meaning import dims_of, occurring
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, Size, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage

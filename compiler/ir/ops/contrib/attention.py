@@ -12,6 +12,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, F32, I64
+from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import (
     from_heads,
     grouped_matmul,
@@ -21,8 +22,7 @@ from occ.compiler.ir.ops.attention import (
     scores_of,
     to_heads,
 )
-from occ.compiler.ir.ops.contrib.operators import DOMAIN
-from occ.compiler.ir.ops.spec import FormalSignature, op
+from occ.compiler.ir.ops.contrib.fused import DOMAIN
 from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te.expr import cast, literal, where, wrap
 from occ.compiler.ir.value import Value

@@ -8,14 +8,14 @@ from functools import reduce
 from operator import and_
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dim import floordiv, maximum
 from occ.compiler.ir.dtype import BOOL, I32, I64, STR, U32, U64
-from occ.compiler.ir.meaning import static_elements
-from occ.compiler.ir.ops.contrib.operators import DOMAIN
+from occ.compiler.ir.operator.ranks import fixed
+from occ.compiler.ir.operator.spec import FormalSignature, op
+from occ.compiler.ir.ops.contrib.fused import DOMAIN
 from occ.compiler.ir.ops.movement import static_ints
 from occ.compiler.ir.ops.prefix import LARGEST_MATRIX, largest_pivot_first
-from occ.compiler.ir.ops.ranks import fixed
-from occ.compiler.ir.ops.spec import FormalSignature, op
 from occ.compiler.ir.shape import data_dim, equal_dims, equal_shapes, normalize_axis
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, binary, call, cast, equal, literal, minimum, where, wrap

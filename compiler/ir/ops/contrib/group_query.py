@@ -13,10 +13,11 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir import dim
+from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import F32, I8, I32, I64, U8, DType
-from occ.compiler.ir.meaning import static_elements
+from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import (
     from_heads,
     grouped_matmul,
@@ -28,11 +29,10 @@ from occ.compiler.ir.ops.attention import (
     to_heads,
 )
 from occ.compiler.ir.ops.contrib.attention import joined, split
-from occ.compiler.ir.ops.contrib.blocks import field
-from occ.compiler.ir.ops.contrib.operators import DOMAIN
+from occ.compiler.ir.ops.contrib.block_quantized import field
+from occ.compiler.ir.ops.contrib.fused import DOMAIN
 from occ.compiler.ir.ops.movement import unflatten
 from occ.compiler.ir.ops.quantize import dequantized
-from occ.compiler.ir.ops.spec import FormalSignature, op
 from occ.compiler.ir.shape import assume_equal, equal_dims, show_shape, surely_different
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Tensor

@@ -18,8 +18,8 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import ceildiv
-from occ.compiler.ir.ops.contrib.operators import CONV, WINDOW, activated
-from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
+from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
+from occ.compiler.ir.ops.contrib.fused import CONV, WINDOW, activated
 from occ.compiler.ir.value import Value
 
 DOMAIN = "com.microsoft.nchwc"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.ops.contrib.operators import DOMAIN
+from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
+from occ.compiler.ir.ops.contrib.fused import DOMAIN
 from occ.compiler.ir.ops.recurrent import Codes, fit_operand, quantized_lstm
-from occ.compiler.ir.ops.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.types import TensorType
 
 

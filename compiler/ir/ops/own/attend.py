@@ -8,7 +8,7 @@ schedule.
 from __future__ import annotations
 
 from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import call, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.dtype import F32, I8, I16, I32, I64, U8
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.quantize import dequantized
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, literal, maximum, where
 from occ.compiler.ir.te.function import Builder, Tensor
 

@@ -7,8 +7,8 @@ from math import prod
 
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.dtype import I32
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import unflatten
-from occ.compiler.ir.ops.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, where, wrap
 from occ.compiler.ir.te.function import Tensor

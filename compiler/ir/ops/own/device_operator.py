@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dtype import BY_NAME
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.types import TensorType
 
 

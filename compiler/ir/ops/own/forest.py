@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from occ.compiler.ir.dim import lower
 from occ.compiler.ir.dtype import I32, I64
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.te.expr import Carried, Expr, binary, call, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 

@@ -7,10 +7,10 @@ from math import prod
 
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import Concat, flatten
 from occ.compiler.ir.ops.prefix import cache_places
 from occ.compiler.ir.ops.shape_of import pick
-from occ.compiler.ir.ops.spec import OpSpec, op
 from occ.compiler.ir.te.expr import cast, where, wrap
 from occ.compiler.ir.types import TensorType
 

@@ -9,7 +9,7 @@ from operator import and_
 from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.dtype import BF16, F32, I8, I16, I32, I64, U8, DType
 from occ.compiler.ir.layout import Layout, in_panels
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te.conversion import quantize

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import maximum
-from occ.compiler.ir.ops.spec import OpSpec, op
+from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import assume_equal, normalize_axis
 from occ.compiler.ir.value import Value
 

@@ -14,7 +14,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.layout import Layout
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, minimum, where, wrap
 from occ.compiler.ir.te.roles import STRASSEN

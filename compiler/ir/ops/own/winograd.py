@@ -18,7 +18,7 @@ import numpy as np
 
 from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.layout import in_panels
-from occ.compiler.ir.ops.spec import op
+from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, literal, where
 from occ.compiler.ir.te.roles import WINOGRAD

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.ir.build_te import build_te
 from occ.compiler.ir.dtype import I8
-from occ.compiler.ir.meaning import build_te
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter, erase_dead

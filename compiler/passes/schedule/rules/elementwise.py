@@ -10,7 +10,7 @@ from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
-from occ.compiler.ir.te.parts import Part, parts
+from occ.compiler.ir.te.piecewise import Part, parts
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from occ.compiler.ir.te.expr import Axis, Index, Load, Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage, certain_loads, position
-from occ.compiler.ir.te.parts import parts
+from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.roles import SQUARES
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import replace_indices, transform, walk

@@ -1,0 +1,151 @@
+"""Values that attributes may have, as data: what ONNX's text says of them and its schemas do not.
+
+Names of attributes mean the same in nearly every operator; `Operator.attribute` states one that differs. Operators ask
+nothing of this: inference checks every node here, before it applies the operator's definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from occ.compiler.diagnostics import Invalid, shorten
+from occ.compiler.ir.operator.spec import DTYPE_ATTRS
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of a few values."""
+
+    values: tuple[str | int, ...]
+
+    def fits(self, value: Any) -> bool:
+        return value in self.values
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(map(str, self.values))
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """A number, or numbers, that are not less than another one."""
+
+    least: int
+
+    def fits(self, value: Any) -> bool:
+        return all(v >= self.least for v in (value if isinstance(value, tuple) else (value,)))
+
+    def __str__(self) -> str:
+        return f"at least {self.least}"
+
+
+@dataclass(frozen=True)
+class EachOf:
+    """Numbers, each one of a few."""
+
+    values: tuple[int, ...]
+
+    def fits(self, value: Any) -> bool:
+        return all(v in self.values for v in value)
+
+    def __str__(self) -> str:
+        return "of " + " and ".join(map(str, self.values))
+
+
+@dataclass(frozen=True)
+class Above:
+    """A number that is greater than another one."""
+
+    least: float
+
+    def fits(self, value: Any) -> bool:
+        return value > self.least
+
+    def __str__(self) -> str:
+        return f"above {self.least}"
+
+
+Allowed = OneOf | AtLeast | EachOf | Above
+_POSITIVE, _NATURAL = AtLeast(1), AtLeast(0)
+_WINDOWS = (
+    "Conv",
+    "ConvInteger",
+    "QLinearConv",
+    "ConvTranspose",
+    "DeformConv",
+    "AveragePool",
+    "MaxPool",
+    "LpPool",
+    "MaxUnpool",
+)
+
+ALLOWED: Mapping[str, Allowed] = {
+    "auto_pad": OneOf(("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")),
+    "batch_dims": _NATURAL,
+    "blocksize": _POSITIVE,
+    "dilations": _POSITIVE,
+    "group": _POSITIVE,
+    "hidden_size": _POSITIVE,
+    "kernel_shape": _POSITIVE,
+    "kernel_size": _POSITIVE,
+    "kv_num_heads": _POSITIVE,
+    "num_groups": _POSITIVE,
+    "num_heads": _NATURAL,  # of RotaryEmbedding 0: the rank tells
+    "num_outputs": _POSITIVE,
+    "num_scan_inputs": _POSITIVE,
+    "offset_group": _POSITIVE,
+    "output_height": _POSITIVE,
+    "output_padding": _NATURAL,
+    "output_width": _POSITIVE,
+    "q_num_heads": _POSITIVE,
+    "sampling_ratio": _NATURAL,
+    "scan_input_directions": EachOf((0, 1)),
+    "scan_output_directions": EachOf((0, 1)),
+    "storage_order": OneOf((0, 1)),
+    "strides": _POSITIVE,
+    **{f"{op}.pads": _NATURAL for op in _WINDOWS},
+    **{f"{op}.direction": OneOf(("forward", "reverse", "bidirectional")) for op in ("RNN", "GRU", "LSTM")},
+    **{f"{op}.layout": OneOf((0, 1)) for op in ("RNN", "GRU", "LSTM")},
+    **{f"{op}.clip": Above(0) for op in ("RNN", "GRU", "LSTM", "com.microsoft.DynamicQuantizeLSTM")},
+    **{f"{op}.reduction": OneOf(("none", "add", "mul", "max", "min")) for op in ("ScatterElements", "ScatterND")},
+    **{
+        f"{op}.reduction": OneOf(("none", "mean", "sum"))
+        for op in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+    },
+    "Attention.qk_matmul_output_mode": OneOf((0, 1, 2, 3)),
+    "BitShift.direction": OneOf(("LEFT", "RIGHT")),
+    "DepthToSpace.mode": OneOf(("DCR", "CRD")),
+    "Gelu.approximate": OneOf(("none", "tanh")),
+    "LRN.size": _POSITIVE,
+    "LpNormalization.p": OneOf((1, 2)),
+    "LpPool.p": _POSITIVE,
+    "RoiAlign.coordinate_transformation_mode": OneOf(("half_pixel", "output_half_pixel")),
+    "RoiAlign.mode": OneOf(("avg", "max")),
+}
+
+
+def check_values(name: str, given: Mapping[str, Any]) -> None:
+    """Check the attributes of a node.
+
+    Args:
+        name: of the operator.
+        given: attributes that are stated.
+
+    Raises:
+        Invalid: OCC0107 one has a value that the operator does not know.
+    """
+    for attr, value in given.items():
+        if attr in DTYPE_ATTRS and value is None:
+            raise Invalid(f"`{attr}` of `{name}` is no element type that ONNX has", code="OCC0107")
+        allowed = ALLOWED.get(f"{name}.{attr}") or ALLOWED.get(attr)
+        if allowed is not None and value is not None and not _fits(allowed.fits, value):
+            shown = shorten(repr(value), 60)
+            raise Invalid(f"`{attr}` of `{name}` is {shown}", code="OCC0107", note=f"it may be {allowed}")
+
+
+def _fits(test: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return test(value)
+    except TypeError:  # a value of another kind
+        return False

@@ -1,0 +1,322 @@
+"""Checks that a lowered plan stays within its memory: what becomes an address, a size or a lifetime in native code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+from math import prod
+from random import Random
+from typing import Any
+
+from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir.builder import STUMBLES, infer_results
+from occ.compiler.ir.calls import ROUTINES, agree, call_problems
+from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, substitute, symbols
+from occ.compiler.ir.dtype import U8, DType
+from occ.compiler.ir.module import Func, Module
+from occ.compiler.ir.op import FuncRef, Op
+from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.printer import op_text
+from occ.compiler.ir.te.bounds_check import reach_problem
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.storage import is_stored
+from occ.compiler.ir.te.verify import sizes_of
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value, Weight
+
+STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
+_OWN = {"if": 1, "loop": 2}  # operands that a routine of control flow has first
+_COUNTED = ("captures", "num_scan_inputs")  # attributes that count operands
+_SIZES = (1, 2, 3, 7, 64, 1000)  # at which sizes are compared that nothing proves
+_COUNTABLE = 1 << 62  # bytes: native code counts in 64 bits
+_CALLS = 12  # of a te function with symbolic dims that are looked into
+
+
+def plan_problems(m: Module) -> Iterator[str]:
+    """What would make a plan read or write outside of its buffers; the module is well formed otherwise."""
+    for func in m.funcs.values():
+        yield from (f"in @{func.name}: {text}" for text in _Plan(m, func).problems())
+
+
+class _Plan:
+    def __init__(self, m: Module, func: Func) -> None:
+        self.m, self.func = m, func
+        self.root: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
+        self.start: dict[Value, Dim] = {}  # bytes of that before the view
+        self.steps = [op for op in func.body.body if op.name in STEPS]
+        self.used: dict[Value, list[int]] = {}  # steps that use a value, by place
+        self.called: dict[tuple[str, tuple[Dim, ...]], str] = {}  # what is wrong with calls of a te function with dims
+
+    def problems(self) -> Iterator[str]:
+        for op in self.func.body.body:
+            check = {"alloc": self._alloc, "view": self._view, "kernel": self._kernel}.get(op.name, self._step)
+            yield from (f"{op_text(op)} {text}" for text in check(op))
+        for k, op in enumerate(self.steps):
+            for value in op.inputs:
+                self.used.setdefault(self.root.get(value, value), []).append(k)
+            if "checks" in op.attrs and op.inputs:
+                self.used[self.root.get(op.inputs[-1], op.inputs[-1])].append(len(self.steps))
+        yield from self._lifetimes()
+        yield from self._outputs()
+
+    def _alloc(self, op: Op) -> Iterator[str]:
+        type_ = op.result.type
+        if "host" in op.attrs:
+            return
+        if not isinstance(type_, TensorType) or type_.shape is None:
+            yield "is memory of an unknown size"
+            return
+        unknown = [name for d in type_.dims for name in symbols(d) if name not in self.m.symbols]
+        if unknown:
+            yield f"has the size {unknown[0]}, which is not declared"
+        if any(isinstance(d, int) and d < 0 for d in type_.dims):
+            yield "has a negative size"
+        elif not unknown and max(lower(_reach(type_)) + _offset(op), _laid_out(type_)) > _COUNTABLE:
+            yield "has more bytes than native code can count"
+        if "output" in op.attrs:
+            k, results = op.attrs["output"], self.func.results
+            if not isinstance(k, int) or not 0 <= k < len(results):
+                yield f"is output {k} of {len(results)}"
+        elif any(not _is_place(op.attrs.get(key)) for key in ("first", "last")):
+            yield "does not say from which step to which it lives"
+        elif "offset" in op.attrs and not _is_place(op.attrs["offset"]):
+            yield f"lies at {op.attrs['offset']}"
+
+    def _view(self, op: Op) -> Iterator[str]:
+        source = op.operands[0] if op.operands else None
+        if source is None:
+            yield "shows nothing"
+            return
+        kind, start = op.result.type, op.attrs.get("start", 0)
+        self.root[op.result] = self.root.get(source, source)
+        if not isinstance(kind, TensorType) or kind.shape is None:
+            return
+        if not isinstance(start, (int, Sym)):
+            yield f"starts at {start}"
+            return
+        self.start[op.result] = self.start.get(source, 0) + start * kind.dtype.itemsize
+        if not self._holds(start, 0):
+            yield "starts before what it shows"
+        if not self._fits(op.result, kind):
+            yield f"reaches past the end of %{self.root[op.result].name}"
+
+    def _kernel(self, op: Op) -> Iterator[str]:
+        f = self.m.te.get(op.attrs.get("te", ""))
+        if f is None:
+            return  # the stage says so
+        dims = op.attrs.get("dims", ())
+        formal = (*f.params, *f.results)
+        if len(dims) != len(f.dims) or len(op.operands) != len(formal) or op.attrs.get("writes") != len(f.results):
+            yield f"does not fit te @{f.name}"
+            return
+        given = dict(zip(f.dims, dims, strict=True))
+        for p, value in zip(formal, op.operands, strict=True):
+            if value is None or not isinstance(value.type, TensorType):
+                yield f"has no tensor for {p.name} of te @{f.name}"
+                continue
+            taken = p.type.with_shape(tuple(substitute(d, given) for d in p.type.dims))
+            if _in_memory(value.type.dtype) != _in_memory(taken.dtype):
+                yield f"has %{value.name} for {p.name} : {taken} of te @{f.name}, which is {value.type.dtype}"
+            elif not self._fits(value, taken):
+                yield f"reaches past the end of %{value.name} : {value.type}, as {p.name} : {taken} of te @{f.name}"
+        known = all(name in f.dims for name in symbols(*sizes_of(f)))  # else the function itself is wrong
+        if known and (text := self._inside(f, dims)):
+            yield f"runs te @{f.name}, where {text}"
+        yield from self._writes(op)
+
+    def _inside(self, f: TeFunc, dims: Sequence[Dim]) -> str:
+        """How a call of a function leaves its operands, as far as samples show; empty if it does not."""
+        key = f.name, tuple(dims)
+        if key not in self.called:
+            names = symbols(*dims)
+            envs = [*self._samples([*names])] if all(n in self.m.symbols for n in names) else []
+            given = [dict(zip(f.dims, (evaluate(d, env) for d in dims), strict=True)) for env in envs]
+            unlike = list({str(g): g for g in given}.values())
+            # Evenly spaced ones may all have the same for one of the sizes.
+            few = [unlike[k] for k in sorted(Random(0).sample(range(len(unlike)), min(_CALLS, len(unlike))))]
+            self.called[key] = next(filter(None, (reach_problem(f, g) for g in few)), "")
+        return self.called[key]
+
+    def _step(self, op: Op) -> Iterator[str]:
+        if op.name not in STEPS:
+            return
+        found = list(self._writes(op))
+        yield from found
+        if op.name == "host" and not found:
+            yield from _host_problems(op, self.m)
+
+    def _writes(self, op: Op) -> Iterator[str]:
+        count = op.attrs.get("writes")
+        if not isinstance(count, int) or not 0 <= count <= len(op.operands):
+            yield f"writes {count} of {len(op.operands)} operands"
+            return
+        for value in op.operands[len(op.operands) - count :]:
+            root = None if value is None else self.root.get(value, value)
+            if root is not None and (root.defining_op is None or root.defining_op.name != "alloc"):
+                yield f"writes {'@' if isinstance(root, Weight) else '%'}{root.name}, which is not its own"
+
+    def _lifetimes(self) -> Iterator[str]:
+        arena = [
+            op for op in self.func.body.body
+            if op.name == "alloc" and not {"host", "output"} & op.attrs.keys() and _is_place(op.attrs.get("first"))
+            and _is_place(op.attrs.get("last")) and isinstance(op.result.type, TensorType)
+        ]  # fmt: skip
+        for op in arena:
+            used = self.used.get(op.result, [])
+            if used and not (op.attrs["first"] <= min(used) and max(used) <= op.attrs["last"]):
+                yield f"{op_text(op)} is used from step {min(used)} to step {max(used)}"
+        fixed = [op for op in arena if _is_place(op.attrs.get("offset"))]
+        if fixed and len(fixed) < len(arena):
+            yield f"{op_text(next(op for op in arena if op not in fixed))} has no offset, and others have one"
+        for a, b in combinations(fixed, 2):
+            if _overlap(a, b):
+                yield f"{op_text(a)} and {op_text(b)} have the same bytes at the same time"
+
+    def _outputs(self) -> Iterator[str]:
+        """Memory of callers has the bytes of the result that it is for: it begins with that result, and has no more."""
+        claimed = [
+            op
+            for op in self.func.body.body
+            if op.name == "alloc" and {"output"} == {"host", "output"} & op.attrs.keys()
+        ]
+        for op in claimed:
+            k, memory = op.attrs["output"], op.result.type
+            if not isinstance(k, int) or not 0 <= k < len(self.func.results) or not isinstance(memory, TensorType):
+                continue  # said of the alloc
+            result = self.func.results[k]
+            shown = result.type
+            if self.root.get(result, result) is not op.result or self.start.get(result, 0) != 0:
+                yield f"{op_text(op)} does not begin with output {k}, %{result.name}"
+            elif not isinstance(shown, TensorType) or None in (memory.shape, shown.shape):
+                yield f"{op_text(op)} and output {k}, %{result.name} : {shown}, are of unknown sizes"
+            elif not self._holds(_reach(shown), _reach(memory)):
+                yield f"{op_text(op)} reaches past the end of output {k}, %{result.name} : {shown}"
+
+    def _fits(self, value: Value, shown: TensorType) -> bool:
+        """Whether the memory of a value has all the bytes that a type shows of it."""
+        whole = self.root.get(value, value).type
+        if not isinstance(whole, TensorType) or whole.shape is None:
+            return shown.shape is None
+        return self._holds(_reach(whole), self.start.get(value, 0) + _reach(shown))
+
+    def _holds(self, most: Dim, least: Dim) -> bool:
+        """Whether `least <= most` at every size that the constraints of the function admit, as far as samples show."""
+        gap = most - least
+        if isinstance(gap, int):
+            return gap >= 0
+        names = symbols(gap)
+        if any(name not in self.m.symbols for name in names):
+            return False
+        return all(evaluate(gap, env) >= 0 for env in self._samples([*names]))
+
+    def _samples(self, names: Sequence[str]) -> Iterator[Mapping[str, int]]:
+        relations = [c for c in self.m.constraints if c.func == self.func.name]
+        all_names = list(dict.fromkeys([*names, *(n for c in relations for d in (c.lhs, c.rhs) for n in symbols(d))]))
+        asked = [d for c in relations for d in (c.lhs, c.rhs) if isinstance(d, int)]
+        sizes = {name: _sizes(self.m.symbols[name].symbol, asked) for name in all_names if name in self.m.symbols}
+        choices = product(*sizes.values()) if len(sizes) <= 3 else zip(*sizes.values(), strict=False)
+        for values in choices:
+            env = dict(zip(sizes, values, strict=True))
+            if all(_at(c.lhs, env) == _at(c.rhs, env) for c in relations):
+                yield env
+
+
+def _laid_out(t: TensorType) -> int:
+    """Bytes of a tensor whose axes and sizes have no less than one element: what lays it out multiplies all the same."""
+    least = {name: max(s.lo, 1) for name, s in symbols(*t.dims).items()}
+    return prod(max(evaluate(d, least), 1) for d in t.dims) * t.dtype.itemsize
+
+
+def _host_problems(op: Op, m: Module) -> Iterator[str]:
+    """How the operands of a step of the runtime are not those that its routine takes."""
+    a = op.attrs
+    routine, results = a["routine"], a["writes"]
+    reads = len(op.operands) - results
+    if routine == "copy":
+        types = [v.type if v is not None and isinstance(v.type, TensorType) else None for v in op.operands]
+        if (reads, results) != (1, 1) or None in types:
+            yield f"copies {reads} to {results} tensors; it takes one and one"
+        elif not agree(*types):
+            yield f"copies {types[0]} to {types[1]}"
+    else:
+        if a.get("n_results") != results:
+            yield f"has {a.get('n_results')} results, and writes {results}"
+        rest = reads - _OWN.get(routine, 0) - sum(a.get(key, 0) for key in _COUNTED if _is_place(a.get(key)))
+        if rest < 0 or any(key in a and not _is_place(a[key]) for key in _COUNTED):
+            yield f"reads {reads} operands, fewer than its attributes count"
+            return
+        if routine == "scan":
+            yield from _scan_problems(a, rest)
+        runs = [m.funcs[f] for f in a.values() if isinstance(f, FuncRef) and f in m.funcs]
+        for f in runs if routine in ROUTINES.values() else ():
+            yield from call_problems(routine, op.operands[:reads], op.operands[reads:], a, f)
+        if (spec := builtin().get(routine)) is not None and spec.host and spec.infer is not None:
+            yield from _routine_problems(op, routine, reads)
+
+
+def _routine_problems(op: Op, operator: str, reads: int) -> Iterator[str]:
+    """Why the operator that a routine computes has no result: native code looks at shapes as its attributes say."""
+    meant = Op(operator, op.operands[:reads], op.attrs, [v and v.type for v in op.operands[reads:]])
+    try:
+        infer_results(meant)
+    except Unresolved:
+        return
+    except (Invalid, *STUMBLES) as e:
+        yield f"does not fit `{operator}`: {e}"
+    finally:
+        meant.set_operands(())
+
+
+def _scan_problems(a: Mapping[str, Any], states: int) -> Iterator[str]:
+    """Lists of a scan that have another length than what they are about."""
+    counts = {"input": a.get("num_scan_inputs", 0), "output": a["writes"] - states}
+    for what, n in counts.items():
+        for key in (f"scan_{what}_axes", f"scan_{what}_directions"):
+            given = a.get(key)
+            if given and (not isinstance(given, tuple) or len(given) != n):
+                yield f"has {key}={given} for {n} tensors"
+
+
+def _sizes(s: Any, asked: Sequence[int]) -> list[int]:
+    hi = s.hi if isinstance(s.hi, int) else None
+    found = [max(s.lo, n) // s.divisible_by * s.divisible_by or s.divisible_by for n in (s.lo, *_SIZES, *asked)]
+    return [n for n in found if n >= s.lo and (hi is None or n <= hi)] or [max(s.lo, 1)]
+
+
+def _at(d: Dim, env: Mapping[str, int]) -> int | None:
+    return evaluate(d, env) if all(n in env for n in symbols(d)) else None
+
+
+def _in_memory(dtype: DType) -> Any:
+    """How elements lie in memory: of types that no machine computes with, codes in bytes do."""
+    return U8.numpy if is_stored(dtype) else dtype.numpy
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _offset(op: Op) -> int:
+    offset: Any = op.attrs.get("offset")
+    return offset if _is_place(offset) else 0
+
+
+def _reach(t: TensorType) -> Dim:
+    """Bytes from the first element of a tensor to the end of its last one; 0 of a tensor without elements."""
+    sizes, strides = t.physical, t.strides
+    if any(n == 0 for n in sizes):
+        return 0
+    if not t.layout.within:
+        return t.nbytes
+    last: Dim = 1
+    for n, step in zip(sizes, strides, strict=True):
+        last = last + (n - 1) * step
+    return last * t.dtype.itemsize
+
+
+def _overlap(a: Op, b: Op) -> bool:
+    x, y = a.attrs, b.attrs
+    size = [n for n in (a.result.tensor.nbytes, b.result.tensor.nbytes) if isinstance(n, int)]
+    if len(size) < 2 or not all(size) or x["last"] < y["first"] or y["last"] < x["first"]:
+        return False
+    return x["offset"] < y["offset"] + size[1] and y["offset"] < x["offset"] + size[0]

@@ -1,0 +1,141 @@
+"""Steps that find as many elements as the data have (runtime/hostops/select.py has the same in Python)."""
+
+# The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
+# pyright: reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from occ.compiler.native_entry.bounds import LARGEST, vanish_together
+from occ.compiler.native_entry.loops import for_loop
+from occ.compiler.native_entry.nms import emit_suppression
+from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
+from occ.compiler.native_entry.sizes import i64
+from occ.compiler.native_entry.types import DOUBLE, FLOAT, I1, I8, I16, I32, I64
+from occ.runtime.attributes import decode_attrs
+from occ.runtime.manifest import Step
+from occ.runtime.signature import numpy_dtype
+
+_INTEGERS = {1: I8, 2: I16, 4: I32, 8: I64}
+_FLOATS = {"f32": FLOAT, "f64": DOUBLE}
+
+
+def emit_non_zero(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
+    """`(x) -> i64[rank, count]`: the indices of what is not zero, in row-major order; NaN is not."""
+    x, out = e.buffer(step.reads[0]), e.buffer(step.writes[0])
+    info = e.r.plan.buffers[step.reads[0]]
+    extents = [i64(e.sizes.of(d)) for d in info.shape] or [I64(1)]  # a scalar is one element
+
+    def sweep(visit: Callable[[list[Any], Any], None]) -> Any:
+        """Visit each element that is not zero with its indices and how many came before it; returns their number."""
+
+        def axis(k: int, at: list[Any], flat: Any, count: Any) -> Any:
+            if k == len(extents):
+                here = _is_set(e, x, flat, info.dtype)
+                with e.b.if_then(here):
+                    visit(at, count)
+                return e.b.add(count, e.b.zext(here, I64))
+
+            def body(i: Any, carried: list[Any]) -> list[Any]:
+                return [axis(k + 1, [*at, i], e.b.add(e.b.mul(flat, extents[k]), i), carried[0])]
+
+            return for_loop(e.b, I64(0), extents[k], 1, [count], body)[0]
+
+        return axis(0, [], I64(0), I64(0))
+
+    count = sweep(lambda at, before: None)
+    _check_known(e, count, 1, step, k)
+
+    def note(at: list[Any], before: Any) -> None:
+        for row, i in enumerate(at):
+            place = e.b.add(e.b.mul(I64(row), count), before)
+            e.support.store(e.b, i, e.b.gep(out, [e.b.mul(place, I64(8))]), 0)
+
+    sweep(note)
+    return {name: count for _, _, name in step.binds}
+
+
+def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
+    """`(x, condition)`: the slices of x along an axis for which the condition holds; it may be shorter than the axis."""
+    x, condition, out = e.buffer(step.reads[0]), e.buffer(step.reads[1]), e.buffer(step.writes[0])
+    info, flags = (e.r.plan.buffers[b] for b in step.reads)
+    axis = decode_attrs(step.attrs).axis
+    shape = [e.sizes.of(d) for d in info.shape]
+    size = numpy_dtype(info.dtype).itemsize
+    if axis is None:
+        outer, extent, inner = 1, e.sizes.of(["*", *info.shape, 1]), size
+    else:
+        axis %= len(shape)
+        outer, extent = e.sizes.of(["*", *info.shape[:axis], 1]), shape[axis]
+        inner = e.sizes.of(["*", *info.shape[axis + 1 :], size])
+    length = i64(e.sizes.of(flags.shape[0]))
+    e.require_that(e.b.icmp_signed("<=", length, i64(extent)), k)
+
+    def holds(j: Any) -> Any:
+        return e.b.icmp_signed("!=", e.b.load(e.b.gep(condition, [j])), I8(0))
+
+    (count,) = for_loop(e.b, I64(0), length, 1, [I64(0)], lambda j, n: [e.b.add(n[0], e.b.zext(holds(j), I64))])
+    _check_known(e, count, axis or 0, step, k)
+
+    def block(o: Any, _: list[Any]) -> list[Any]:
+        def slice_(j: Any, done: list[Any]) -> list[Any]:
+            here = holds(j)
+            with e.b.if_then(here):
+                source = e.b.mul(e.b.add(e.b.mul(o, i64(extent)), j), i64(inner))
+                target = e.b.mul(e.b.add(e.b.mul(o, count), done[0]), i64(inner))
+                e.support.memcpy(e.b, e.b.gep(out, [target]), e.b.gep(x, [source]), inner)
+            return [e.b.add(done[0], e.b.zext(here, I64))]
+
+        for_loop(e.b, I64(0), length, 1, [I64(0)], slice_)
+        return []
+
+    for_loop(e.b, I64(0), i64(outer), 1, [], block)
+    return {name: count for _, _, name in step.binds}
+
+
+def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
+    """`(x)`: the elements of i64[n] are sizes; those that are known have to be what they are, the others no more than `most`.
+
+    What has no elements needs no memory: there sizes may be larger.
+    """
+    x, out, a = e.buffer(step.reads[0]), e.buffer(step.writes[0]), step.attrs
+    elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["finds"]))]
+    found = {name: elements[at] for _, at, name in step.binds}
+    none: Any = I1(0)
+    for n in found.values() if vanish_together(e.r.plan, step) else ():
+        none = e.b.or_(none, e.b.icmp_signed("==", n, I64(0)))
+    for at, (n, known, most) in enumerate(zip(elements, a["finds"], a["most"], strict=True)):
+        e.support.store(e.b, n, out, 8 * at)
+        if isinstance(known, str) and known in found:
+            e.require_that(e.b.icmp_signed(">=", n, I64(0)), k)
+            limit = e.b.select(none, I64(LARGEST), i64(e.sizes.of(most)))
+            e.require_that(e.b.icmp_signed("<=", n, limit), k)
+            e.require(n, found[known], k)
+        else:
+            e.require(n, e.sizes.of(known), k)
+    return found
+
+
+def _check_known(e: RoutineEmitter, count: Any, axis: int, step: Step, k: int) -> None:
+    """Fail where the extent of the result was known before, as that of another step's, and is not what was found now."""
+    if not step.binds:
+        e.require(count, e.sizes.of(e.r.plan.buffers[step.writes[0]].shape[axis]), k)
+
+
+def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:
+    """Whether an element is not zero, an i1."""
+    size = numpy_dtype(dtype).itemsize
+    p = e.b.gep(x, [e.b.mul(index, I64(size))])
+    if dtype in _FLOATS:
+        kind = _FLOATS[dtype]
+        return e.b.fcmp_unordered("!=", e.b.load(e.b.bitcast(p, kind.as_pointer())), kind(0.0))
+    bits = e.b.load(e.b.bitcast(p, _INTEGERS[size].as_pointer()))
+    if dtype in ("f16", "bf16"):  # without the sign, which zero may have
+        bits = e.b.and_(bits, I16(0x7FFF))
+    return e.b.icmp_signed("!=", bits, _INTEGERS[size](0))
+
+
+HOST_STEPS: dict[str, StepEmitter] = {
+    "NonZero": emit_non_zero, "Compress": emit_compress, "NonMaxSuppression": emit_suppression, "sizes": emit_sizes,
+}  # fmt: skip

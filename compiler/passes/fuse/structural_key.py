@@ -1,0 +1,41 @@
+"""When groups of ops have the same te function. Networks repeat themselves, so building it once saves most of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from occ.compiler.ir.build_te import static_elements
+from occ.compiler.ir.op import Op, frozen
+from occ.compiler.ir.value import Value, Weight
+
+
+def structural_key(ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> Hashable:
+    """What groups that have the same te function, but for names, have in common.
+
+    Args:
+        ops: in order.
+        args: all values that they read from outside.
+        results: values that they give.
+    """
+    number: dict[Value, int] = {}
+    for value in args:
+        number.setdefault(value, len(number))
+    given = tuple((str(v.type), _inlined(v)) for v in number)
+    rows: list[Hashable] = []
+    for op in ops:
+        read = tuple(None if v is None else (number[v], _static(op, k, v)) for k, v in enumerate(op.operands))
+        attrs = tuple(sorted((k, frozen(v)) for k, v in op.attrs.items()))
+        rows.append((op.name, read, attrs, tuple(str(r.type) for r in op.results)))
+        for r in op.results:
+            number[r] = len(number)
+    return (given, tuple(rows), tuple(number[v] for v in results))
+
+
+def _inlined(value: Value) -> Hashable:
+    """The element of a constant that becomes a literal."""
+    return frozen(static_elements(value)) if isinstance(value, Weight) and value.data.size == 1 else None
+
+
+def _static(op: Op, k: int, value: Value) -> Hashable:
+    """The elements of an operand that the body of the operator sees; it sees those of no other operand."""
+    return frozen(static_elements(value)) if op.spec.operand_name(k) in op.spec.static else None

@@ -1,0 +1,283 @@
+"""Values that decide shapes: where one is computed at run time, a step of the plan makes sizes of it.
+
+Exporters slice by the number of an iteration, make ranges up to a length that is counted, and reshape to what an input says.
+What is known of such an op is written as symbols, which `sizes` binds when the values are there; the op itself, and all that
+follows, is then an ordinary kernel over symbolic extents. `ir/ops/own/decided.py` has the ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import reduce
+from typing import Protocol
+
+from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.access import access
+from occ.compiler.ir.build_te import Elements
+from occ.compiler.ir.deferred import MOST_AXES
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, substitute
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, LARGEST, is_found, on_axes
+from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.shape import depends_on_data, normalize_axes
+from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.value import Value
+
+
+class Known(Protocol):
+    """What an inference has found."""
+
+    def elements(self, value: Value) -> Elements | None: ...
+
+
+def decide(m: Module, known: Known) -> bool:
+    """Give sizes to the ops whose shapes hang on values of a run; returns whether there were any. Every value has a type.
+
+    `%y = Slice(%x, %b, %e)` --> `%p = slice_places(%x, %b, %e)  sizes(%p) {finds=[dim<_u0>, dim<_u1>]}  %y = part(%x, ...)`
+    """
+    return _replaced(m, known, lambda op: _RULES.get(op.name) if _waits(op, known) else None)
+
+
+def spread_unlike(m: Module, known: Known) -> bool:
+    """Give sizes to the ops whose operands broadcast as only a run shows: a last resort, when all other sizes are known.
+
+    `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {finds=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
+    """
+    return _replaced(m, known, lambda op: _expand if _may_spread(op, known) else _alike if _is_unlike(op) else None)
+
+
+def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> bool:
+    """Put what rules make in the place of the ops for which they are chosen; returns whether there were any."""
+    rw, made = Rewriter(m), False
+    for func in m.funcs.values():
+        for op in func.body.body:
+            rule, result = choose(op), None
+            if rule is None:
+                continue
+            with suppress(Invalid):  # in a branch that does not fit, which is an error only where it is taken
+                result = rule(_Decision(m, known, op, rw))
+            if result is not None:
+                rw.replace(op, [result])
+                made = True
+    return made
+
+
+def _waits(op: Op, known: Known) -> bool:
+    """Whether an op has operands of known ranks, and looks at the elements of one that is computed."""
+    if not all(isinstance(v.type, TensorType) and v.type.shape is not None for v in op.inputs):
+        return False
+    static = [v for k, v in enumerate(op.operands) if v is not None and op.spec.operand_name(k) in op.spec.static]
+    return any(None in (known.elements(v) or (None,)) for v in static if v.tensor.size != 0)
+
+
+def _may_spread(op: Op, known: Known) -> bool:
+    """Whether sizes alone decide which extents of an Expand are spread, at run time."""
+    if op.name != "Expand" or not all(isinstance(v.type, TensorType) and v.type.shape is not None for v in op.inputs):
+        return False
+    asked = known.elements(op.inputs[1])
+    return bool(asked) and _differ([op.inputs[0].tensor.dims, asked])
+
+
+def _is_unlike(op: Op) -> bool:
+    """Whether an elementwise op has operands that broadcast as only a run shows: either of two extents may be 1."""
+    types = [v.type for v in op.inputs]
+    shapes = [t.shape for t in types if isinstance(t, TensorType) and t.shape is not None]
+    return 1 < len(shapes) == len(types) and _differ(shapes) and access(op).elementwise
+
+
+def _differ(shapes: Sequence[Sequence[Dim | float | None]]) -> bool:
+    """Whether shapes have extents that the data decide, and may be equal or 1."""
+    return any(
+        len(found) > 1 and any(isinstance(d, Sym) and depends_on_data(d) for d in found) for found in on_axes(shapes)
+    )
+
+
+class _Decision:
+    """An op that waits for values.
+
+    Attributes:
+        b: puts ops before it.
+    """
+
+    def __init__(self, m: Module, known: Known, op: Op, rw: Rewriter) -> None:
+        self.m, self.known, self.op, self.b = m, known, op, rw.builder(op)
+        self._renamed = rw.renamed  # sizes of ops that are decided by now have other names than the inference knows
+
+    def operand(self, k: int) -> Value | None:
+        return self.op.operands[k] if k < len(self.op.operands) else None
+
+    def given(self, k: int) -> Value:
+        value = self.operand(k)
+        assert value is not None, f"operand {k} of {self.op.name} is not optional"
+        return value
+
+    def elements(self, k: int) -> Sequence[Dim | float | None] | None:
+        """What is known of the elements of a vector, None for each that is not; None if not even their number is."""
+        value = self.given(k)
+        n = value.tensor.shape[0] if value.tensor.shape and value.tensor.rank == 1 else None
+        found = (self.known.elements(value) or (None,) * n) if isinstance(n, int) and n <= MOST_AXES else None
+        return found and [substitute(x, self._renamed) if isinstance(x, Sym) else x for x in found]
+
+    def ints(self, k: int, otherwise: Sequence[int]) -> Sequence[int] | None:
+        """The elements of an operand that is all constant; `otherwise` if it is left out."""
+        value = self.operand(k)
+        found = otherwise if value is None else self.known.elements(value)
+        ints = [x for x in found or () if isinstance(x, int)]
+        return ints if found is not None and len(ints) == len(found) else None
+
+    def symbol(self) -> Dim:
+        return self.m.data_symbol()
+
+    def sizes(self, vector: Value, finds: Sequence[Dim]) -> Value:
+        """Bind symbols to the elements of a vector, which the returned value has as sizes."""
+        self.b.op(DECIDED, vector, finds=tuple(finds))
+        return self.b.op("dims", values=tuple(finds), shape=(len(finds),))
+
+
+def _slice(d: _Decision) -> Value | None:
+    begin, end = d.elements(1), d.elements(2)
+    if begin is None or end is None or len(begin) != len(end):
+        return None
+    on, by = d.ints(3, range(len(begin))), d.ints(4, [1] * len(begin))
+    if on is None or by is None or not len(on) == len(by) == len(begin) or 0 in by:
+        return None
+    on = normalize_axes(on, d.given(0).tensor.rank, "Slice")
+    axes, strides = tuple(on), tuple(by)
+    places = d.b.op("slice_places", d.given(0), d.given(1), d.given(2), axes=axes, strides=strides)
+    finds = [x for b, s in zip(begin, by, strict=True) for x in (0 if b == 0 and s > 0 else d.symbol(), d.symbol())]
+    return d.b.op("part", d.given(0), d.sizes(places, finds), axes=axes, strides=strides)
+
+
+def _range(d: _Decision) -> Value | None:
+    start, limit, delta = (d.given(k) for k in range(3))
+    if any(v.tensor.size != 1 for v in (start, limit, delta)):
+        return None
+    count = d.b.op("range_count", start, limit, delta)
+    return d.b.op("ramp", start, delta, d.sizes(count, [d.symbol()]))
+
+
+def _expand(d: _Decision) -> Value | None:
+    asked, x = d.elements(1), d.given(0)
+    if asked is None:
+        return None
+    rank = max(x.tensor.rank, len(asked))
+    own = (*(1,) * (rank - x.tensor.rank), *x.tensor.dims)
+    finds = [_spread(d, n, s) for n, s in zip(own, (*(1,) * (rank - len(asked)), *asked), strict=True)]
+    return d.b.op("spread", x, d.sizes(d.b.op("expanded_shape", x, d.given(1)), finds))
+
+
+def _alike(d: _Decision) -> Value | None:
+    """An elementwise op on operands that are spread to one shape, which the run finds."""
+    operands = list(dict.fromkeys(d.op.inputs))
+    shapes = [v.tensor.dims for v in operands]
+    finds = [_of_all(d, found) for found in on_axes(shapes)]
+    whole = d.sizes(d.b.op("common_shape", *operands), finds)
+    spread = {
+        x: d.b.op("spread", x, whole) for x, own in zip(operands, shapes, strict=True)
+        if any(n not in (1, m) for n, m in zip(own, finds[len(finds) - len(own) :], strict=True))
+    }  # fmt: skip
+    return d.b.op(d.op.name, *(v and spread.get(v, v) for v in d.op.operands), **d.op.attrs)
+
+
+def _of_all(d: _Decision, found: Collection[Dim]) -> Dim:
+    """The extent of an axis on which operands have these extents besides 1."""
+    certain = [n for n in found if isinstance(n, int)] or (list(found) if len(found) == 1 else [])
+    return certain[0] if certain else d.symbol() if found else 1
+
+
+def _spread(d: _Decision, n: Dim, asked: Dim | float | None) -> Dim:
+    """The extent of an axis that is expanded, where it is known."""
+    if isinstance(n, int) and n != 1:
+        return n
+    return asked if n == 1 and isinstance(asked, (int, Sym)) else d.symbol()
+
+
+def _reshape(d: _Decision) -> Value | None:
+    asked = d.elements(1)
+    if asked is None:
+        return None
+    finds = [n if isinstance(n, int) and n > 0 else d.symbol() for n in asked]
+    shape = d.b.op("reshaped_shape", d.given(0), d.given(1), allowzero=int(bool(d.op.a.allowzero)))
+    return d.b.Reshape(d.given(0), d.sizes(shape, finds), allowzero=1)
+
+
+def _as_given(d: _Decision, k: int) -> Value | None:
+    """The elements of operand `k` as sizes."""
+    asked = d.elements(k)
+    if asked is None:
+        return None
+    vector = d.given(k)
+    if vector.tensor.dtype != I64:
+        vector = d.b.Cast(vector, to=I64)
+    return d.sizes(vector, [n if isinstance(n, (int, Sym)) else d.symbol() for n in asked])
+
+
+def _tile(d: _Decision) -> Value | None:
+    times = _as_given(d, 1)
+    return None if times is None else d.b.Tile(d.given(0), times)
+
+
+def _constant_of_shape(d: _Decision) -> Value | None:
+    shape = _as_given(d, 0)
+    return None if shape is None else d.b.ConstantOfShape(shape, value=d.op.a.value)
+
+
+_FEW = 1 << 20  # elements, for which there is memory however a Reshape lays them out
+
+Rule = Callable[[_Decision], Value | None]
+_RULES: Mapping[str, Rule] = {
+    "Slice": _slice, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _tile,
+    "ConstantOfShape": _constant_of_shape,
+}  # fmt: skip
+
+
+def tell_bounds(m: Module, known: Known) -> None:
+    """Note at each `sizes` the most that its symbols can be, for which native code has memory."""
+    most: dict[str, Dim] = {}
+    for op in m.walk():
+        for d, bound in _bounds(op, known):
+            if is_found(d):
+                most[str(d)] = minimum(most[str(d)], bound) if str(d) in most else bound
+    for op in m.walk():
+        if op.name == DECIDED:
+            op.attrs["most"] = tuple(most.get(str(d), LARGEST) for d in op.attrs["finds"])
+
+
+def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
+    """Sizes that an op reads, each with the most that it can be."""
+    if op.name == DECIDED:
+        return _of_spread(op, known)
+    if op.name not in ("part", "Reshape") or op.operands[1] is None:
+        return []
+    maker, x = op.operands[1].defining_op, op.inputs[0].tensor
+    if maker is None or maker.name != "dims" or x.shape is None:
+        return []
+    found = maker.attrs["values"]
+    if op.name == "Reshape":
+        # Each is at most the number of elements. Memory for all of them at their most is more than any machine has but where those
+        # are few: then nothing bounds them, and native code leaves the model to Python.
+        size, count = product(x.shape), len(set(filter(is_found, found)))
+        few = count < 2 or (isinstance(size, int) and size**count <= _FEW)
+        return [(d, size) for d in found] if few else []
+    bounds: list[tuple[Dim, Dim]] = []
+    for k, (axis, step) in enumerate(zip(op.attrs["axes"], op.attrs["strides"], strict=True)):
+        bounds += [(found[2 * k], x.shape[axis]), (found[2 * k + 1], ceildiv(x.shape[axis], abs(step)))]
+    return bounds
+
+
+def _of_spread(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
+    """Sizes that are those of one of some shapes, whichever is not 1."""
+    maker = op.inputs[0].defining_op
+    if maker is None or maker.name not in ("expanded_shape", "common_shape"):
+        return []
+    shapes = [v.tensor.dims for v in maker.inputs]
+    if maker.name == "expanded_shape":
+        asked = [n for n in known.elements(maker.inputs[1]) or () if isinstance(n, (int, Sym))]
+        if len(asked) != maker.inputs[1].tensor.size:
+            return []
+        shapes[1] = tuple(asked)
+    most = [reduce(maximum, sorted(found, key=str), 1) for found in on_axes(shapes)]
+    return list(zip(op.attrs["finds"], most, strict=True))

@@ -1,0 +1,178 @@
+"""Builds the kernels of many models at once into the cache, so that building each of them afterwards is a warm build.
+
+Compiling generators costs most for the headers and the start of each process, so kernels of many models share
+translation units. Lowering goes on here while compilers run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from occ.compiler.cache.cache import Cache
+from occ.compiler.codegen_halide.build import link, setup_for
+from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup, compile_batch
+from occ.compiler.codegen_halide.programs import emitter, runtime_object
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
+from occ.compiler.driver.source import Source
+from occ.compiler.ir.module import nodes_of
+from occ.compiler.native_entry.build import entry_code
+from occ.compiler.plan.plan import cpu_manifest
+from occ.compiler.targets.registry import get_target
+from occ.compiler.tuning.workers import Workers
+
+_KERNELS = 64  # of a translation unit: g++ needs 0.5 GB for them, and its start no longer counts
+
+
+@dataclass
+class Warmed:
+    """What a batch did.
+
+    Attributes:
+        models: number of models that came to stage `lowered`.
+        compiled, cached: distinct kernels that were compiled, and that were there before.
+        refused: errors of models that cannot be compiled, by label.
+        failed: errors of models with a kernel that the toolchain does not compile, by label.
+        lowering: seconds until the last model was lowered.
+        seconds: in all.
+    """
+
+    models: int = 0
+    compiled: int = 0
+    cached: int = 0
+    refused: dict[str, CompileError] = field(default_factory=dict)
+    failed: dict[str, CompileError] = field(default_factory=dict)
+    lowering: float = 0.0
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.models} models in {self.seconds:.0f} s (lowering {self.lowering:.0f} s): {self.compiled} kernels compiled, "
+            f"{self.cached} cached, {len(self.failed)} models failed, {len(self.refused)} refused"
+        )
+
+
+@dataclass(frozen=True)
+class _Library:
+    """What one library is linked of: kernels, and the object file of the native entry."""
+
+    kernels: Sequence[Kernel]
+    entry: Path | None
+
+
+class _Lanes:
+    """Compilers under way: one translation unit each, begun when enough kernels wait."""
+
+    def __init__(self, setup: Setup, cache: Cache, size: int, workers: Workers | None) -> None:
+        self.setup, self.cache, self.size = setup, cache, size
+        self.compile = compile_batch if workers is None else workers.compile_batch
+        self.lanes = UNITS if workers is None else sum(w.threads for w in workers.compilers)
+        self.waiting: list[Kernel] = []
+        self.running: list[Future[dict[str, CompileError]]] = []
+        self.pool = ThreadPoolExecutor(self.lanes, "batch")
+
+    def add(self, kernel: Kernel) -> None:
+        self.waiting.append(kernel)
+        if len(self.waiting) >= self.size:
+            self.start()
+
+    def start(self) -> None:
+        if self.waiting:
+            self.running.append(self.pool.submit(self.compile, self.waiting, self.setup, self.cache))
+            self.waiting = []
+
+    def finish(self) -> dict[str, CompileError]:
+        """The errors of all kernels, by name."""
+        share = -(-len(self.waiting) // self.lanes)
+        rest, self.waiting = self.waiting, []
+        for k in range(0, len(rest), max(share, 1)):
+            self.waiting = rest[k : k + share]
+            self.start()
+        return {name: problem for f in self.running for name, problem in f.result().items()}
+
+    def link(self, libraries: Iterable[_Library]) -> None:
+        """Link libraries of kernels that are all there."""
+        runtime_object(self.setup.tools, self.cache)
+        wanted = [([k.key for k in lib.kernels], lib.entry) for lib in libraries]
+        for _ in self.pool.map(lambda w: link(w[0], self.setup.tools, self.cache, w[1]), wanted):
+            pass
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+
+def warm(
+    models: Iterable[tuple[str, Source]], settings: Settings | None = None, *, kernels_per_unit: int = _KERNELS,
+    workers: Workers | None = None, progress: Callable[[str], None] = lambda _: None,
+) -> Warmed:  # fmt: skip
+    """Build the kernels of models for target `cpu` into the cache.
+
+    Args:
+        models: (label, model); read one by one.
+        settings: of all of them; target `cpu`.
+        kernels_per_unit: bound of the kernels that are compiled together.
+        workers: other machines that compile; what none of them does is compiled here.
+        progress: told the state now and then.
+
+    Returns:
+        What was done; models that cannot be compiled are in it, and are no error.
+
+    Raises:
+        CompileError: OCC0401 to OCC0403, the toolchain is missing or does not work at all.
+    """
+    settings = settings or Settings("cpu")
+    start = time.perf_counter()
+    cache = Cache(enabled=settings.cache)
+    options: Any = get_target("cpu").options.read("cpu", settings.options)
+    setup, is_here = setup_for(options.halide_target, cache, options.sanitize)
+    emitter(setup.tools, cache)  # what all batches share; a toolchain that is broken is found at once
+    made, users = Warmed(), dict[str, list[str]]()
+    libraries: dict[tuple[Any, ...], _Library] = {}
+    lanes = _Lanes(setup, cache, kernels_per_unit, workers)
+    try:
+        for k, (label, source) in enumerate(models, 1):
+            try:
+                library = _library(source, settings, setup, cache)
+            except CompileError as e:
+                made.refused[label] = e
+                continue
+            made.models += 1
+            names = tuple(k.name for k in library.kernels)
+            libraries[(*names, library.entry)] = library
+            for kernel in library.kernels:
+                if kernel.name not in users:
+                    if cache.has("kernel", kernel.key, ".o"):
+                        made.cached += 1
+                    else:
+                        made.compiled += 1
+                        lanes.add(kernel)
+                users.setdefault(kernel.name, []).append(label)
+            if k % 100 == 0:
+                progress(f"{k} models lowered, {made.compiled} kernels to compile, {time.perf_counter() - start:.0f} s")
+        made.lowering = time.perf_counter() - start
+        for name, problem in lanes.finish().items():
+            made.compiled -= 1
+            made.failed.update((label, problem) for label in users[name])
+            libraries = {names: lib for names, lib in libraries.items() if name not in names}
+        if is_here:
+            lanes.link(libraries.values())
+    finally:
+        lanes.close()
+    made.seconds = time.perf_counter() - start
+    return made
+
+
+def _library(source: Source, settings: Settings, setup: Setup, cache: Cache) -> _Library:
+    compilation = Compilation(source, settings)
+    m = compilation.advance(compilation.last_stage)
+    nodes = nodes_of(m)
+    kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in m.te.values()]
+    entry = entry_code(cpu_manifest(m, setup.target), cache)
+    return _Library(kernels, None if entry is None else entry.object)

@@ -1,0 +1,179 @@
+"""Other machines that compile kernels and measure schedules: the workers of a scheduler of dask.distributed.
+
+That engine sends calls to workers, knows which are there, and repeats elsewhere what a lost one was doing. The calls are of functions
+of this package, so a worker has the same occ installed, and a C++ compiler. They go as pickles: a scheduler is trusted as a shell is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from occ.compiler.cache.cache import Cache
+from occ.compiler.cache.sources import source_digest
+from occ.compiler.codegen_halide.build import setup_for
+from occ.compiler.codegen_halide.kernels import Kernel, Setup, compile_batch
+from occ.compiler.codegen_halide.toolchain import toolchain
+from occ.compiler.diagnostics import CompileError, error
+from occ.compiler.tuning.measure import machine_identity
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
+
+_ANSWER = 20  # seconds in which a scheduler is to answer
+_LOOK = 2.0  # seconds between looks whether anybody is left to answer
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker is.
+
+    Attributes:
+        address: by which the scheduler knows it.
+        sources: digest of its compiler.
+        machine: what decides which schedules are fast on it.
+        setup: what it compiles kernels with, for the target that it was asked for.
+        threads: tasks that it takes at once.
+    """
+
+    address: str
+    sources: str
+    machine: str
+    setup: str
+    threads: int
+
+
+class Workers:
+    """The workers that have this compiler.
+
+    Attributes:
+        facts: of each.
+    """
+
+    def __init__(self, client: Client, facts: Sequence[Facts]) -> None:
+        self._client = client
+        self.facts = tuple(facts)
+
+    @classmethod
+    def connect(cls, address: str, target: str = "host", sanitize: str = "off") -> Workers:
+        """The workers that a scheduler has now.
+
+        Args:
+            address: of the scheduler, such as `tcp://10.0.0.5:8786`.
+            target: Halide target that kernels are compiled for; `host` is this machine.
+            sanitize: their sanitizer.
+
+        Raises:
+            CompileError: OCC0408 dask.distributed is not installed, nothing answers, or no worker has this compiler; OCC0401,
+                OCC0402, a part of the toolchain is missing here.
+        """
+        try:
+            from distributed import Client
+        except ImportError:
+            raise error(
+                "OCC0408",
+                "workers need `distributed`",
+                help="pip install 'occ-compiler[workers]', here and for the workers",
+            ) from None
+        logging.getLogger("distributed").setLevel(
+            logging.CRITICAL
+        )  # what is lost is said once, by those who wait for it
+        setup, _ = setup_for(target, Cache(), sanitize)
+        try:
+            client = Client(address, timeout=_ANSWER, set_as_default=False)
+            answers: Any = client.run(describe, setup.target, sanitize, on_error="return")
+        except (OSError, ValueError, TimeoutError) as e:
+            said = (str(e) or type(e).__name__).splitlines()[0]
+            message = f"no scheduler of dask.distributed answers at `{address}`: {said}"
+            raise error(
+                "OCC0408", message, help="start one by `dask scheduler`, and workers by `dask worker ADDRESS`"
+            ) from None
+        known = [replace(a, address=at) for at, a in answers.items() if isinstance(a, Facts)]
+        same = [a for a in known if a.sources == _sources()]
+        if not same:
+            client.close()
+            notes = [
+                f"{at}: {a if isinstance(a, Exception) else 'another version of occ'}" for at, a in answers.items()
+            ]
+            message = f"none of the {len(answers)} workers at `{address}` has this version of occ"
+            raise error("OCC0408", message, notes=notes[:8], help="install the same version of occ where workers run")
+        return cls(client, [replace(a, setup=a.setup if a.setup == setup.identity else "") for a in same])
+
+    @property
+    def compilers(self) -> list[Facts]:
+        """Those whose kernels are, byte for byte, what would be compiled here."""
+        return [a for a in self.facts if a.setup]
+
+    def of_machines(self) -> dict[str, list[Facts]]:
+        """Workers by what decides which schedules are fast on them."""
+        kinds: dict[str, list[Facts]] = {}
+        for a in self.facts:
+            kinds.setdefault(a.machine, []).append(a)
+        return kinds
+
+    def compile_batch(self, kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict[str, CompileError]:
+        """Compile kernels on one of the workers, or here if they are gone; as `kernels.compile_batch`."""
+        found = self.call(self.compilers, compile_there, list(kernels), setup.target, setup.tools.sanitize)
+        if found is None:
+            return compile_batch(kernels, setup, cache)
+        objects, failed = found
+        for k in kernels:
+            if k.name in objects:
+                cache.put("kernel", k.key, objects[k.name], ".o")
+        return failed
+
+    def call(self, among: Sequence[Facts], function: Callable[..., T], *args: object) -> T | None:
+        """What a function of this package returns on one of some workers; None if all of them are gone, or several were lost by it.
+
+        Raises:
+            Exception: what the function raises there.
+        """
+        from distributed import CancelledError, KilledWorker
+
+        addresses = [a.address for a in among]
+        if not addresses or not self._is_left(addresses):
+            return None
+        future = self._client.submit(function, *args, workers=addresses, pure=False)
+        while True:
+            try:
+                return future.result(timeout=_LOOK)
+            except TimeoutError:
+                if not self._is_left(addresses):
+                    future.cancel()
+                    return None
+            except (CancelledError, KilledWorker, OSError):
+                return None
+
+    def _is_left(self, addresses: Sequence[str]) -> bool:
+        if self._client.status != "running":
+            return False
+        there: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        return not there.keys().isdisjoint(addresses)
+
+    def close(self) -> None:
+        """Leave the scheduler; the workers go on."""
+        self._client.close()
+
+
+def _sources() -> str:
+    return source_digest("occ.compiler")
+
+
+def describe(target: str, sanitize: str, dask_worker: Any) -> Facts:
+    """What this machine is; the engine gives the worker that it is called on."""
+    identity = Setup.of(replace(toolchain(), sanitize=sanitize), target).identity
+    return Facts("", _sources(), machine_identity(), identity, dask_worker.state.nthreads)
+
+
+def compile_there(
+    kernels: Sequence[Kernel], target: str, sanitize: str
+) -> tuple[dict[str, bytes], dict[str, CompileError]]:
+    """The objects of kernels, and the errors of those that are not compiled, by name; a worker calls it."""
+    setup, cache = Setup.of(replace(toolchain(), sanitize=sanitize), target), Cache()
+    missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
+    failed = compile_batch(missing, setup, cache) if missing else {}
+    return {k.name: cache.path("kernel", k.key, ".o").read_bytes() for k in kernels if k.name not in failed}, failed

@@ -1,0 +1,62 @@
+"""`occ build` of a model that was built before: the artifact comes from the cache if nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from os.path import isfile
+from pathlib import Path
+from typing import Any
+
+from occ.cli.options import Flags, project_rules
+from occ.compiler.cache.artifact_cache import ArtifactCache, Request
+from occ.compiler.cache.cache import Cache
+from occ.compiler.cache.file_stamps import Stamps
+
+
+@dataclass(frozen=True)
+class ArtifactReuse:
+    """Builds before this one."""
+
+    cache: ArtifactCache
+    request: Request
+
+    @classmethod
+    def of(cls, model: str, target: str, save_stages: bool, flags: Flags) -> ArtifactReuse | None:
+        """Where to look, or None if this build is to be done anew: what it reads is not all in the key."""
+        if flags.no_cache or flags.verify or flags.rules or project_rules():
+            return None
+        if not model.endswith(".onnx") or not Path(model).is_file():
+            return None
+        files = {
+            value: sha256(Path(value).read_bytes()).hexdigest()
+            for value in flags.target_options.values()
+            if isfile(value)  # unlike `Path.is_file`, it takes texts of any length
+        }
+        deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.target_options, "files": files}
+        cache = Cache()
+        how = {"target": target, "save_stages": save_stages, **deciding}
+        return cls(ArtifactCache(cache), Request(Path(model), how, Stamps(cache)))
+
+    def copied(self, place: Path) -> dict[str, Any] | None:
+        """Write the artifact of an earlier build; returns its facts, or None if there is none.
+
+        Raises:
+            OSError: the path cannot be written.
+        """
+        found = self.cache.find(self.request)
+        if found is None or not found.copy_to(place):
+            return None
+        return {
+            **found.facts,
+            "out": str(place),
+            "compiled": 0,
+            "reused": found.facts.get("kernels", 0),
+            "phases": {},
+            "unchanged": True,
+        }
+
+    def keep(self, place: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> str:
+        """Keep an artifact that was just written, for the next build; returns why it is not kept, empty where it is."""
+        return self.cache.keep(self.request, place, files, facts)
