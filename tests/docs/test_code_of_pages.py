@@ -20,7 +20,6 @@ CODE = ("python", "c", "cpp", "lua", "js", "json", "toml", "cmake")
 # What runs the code of a page from its first block to its last.
 RUN_BY = {
     "README.md": "packaging/test_install.py",
-    "architecture.md": "docs/test_code_of_pages.py",
     "ascend-from-cann.md": "acl/test_from_cann_page.py",
     "ascend-onnxruntime.md": "acl/test_ort_page.py",
     "ascend-running.md": "acl/test_whole_path.py",
@@ -95,8 +94,3 @@ def test_the_page_on_onnxruntime(tmp_path):
     onnx.save(mlp(), tmp_path / "model.onnx")
     again = "\nprint(session.get_providers()[0], len(occ.onnxruntime.claimed()))"
     assert run(python_of("onnxruntime.md") + again, tmp_path).split()[0] == "OccExecutionProvider"
-
-
-def test_the_operator_that_is_shown_is_that_of_the_sources():
-    source = (ROOT / "compiler/ir/ops/index.py").read_text()
-    assert python_of("architecture.md").strip() in source
