@@ -50,6 +50,10 @@ types: $(STAMP)  ## pyright, strict
 bench: $(STAMP)  ## speed compared with onnxruntime and OpenVINO; BENCH="--models DIR" says where the models are
 	$(BIN)/python bench/speed.py $(BENCH)
 
+FIGURES ?= bench/figures/zen3.json
+bench-plot: $(STAMP)  ## draw docs/assets/speed.svg from figures that `make bench BENCH="--json FILE"` wrote; FIGURES=FILE
+	$(BIN)/python bench/plot.py $(FIGURES) docs/assets/speed.svg
+
 MINUTES ?= 10
 fuzz: $(STAMP)  ## random graphs on all targets, damaged files, operands that do not fit, and new examples of the property tests; MINUTES=10
 	$(BIN)/python -m tools.fuzz graphs --minutes $(MINUTES)
@@ -70,4 +74,4 @@ wheels: $(STAMP)  ## a wheel in dist that brings along compiled C++, for this ki
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-other test-more test-models test-all lint types bench fuzz docs site wheels clean
+.PHONY: help setup demo test test-other test-more test-models test-all lint types bench bench-plot fuzz docs site wheels clean

@@ -96,7 +96,8 @@ def main() -> int:
         print("\n".join([f"{form} shapes:", *summary([r for r in results if r["form"] == form])]))
     print(*open_over_fixed(results), sep="", end="")
     if args.json is not None:
-        args.json.write_text(json.dumps({"load": os.getloadavg(), "results": results}, indent=1))
+        facts = {"machine": processor(), "commit": commit(), "load": os.getloadavg()}
+        args.json.write_text(json.dumps(facts | {"results": results}, indent=1))
     return int(any("error" in r or any(c["reasons"] for c in r["comparisons"]) for r in results))
 
 
@@ -197,6 +198,18 @@ def first_results(models: Mapping[str, Path], inputs: Path, starts: int) -> dict
                 got = json.loads(done.stdout.splitlines()[-1])
                 found[name].append({"s": got.pop("at") - start, **got})
     return {name: {k: min(r[k] for r in runs) for k in runs[0]} for name, runs in found.items() if runs}
+
+
+def processor() -> str:
+    """The name of this machine's processor, as Linux has it."""
+    found = [s for s in Path("/proc/cpuinfo").read_text().splitlines() if s.startswith(("model name", "CPU part"))]
+    return found[0].partition(":")[2].strip() if found else "unknown processor"
+
+
+def commit() -> str:
+    """The commit that is measured."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
 
 
 def _peak() -> float:
