@@ -57,7 +57,10 @@ class _Shape:
 
 
 class SpecialisingSession(Session):
-    """A session on a model of symbolic sizes, with others for the shapes that it sees often. May be called from many threads."""
+    """A session on a model of symbolic sizes, with others for the shapes that it sees often.
+
+    May be called from many threads.
+    """
 
     def __init__(self, session: Session, build: Build) -> None:
         super().__init__(session.artifact, session.engine, session.threads)

@@ -214,7 +214,10 @@ def _no_artifact(path: Path, why: str) -> RunError:
 
 
 class Zip:
-    """Members of an artifact that is a zip. It stays open: its members can be read when another one lies at its path."""
+    """Members of an artifact that is a zip.
+
+    It stays open: its members can be read when another one lies at its path.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -137,7 +137,9 @@ def _operands(m: Manifest) -> dict[int, list[str]]:
 
 
 def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profile | None:
-    """Run a model a few times and time its kernels; medians over the runs. None if its engine has no kernels.
+    """Run a model a few times and time its kernels; medians over the runs.
+
+    None if its engine has no kernels.
 
     Raises:
         RunError: as `Session.run`.

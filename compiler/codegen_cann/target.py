@@ -1,4 +1,7 @@
-"""The targets `ascend*`: parts of a model as GE graphs, the rest on the CPU. What makes them is loaded when it is used."""
+"""The targets `ascend*`: parts of a model as GE graphs, the rest on the CPU.
+
+What makes them is loaded when it is used.
+"""
 
 from __future__ import annotations
 

@@ -98,8 +98,9 @@ def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:
 
 
 def _without_comments(text: str) -> str:
-    """The text of a generator of ours: models that differ in the names of their nodes share kernels. In a body that a user
-    wrote, two slashes may lie within a string.
+    """The text of a generator of ours: models that differ in the names of their nodes share kernels.
+
+    In a body that a user wrote, two slashes may lie within a string.
     """
     return re.sub(r"\s*//[^\n]*", "", text)
 

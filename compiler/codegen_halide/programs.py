@@ -1,5 +1,6 @@
-"""What every build needs of C++ and no model changes: the program that runs generators, and the native runtime. They are
-compiled once and kept in the build cache.
+"""What every build needs of C++ and no model changes: the program that runs generators, and the native runtime.
+
+They are compiled once and kept in the build cache.
 """
 
 from __future__ import annotations

@@ -46,8 +46,10 @@ class Toolchain:
 
     @property
     def sanitizer_flags(self) -> tuple[str, ...]:
-        """What the C++ of a library is compiled with besides. It is linked without, as is usual for libraries: the process that
-        loads it brings the sanitizer, so that without one it does not load, in place of ending the process.
+        """What the C++ of a library is compiled with besides.
+
+        It is linked without, as is usual for libraries: the process that loads it brings the sanitizer, so that without
+        one it does not load, in place of ending the process.
         """
         if self.sanitize == "off":
             return ()

@@ -289,7 +289,10 @@ class KernelEmitter(Expressions):
         )
 
     def _steps(self, r: Reduce, span: Span, carried: list[Any], fresh: list[Any], body: Body) -> list[Any]:
-        """A loop of a reduction. A sum that may be long is made of blocks that start from `fresh` (see `sums_in_blocks`)."""
+        """A loop of a reduction.
+
+        A sum that may be long is made of blocks that start from `fresh` (see `sums_in_blocks`).
+        """
 
         def apart(i: Any, old: list[Any], inner: Body) -> list[Any]:
             return [self._combine(r.kind, x, y, r.dtype) for x, y in zip(old, inner(i, fresh), strict=True)]

@@ -55,7 +55,10 @@ class Env:
         return replace(self, **{"memo": {}, **changes})
 
     def guarded(self, guard: Any) -> Env:
-        """A copy for a side of a select, whose loads need a condition more. It sees what is there already, and not the other way."""
+        """A copy for a side of a select, whose loads need a condition more.
+
+        It sees what is there already, and not the other way.
+        """
         return replace(self, guard=guard, memo=ChainMap({}, self.memo))
 
 

@@ -176,7 +176,10 @@ class Ops:
                 raise AssertionError(op)
 
     def _extremum(self, op: str, a: Value, b: Value) -> Value:
-        """NaN when either is NaN. Against a constant number, one comparison does: it is false where `x` is NaN, and keeps it."""
+        """NaN when either is NaN.
+
+        Against a constant number, one comparison does: it is false where `x` is NaN, and keeps it.
+        """
         for x, c in ((a, b), (b, a)):
             if isinstance(c, ir.Constant) and not _is_nan(c):
                 below = self.b.fcmp_ordered("<" if op == "max" else ">", x, c)

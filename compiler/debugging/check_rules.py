@@ -1,5 +1,6 @@
-"""Proves rewrites on random operands: the pattern and its replacement are interpreted side by side. Of a fusion with a C
-function, that is what is compared with its region.
+"""Proves rewrites on random operands: the pattern and its replacement are interpreted side by side.
+
+Of a fusion with a C function, that is what is compared with its region.
 """
 
 from __future__ import annotations

@@ -46,7 +46,10 @@ def _texts(x: np.ndarray, source: DType) -> np.ndarray:
 
 
 def _numbers(x: np.ndarray, target: DType) -> np.ndarray:
-    """The numbers that texts say. Those out of the range of an integer type lose their upper bits, as integers do."""
+    """The numbers that texts say.
+
+    Those out of the range of an integer type lose their upper bits, as integers do.
+    """
     read = _truth if target == BOOL else _float if target.is_float else _integer
     found = [read(_decoded(t), target) for t in x.reshape(-1)]
     if target.is_int:

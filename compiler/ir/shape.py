@@ -138,8 +138,9 @@ def parts_of(size: Dim, count: Dim, what: str) -> Dim:
 
 
 def _assume_one(few: Dim) -> None:
-    """Have an extent of at most 1 be 1. `min(1, N)` is that where `N` is not 0, which is what a run says where it is; a symbol
-    has that as its bound.
+    """Have an extent of at most 1 be 1.
+
+    `min(1, N)` is that where `N` is not 0, which is what a run says where it is; a symbol has that as its bound.
     """
     found = cases(few) if isinstance(few, Sym) else None
     whole = [d for d in found[1] if d != 1] if found is not None and 1 in found[1] else []
@@ -150,8 +151,10 @@ def _assume_one(few: Dim) -> None:
 
 
 def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
-    """The extent of two broadcast axes. Two unlike symbols are assumed equal, a symbol next to a constant likewise; an extent
-    of at most 1, as that of the last of `N` elements, is assumed to be 1.
+    """The extent of two broadcast axes.
+
+    Two unlike symbols are assumed equal, a symbol next to a constant likewise; an extent of at most 1, as that of the
+    last of `N` elements, is assumed to be 1.
     """
     if a == 1:
         return b
@@ -276,8 +279,10 @@ def normalize_axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
 
 
 def nominal(d: Dim) -> int:
-    """A size for comparisons, at least 1: symbolic dims at `NOMINAL`, or at the bound that is nearest to it. Where an extent is less
-    than 1 then, such as that of a window of 512 elements, dims are as much larger as makes it 1.
+    """A size for comparisons, at least 1: symbolic dims at `NOMINAL`, or at the bound that is nearest to it.
+
+    Where an extent is less than 1 then, such as that of a window of 512 elements, dims are as much larger as makes it
+    1.
     """
     if isinstance(d, int):
         return d
@@ -294,5 +299,8 @@ def _within(s: Symbol, size: int) -> int:
 
 
 def nominal_count(dims: Iterable[Dim]) -> int:
-    """The nominal elements of a shape. Extents are counted one by one: two that are less than 0 would have a product that is not."""
+    """The nominal elements of a shape.
+
+    Extents are counted one by one: two that are less than 0 would have a product that is not.
+    """
     return prod(map(nominal, dims))

@@ -17,8 +17,10 @@ _SEGMENT = 1 << 28  # bytes of a file, which takes space on the disk only as far
 
 
 class Spill:
-    """The temporary files of one module. They have no name, and go with the last array that lies in them. Room that an array
-    leaves is used again: memory that was never touched costs more than all else here.
+    """The temporary files of one module.
+
+    They have no name, and go with the last array that lies in them. Room that an array leaves is used again: memory
+    that was never touched costs more than all else here.
     """
 
     def __init__(self) -> None:

@@ -65,7 +65,10 @@ class Value:
 
 
 class Weight(Value):
-    """A constant of the module. `data` is an array, or a view of a mapped file; it is never copied into text."""
+    """A constant of the module.
+
+    `data` is an array, or a view of a mapped file; it is never copied into text.
+    """
 
     __slots__ = ("data",)
 

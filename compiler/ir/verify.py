@@ -1,4 +1,7 @@
-"""Checks that a module is well formed. A failure is a fault of the compiler, so it names ops, not remedies."""
+"""Checks that a module is well formed.
+
+A failure is a fault of the compiler, so it names ops, not remedies.
+"""
 
 from __future__ import annotations
 

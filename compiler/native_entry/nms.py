@@ -150,8 +150,9 @@ def _choose(support: Support) -> Any:
 
 
 def _sift(support: Support) -> Any:
-    """`void sift(scores, heap, n, at)`: moves an element of a heap of boxes down to its place. The best is the first: of equal
-    scores the box that comes before, as in a stable sort; NaN is the worst.
+    """`void sift(scores, heap, n, at)`: moves an element of a heap of boxes down to its place.
+
+    The best is the first: of equal scores the box that comes before, as in a stable sort; NaN is the worst.
     """
     fn = support.internal("occ_sift_box", ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64]))
     scores, heap, n, start = fn.args

@@ -92,8 +92,10 @@ class Support:
     # kernels
 
     def run_kernel(self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None, operations: Size) -> Any:
-        """Call a kernel; returns its error code. One of few operations in this run, as of a single row, stays on this thread; where
-        operations are constant, its schedule has decided that.
+        """Call a kernel; returns its error code.
+
+        One of few operations in this run, as of a single row, stays on this thread; where operations are constant, its
+        schedule has decided that.
         """
         block = b.bitcast(args, PTR.as_pointer())
         kernel = self.external(name, _RANGED if self.ranged else _WHOLE)

@@ -199,7 +199,10 @@ class _Image:
 
     @property
     def dynamic_at(self) -> int:
-        """Address of what is writable. It follows in the file on what is not, and lies a page further in memory."""
+        """Address of what is writable.
+
+        It follows in the file on what is not, and lies a page further in memory.
+        """
         return _align(self.end, 16) + self.processor.page
 
     @property

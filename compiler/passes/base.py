@@ -56,7 +56,9 @@ class Context:
 
 @dataclass(frozen=True)
 class Pass:
-    """A change of a module. Fields of a subclass are its options; the name is its name on the command line.
+    """A change of a module.
+
+    Fields of a subclass are its options; the name is its name on the command line.
 
     A pass may assume a module that verifies and has the invariant of its stage, and must leave such a module. A pass
     that is not part of occ has a `stage`, on the way to which it runs after the compiler's own passes, and may say which

@@ -31,8 +31,10 @@ from occ.runtime.version import occ_version
 
 
 class _Expr:
-    """A size expression under construction. Sums and products are lists as long as they have terms, however many those are: what
-    reads them calls itself for what is nested.
+    """A size expression under construction.
+
+    Sums and products are lists as long as they have terms, however many those are: what reads them calls itself for
+    what is nested.
     """
 
     def __init__(self, data: DimExpr) -> None:

@@ -1,4 +1,7 @@
-"""What a target is. Those of occ and those of installed packages are made and found in the same way (`registry.py`)."""
+"""What a target is.
+
+Those of occ and those of installed packages are made and found in the same way (`registry.py`).
+"""
 
 from __future__ import annotations
 

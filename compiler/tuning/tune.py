@@ -219,8 +219,10 @@ class Tuner:
         return dict(sorted(took.items(), key=lambda item: -item[1]))
 
     def least(self, code: bytes, names: Sequence[str], operands: Operands, rounds: int = 5) -> dict[str, float]:
-        """The shortest times of kernels that compute what the first one does. They are run in a process of their own; if one
-        ends it, each is tried with the first alone, and those that do it again are left out.
+        """The shortest times of kernels that compute what the first one does.
+
+        They are run in a process of their own; if one ends it, each is tried with the first alone, and those that do it
+        again are left out.
         """
         with alone():
             found = isolated(lambda: Bench(code, names, operands, self.threads).least(rounds))

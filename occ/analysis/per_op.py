@@ -105,7 +105,9 @@ def _ms(value: float) -> str:
 
 
 def per_op(session: Session, model: str | bytes, inputs: Mapping[str, np.ndarray], runs: int = 7) -> PerOp | None:
-    """Profile a session and onnxruntime on the same inputs and threads; medians over the runs. None if there are no kernels.
+    """Profile a session and onnxruntime on the same inputs and threads; medians over the runs.
+
+    None if there are no kernels.
 
     Args:
         session: the model compiled by occ.

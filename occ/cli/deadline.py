@@ -1,4 +1,7 @@
-"""Runs that end in time. A kernel and a loop in native code cannot be asked to stop, so the work is done in a child process."""
+"""Runs that end in time.
+
+A kernel and a loop in native code cannot be asked to stop, so the work is done in a child process.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ def command(
     flags: options.Flags,
     looking: Looking,
 ) -> None:
-    """Print MODEL at a stage. Text of every stage up to `lowered` can be built, dumped and run again, with its weights.
+    """Print MODEL at a stage.
+
+    Text of every stage up to `lowered` can be built, dumped and run again, with its weights.
 
     On standard output the text refers to its large weights in the build cache; with -o they are next to the file.
     """

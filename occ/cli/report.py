@@ -40,7 +40,10 @@ def command(
     model: str, target: str, out: Path, stage: str, npz: str | None, threads: int | None, against: str, as_json: bool,
     flags: options.Flags,
 ) -> None:  # fmt: skip
-    """Write a page with the graph of MODEL, the times of its kernels, memory, code and passes. It needs no network."""
+    """Write a page with the graph of MODEL, the times of its kernels, memory, code and passes.
+
+    It needs no network.
+    """
     from occ.analysis.report import page_of
     from occ.compiler.driver.outputs import check_out
     from occ.inputs import named_arrays

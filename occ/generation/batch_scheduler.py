@@ -77,7 +77,10 @@ class BatchScheduler:
             listener(ended)
 
     def cancel(self, request: GenerationRequest) -> None:
-        """End a request within the next step; its listener hears no more of it. One that has ended is left alone."""
+        """End a request within the next step; its listener hears no more of it.
+
+        One that has ended is left alone.
+        """
         with self._change:
             if request in self._listeners:
                 self._cancelled.add(request)

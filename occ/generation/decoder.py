@@ -150,7 +150,9 @@ class Decoder:
 
 
 class Decoders:
-    """Decoders of one session, taken for a text and given back with what they hold of it. May be called from many threads.
+    """Decoders of one session, taken for a text and given back with what they hold of it.
+
+    May be called from many threads.
 
     Args:
         session, capacity: as of `Decoder`.

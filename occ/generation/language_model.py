@@ -32,7 +32,9 @@ _BATCH = 8  # texts of a run: weights are read once for all, and more gain littl
 
 
 class LanguageModel:
-    """A decoder with its tokenizer, ready to write. May be called from many threads; each text has a cache of its own.
+    """A decoder with its tokenizer, ready to write.
+
+    May be called from many threads; each text has a cache of its own.
 
     Args:
         path: a folder with `model.onnx` or an artifact, and what belongs to it: `tokenizer.json`, `genai_config.json`, ...;

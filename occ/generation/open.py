@@ -1,4 +1,7 @@
-"""Opens the model of a folder: an artifact as it is, an ONNX file once it is built. Builds are kept in the build cache."""
+"""Opens the model of a folder: an artifact as it is, an ONNX file once it is built.
+
+Builds are kept in the build cache.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which nodes of a graph occ takes: convex groups of what it can compile, above a cost. It knows nothing of onnxruntime."""
+"""Which nodes of a graph occ takes: convex groups of what it can compile, above a cost.
+
+It knows nothing of onnxruntime.
+"""
 
 from __future__ import annotations
 

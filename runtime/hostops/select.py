@@ -73,7 +73,10 @@ def _corners(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
 def _suppress(
     scores: np.ndarray, low: np.ndarray, high: np.ndarray, most: int, overlap: np.floating, least: np.floating | None
 ) -> list[int]:
-    """In f32, as others do: what touches must not overlap by rounding here and not there. Boxes without area overlap nothing."""
+    """In f32, as others do: what touches must not overlap by rounding here and not there.
+
+    Boxes without area overlap nothing.
+    """
     order = np.argsort(-scores, kind="stable")
     if least is not None:
         order = order[scores[order] > least]

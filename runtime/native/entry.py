@@ -352,7 +352,9 @@ class Entry:
 
 
 class BoundCall:
-    """A call of an entry with memory of its own, whose arrays stay where they are. One thread at a time runs it.
+    """A call of an entry with memory of its own, whose arrays stay where they are.
+
+    One thread at a time runs it.
 
     Attributes:
         outputs: the arrays that a run writes, those of the caller where they were given.

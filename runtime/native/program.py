@@ -118,8 +118,10 @@ class Program:
         return storage, index, tuple(b.shape), frozenset(n for e in b.shape for n in symbols(e)), numpy_dtype(b.dtype)
 
     def _make_outputs(self, run: _Run) -> None:
-        """Outputs that kernels write, as soon as their extents are known. Halide takes it that a kernel can read its own
-        results in whole vectors; an array of the caller that lies elsewhere is filled at the end.
+        """Outputs that kernels write, as soon as their extents are known.
+
+        Halide takes it that a kernel can read its own results in whole vectors; an array of the caller that lies
+        elsewhere is filled at the end.
         """
         for k, index, extents, names, dtype in self._made:
             if k in run.moving or any(name not in run.env for name in names):

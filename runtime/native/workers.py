@@ -53,7 +53,10 @@ class _Loop:
         return next((c for c in self._codes if c), 0)
 
     def abandon(self) -> None:
-        """Leave the parts that nobody has begun, and wait for the others. May be called again after a signal has broken it off."""
+        """Leave the parts that nobody has begun, and wait for the others.
+
+        May be called again after a signal has broken it off.
+        """
         for _ in self._left:
             self._codes.append(-1)
         self.finish()

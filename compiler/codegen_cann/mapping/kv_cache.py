@@ -48,7 +48,10 @@ def _written(e: Emitter, past: Ref, rows: Ref, at: Ref) -> Ref:
 
 
 def _past_lengths(e: Emitter, op: Op, seqlens: Ref, *_: Ref | None) -> Ref:
-    """How many keys the cache holds of each row. That these are no more than fit is not checked on the device."""
+    """How many keys the cache holds of each row.
+
+    That these are no more than fit is not checked on the device.
+    """
     sizes = e.known(op, 1)
     assert sizes is not None, "sizes are no optional operand"
     length, past = (int(d) for d in sizes)

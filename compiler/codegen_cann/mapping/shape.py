@@ -58,7 +58,10 @@ def _expand(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
 
 
 def broadcast(e: Emitter, x: Ref, shape: Sequence[int]) -> Ref:
-    """`x` repeated to a shape. BroadcastTo has kernels of AI Core for some types only; Tile, on the AI CPU, for all."""
+    """`x` repeated to a shape.
+
+    BroadcastTo has kernels of AI Core for some types only; Tile, on the AI CPU, for all.
+    """
     out = tuple(shape)
     if (
         e.unit_for("BroadcastTo", x.dtype) == "AI Core" and x.dtype != "BOOL"

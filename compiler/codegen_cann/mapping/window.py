@@ -1,4 +1,7 @@
-"""Pads and slices, which convolutions and poolings share. GE orders pads top, bottom, left, right; ONNX all begins, then all ends."""
+"""Pads and slices, which convolutions and poolings share.
+
+GE orders pads top, bottom, left, right; ONNX all begins, then all ends.
+"""
 
 from __future__ import annotations
 

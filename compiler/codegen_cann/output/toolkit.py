@@ -1,4 +1,7 @@
-"""The CANN toolkit: `atc` compiles the device parts of an artifact, `.air` -> `.om`. Results are kept in the build cache."""
+"""The CANN toolkit: `atc` compiles the device parts of an artifact, `.air` -> `.om`.
+
+Results are kept in the build cache.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,9 @@ def infer(q, k, v, past=None, decay=None, beta=None, *, a):
 
 
 def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
-    """A Scan over time. Queries share the heads of the state, or the heads of the state those of the queries and keys.
+    """A Scan over time.
+
+    Queries share the heads of the state, or the heads of the state those of the queries and keys.
 
     Raises:
         Invalid: the rule is unknown, or does not fit its operands.

@@ -160,7 +160,10 @@ class LinearRegressor:
 
 @op("ai.onnx.ml.LinearClassifier")
 class LinearClassifier:
-    """The class of each row and the scores of all classes, by a linear function for each. One function tells two classes apart."""
+    """The class of each row and the scores of all classes, by a linear function for each.
+
+    One function tells two classes apart.
+    """
 
     def composite(b, x, *, a):
         x, labels = rows(b, x), a.classlabels_strings or a.classlabels_ints or ()

@@ -309,8 +309,9 @@ class Pad:
 
 
 def _mirror(k: Expr, n: Dim, mode: str) -> Expr:
-    """Position `k` of an axis of extent `n` brought inside: `reflect`, `edge` or `wrap`. What is inside is stated apart where it
-    takes arithmetic outside, so that it is copied as it is.
+    """Position `k` of an axis of extent `n` brought inside: `reflect`, `edge` or `wrap`.
+
+    What is inside is stated apart where it takes arithmetic outside, so that it is copied as it is.
     """
     match mode:
         case "edge":

@@ -159,8 +159,10 @@ def _nearest(
 
 @op("AffineGrid", static=("size",), rank=length_of(1))
 class AffineGrid:
-    """Positions of a regular grid under an affine map, x first (ONNX AffineGrid). With aligned corners the only one along an axis
-    is the first, -1, as in onnx.reference; onnxruntime takes the last, PyTorch the middle.
+    """Positions of a regular grid under an affine map, x first (ONNX AffineGrid).
+
+    With aligned corners the only one along an axis is the first, -1, as in onnx.reference; onnxruntime takes the last,
+    PyTorch the middle.
     """
 
     def body(t, theta, size, *, a):

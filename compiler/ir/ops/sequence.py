@@ -1,4 +1,7 @@
-"""Sequences and optionals. The elements of a sequence have the extents that its type states, or any where it states none."""
+"""Sequences and optionals.
+
+The elements of a sequence have the extents that its type states, or any where it states none.
+"""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

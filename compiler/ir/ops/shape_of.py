@@ -49,7 +49,9 @@ class ConstantOfShape:
 
 
 def range_size(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Dim:
-    """Number of elements of a Range. Of floats that are sizes and whole numbers it is exact, as they are below 2**24.
+    """Number of elements of a Range.
+
+    Of floats that are sizes and whole numbers it is exact, as they are below 2**24.
 
     Raises:
         Invalid: the step is 0; Unresolved: it hangs on sizes in a way that is no size.

@@ -111,8 +111,9 @@ def fourier_matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: 
 
 
 def _imaginary(x: Tensor, index: tuple[Expr, ...]) -> Expr | None:
-    """The imaginary part, in f64, of an element whose parts lie on the last axis; None where there is none. Where the extent of
-    that is symbolic, a run tells.
+    """The imaginary part, in f64, of an element whose parts lie on the last axis; None where there is none.
+
+    Where the extent of that is symbolic, a run tells.
     """
     parts = x.shape[-1]
     if parts == 1:

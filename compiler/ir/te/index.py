@@ -158,7 +158,10 @@ def simplify_stage(stage: AnyStage) -> AnyStage:
 
 
 def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
-    """By how much the offset of a load grows along an axis; None if not evenly. Positions that are loaded may be the same along it."""
+    """By how much the offset of a load grows along an axis; None if not evenly.
+
+    Positions that are loaded may be the same along it.
+    """
     here = symbols[axis]
     if isinstance(here, int):
         return 0

@@ -21,7 +21,10 @@ class AtMost:
 
     @property
     def always(self) -> bool:
-        """Whether it holds for all sizes. Halide finds that out as well, and then has no loops of the other schedule."""
+        """Whether it holds for all sizes.
+
+        Halide finds that out as well, and then has no loops of the other schedule.
+        """
         return upper(self.left - self.right) <= 0
 
     @property
@@ -137,8 +140,9 @@ Schedule = tuple[Directive, ...]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a user or the tuner wants of the schedule of a kernel; the rules choose all else. Choices that a kernel has no
-    use for are left.
+    """What a user or the tuner wants of the schedule of a kernel; the rules choose all else.
+
+    Choices that a kernel has no use for are left.
 
     Attributes:
         vectorize: lanes of a vector; 0 to leave it to the rules.

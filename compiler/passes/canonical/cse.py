@@ -67,8 +67,9 @@ def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
 
 
 def _kept(op: Op, seen: dict[Hashable, Op]) -> Op:
-    """The first op that computes what this one does. Attributes, of trees millions of numbers, are looked at where another op
-    reads the same.
+    """The first op that computes what this one does.
+
+    Attributes, of trees millions of numbers, are looked at where another op reads the same.
     """
     rough = (op.name, op.operands, len(op.results))
     first = seen.setdefault(rough, op)

@@ -45,7 +45,9 @@ class Expand(Pass):
 
 
 def _expand(rw: Rewriter, f: Func, op: Op) -> None:
-    """Expand an op. What its parts assume of sizes is checked when the function runs: where the operator states its types itself,
+    """Expand an op.
+
+    What its parts assume of sizes is checked when the function runs: where the operator states its types itself,
     inference has not seen them. An extent that the data decide keeps the name that readers know it by.
     """
     pairs: list[Assumed] = []

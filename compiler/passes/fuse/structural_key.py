@@ -1,4 +1,7 @@
-"""When groups of ops have the same te function. Networks repeat themselves, so building it once saves most of the work."""
+"""When groups of ops have the same te function.
+
+Networks repeat themselves, so building it once saves most of the work.
+"""
 
 from __future__ import annotations
 

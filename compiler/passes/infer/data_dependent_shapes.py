@@ -34,7 +34,9 @@ class Known(Protocol):
 
 
 def decide(m: Module, known: Known) -> bool:
-    """Give sizes to the ops whose shapes hang on values of a run; returns whether there were any. Every value has a type.
+    """Give sizes to the ops whose shapes hang on values of a run; returns whether there were any.
+
+    Every value has a type.
 
     `%y = Slice(%x, %b, %e)` --> `%p = slice_places(%x, %b, %e)  sizes(%p) {finds=[dim<_u0>, dim<_u1>]}  %y = part(%x, ...)`
     """

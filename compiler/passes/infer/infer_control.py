@@ -33,8 +33,9 @@ class Inference(Protocol):
     def function(
         self, func: Func, types: Types, values: Sequence[Elements | None], *, optional: bool = False
     ) -> list[Type | None]:
-        """Infer a function from the types and known values of its arguments; returns the types of its results. In one that
-        is `optional`, an op that does not fit its operands is left to the run, which may never come to it.
+        """Infer a function from the types and known values of its arguments; returns the types of its results.
+
+        In one that is `optional`, an op that does not fit its operands is left to the run, which may never come to it.
         """
         ...
 

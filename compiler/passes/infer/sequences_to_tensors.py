@@ -31,7 +31,9 @@ class Known(Protocol):
 
 
 def sequences_to_tensors(m: Module, known: Known) -> bool:
-    """Take the next steps where a sequence can be a tensor; returns whether there were any. Every value has a type.
+    """Take the next steps where a sequence can be a tensor; returns whether there were any.
+
+    Every value has a type.
 
     A tensor that grows is such a sequence: `%y = Loop(%n, %c, %x)`, where `@f` joins rows to the end of `%x` and does nothing else
     with it --> `%t = Loop(%n, %c)  %y = Concat(%x, end_to_end(%t))`.

@@ -53,7 +53,9 @@ class Known(Protocol):
 
 
 def unify_ranks(m: Module, known: Known) -> bool:
-    """Take the next steps where a rank only seems to vary; returns whether there were any. Every value has a type.
+    """Take the next steps where a rank only seems to vary; returns whether there were any.
+
+    Every value has a type.
 
     `%y = Loop(%n, %c, @zero) {body=@f}`, where `@f` gives `f32[N,3]` and does not read `%zero` --> the loop begins with zeros
     of that shape

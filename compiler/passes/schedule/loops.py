@@ -34,8 +34,10 @@ def tasks(extent: Dim, step: int = 1) -> int:
 
 
 def typical_tasks(axes: Sequence[Axis]) -> list[int]:
-    """Iterations of loops over axes, for `parallel`. Of symbolic extents the outermost, a batch as a rule, may be 1; the others count
-    as what they typically are: a task for each pixel of 24 channels costs three times what the pixels do.
+    """Iterations of loops over axes, for `parallel`.
+
+    Of symbolic extents the outermost, a batch as a rule, may be 1; the others count as what they typically are: a task
+    for each pixel of 24 channels costs three times what the pixels do.
     """
     return [nominal(a.extent) if k else tasks(a.extent) for k, a in enumerate(axes)]
 

@@ -1,4 +1,7 @@
-"""What requests may hold. A field that is not here is refused by name, and so is a value that cannot be met."""
+"""What requests may hold.
+
+A field that is not here is refused by name, and so is a value that cannot be met.
+"""
 
 from typing import Annotated, Any, Literal
 

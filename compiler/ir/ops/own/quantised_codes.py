@@ -148,7 +148,9 @@ class LessPoints:
 
 @op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="")
 class MatmulDot:
-    """`(x - zero) @ w` of codes in i32. The weight is `[K/4, 4, N]`, or in twos `[K/2, 2, N]`; `total` has the sums of its columns.
+    """`(x - zero) @ w` of codes in i32.
+
+    The weight is `[K/4, 4, N]`, or in twos `[K/2, 2, N]`; `total` has the sums of its columns.
 
     Of bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
     """

@@ -156,8 +156,10 @@ class _Product:
         return made
 
     def _columns(self, data: np.ndarray) -> np.ndarray:
-        """One value of each block and column, `[N, blocks]` or those in a row --> `[panels, blocks, columns]`. How many chunks
-        share one shows in their numbers; where the last block has so few that it would not, each chunk has its own.
+        """One value of each block and column, `[N, blocks]` or those in a row --> `[panels, blocks, columns]`.
+
+        How many chunks share one shows in their numbers; where the last block has so few that it would not, each chunk
+        has its own.
         """
         per = max(self.op.a.block_size // self.chunk, 1)
         count = -(-self.blocks // per)

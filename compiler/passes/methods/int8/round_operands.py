@@ -58,7 +58,10 @@ class RoundOperands(Pass):
 
 
 class _ToBf16:
-    """Rounds to bf16 in one function. Ops come in order, so what is rounded for one is there for the next."""
+    """Rounds to bf16 in one function.
+
+    Ops come in order, so what is rounded for one is there for the next.
+    """
 
     def __init__(self, rw: Rewriter) -> None:
         self.rw = rw

@@ -83,8 +83,10 @@ class _Winograd:
         return made
 
     def _result(self, out: StageSchedule) -> _Levels:
-        """Schedules the loops of the result. Where sizes are symbolic those of a run say how many rows of tiles a block has; a schedule for small
-        planes, one for short rows and one for the rest took Halide three times as long, and were no faster (Zen 4).
+        """Schedules the loops of the result.
+
+        Where sizes are symbolic those of a run say how many rows of tiles a block has; a schedule for small planes, one
+        for short rows and one for the rest took Halide three times as long, and were no faster (Zen 4).
         """
         *batch, y, x, o = out.axes
         sizes = [a.extent for a in self.root.axes]

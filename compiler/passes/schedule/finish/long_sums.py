@@ -58,8 +58,9 @@ class _Split:
 
 
 def _split(s: TeStage, schedule: Sequence[Directive], few: dict[str, int], mark: str) -> _Split | None:
-    """A sum in blocks; None if there is nothing to do. `few` are axes that are taken to have so many steps at most, and `mark`
-    is what names of loops end with.
+    """A sum in blocks; None if there is nothing to do.
+
+    `few` are axes that are taken to have so many steps at most, and `mark` is what names of loops end with.
     """
     r = s.expr
     mine = [d for d in schedule if d.stage == s.name]

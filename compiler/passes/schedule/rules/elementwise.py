@@ -103,8 +103,9 @@ def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
 
 
 def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Directives:
-    """Each part in vectors of its own, whatever its length. Zen 5, 512 rows of 33, 7 and 100 elements: 106 --> 14 us;
-    1,792 of two times 56, symbolic: 198 --> 32 us.
+    """Each part in vectors of its own, whatever its length.
+
+    Zen 5, 512 rows of 33, 7 and 100 elements: 106 --> 14 us; 1,792 of two times 56, symbolic: 198 --> 32 us.
     """
     start = StageSchedule(s)
     made = list(start.in_parts(start.axes[-1]).directives)
