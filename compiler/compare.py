@@ -1,4 +1,4 @@
-"""Whether two arrays say the same: the one answer of benchmarks, `occ diff`, validation, tuning and proofs of rules.
+"""Compares arrays within tolerances, for `occ diff`, benchmarks, validation and rule proofs.
 
 A difference is measured against the largest finite magnitude of what is expected, since rounding is of sums of such values.
 Equal infinities and two NaN are the same; a value that is finite on one side only is infinitely far off.

@@ -1,4 +1,4 @@
-"""Diagnostics: what a user is told. Errors are collected, reported together, and raised once as `CompileError`."""
+"""Diagnostics: errors that are collected, then raised together as one `CompileError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ONNX backend API (onnx.backend.base), so that occ can stand wherever an ONNX backend can.
+"""The ONNX backend API (onnx.backend.base).
 
 `prepare(model, device="CPU", target="cpu")` with target `cpu`, `cpu-jit` or `interp`. Devices are
 

@@ -1,4 +1,4 @@
-"""Speed compared with other runtimes, measured fairly: outputs first, then interleaved blocks of runs on the same inputs.
+"""Benchmarks against other runtimes: checked outputs, interleaved runs, the same inputs.
 
 Runs of one runtime are taken in blocks, with a pause before each: idle workers of another runtime spin for some
 milliseconds after their last run and would take a core from whoever is timed next. Ratios are of blocks that lie next

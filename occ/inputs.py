@@ -1,4 +1,4 @@
-"""Inputs of a run: from files, and random ones for the rest."""
+"""Inputs of a run: from files, or random."""
 
 from __future__ import annotations
 

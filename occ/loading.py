@@ -1,4 +1,4 @@
-"""`occ.load`: runs artifacts with the runtime, and imports the compiler only for those that need it."""
+"""`occ.load`: opens artifacts, and imports the compiler only where one needs it."""
 
 from __future__ import annotations
 

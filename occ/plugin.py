@@ -1,4 +1,4 @@
-"""What rules, passes, operators, kernels and targets of users are made of: the one part of the inside that stays as it is.
+"""The stable API for rules, passes, operators, kernels and targets of users.
 
 A package that adds to occ imports from here and from `occ`. Everything else in `occ.compiler` may move between releases.
 

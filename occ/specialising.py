@@ -1,4 +1,4 @@
-"""Sessions that get a plan for the shapes that they see often, which is built in another process while they go on.
+"""Sessions that build a specialised plan in the background for shapes that they see often.
 
 Nothing here may make a run fail or slower: a build that fails leaves things as they are, and a plan takes over only where it was
 faster on runs of the caller.

@@ -1,4 +1,4 @@
-"""Artifacts: a zip of stored members, or the same tree in a folder.
+"""Artifacts: a zip, or the same files in a folder.
 
 `manifest.json`, `weights.bin` (each weight aligned to 64 bytes; mapped, not read), `kernels/model.so`, and for people
 `src/` (the generated sources) and `ir/<stage>.occ`. An artifact for several machines has those after the first in

@@ -1,4 +1,4 @@
-"""Attributes of steps as JSON data, and back."""
+"""JSON encoding of the attributes of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a session that are fixed once, for many runs on the same arrays."""
+"""Input and output arrays bound to a session, for many runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from occ.runtime.errors import RunError
 
 
 class Binding:
-    """Runs a model on arrays that were fixed by `Session.bind`; call it to run on what they hold at that moment.
+    """A model bound to fixed arrays (`Session.bind`); a call runs it on their present contents.
 
     A call checks nothing and allocates nothing, so it costs about a microsecond besides the kernels. One thread at a time
     may call it; each thread can have a binding of its own.

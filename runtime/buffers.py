@@ -1,4 +1,4 @@
-"""Memory of a run: one arena in which tensors share bytes when they are not alive together."""
+"""Memory of a run: one arena, shared by tensors that are not alive together."""
 
 from __future__ import annotations
 

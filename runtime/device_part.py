@@ -1,4 +1,4 @@
-"""Parts of a plan that an accelerator runs, as the manifest of an artifact describes them."""
+"""Device parts in the manifest of an artifact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are known at run time: expressions over the symbolic dims of a model, as JSON data.
+"""Size expressions over symbolic dims, as JSON data, evaluated at run time.
 
 An expression is an int, the name of a symbol, or a list `[op, a, b, ...]` with op one of `+ * // min max`.
 """
@@ -18,7 +18,7 @@ MOST_COUNTED = 2**31 - 2**16  # of what kernels count in 32 bits; what is left i
 
 @dataclass(frozen=True)
 class Assumption:
-    """A size that inputs show, and that a build took for another one because a node broadcasts them: it may be 1 as well.
+    """An input size that a build assumed equal to another one, although it may be 1.
 
     Attributes:
         dim: its name in the model.

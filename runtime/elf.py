@@ -1,4 +1,4 @@
-"""Shared libraries as files: whether one is whole, and what it needs of the C library.
+"""Checks shared libraries: complete files, and the glibc that they need.
 
 ELF of 64 bits, little-endian: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html; symbol versions: the Linux Standard Base.
 """

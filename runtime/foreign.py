@@ -1,4 +1,4 @@
-"""Files that are given as models or artifacts and are something else, told by how they begin.
+"""Recognises files of other formats by their first bytes.
 
 Sources of the marks: file(1)'s magic files, and the readers of each format.
 """

@@ -1,4 +1,4 @@
-"""What a forked child has to make anew: threads, which it does not have, and locks that one of them may have held."""
+"""After a fork: new thread pools and locks for the child process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this processor can run native code, by the machine that it was compiled for; runtime/c/machine.cpp asks the same."""
+"""Checks that this processor can run native code; runtime/c/machine.cpp does the same."""
 
 from __future__ import annotations
 

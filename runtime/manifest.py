@@ -1,4 +1,4 @@
-"""The manifest of an artifact: plain data, written by the compiler and read here. Format version 1."""
+"""The manifest of an artifact, as data."""
 
 from __future__ import annotations
 

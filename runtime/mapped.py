@@ -1,4 +1,4 @@
-"""Arrays that lie in mapped files: their pages take memory only while they are in use."""
+"""Memory-mapped arrays, whose pages can be released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The members of an artifact, wherever it lies: in a zip, in a folder, or in another artifact."""
+"""Members of an artifact: in a zip, in a folder, or inside another artifact."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Nested:
 
 
 class Within:
-    """Members of an artifact for a further machine, which takes the weights of the outer one where it has none of its own."""
+    """Members of an artifact for another processor, which shares the weights of the outer one."""
 
     def __init__(self, outer: Members, machine: str) -> None:
         self.outer, self.prefix = outer, f"{ALSO}/{machine}/"

@@ -1,4 +1,4 @@
-"""What the kernels of a run cost: time, operations and bytes of each, as a table, as data, and as a Chrome trace."""
+"""Kernel profile of a run: time, operations and bytes, as a table, JSON or Chrome trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataclasses from JSON, by their type hints, and JSON of them: the same value has the same text."""
+"""JSON encoding of dataclasses, by their type hints."""
 
 from __future__ import annotations
 

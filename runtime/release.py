@@ -1,4 +1,4 @@
-"""Releases of CANN: which one is installed, from the `version.info` that each of its components has."""
+"""The installed CANN release, from `version.info` files."""
 
 from __future__ import annotations
 

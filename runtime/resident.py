@@ -1,4 +1,4 @@
-"""What an array on a device looks like to a session that knows nothing of devices."""
+"""The interface of arrays that are on a device."""
 
 from __future__ import annotations
 

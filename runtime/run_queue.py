@@ -1,4 +1,4 @@
-"""Runs of a session that are under way side by side, at most so many of them."""
+"""Limits the concurrent runs of a session."""
 
 from __future__ import annotations
 

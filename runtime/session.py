@@ -1,4 +1,4 @@
-"""A model that runs: checks what goes in, and hands the work to an engine."""
+"""A model that runs: checks inputs, and calls an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks inputs against the signature of a model and finds the values of its symbolic dims."""
+"""Checks inputs against a model's signature, and solves for its symbolic dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many threads a run uses: one knob, honest about containers."""
+"""The number of threads of a run; it respects container limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of occ. pyproject.toml states it; an installed distribution knows it."""
+"""The version of occ."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a build keeps for the next one."""
+"""The build cache: compiled kernels, artifacts and tools, kept between builds."""

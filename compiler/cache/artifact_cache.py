@@ -1,4 +1,4 @@
-"""Artifacts of earlier builds, found again by what they were made from: the model, the options, and all that compiles.
+"""Cached artifacts, keyed by the model, the options and the compiler's own sources.
 
 The key stands for everything that a build reads: the bytes of the model, the options, the compiler's own sources, the
 installed distributions, the C++ compiler and the processor. What a build reads besides - rules of the user, plugins

@@ -1,4 +1,4 @@
-"""What files hold, remembered for as long as the file system says that they are the same.
+"""Digests of files, reused while size and modification time stay the same.
 
 A file is known by what `stat` gives of it, as in git's index: device, inode, size, and the times of the last change.
 """

@@ -1,4 +1,4 @@
-"""The files of the compiler itself, which what it makes depends on."""
+"""The digest of the compiler's own source files, which is part of every cache key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build cache as one file, which a team or an image for containers takes along.
+"""The build cache as one file, for other machines of a team or for container images.
 
 A store is a zip of entries, each with its SHA-256, and `store.json`, which says what they were made for. Keys have all that
 decides what an entry is - processor features, toolchain, sources - so entries of a store that do not fit are never found, and

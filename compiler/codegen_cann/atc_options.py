@@ -1,4 +1,6 @@
-"""The options of `atc`, the compiler of the CANN toolkit, as data: what each takes, and how `-C atc.NAME=VALUE` treats it.
+"""Option table of `atc`, the compiler of the CANN toolkit.
+
+Each row says what values an option takes, and what `-C atc.NAME=VALUE` does with it.
 
 Names, values and meanings are those that `atc --help` of CANN 8.1 to 9.0 lists.
 """

@@ -1,4 +1,4 @@
-"""From a module to the parts of an artifact: verdicts, cuts, graphs, `.air` files, islands, plan."""
+"""Builds an Ascend artifact: support checks, partitioning, GE graphs, `.air` files, CPU subgraphs and the plan."""
 
 from __future__ import annotations
 

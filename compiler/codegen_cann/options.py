@@ -1,4 +1,7 @@
-"""The Ascend chips, and the `-C` options of their targets: those of onnxruntime's CANN provider, and occ's own."""
+"""Ascend chips, and the `-C` options of their targets.
+
+Some are those of onnxruntime's CANN provider, the others are occ's own.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""te and schedules to Halide generator C++, and that to native code (`-t cpu`)."""
+"""The target `cpu`: te functions to Halide generators in C++, and those to native code."""

@@ -1,4 +1,4 @@
-"""te functions to a shared library through Halide: sources, generators, objects, link; every step cached by content."""
+"""Builds a shared library from te functions: generator sources, objects, link."""
 
 from __future__ import annotations
 

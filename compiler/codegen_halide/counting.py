@@ -1,4 +1,4 @@
-"""Says how many of the files that a program is to write are there, while it writes them."""
+"""Counts the files that a subprocess has written so far, for progress bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What generators are compiled with: te.cpp and the headers, of which arithmetic.h has the elementary functions that te defines."""
+"""The C++ front end of generators: te.cpp and the headers that they include."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators to object files: translation units, the program that runs the generators of some, objects in the cache."""
+"""Compiles Halide generators to object files, in parallel processes, through the cache."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all kernels of a build share: the toolchain, the Halide target in full, and the digest of what else they become
-    objects by.
-    """
+    """What all kernels of a build share: the toolchain, the Halide target, a digest for cache keys."""
 
     tools: Toolchain
     target: str
@@ -203,7 +201,7 @@ def _named_by(problem: CompileError, kernels: Sequence[Kernel]) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class _Made:
-    """What became of kernels, by name: the errors of those that Halide does not compile, and the seconds that it took."""
+    """Results of compiling kernels, by name: Halide's errors, and seconds of compilation."""
 
     failed: dict[str, CompileError]
     took: dict[str, float]

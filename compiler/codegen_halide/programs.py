@@ -1,4 +1,4 @@
-"""What every build needs of C++ and no model changes: the program that runs generators, and the native runtime.
+"""C++ that is compiled once on a machine: the generator driver and the native runtime.
 
 They are compiled once and kept in the build cache.
 """

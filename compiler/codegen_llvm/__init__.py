@@ -1,1 +1,1 @@
-"""te and schedules to LLVM IR and to native code, with no toolchain (`-t cpu-jit`)."""
+"""The target `cpu-jit`: te functions to LLVM IR and native code, with no toolchain."""

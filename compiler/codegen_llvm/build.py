@@ -1,4 +1,4 @@
-"""te functions to object files and a shared library, with llvmlite alone; objects of kernels are kept in the build cache."""
+"""Builds a shared library from te functions with llvmlite, through the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels are so small that a run would not notice how well they are optimised."""
+"""Chooses LLVM's optimisation level: low for kernels too small to matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One te stage to one LLVM function: explicit vectors over one axis, a few rows at a time, reductions in registers.
+"""Emits an LLVM function for a te stage: explicit vectors, unrolled rows, reductions in registers.
 
 The function is `int kernel(void **args, int begin, int end)`, with arguments as runtime/native/library.py states them; it
 computes positions `begin` to `end` of the stage's parallel loop (see `plan_loops`).

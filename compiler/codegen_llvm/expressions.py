@@ -1,4 +1,4 @@
-"""te expressions as LLVM values: arithmetic, what is read from tensors, and what is written to them."""
+"""Emits te expressions as LLVM values: arithmetic, loads and stores."""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false

@@ -1,4 +1,4 @@
-"""Elementary functions: te approximations for f32, intrinsics where LLVM has instructions, the C library for the rest."""
+"""Elementary functions: te approximations for f32, LLVM intrinsics, or the C library."""
 
 from __future__ import annotations
 

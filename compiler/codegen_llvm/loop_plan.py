@@ -1,4 +1,4 @@
-"""How a stage is looped over: which axis the lanes run along, which one is taken a few rows at a time, what is parallel."""
+"""The loop structure of a te stage: its vector axis, unrolled axis and parallel axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines that LLVM makes code for: this one, or another that a Halide target names."""
+"""The LLVM target machine: this processor, or one that a Halide target names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Finds what is wrong with a compilation: the pass, the op, the rule, or the smallest model that shows it."""
+"""Tools that find what is wrong with a compilation: a pass, an op, a rule."""

@@ -1,4 +1,4 @@
-"""Finds the pass and the op that make a compilation wrong, against an oracle, by interpreting what passes leave."""
+"""Finds the first pass and op that change results, by interpreting the module after each pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves rewrites on random operands: the pattern and its replacement are interpreted side by side.
+"""Checks rewrite rules on random operands: pattern and replacement are both interpreted, and compared.
 
 Of a fusion with a C function, that is what is compared with its region.
 """

@@ -1,4 +1,4 @@
-"""Why a rule does or does not match at a value: watches the rules at work and keeps what is nearest to the value."""
+"""Explains why a rule does or does not match at a value."""
 
 from __future__ import annotations
 

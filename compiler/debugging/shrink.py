@@ -1,4 +1,4 @@
-"""Shrinks a failing model while the failure persists: fewer outputs, fewer ops, inputs in the place of what feeds them."""
+"""Reduces a failing model while the failure persists (delta debugging)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translation validation: the model is interpreted before and after every pass, and the pass that changed a value named."""
+"""Translation validation: interprets the model before and after every pass, and compares."""
 
 from __future__ import annotations
 

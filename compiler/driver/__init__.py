@@ -1,1 +1,1 @@
-"""From a model to an artifact: the compilation itself, sessions, rules and packages of users."""
+"""From a model to an artifact: compilation, sessions, plug-ins."""

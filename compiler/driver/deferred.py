@@ -1,4 +1,4 @@
-"""Compiles deferred ops when a run has found their operands, and keeps what it compiled."""
+"""Compiles deferred ops during a run, once their operands are known, and caches the result."""
 
 from __future__ import annotations
 

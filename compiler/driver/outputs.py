@@ -1,4 +1,4 @@
-"""Where results may be written: never over a model, a device or a folder that is none of ours."""
+"""Checks output paths: never over a model, a device or a folder that occ did not create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipelines of occ's own targets, for targets of packages that begin with them."""
+"""Pipelines of the built-in targets, as starting points for targets of packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users add to the compiler: rules, passes, operators and targets, from files, objects and installed packages."""
+"""Loads what users add: rules, passes, operators and targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions on artifacts of every engine, with the compiler at hand for what has to wait for a run."""
+"""Sessions on artifacts, which can call the compiler for deferred operators."""
 
 from __future__ import annotations
 

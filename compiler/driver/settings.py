@@ -1,4 +1,4 @@
-"""What a build is told besides the model."""
+"""Settings of a build: target, options, dims, shapes, rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are not what the plan for all sizes takes them for: the model compiled again for those.
+"""Compiles the model again for input sizes that break an assumption of the plan.
 
 A build takes two sizes for equal where a node broadcasts one to the other (`ir/shape.py`), and where axes share a name, and so has
 one plan that is as fast as any. Where an input has an extent of 1, and the other is more, or axes of one name have unlike
@@ -52,8 +52,9 @@ def cases(found: Mapping[str, Broadcast], given: Overrides) -> Iterator[Override
 
 
 class SizeCases:
-    """Sessions for inputs whose sizes are not those that the plan for all of them takes, each made when a run first needs it. May be
-    called from many threads.
+    """Sessions for input sizes that the general plan does not cover, made on first use.
+
+    May be called from many threads.
 
     Args:
         found: the sizes that were taken for others.

@@ -1,4 +1,4 @@
-"""Models as users give them: paths, bytes, texts, messages or modules."""
+"""Model sources: paths, bytes, `.occ` text, ONNX messages or modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that onnxruntime optimised for one processor: images whose channels lie in blocks (`com.microsoft.nchwc`).
+"""Reads the blocked channel layout of onnxruntime's optimiser (`com.microsoft.nchwc`).
 
 The compiler chooses the order of elements itself, so all images are `[N, C, H, W]` here, and of the blocks their size alone
 matters, for the order of stored weights. The file does not say it, but mostly has something that is so for one size only:

@@ -1,4 +1,4 @@
-"""The value of a `Constant` node, in whichever of its attributes it is."""
+"""The value of an ONNX `Constant` node."""
 
 from __future__ import annotations
 

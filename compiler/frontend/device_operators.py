@@ -1,4 +1,4 @@
-"""Operators of Ascend devices in ONNX files that this compiler has no meaning of: those of AMCT (`Ascend*`) and of torch_npu.
+"""Imports operators of AMCT and torch_npu that only an Ascend device can run.
 
 They become `device_operator`: name and attributes as they are, and the types that the model states of the results. Whether GE has such
 an operator, and what it takes, is for the targets that have a GE.

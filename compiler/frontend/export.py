@@ -1,4 +1,4 @@
-"""Modules as ONNX models, for viewers and for other runtimes: fused regions become model-local functions."""
+"""Writes modules as ONNX models; fused regions become model-local functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights without copies: tensors as views of mapped files, from the model file itself or from external data.
+"""Weights as views of mapped files, from the model file or from external data.
 
 `scan` walks the protobuf wire format of a model file, notes where the raw bytes of each large initializer lie, and
 gives back the message without them. So protobuf never holds the weights, and neither does the Python heap.

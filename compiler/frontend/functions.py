@@ -1,4 +1,4 @@
-"""Model-local functions: the node that calls one is imported as the nodes of its body.
+"""Inlines model-local functions at import.
 
 A body has names, operator sets and attributes of its own, which a `Frame` holds (ONNX IR, section "Functions").
 """

@@ -1,4 +1,4 @@
-"""The graph of an ONNX message as ops: scopes, order, forms of old operator sets, constants, sub-graphs."""
+"""Imports an ONNX graph as ops: scopes, opset upgrades, constants, sub-graphs."""
 
 from __future__ import annotations
 

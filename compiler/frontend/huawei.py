@@ -1,4 +1,4 @@
-"""Operators that Huawei's tools write into ONNX files, as ONNX says the same: those of AMCT, and `npu` of torch_npu.
+"""Converts operators of AMCT and torch_npu to the ONNX operators that mean the same.
 
 AMCT leaves products on codes of 8 bits between AscendQuant and AscendDequant, of which only the two know the scales:
 

@@ -1,4 +1,4 @@
-"""te functions as text, for operators and fusions of users."""
+"""Parses te functions that users write as text, for operators and fusions."""
 
 from __future__ import annotations
 

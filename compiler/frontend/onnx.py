@@ -1,4 +1,7 @@
-"""ONNX protobuf to a module at stage `imported`. All problems of a model are collected and reported at once."""
+"""Imports ONNX protobuf as a module at stage `imported`.
+
+All problems of a model are collected and reported at once.
+"""
 
 from __future__ import annotations
 

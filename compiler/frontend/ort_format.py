@@ -1,4 +1,4 @@
-"""Files of onnxruntime's own format (`.ort`): a FlatBuffer with the parts of an ONNX model, after its optimiser.
+"""Reads onnxruntime's own model format (`.ort`, a FlatBuffer).
 
 They are read into an ONNX message, whose large weights stay views of the mapped file. Every offset is checked, and what a file
 expands to is limited, as one table or text may stand in many places. Sources: onnxruntime/core/flatbuffers/schema/ort.fbs,

@@ -1,4 +1,4 @@
-"""The outputs of a model: those that it declares, and values of its graph that the user wants to see besides."""
+"""The outputs of a model: declared ones, and intermediate values that the user requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that are known and not computed."""
+"""Operators of com.microsoft that occ does not support, each with the reason."""
 
 from __future__ import annotations
 

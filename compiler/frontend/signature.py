@@ -1,4 +1,4 @@
-"""Types of model inputs: symbolic dims from the names that the model gives, and what the user fixes at build time."""
+"""Input types: symbolic dims by the model's names, and extents that the user fixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The syntax of `.occ` text: what it says, with names where a module has values. The grammar is ir/grammar.lark."""
+"""Parser of `.occ` text to a syntax tree. The grammar is ir/grammar.lark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""te functions of `.occ` text: loads and indices get their dtypes where the sources are known."""
+"""Reads te functions from `.occ` text, and infers the dtypes of their expressions."""
 
 from __future__ import annotations
 

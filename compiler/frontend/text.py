@@ -1,4 +1,7 @@
-"""Reads `.occ` text of any stage into a module. `syntax.py` reads its syntax; the writer is ir/printer.py."""
+"""Reads `.occ` text of any stage into a module.
+
+`syntax.py` parses; ir/printer.py is the writer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings nodes of old operator sets to the latest form of their operator, so that only one form exists after this file.
+"""Upgrades nodes of old operator sets to the latest version of their operator.
 
 A rule is keyed by operator and by the schema version below which it applies; rules of one operator run in order of
 version. Defaults that changed between versions are filled in before any rule runs.

@@ -1,4 +1,4 @@
-"""Weights of `.occ` texts: their elements in the text, or their place in a file next to it."""
+"""Reads weights of `.occ` text: inline elements, or a reference to a file."""
 
 from __future__ import annotations
 

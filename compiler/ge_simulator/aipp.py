@@ -1,4 +1,4 @@
-"""What static AIPP does to pictures before they come to a graph, from its public description.
+"""Simulates static AIPP, the image preprocessing of Ascend devices.
 
 The order is: swap of channels, crop, conversion of colours, mean and factor, padding. Results are half precision.
 """

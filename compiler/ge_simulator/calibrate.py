@@ -1,4 +1,4 @@
-"""Which nodes lose too much to a precision mode: a part runs in FLOAT and as the chip would, side by side, node by node.
+"""Finds nodes that a precision mode makes too inaccurate, by simulating both precisions.
 
 What overflows or deviates is marked by `_keep_dtype`, as far as the chip has a kernel for it: the node, or where that is in
 FLOAT already, the nearest before it that rounds. Then the part runs again, until nothing more can be marked.

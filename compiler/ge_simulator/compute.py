@@ -1,4 +1,4 @@
-"""What GE's elementwise operators, matrix products and normalisations compute."""
+"""Simulates GE's elementwise operators, matrix products and normalisations."""
 
 from __future__ import annotations
 

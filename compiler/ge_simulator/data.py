@@ -1,4 +1,4 @@
-"""What GE's operators that move, cut, join and select elements do."""
+"""Simulates GE's data movement: reshape, slice, concat, gather."""
 
 from __future__ import annotations
 

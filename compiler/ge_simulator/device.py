@@ -1,4 +1,4 @@
-"""The simulator as a device of the runtime: the plan of an artifact runs with it as it would with hardware."""
+"""The simulator as a device of the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a device writes of the results of operators (`acl.json` with `dump_list`, or aclmdlSetDump).
+"""Reads operator dumps of devices (`acl.json` with `dump_list`, or aclmdlSetDump).
 
 A file is the length of a header in 8 bytes, the header, a DumpData of protobuf with the descriptions of inputs and outputs,
 and the bytes of the inputs, then of the outputs. Its name is TYPE.NAME.TASK.STREAM.TIME, with `_` for what a file name

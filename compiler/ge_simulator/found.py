@@ -1,4 +1,4 @@
-"""GE's operators whose number of results the data decide, and NonMaxSuppressionV7, which fills the rest with -1."""
+"""Simulates GE operators with data-dependent result sizes, and NonMaxSuppressionV7."""
 
 from __future__ import annotations
 

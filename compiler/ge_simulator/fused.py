@@ -1,4 +1,4 @@
-"""What the kernels compute that language models have for groups of operators; from their public descriptions."""
+"""Simulates GE's fused kernels for language models, from their public descriptions."""
 
 from __future__ import annotations
 

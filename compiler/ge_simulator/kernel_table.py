@@ -1,4 +1,4 @@
-"""Which kernels the chips have: `tables/kernels.tsv`, whole, and `tables/functions.tsv`, for what code of a kernel decides.
+"""Kernel tables of the chips, from `tables/kernels.tsv` and `tables/functions.tsv`.
 
 A graph that GE loads still needs a kernel for every node: a unit of the chip (AI Core; AI CPU, which is slower), a
 combination of element types, and, where an extent is unknown, one that takes such. What the tables lack has none.

@@ -1,4 +1,4 @@
-"""What kernels take of sizes and formats, as public sources tell it: `tables/limits.tsv` and `tables/formats.tsv`."""
+"""Size and format limits of kernels, from `tables/limits.tsv` and `tables/formats.tsv`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What precision a graph is computed in: the modes of `atc --precision_mode_v2`, with the kernels that a chip has."""
+"""The precision modes of `atc --precision_mode_v2`, with the kernels that a chip has."""
 
 from __future__ import annotations
 

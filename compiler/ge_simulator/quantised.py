@@ -1,4 +1,4 @@
-"""What AscendQuant, AscendDequant and AscendAntiQuant compute, and what GE does to the products between them.
+"""Simulates AscendQuant, AscendDequant, AscendAntiQuant and the products between them.
 
 Their kernels work in half precision, and the unit that scales sums reads 19 bits of a scale: sign, exponent and 10 bits of
 the mantissa.

@@ -1,4 +1,4 @@
-"""DynamicRNN and DynamicGRUV2 as their headers and the sources of their kernels have them: all steps of an LSTM, and of a GRU."""
+"""Simulates DynamicRNN and DynamicGRUV2: all steps of an LSTM or a GRU."""
 
 from __future__ import annotations
 

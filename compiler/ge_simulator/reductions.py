@@ -1,4 +1,4 @@
-"""What GE's reductions, extrema and running sums compute."""
+"""Simulates GE's reductions, arg-reductions and cumulative sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GE's grid sampler computes: that of torch.nn.functional.grid_sample, which its header names."""
+"""Simulates GE's GridSampler2D, as torch.nn.functional.grid_sample defines it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema of ge.proto, as far as graphs need it, and its message classes, made at run time by protobuf."""
+"""The part of ge.proto that graphs need, as message classes made at run time."""
 
 from __future__ import annotations
 

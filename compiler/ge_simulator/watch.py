@@ -1,4 +1,4 @@
-"""A simulated device that keeps what each node of its parts gives."""
+"""A simulated device that records the result of every node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What GE's convolutions, poolings and image resizings compute. Pads come as top, bottom, left, right."""
+"""Simulates GE's convolutions, poolings and image resizes.
+
+Pads come as top, bottom, left, right.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The numpy oracle: runs modules and te functions with no generated code."""
+"""The numpy interpreter of modules and te functions: the oracle of the tests."""

@@ -1,4 +1,4 @@
-"""`Cast` of arrays between element types, texts among them."""
+"""Cast of numpy arrays between element types, strings included."""
 
 from __future__ import annotations
 

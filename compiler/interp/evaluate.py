@@ -1,4 +1,4 @@
-"""Evaluates te functions with numpy. This is the oracle: it is written for plainness, and shares no code with codegen.
+"""Evaluates te functions with numpy. It shares no code with the code generators.
 
 A stage is evaluated over its whole box at once. Every axis, reduced ones too, is an array axis; a value that does not
 depend on an axis has extent 1 there, so that loads with affine indices are strided views and sums of products are

@@ -1,4 +1,4 @@
-"""Runs a module with numpy, op by op: the oracle of the tests and the `interp` target."""
+"""Interprets a module op by op with numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotients of sizes as numbers, which become sizes again when they are rounded: `ceil((T - 2) / 2.0 + 1)`.
+"""Rational functions of symbolic sizes, for shape arithmetic such as `ceil((T - 2) / 2.0 + 1)`.
 
 Floats round to the same sizes, up to 2**24 for f32: halves and quarters are exact, and another quotient is either an integer or
 farther from one than floats are from it. So it goes on being after sums with exact numbers and further quotients, but not after

@@ -1,4 +1,4 @@
-"""Evaluates te functions element by element on ints, dims and unknowns: what shape tensors are made of.
+"""Evaluates te functions on symbolic sizes, for the values of shape tensors.
 
 The same bodies that compute data resolve Shape -> Gather -> Concat -> Reshape chains; there is no second propagation.
 """

@@ -1,4 +1,4 @@
-"""Whether values are what the IR says of them: the element type, the rank, the extents, and texts that are texts."""
+"""Checks values against their IR types: element type, rank, extents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an operator reads and writes memory: what its te body says of it, and what its definition states besides.
+"""Memory accesses of an operator: what it reads and writes, from its te body and its definition.
 
 The body is built for operands of the same types and ranks whose extents are symbols, so that what is found holds of all
 extents, and asks for no value.

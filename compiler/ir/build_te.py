@@ -1,4 +1,4 @@
-"""Applies what an operator states of itself: the te function of its `body`. `builder.py` has types and composites."""
+"""Builds the te function of an op from its operator's `body`."""
 
 from __future__ import annotations
 

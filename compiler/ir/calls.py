@@ -1,4 +1,4 @@
-"""How control flow and the functions that it runs fit: operands, results, and their types, before and after lowering."""
+"""Checks calls of functions by control flow: operands, results and types."""
 
 from __future__ import annotations
 

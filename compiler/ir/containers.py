@@ -1,4 +1,4 @@
-"""Types of what sequences and optionals hold: an extent that differs from one element to the next is a placeholder.
+"""Element types of sequences and optionals, with placeholders for extents that vary.
 
 `seq<f32[_0,128]>` holds tensors of 128 columns with any number of rows; who takes an element out gives its rows a symbol.
 """

@@ -1,4 +1,4 @@
-"""The number that a file means by a 32-bit float: 0.4 rather than 13421773 / 2**25."""
+"""The shortest decimal that a 32-bit float rounds from: 0.4 rather than 13421773 / 2**25."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that users bring for an operator or a fusion: a te function, Halide C++, or a function in a C library.
+"""Kernels of users: a te function, Halide C++, or a function in a C library.
 
 A kernel only says how something is computed. What it computes is stated by the operator (its `body` or `composite`), by
 the ops that a fusion groups, or by the kernel alone; then only targets that can use it take the operator.
@@ -32,7 +32,10 @@ _SAME_BYTES = {"f16": "u16", "bf16": "u16", "bool": "u8"}  # what C has no type 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a C function: its name, element type and whether it is a pointer; `void *` has the type `any`."""
+    """A parameter of a C function: name, element type, whether it is a pointer.
+
+    `void *` has the type `any`.
+    """
 
     name: str
     type: str

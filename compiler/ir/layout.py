@@ -1,4 +1,4 @@
-"""Physical layouts: how the elements of a tensor lie in memory.
+"""Physical layouts: the order of a tensor's axes in memory, with blocks and strides.
 
 A layout is an order of the axes plus inner tiles, spelled as a memory-format tag: axis letters `a b c ...` in memory
 order, a capital where the axis is also tiled, then the tiles. `NCHW16c` is the alias of `aBcd16b`: channels in blocks

@@ -1,4 +1,4 @@
-"""What keeps an op in a module: readers of its results, or of a size that it alone tells."""
+"""Liveness of ops: an op is live while its results, or a size that only it defines, are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an op came from: the ONNX nodes that it stands for, so that every dump and diagnostic can name them."""
+"""Source locations: the ONNX nodes that an op stands for."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Why a symbol is taken for another size, although it may be 1: the other size as text, and the node that broadcasts them.
+    """The assumption that a symbol equals another size although it may be 1, with the broadcasting node.
 
     Attributes:
         plain: the other size is a symbol or a number, and no formula.

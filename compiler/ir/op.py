@@ -1,4 +1,7 @@
-"""Ops and regions. One class serves all operators: what differs is the `OpSpec` that `spec` names."""
+"""Ops and regions.
+
+One class serves all operators: what differs is the `OpSpec` that `spec` names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sub-graphs of control flow become functions of the module; what they take from outside becomes arguments."""
+"""Outlines sub-graphs of control flow as functions; captured values become arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All mutation of modules goes through here, so that uses, locations and statistics stay right."""
+"""The rewriter: every mutation of a module goes through it, which keeps uses and locations right."""
 
 from __future__ import annotations
 

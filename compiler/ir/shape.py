@@ -1,4 +1,4 @@
-"""Shape rules that operators share, and the collector of the equalities that they assume of symbolic dims."""
+"""Shape rules that operators share, and the equalities of symbolic dims that they assume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from occ.compiler.ir.dim import (
 
 
 class Assumed(NamedTuple):
-    """Two dims that are taken as equal without proof; where `spread`, either may be 1 as well, which another assumption is for."""
+    """Two dims that are assumed equal without proof.
+
+    Where `spread`, either may be 1 as well, which another assumption is for.
+    """
 
     a: Dim
     b: Dim

@@ -1,4 +1,4 @@
-"""Large constants that passes make lie in temporary files, so that the memory of a build does not grow with its model."""
+"""Temporary files for large constants that passes make, so that builds need less memory."""
 
 from __future__ import annotations
 

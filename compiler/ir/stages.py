@@ -1,4 +1,4 @@
-"""The stages of a compilation: what holds of a module at each, and how that is checked."""
+"""The stages of a compilation: the invariants of a module at each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of symbols of the IR: like what people call a dim, and such as .occ text can have."""
+"""Names of symbols: those of the model, made valid for .occ text."""
 
 from __future__ import annotations
 

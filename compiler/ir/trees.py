@@ -1,4 +1,4 @@
-"""Decision trees of ai.onnx.ml, and the form of them that kernels take (`ops/own/forest.py`).
+"""Tree ensembles of ai.onnx.ml, and their array form for kernels (`ops/own/forest.py`).
 
 Files compare in seven ways and say of each node where missing values go. Here all that becomes `x <= split`, to the left,
 or not: `x < s` is `x <= s'` of the number before `s`, `x > s` is `x <= s` with its sides exchanged, equality is two nodes and
@@ -73,7 +73,10 @@ class Packed:
 
 @dataclass
 class _Nodes:
-    """Nodes that send what is `<= split` to the left, all else and NaN to the right; NaN to the left where `nan_left`."""
+    """Tree nodes that branch left on `<= split`, and right otherwise.
+
+    NaN goes right; left where `nan_left`.
+    """
 
     feature: Array
     split: Array

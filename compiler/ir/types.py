@@ -113,7 +113,10 @@ class OptionalType:
 
 @dataclass(frozen=True)
 class MapType:
-    """A map from numbers or strings to values of one type (ai.onnx.ml); a value is a scalar where it is a tensor."""
+    """A map from numbers or strings to values of one type (ai.onnx.ml).
+
+    A value is a scalar where it is a tensor.
+    """
 
     key: DType
     value: TensorType

@@ -1,4 +1,7 @@
-"""Values: what ops take and give. Use lists are kept by `Op`; nothing else writes them."""
+"""Values: operands and results of ops.
+
+Use lists are kept by `Op`; nothing else writes them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a lowered plan stays within its memory: what becomes an address, a size or a lifetime in native code."""
+"""Checks that a lowered plan stays within its memory: offsets, sizes and lifetimes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The plan as one native function, for kernels of whatever code generator, and what LLVM IR is written with."""
+"""The native entry: a plan compiled to one LLVM function that calls the kernels."""

@@ -1,4 +1,4 @@
-"""Where the memory of a routine lies in its arena when sizes are known only at run time.
+"""Memory offsets of a routine whose sizes are known only at run time.
 
 The layout is chosen for typical sizes. What matters of it at others is only which tensor lies above which: the offset of
 each is the end of the highest of those below it that are alive with it. That is a line of additions and maxima, and right
@@ -42,7 +42,7 @@ def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list
 
 
 class _Tops:
-    """The slot on top at each step, as those are added from the bottom up: runs of steps that have the same one."""
+    """The topmost slot at each step, as runs of steps that share one."""
 
     def __init__(self, first: int, end: int) -> None:
         self._starts, self._tops = [first, end], [-1, -1]  # of each run; the last one is empty

@@ -1,4 +1,4 @@
-"""Sizes that the data of a run decide: the most that they can be, for which memory is planned."""
+"""Upper bounds of data-dependent sizes, for which memory is planned."""
 
 from __future__ import annotations
 

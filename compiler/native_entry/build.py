@@ -1,4 +1,4 @@
-"""The native entry of a model as an object file, for kernels that another code generator makes."""
+"""Compiles the native entry of a model to an object file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("occ.compiler.native_entry", "occ.compiler.objects", "occ.compiler.i
 
 @dataclass(frozen=True)
 class EntryCode:
-    """The native entry of a model, in the build cache: its object file, and what that is compiled from, LLVM IR as text."""
+    """The compiled native entry of a model: its object file and its LLVM IR."""
 
     object: Path
     text: Path

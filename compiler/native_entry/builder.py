@@ -1,4 +1,4 @@
-"""A builder of LLVM IR that computes with constants at once, as LLVM's own does and llvmlite's does not.
+"""A builder of LLVM IR that folds constants, which llvmlite's does not.
 
 What it leaves out neither is made, nor written, parsed and optimised away: a loop over constants that runs once, say.
 """

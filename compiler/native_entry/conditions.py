@@ -1,4 +1,4 @@
-"""What the extents of inputs must be: the conditions that a native entry checks, in the order of their numbers.
+"""Conditions on input extents that a native entry checks, in the order of their numbers.
 
 The texts are for people without Python; `runtime.signature` says the same of a session.
 """

@@ -1,4 +1,4 @@
-"""Steps of control flow in the native entry: If, Loop, and Scan along first axes (runtime/native/control.py has the same in Python)."""
+"""If, Loop and Scan (along first axes) in the native entry."""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false

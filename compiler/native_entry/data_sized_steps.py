@@ -1,4 +1,4 @@
-"""Steps that find as many elements as the data have (runtime/hostops/select.py has the same in Python)."""
+"""Steps with data-dependent result sizes in the native entry: NonZero, Compress."""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false

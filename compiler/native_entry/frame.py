@@ -1,4 +1,4 @@
-"""The frame of a routine: the buffer descriptions and argument blocks of its kernels, as bytes that a run completes.
+"""The frame of a routine: buffer descriptors and argument blocks, completed during the run.
 
 What is known at build time is in a template, which a run copies to its memory. Then it adds the address of the frame to
 the pointers that point into it, and fills in sizes and addresses of tensors; where, is in tables.

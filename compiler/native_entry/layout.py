@@ -1,4 +1,4 @@
-"""Where fields lie in the structures that a native entry shares with C, on machines of 32 and of 64 bits."""
+"""Field offsets of the structures that a native entry shares with C."""
 
 from __future__ import annotations
 

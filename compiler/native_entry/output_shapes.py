@@ -1,4 +1,4 @@
-"""What a call of the native entry tells of the extents of outputs, and where."""
+"""Output shapes in the results of a native entry's call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from occ.runtime.native.entry import MOST_AXES
 
 @dataclass(frozen=True)
 class Cases:
-    """The shape of a result of which the sizes of inputs decide the rank, or extents in ways that no expression says.
+    """The shape of a result whose rank depends on input sizes, or whose extents no expression states.
 
     Attributes:
         when: two sizes; where they are equal the result has the shape `then`, else `otherwise`.
@@ -26,7 +26,10 @@ class Cases:
 
 @dataclass(frozen=True)
 class Row:
-    """Where the extents of an output are among the results of a call: `at` from the first on; `ranked`: after their number."""
+    """Position of an output's extents among the results of a call.
+
+    `at` is the first one; `ranked`: after their number.
+    """
 
     at: int
     ranked: bool

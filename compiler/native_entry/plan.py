@@ -1,4 +1,4 @@
-"""What the native entry of a model consists of: a routine for its plan and for each function that control flow runs.
+"""The routines of a native entry: one for the plan, one for each sub-graph of control flow.
 
 This is plain data; nothing here knows LLVM.
 """

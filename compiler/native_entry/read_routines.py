@@ -1,4 +1,4 @@
-"""Which models can have a native entry, and the routines of those that can.
+"""Reads the routines of a native entry off a manifest, or says why there can be none.
 
 All steps have to be kernels, copies, If, Scan or Loop, over tensors whose extents follow from those of the inputs, or a few
 others that find sizes which something bounds.

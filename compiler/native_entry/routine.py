@@ -1,4 +1,4 @@
-"""A routine of the native entry as LLVM IR: `i32 routine(call, inputs, outputs, memory, sizes...)`.
+"""Emits a routine of the native entry: `i32 routine(call, inputs, outputs, memory, sizes...)`.
 
 Its memory holds the frame, then the arena, then what the functions that it runs need. A step that fails is noted in the
 call, and its kind of failure returned.

@@ -1,4 +1,4 @@
-"""Arithmetic on sizes at the head of a routine: what is constant stays an int, the rest is computed once."""
+"""Size arithmetic of a routine: constants stay ints, the rest is computed once at its head."""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false

@@ -1,4 +1,4 @@
-"""What the routines of a native entry share: access to memory, calls of kernels, and the completion of frames.
+"""Code that all routines share: memory access, kernel calls, completing frames.
 
 Functions are emitted where they are called first: most entries are small, and compiling them takes longer than their kernels do.
 """

@@ -1,1 +1,1 @@
-"""Object files: archives, headers, and a linker for one."""
+"""Object files: static libraries, ELF, WebAssembly, and a small linker."""

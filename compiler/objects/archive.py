@@ -1,4 +1,4 @@
-"""Native code before linking, for those who link it themselves: object files, a C header, a static library."""
+"""Native code before linking: object files, a C header, a static library."""
 
 from __future__ import annotations
 

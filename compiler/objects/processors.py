@@ -1,4 +1,4 @@
-"""Kinds of machines that native code is made for, and the usual processors by name."""
+"""Processor kinds, and the usual processors by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the linker completes the code of a processor: what its relocations mean, and how imported functions are called.
+"""Relocations and import stubs of each processor, for the linker.
 
 Sources: System V ABI, AMD64 supplement, sections 4.4 and B.2; ELF for the Arm 64-bit Architecture, section 5.7.
 """

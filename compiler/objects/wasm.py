@@ -1,4 +1,4 @@
-"""Object files of WebAssembly: which symbols others see, and under what names.
+"""Symbols of WebAssembly object files: visibility and names.
 
 The format is that of the tool conventions (WebAssembly/tool-conventions, Linking.md) around the binary format of the core
 specification.

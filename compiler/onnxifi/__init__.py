@@ -1,1 +1,4 @@
-"""ONNXIFI: the library that programs load (its sources are runtime/onnxifi), and the process in which it compiles."""
+"""ONNXIFI: the library that programs load, and the process in which it compiles.
+
+The sources of the library are in runtime/onnxifi.
+"""

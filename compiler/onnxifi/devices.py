@@ -1,4 +1,4 @@
-"""Ascend devices: Python's runtime drives them, so what the library opens for one runs in this process."""
+"""Ascend devices for ONNXIFI, driven by this process."""
 
 from __future__ import annotations
 

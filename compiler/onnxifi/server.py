@@ -1,4 +1,4 @@
-"""The compiler's side of libonnxifi-occ: answers requests that come over a socket.
+"""The compile server of libonnxifi-occ: answers requests over a socket.
 
 A request is one packet of words; files come with it and go back with the answer (SCM_RIGHTS):
 

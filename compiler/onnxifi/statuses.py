@@ -1,4 +1,4 @@
-"""What the library answers: the statuses of ONNXIFI, and which of them a diagnostic is."""
+"""ONNXIFI status codes, and those of diagnostics."""
 
 from __future__ import annotations
 

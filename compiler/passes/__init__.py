@@ -1,1 +1,1 @@
-"""Passes over modules, and the pipelines that name their order."""
+"""Passes over modules, and the pipelines that order them."""

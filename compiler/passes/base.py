@@ -1,4 +1,4 @@
-"""What a pass is, and what it runs with."""
+"""The base class of passes, and the context that they run in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can listen to a pass manager: printing between passes; and reports on what ran: a tree of times, a trace."""
+"""Instruments of the pass manager: printing between passes, timing trees, traces."""
 
 from __future__ import annotations
 

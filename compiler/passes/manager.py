@@ -1,4 +1,4 @@
-"""Runs passes: verification, timing, what listens in, and a reproducer when one fails."""
+"""The pass manager: runs passes with verification, timing, instruments and crash reproducers."""
 
 from __future__ import annotations
 

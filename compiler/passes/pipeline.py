@@ -1,4 +1,4 @@
-"""What the pipelines of all targets begin with; those themselves are in `codegen_*/pipeline.py`."""
+"""The pipeline prefix that all targets share; each target's own is in `codegen_*/pipeline.py`."""
 
 from __future__ import annotations
 

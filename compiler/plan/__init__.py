@@ -1,1 +1,1 @@
-"""What is stored of a compiled model: its plan and its manifest."""
+"""The plan and the manifest of a compiled model."""

@@ -1,4 +1,4 @@
-"""What kernels count in 32 bits: the sizes that they are told, and on `cpu` the elements of tensors."""
+"""32-bit limits of kernels: sizes as parameters, and on `cpu` element counts."""
 
 from __future__ import annotations
 

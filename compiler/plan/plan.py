@@ -1,4 +1,4 @@
-"""The manifest of a lowered module: its signature and its plan as plain data."""
+"""Writes the manifest of a lowered module: its signature and its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several plans of one model in one manifest: that for all sizes, and those for certain extents of inputs.
+"""A manifest with several plans: one for all sizes, others specialised to certain shapes.
 
 They share weights of equal bytes, kernels of one name, which says what a kernel computes, and one library.
 """

@@ -1,4 +1,4 @@
-"""Whether a run can tell every size that the plan of a model has."""
+"""Checks that every size of a plan is defined by inputs or by earlier steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a wheel has compiled already, and the build cache would make with this machine's compiler: `make wheels` puts it here.
+"""Compiled C++ that a wheel brings along (`make wheels`).
+
+Without it the build cache compiles the same with this machine's compiler.
 
 `index.json` has, by name, a digest of what each was made of, and the machine and the oldest C library that run it. What was made of
 other sources than those that are installed, or is for another machine, is not taken: the cache makes it as ever.

@@ -1,1 +1,1 @@
-"""Models for programs without Python: libocc, and models as libraries and object files that C programs link with."""
+"""Models for programs without Python: libocc, and models as C libraries."""

@@ -1,4 +1,4 @@
-"""Artifacts for other machines, run on this one by the user-mode emulator of QEMU."""
+"""Runs artifacts for other processors under QEMU's user-mode emulation."""
 
 from __future__ import annotations
 

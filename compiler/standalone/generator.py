@@ -1,4 +1,4 @@
-"""A model as a folder of sources that make and CMake build without occ: Halide generators, the entry, libocc, NAME.h, weights."""
+"""A model as a folder of C++ sources that make and CMake build without occ."""
 
 from __future__ import annotations
 

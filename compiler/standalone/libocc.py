@@ -1,4 +1,4 @@
-"""libocc (runtime/c) as an installed library: built by the C++ compiler of this machine, once, into the build cache."""
+"""Builds and installs libocc, the C runtime (runtime/c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models for WebAssembly, run on this machine by wasmtime (`pip install wasmtime`)."""
+"""Runs WebAssembly models with wasmtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NAME.h and NAME.cpp of a model that C programs link with: a structure with a typed field for each size, input and output."""
+"""The C header of a model, NAME.h: a structure with a typed field for each size, input and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model as a library or an object file for C programs: kernels, entry, runtime and weights, under the names of the model."""
+"""A model as a library or object file for C programs, with kernels, runtime and weights."""
 
 from __future__ import annotations
 

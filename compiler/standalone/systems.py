@@ -1,4 +1,4 @@
-"""What programs are compiled and linked with on Linux and in WebAssembly."""
+"""Compiler and linker flags for Linux and WebAssembly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target where nobody names one."""
+"""The default target of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of the CPU that code is made for, read off the Halide target."""
+"""Properties of the CPU that code is made for, from the Halide target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several targets share; those of one are in its `codegen_*/options.py`."""
+"""Options that several CPU targets share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which targets there are: names and where to find them. A target is loaded when it is asked for."""
+"""The registry of targets, which are loaded on first use."""
 
 from __future__ import annotations
 

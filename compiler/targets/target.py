@@ -1,4 +1,4 @@
-"""What a target is.
+"""What a target is: options, pipeline and code generator in one object.
 
 Those of occ and those of installed packages are made and found in the same way (`registry.py`).
 """

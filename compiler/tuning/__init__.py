@@ -1,1 +1,1 @@
-"""Measures schedules and precisions, on this machine or on workers, and fills caches before they are needed."""
+"""Tuning: measures schedules and precisions, here or on workers, and fills caches."""

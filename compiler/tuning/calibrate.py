@@ -1,4 +1,4 @@
-"""Calibration of an Ascend build: sample inputs show which nodes must stay FLOAT in a precision mode."""
+"""Calibration of an Ascend build: sample inputs decide which nodes stay FLOAT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuner on many machines: each kernel is searched for by a worker, and what is found is kept for machines of its kind."""
+"""The distributed tuner: workers search for schedules, and results are kept by kind of machine."""
 
 from __future__ import annotations
 

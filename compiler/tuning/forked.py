@@ -1,4 +1,4 @@
-"""Calls of functions that may end their process: each runs in a process forked from this one."""
+"""Runs a function in a forked process, which a kernel may crash."""
 
 from __future__ import annotations
 

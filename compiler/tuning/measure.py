@@ -1,4 +1,4 @@
-"""Runs kernels alone, on operands of the right shape, to compare schedules: their results first, then their times."""
+"""Measures single kernels: compares their results first, then times them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured tuner: tries choices of schedules kernel by kernel, keeps those that win, and says what they gain.
+"""The tuner: measures schedule choices kernel by kernel, and keeps the fastest.
 
 The rules schedule every kernel from facts of the machine. The tuner makes the same rules take other choices (`Hint`), compiles
 what comes of them, and compares results and times. It is asked for (`occ build --tune`); without it nothing is measured.

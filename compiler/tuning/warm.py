@@ -1,4 +1,4 @@
-"""Builds the kernels of many models at once into the cache, so that building each of them afterwards is a warm build.
+"""Compiles the kernels of many models into the build cache at once.
 
 Compiling generators costs most for the headers and the start of each process, so kernels of many models share
 translation units. Lowering goes on here while compilers run.

@@ -1,4 +1,4 @@
-"""Other machines that compile kernels and measure schedules: the workers of a scheduler of dask.distributed.
+"""Remote workers (dask.distributed) that compile kernels and measure schedules.
 
 That engine sends calls to workers, knows which are there, and repeats elsewhere what a lost one was doing. The calls are of functions
 of this package, so a worker has the same occ installed, and a C++ compiler. They go as pickles: a scheduler is trusted as a shell is.

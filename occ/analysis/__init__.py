@@ -1,1 +1,1 @@
-"""What is asked about models and artifacts besides compiling them: the functions that the commands of these names call."""
+"""Tools on models and artifacts: dump, inspect, diff, bench, report."""

@@ -1,4 +1,4 @@
-"""Whose a difference from onnxruntime is: its optimiser's, its kernels', or ours.
+"""Attributes a difference from onnxruntime to its optimiser, its kernels or occ.
 
 onnxruntime's optimiser changes results of quantised models: it joins pairs of QuantizeLinear and DequantizeLinear, rounds where the
 model does not, and takes kernels whose sums of bytes saturate on x86 without VNNI (session.x64quantprecision in

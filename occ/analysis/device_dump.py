@@ -1,4 +1,4 @@
-"""What a device dumped of the operators of an artifact, compared with the simulator, operator by operator."""
+"""Compares operator dumps of a device with the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `occ.inspect` tells of the device parts of an Ascend artifact."""
+"""Device parts of an Ascend artifact, for `occ.inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`occ.diff`: results compared with those of another runtime, of the whole model or of each node."""
+"""`occ.diff`: compares results with another runtime, of the model or of each node."""
 
 from __future__ import annotations
 

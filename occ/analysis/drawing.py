@@ -1,4 +1,4 @@
-"""Modules as drawings: DOT for Graphviz, and Mermaid for pages that render it."""
+"""Modules as DOT (Graphviz) and Mermaid graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`occ.inspect`: what a model or an artifact is."""
+"""`occ.inspect`: describes a model or an artifact."""
 
 from __future__ import annotations
 

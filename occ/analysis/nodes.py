@@ -1,4 +1,4 @@
-"""The nodes of a model by the names that `occ extract`, `diff` and `--outputs` take, and the steps of an artifact."""
+"""Node names of a model, as commands take them, and steps of an artifact."""
 
 from __future__ import annotations
 

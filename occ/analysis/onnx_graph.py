@@ -1,4 +1,4 @@
-"""Looks at ONNX models as graphs: who makes a value, what a node reads, inside of its sub-graphs too."""
+"""Producers and consumers in an ONNX graph, sub-graphs included."""
 
 from __future__ import annotations
 

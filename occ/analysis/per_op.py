@@ -1,4 +1,4 @@
-"""Kernels beside onnxruntime's own profile, by the nodes of the ONNX model.
+"""Kernel times beside onnxruntime's profile, by ONNX node.
 
 A kernel computes several nodes, and a node may take several kernels; onnxruntime fuses others. Both sides are joined where
 they share a node. onnxruntime names what it has rewritten after a node or its result; what it adds for its own layouts

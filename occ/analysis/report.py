@@ -1,4 +1,7 @@
-"""`occ.report`: one HTML file that shows a model as it is compiled: graph, times, memory, code. It needs no network."""
+"""`occ.report`: one HTML file with graph, times, memory and code.
+
+It needs no network.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a report: nodes, edges, and the parts that a node can be unfolded into."""
+"""The graph of a report: nodes, edges, and nested nodes."""
 
 from __future__ import annotations
 

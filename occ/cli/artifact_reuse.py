@@ -1,4 +1,4 @@
-"""`occ build` of a model that was built before: the artifact comes from the cache if nothing has changed."""
+"""Reuse of an unchanged artifact from the cache by `occ build`."""
 
 from __future__ import annotations
 

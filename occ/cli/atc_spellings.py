@@ -1,4 +1,4 @@
-"""The options of `atc` on the command line of `occ build`: read as ours where they mean the same, else answered with ours."""
+"""Options of `atc` on the command line of `occ build`, translated or answered with occ's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a build may take: time and memory, on request. Both end with a message and nothing left behind."""
+"""Time and memory limits of a build.
+
+Both end with a message and nothing left behind.
+"""
 
 from __future__ import annotations
 

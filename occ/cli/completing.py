@@ -1,4 +1,4 @@
-"""What a shell is offered for the values of arguments and options, by the name of each: files, targets, stages, names of a model."""
+"""Completion of arguments and option values in shells."""
 
 from __future__ import annotations
 

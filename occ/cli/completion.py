@@ -1,4 +1,4 @@
-"""`occ completion`: what a shell needs to complete commands, options and their values."""
+"""`occ completion`: prints the completion script of a shell."""
 
 from __future__ import annotations
 

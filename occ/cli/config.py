@@ -1,4 +1,4 @@
-"""`occ config`: how programs in C and C++ find libocc."""
+"""`occ config`: compiler flags for programs that use libocc."""
 
 from __future__ import annotations
 

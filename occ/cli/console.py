@@ -1,4 +1,4 @@
-"""What people read: errors and progress on stderr, and the exit code that goes with them."""
+"""Console output: errors and progress on stderr, exit codes."""
 
 from __future__ import annotations
 

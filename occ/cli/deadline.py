@@ -1,4 +1,4 @@
-"""Runs that end in time.
+"""Runs with a time limit, in a child process, since native code cannot be interrupted.
 
 A kernel and a loop in native code cannot be asked to stop, so the work is done in a child process.
 """

@@ -1,4 +1,4 @@
-"""`occ doctor`: what is here, what is missing, and what that costs."""
+"""`occ doctor`: checks the machine's toolchain."""
 
 from __future__ import annotations
 

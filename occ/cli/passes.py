@@ -1,4 +1,4 @@
-"""Options that look into the passes of a compilation, and the reports they print."""
+"""Options that print or trace passes."""
 
 from __future__ import annotations
 

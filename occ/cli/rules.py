@@ -1,4 +1,4 @@
-"""`occ rules`: what rules there are, how often each fired, and why one did not match."""
+"""`occ rules`: lists rules, counts their matches, and explains mismatches."""
 
 from __future__ import annotations
 

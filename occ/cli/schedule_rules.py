@@ -1,4 +1,4 @@
-"""`occ rules --schedule`: the schedule rules, how often each fired, and what each answered for a kernel."""
+"""`occ rules --schedule`: lists schedule rules, and explains a kernel's schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`occ targets`: what models can be compiled for."""
+"""`occ targets`: lists targets and their options."""
 
 from __future__ import annotations
 

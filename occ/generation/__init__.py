@@ -1,1 +1,1 @@
-"""Text from language models: a decoder with its cache, what chooses tokens, and the folders that models come in."""
+"""Text generation with language models: decoders, KV caches, sampling, model folders."""

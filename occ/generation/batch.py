@@ -1,4 +1,4 @@
-"""Several sequences of unlike lengths that take a token each in one run of a decoder, joining and leaving at any time."""
+"""A batch of sequences of different lengths that share a decoder's runs."""
 
 from __future__ import annotations
 

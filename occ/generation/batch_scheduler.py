@@ -1,4 +1,4 @@
-"""Continuous batching: requests of many clients share the runs of one model, and join and leave between steps."""
+"""Continuous batching: requests join and leave the batch of one model between steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class QueueIsFull(Exception):
 
 
 class BatchScheduler:
-    """Generates the texts of requests in one thread: prompts a chunk at a time, and between chunks a token for every text.
+    """Generates the texts of all requests in one thread.
+
+    It runs prompts a chunk at a time, and between chunks a token for every text.
 
     Args:
         lm: the model.

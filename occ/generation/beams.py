@@ -1,4 +1,4 @@
-"""Beam search: several continuations of a prompt at once, of which the most probable ones stay."""
+"""Beam search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed of a language model compared with other runtimes: their tokens first, then interleaved texts of the same length."""
+"""Benchmarks of text generation: the same tokens first, then interleaved times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selections from a vocabulary without sorting it: the greatest scores, the leading mass, and a draw by weights."""
+"""Top-k, top-p and random draws from logits, without sorting the vocabulary."""
 
 from __future__ import annotations
 

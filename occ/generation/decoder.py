@@ -1,4 +1,4 @@
-"""A decoder and its cache: tokens in, the logits of the next one out."""
+"""A decoder and its KV cache: tokens in, the next token's logits out."""
 
 from __future__ import annotations
 

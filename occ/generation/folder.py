@@ -1,4 +1,4 @@
-"""The folders that language models come in: of onnxruntime-genai's builder, of optimum and transformers.js, or plain ones."""
+"""Model folders of onnxruntime-genai, optimum and transformers.js."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars that generated text follows: a mask over the tokens of each step, by the library llguidance."""
+"""Constrained decoding: token masks from a grammar, by the library llguidance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`occ.LanguageModel`: text from a folder with a model."""
+"""`occ.LanguageModel`: text generation with the model of a folder."""
 
 from __future__ import annotations
 

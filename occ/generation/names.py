@@ -1,4 +1,4 @@
-"""What exporters call the inputs and outputs of a decoder."""
+"""Names that exporters give a decoder's inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Opens the model of a folder: an artifact as it is, an ONNX file once it is built.
+"""Opens the model of a folder, and builds an ONNX file first.
+
+Builds are kept in the build cache.
 
 Builds are kept in the build cache.
 """

@@ -1,4 +1,4 @@
-"""A runtime in a process of its own, where its memory is its own and its idle threads take no time from others.
+"""A peer runtime in a process of its own, so that memory and threads are separate.
 
 `python -m occ.generation.peer_process NAME MODEL THREADS CAPACITY` reads a line of JSON for each request and answers
 with one; `PeerProcess` is the other end.

@@ -1,4 +1,4 @@
-"""Runtimes that continue a text, greedily or with sampled tokens, all in one form, so that they can be timed alike.
+"""Peer runtimes with one interface for text generation, for benchmarks.
 
 `start` takes a prompt, `step` what was written last; both return the next token. No runtime but the one that is used is
 imported.

@@ -1,4 +1,4 @@
-"""A decoder as it came from an exporter, as a step of one sequence: tokens and caches go in, the last logits and caches come out."""
+"""Rewrites an exported decoder as one decoding step: tokens and caches in, logits and caches out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for text: what each takes of a step, and the loops that serve one of them or a batch."""
+"""Generation requests and batched decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the next token is chosen from logits: the settings, and the sampler of one text that follows them."""
+"""Sampling settings, and the sampler of one text."""
 
 from __future__ import annotations
 

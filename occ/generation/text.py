@@ -1,4 +1,4 @@
-"""Text and tokens, by the library `tokenizers`."""
+"""Tokenization, by the library `tokenizers`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _generation_blocks() -> Any:
 
 
 class TextStream:
-    """The text of tokens as they come: what is whole of it, and ends before what may become a stop text.
+    """Text from streamed tokens: complete characters only, held back where a stop text may begin.
 
     Args:
         tokenizer: decodes.

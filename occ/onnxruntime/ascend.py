@@ -1,4 +1,4 @@
-"""Answers the plugin for Ascend devices: what a session gives to the device, and what fails it."""
+"""The Ascend side of the onnxruntime plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Groups that are compiled by a process of their own, while sessions run them with onnxruntime; it goes on when its parent ends.
+"""Background compilation of node groups, while onnxruntime runs them.
+
+The process goes on when its parent ends.
 
 `python -m occ.onnxruntime.background FOLDER` compiles what a folder asks for, and removes the folder.
 """

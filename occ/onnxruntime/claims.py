@@ -1,4 +1,4 @@
-"""Answers the plugin: which nodes of a graph to take, and the artifacts that compute them."""
+"""The compiler side of the onnxruntime plugin: claims nodes, and compiles them."""
 
 from __future__ import annotations
 

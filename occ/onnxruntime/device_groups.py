@@ -1,4 +1,7 @@
-"""What an Ascend device takes of a graph: groups of nodes as compiled models (`.om`), and why the others are left. It knows nothing of onnxruntime."""
+"""Node groups that an Ascend device takes as `.om` models, and why others are left.
+
+It knows nothing of onnxruntime.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin libraries, built by the C++ compiler of this machine, once, into the build cache."""
+"""Builds the plugin libraries of onnxruntime."""
 
 from __future__ import annotations
 

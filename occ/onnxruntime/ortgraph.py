@@ -1,4 +1,4 @@
-"""Reads graphs of onnxruntime as ONNX, through its C interface (level 23): slots of the table of functions, by name."""
+"""Reads graphs of onnxruntime as ONNX, through its C API."""
 
 from __future__ import annotations
 

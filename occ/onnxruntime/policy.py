@@ -1,4 +1,6 @@
-"""Which nodes of a graph occ takes: convex groups of what it can compile, above a cost.
+"""Partitioning policy: convex groups of supported nodes, above a cost.
+
+It knows nothing of onnxruntime.
 
 It knows nothing of onnxruntime.
 """

@@ -1,4 +1,4 @@
-"""Batches of requests: what arrives while a model runs is one batch of its next run, so that a lone request never waits.
+"""Dynamic batching: requests that arrive during a run are the next batch.
 
 A lone run has all threads. Where requests share no runs and more than one client asks, two runs go side by side on half of the
 threads each: one computes while the event loop decodes for the other, and threads of a run wait less for one that the event loop

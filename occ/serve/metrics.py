@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus.
+"""Server metrics for Prometheus.
 
 MLServer loads the module of a runtime anew with each model; a metric may be made once in a process, so it lives here. It is
 made late, because MLServer sets up how processes share metrics when it starts. Its own metrics of runtimes do not show in

@@ -1,4 +1,4 @@
-"""Ports that a server is to listen at."""
+"""Checks the ports of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MLServer's REST server lacks of the V2 protocol as Triton speaks it, put in front of its routes.
+"""Middleware that completes MLServer's REST API to the V2 protocol as Triton speaks it.
 
 Binary tensors, statistics, the configuration of models, bodies of JSON that are called something else (`curl -d` says that it
 sends a form), and a server that is ready only when all models are. Sources: docs/protocol/extension_{binary_data,statistics,
@@ -28,7 +28,7 @@ _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, 
 
 
 class _AlwaysJson:
-    """An ASGI application that takes bodies which curl and other simple clients call a form for the JSON that they are."""
+    """An ASGI application that reads bodies as JSON although simple clients label them as forms."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Starts MLServer with models of occ: what `occ serve` does with models that are not language models."""
+"""Starts MLServer with models of occ, for `occ serve`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The binary tensors of KServe's V2 protocol: data after the JSON of a request or response, as clients of Triton send them.
+"""Binary tensors of KServe's V2 protocol, as Triton's clients send them.
 
 Source: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md.
 """

@@ -1,4 +1,4 @@
-"""The backend of `torch.compile`: graphs of Dynamo to ONNX to native code, and eager mode for what cannot take that way."""
+"""The backend of `torch.compile`: Dynamo graphs to native code, or eager mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the graphs that torch.compile has given to occ."""
+"""Reports what occ did with the graphs of torch.compile."""
 
 from __future__ import annotations
 

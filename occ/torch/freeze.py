@@ -1,4 +1,4 @@
-"""Graphs of Dynamo with their parameters and buffers as constants, and sizes taken from tensors."""
+"""Dynamo graphs with parameters as constants, and sizes taken from tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch itself, which occ does not need: imported when a function of this package runs."""
+"""Imports torch when a function of this package runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a graph is left to PyTorch, as one line that people can act on."""
+"""Why a graph is left to PyTorch, in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device memory: regions from the driver, cut into blocks, under a limit."""
+"""Device memory allocator: blocks of driver allocations, under a limit."""
 
 from __future__ import annotations
 

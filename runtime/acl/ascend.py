@@ -1,4 +1,4 @@
-"""The Ascend device of a session: parts are loaded models, tensors are blocks of its memory."""
+"""The Ascend device of a session: loaded models and device tensors."""
 
 from __future__ import annotations
 

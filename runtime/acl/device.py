@@ -1,4 +1,4 @@
-"""One device of the process: its context, streams, memory and facts."""
+"""A device of the process: its context, streams, memory and properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One execution of a model: its datasets, the choice of a gear, and the shapes that come out."""
+"""One execution of a device model: datasets, gear selection, output shapes."""
 
 from __future__ import annotations
 

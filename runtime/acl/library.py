@@ -1,4 +1,4 @@
-"""libascendcl.so: finding it, and calling it. A call that fails becomes a `RunError` with the driver's own words."""
+"""Bindings to libascendcl.so. A failed call raises `RunError` with the driver's message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiled model (`.om`) on the device: loading it, what it takes and gives, and its gears."""
+"""A compiled model (`.om`) on the device: loading, inputs, outputs, gears."""
 
 from __future__ import annotations
 

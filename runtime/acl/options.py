@@ -1,4 +1,4 @@
-"""The options of a session on a device: names, defaults and meanings of onnxruntime's CANN provider."""
+"""Options of a device session, as in onnxruntime's CANN provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ownership of driver resources: what was acquired is released in reverse, whatever happens."""
+"""Ownership of driver resources: released in reverse order, whatever happens."""
 
 from __future__ import annotations
 

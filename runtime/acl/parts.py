@@ -1,4 +1,4 @@
-"""The device parts of a session: loaded when they are needed, unloaded when memory is short."""
+"""Device models of a session: loaded on use, unloaded when memory is short."""
 
 from __future__ import annotations
 

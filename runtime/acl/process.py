@@ -1,4 +1,4 @@
-"""AscendCL in this process: initialised once, devices shared by everything that uses them, finalised last.
+"""AscendCL in this process: initialised once, finalised last.
 
 Releases of CANN before 8.5 allow `aclInit` once in the life of a process, so it stays initialised when no session is
 left, and is finalised when the process ends, or by `shutdown`. What another library has initialised is left alone.

@@ -1,4 +1,4 @@
-"""The device's own profiler: it writes a folder that `msprof --export=on --output=FOLDER` turns into tables."""
+"""The device profiler, whose folder `msprof --export=on --output=FOLDER` reads."""
 
 from __future__ import annotations
 

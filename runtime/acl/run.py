@@ -1,4 +1,4 @@
-"""One run on the device: its tensors, and what is queued on its streams."""
+"""One run on the device: its tensors, and the work on its streams."""
 
 from __future__ import annotations
 

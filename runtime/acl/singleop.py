@@ -1,4 +1,4 @@
-"""A part that runs operator by operator: each is a model of its own, which `atc --singleop` compiled.
+"""A device part that runs operator by operator, with models of `atc --singleop`.
 
 `device/NAME.program.json` has the operators in order: the entry that was compiled, and which values it reads and writes.
 Values are numbered: the inputs of the part, then its constants, then results as they come.

@@ -1,4 +1,7 @@
-"""Status numbers of AscendCL: names, and what a user can do. From acl_base.h, ge_error_codes.h and rt_error_codes.h."""
+"""Status codes of AscendCL, with remedies.
+
+From acl_base.h, ge_error_codes.h and rt_error_codes.h.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that stay on the device: bind them to inputs and outputs, and no run copies them."""
+"""Arrays on the device: bound to inputs and outputs, they are not copied."""
 
 from __future__ import annotations
 

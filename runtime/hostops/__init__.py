@@ -1,4 +1,4 @@
-"""Operators that are not kernels: routines on numpy arrays, sequences (lists) and optionals (None or the value).
+"""Host operators: numpy routines for strings, sequences, optionals and data-dependent sizes.
 
 A routine is named like its operator, takes the operands by position (None for absent ones) and the attributes as `a`,
 with the number of results as `a.n_results`, and returns the result or a tuple of them. The compiler's oracle calls the same

@@ -1,4 +1,4 @@
-"""Constants that are no bytes: strings."""
+"""String constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of strings, and paths through matrices of costs (operators of com.microsoft)."""
+"""MurmurHash3 and DynamicTimeWarping of com.microsoft."""
 
 from __future__ import annotations
 

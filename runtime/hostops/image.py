@@ -1,4 +1,4 @@
-"""ImageDecoder, by way of the package pillow, which only this operator needs."""
+"""ImageDecoder, with the package pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, categories and maps of ai.onnx.ml. A map is a dict."""
+"""LabelEncoder, CategoryMapper and dictionaries of ai.onnx.ml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of ai.onnx.ml operators: transformations, labels and support vectors.
+"""Classifier scores of ai.onnx.ml: transformations, labels, support vectors.
 
 Two classes with one score get the score and its negation, as in the ONNX reference.
 """

@@ -1,4 +1,4 @@
-"""What follows from the attributes of a node alone, made in its first run and kept."""
+"""Values computed from a node's attributes in its first run, and kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random tensors (ONNX operators of the same names); with a seed the numbers are those of the ONNX reference."""
+"""Random tensors; with a seed, the same as in the ONNX reference."""
 
 from __future__ import annotations
 

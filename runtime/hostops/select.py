@@ -1,4 +1,4 @@
-"""NonZero, Unique, Compress, NonMaxSuppression, Dropout (ONNX operators of the same names)."""
+"""NonZero, Unique, Compress, NonMaxSuppression, Dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences, which are lists, and optionals, which are None or the value (ONNX operators of the same names)."""
+"""Sequences, as lists, and optionals, as None or the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of a run that decide shapes."""
+"""Steps that turn computed values into sizes."""
 
 from __future__ import annotations
 

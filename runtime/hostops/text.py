@@ -1,4 +1,4 @@
-"""Strings and text features (ONNX operators of the same names)."""
+"""String operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native entry of a model: one call of compiled code in the place of a plan that Python goes through.
+"""The native entry of a model: one call of compiled code that runs the plan.
 
 `occ_model_run` takes an `occ_call`, which docs/native.md describes for C. It keeps nothing between calls: memory is what
 the caller gives it, so that calls may run side by side.

@@ -1,4 +1,4 @@
-"""Functions of users in C libraries: what they are given, as text, and how they are called.
+"""C functions of users: their signatures, and calling them.
 
 An argument is one of: `tensor TYPE K` (a pointer to the elements of tensor K: operands, then results; -1 for a null
 pointer), `size TYPE K` (its number of elements), `rank TYPE K`, `dim TYPE K AXIS`, `shape i64 K` (a pointer to its

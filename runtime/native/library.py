@@ -1,4 +1,4 @@
-"""Native code of an artifact: loading it from memory, and the argument blocks that its kernels take.
+"""Loads the native code of an artifact from memory.
 
 A kernel is `int f(void **args)`: a `halide_buffer_t *` for each tensor that it reads, an `int32_t *` for each size, a
 `halide_buffer_t *` for each tensor that it writes. One that leaves its parallel loop to the caller is

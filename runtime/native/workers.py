@@ -1,4 +1,4 @@
-"""Threads that help with parallel loops of kernels that bring no thread pool of their own."""
+"""Worker threads for parallel loops of kernels without a thread pool."""
 
 from __future__ import annotations
 

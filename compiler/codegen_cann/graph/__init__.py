@@ -1,1 +1,1 @@
-"""GE graphs: nodes, formats, prototypes, and what is checked of them."""
+"""GE graphs: nodes, tensor formats, operator prototypes and their validation."""

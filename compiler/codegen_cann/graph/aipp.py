@@ -1,4 +1,4 @@
-"""Static AIPP: the device makes the input of a model out of pictures, as a configuration of `atc --insert_op_conf` says.
+"""Static AIPP: image preprocessing on the device, configured as for `atc --insert_op_conf`.
 
 The configuration is text: `aipp_op { key: value ... }`, one for each input. `atc` puts an operator in front of the graph, and the
 input of what it compiles is the picture: bytes in the format of the configuration. What is checked here is what would be

@@ -1,4 +1,7 @@
-"""Element types and tensor formats as GE numbers and spells them; two numberings of types exist side by side."""
+"""Element types and tensor formats in GE's numbering and spelling.
+
+GE numbers types in two ways: one in graphs, one in AscendCL.
+"""
 
 from __future__ import annotations
 

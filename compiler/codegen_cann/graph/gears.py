@@ -1,4 +1,4 @@
-"""Gears: one compiled graph for a few sets of extents of its symbolic dims; `mapping/merge.py` makes that graph."""
+"""Gears: one compiled graph for a few sizes of its symbolic dims (`mapping/merge.py` merges them)."""
 
 from __future__ import annotations
 

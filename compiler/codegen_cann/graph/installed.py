@@ -1,4 +1,7 @@
-"""The kernels of an installed toolkit, from the files that it selects kernels by: `aic-*-ops-info*.json`, `aicpu_*.json`, `tf_kernel.json`."""
+"""Kernel lists of an installed CANN toolkit.
+
+They are read from `aic-*-ops-info*.json`, `aicpu_*.json` and `tf_kernel.json`.
+"""
 
 from __future__ import annotations
 

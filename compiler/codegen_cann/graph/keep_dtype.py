@@ -1,4 +1,4 @@
-"""Nodes that keep FLOAT where a precision mode would have them in half precision: GE's `_keep_dtype`.
+"""GE's `_keep_dtype`: nodes that stay in FLOAT under a half-precision mode.
 
 `atc --keep_dtype=FILE` sets the attribute on the nodes that the file names, and its passes read it; here it is in the
 `.air` itself. By default these nodes are kept:

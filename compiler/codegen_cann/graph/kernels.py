@@ -1,4 +1,4 @@
-"""The kernels of the chips: which unit runs a node of some element types, and whether its extents may be unknown.
+"""Kernel tables of the chips: which unit runs an operator, for which element types and shapes.
 
 `kernels.json` has those that CANN 8.1.RC1 installs (`tools/ge_kernels.py` writes it from an installed toolkit); where a toolkit is
 installed, its own tables take their place (`installed.py`).

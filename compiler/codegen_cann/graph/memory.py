@@ -1,4 +1,4 @@
-"""How much device memory a graph needs."""
+"""Estimates the device memory of a graph."""
 
 from __future__ import annotations
 

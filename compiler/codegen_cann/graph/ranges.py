@@ -1,4 +1,4 @@
-"""Ranges of extents: one dynamic graph for all sizes of its symbolic dims between bounds.
+"""Shape ranges: one dynamic graph for all sizes of its symbolic dims between bounds.
 
 The graph is made from the graphs at some sets of sizes, as that of gears is: what differs between them becomes an expression
 in the extents of the inputs, and has to hold for all of the sets. They have the bounds in them, each dim moved by itself, and

@@ -1,1 +1,1 @@
-"""From ONNX's operators to those of GE, a family a file."""
+"""Maps ONNX operators to GE operators, one operator family a file."""

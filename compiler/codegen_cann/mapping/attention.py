@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings as GE nodes; Attention itself is matrix products with these two steps between."""
+"""Attention and rotary embeddings as GE nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores, softmax and weighted values as one kernel: FusedInferAttentionScore, PromptFlashAttention, IncreFlashAttention."""
+"""Attention as one GE kernel: FusedInferAttentionScore, PromptFlashAttention or IncreFlashAttention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _EVERY = 2147483647
 
 @dataclass(frozen=True)
 class Operands:
-    """Queries [B, N, S, D], keys and values [B, M, T, D] of M heads that N is a multiple of, and where a key is forbidden."""
+    """Operands of an attention kernel: queries [B, N, S, D], keys and values [B, M, T, D], and the mask.
+
+    N is a multiple of M. The mask is true where a key is forbidden.
+    """
 
     q: Ref
     k: Ref

@@ -1,4 +1,4 @@
-"""Products with block-quantised weights, and rows of such tables, as GE nodes."""
+"""MatMulNBits and GatherBlockQuantized as GE nodes."""
 
 from __future__ import annotations
 

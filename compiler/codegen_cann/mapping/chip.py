@@ -1,4 +1,4 @@
-"""What the mapping knows of the chips: what it must not ask of one."""
+"""Limits of the chips that the mapping respects."""
 
 from __future__ import annotations
 

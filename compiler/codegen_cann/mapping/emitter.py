@@ -1,4 +1,4 @@
-"""Makes GE nodes for one graph: what the rows of the mapping call."""
+"""The builder of GE nodes that mapping rules call."""
 
 from __future__ import annotations
 

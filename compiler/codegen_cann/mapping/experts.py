@@ -1,4 +1,4 @@
-"""Mixtures of experts as GE nodes: each row times the matrices of the experts that a router has chosen for it.
+"""Mixture of experts as GE nodes: each row times the weights of its chosen experts.
 
 Few rows, as in a step of decoding, gather the matrices of their experts. Where that would be as much as all of them, all experts
 compute all rows, and what each row has chosen is gathered from the results.

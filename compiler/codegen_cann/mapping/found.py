@@ -1,4 +1,4 @@
-"""Operators whose number of results the data decide, as GE nodes that find it: a graph has -1 there.
+"""Operators with data-dependent result sizes as GE nodes, such as NonZero and Unique.
 
 Of NonMaxSuppressionV7, which has as many rows as there can be, those that stand for a box are gathered.
 """

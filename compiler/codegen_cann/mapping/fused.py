@@ -1,4 +1,4 @@
-"""Groups of nodes that the chip has one kernel for: what language models are made of, however the model spells it."""
+"""Fusions of GE nodes into kernels for language models, such as RMSNorm and SwiGLU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of a language model: rows of new tokens written into it, codes of a quantised one, and positions."""
+"""KV cache updates as GE nodes: writing new rows, quantised caches, position indices."""
 
 from __future__ import annotations
 

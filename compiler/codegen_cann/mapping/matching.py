@@ -1,4 +1,4 @@
-"""What rules that fuse nodes of a graph ask of it."""
+"""Graph queries that fusion rules share."""
 
 from __future__ import annotations
 

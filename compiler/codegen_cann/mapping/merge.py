@@ -1,4 +1,6 @@
-"""The graphs of all gears as one: unknown extents where they differ, and sizes that are computed from the shapes of the inputs.
+"""Merges the graphs of all gears into one dynamic graph.
+
+Extents that differ become unknown. Sizes that differ are computed from the shapes of the inputs.
 
 The graphs come from the same model at each set of extents. Where they differ in extents only, they are one graph; that this
 is the same graph for all gears is then known and not guessed. Integers that differ, such as the target of a Reshape or the

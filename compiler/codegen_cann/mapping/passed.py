@@ -1,4 +1,7 @@
-"""Operators of AMCT and torch_npu that no ONNX operator stands for: GE nodes of the same name, as their prototypes have them."""
+"""Operators of AMCT and torch_npu that become GE nodes of the same name.
+
+No ONNX operator stands for them. Their GE prototypes say what they take.
+"""
 
 from __future__ import annotations
 

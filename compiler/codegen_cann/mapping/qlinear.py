@@ -1,4 +1,4 @@
-"""Quantised contractions and sums as GE nodes: INT8 in the matrix unit, exact sums in INT32, scales in FLOAT."""
+"""Quantised matrix products, convolutions and sums as GE nodes with exact INT32 sums."""
 
 from __future__ import annotations
 

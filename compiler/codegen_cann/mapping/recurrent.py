@@ -1,4 +1,6 @@
-"""LSTM and GRU as one kernel for all steps, DynamicRNN and DynamicGRUV2, where their attributes allow it; else they are written out before.
+"""LSTM and GRU as the GE kernels DynamicRNN and DynamicGRUV2.
+
+Those with attributes that the kernels lack were expanded before.
 
 The gates of DynamicRNN are in the order i, j, f, o (j is what ONNX calls c), with the weights of the input above those of the state;
 those of DynamicGRUV2 in that of ONNX. Both compute products in half precision with sums in FLOAT, forwards.

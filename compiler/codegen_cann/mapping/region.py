@@ -1,4 +1,4 @@
-"""Regions of interest, unpooling, sampling grids and random numbers as GE nodes."""
+"""RoiAlign, MaxUnpool, AffineGrid and random numbers as GE nodes."""
 
 from __future__ import annotations
 

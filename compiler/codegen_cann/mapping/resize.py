@@ -1,4 +1,4 @@
-"""Resize as GE nodes: GE's own operators where they compute the same, else a gather or a matrix product an axis.
+"""Resize as GE nodes: a GE resize, a gather, or a matrix product for each axis.
 
 Every mode of ONNX Resize is linear in the input and acts on one axis after another, and the extents are known here. So
 an axis is a constant matrix, which is evaluated from the definition of the operator (`ir/ops/resize.py`).

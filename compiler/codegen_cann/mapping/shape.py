@@ -1,4 +1,4 @@
-"""Operators that move, cut, join and select elements as GE nodes."""
+"""Reshape, slice, concat, gather and other data movement as GE nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fourier transforms as products with constant matrices."""
+"""Fourier transforms as GE matrix products with constant matrices."""
 
 from __future__ import annotations
 

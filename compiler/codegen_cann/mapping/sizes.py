@@ -1,4 +1,4 @@
-"""Sizes as nodes: integers that differ between gears, computed from the shapes of the inputs of the graph.
+"""Shape arithmetic as GE nodes: sizes that differ between gears, computed from input shapes.
 
 GE compiles a graph of its own for every gear, in which all shapes are known, and folds such nodes to constants there.
 """
@@ -27,7 +27,10 @@ DECIDE = ("NonZero", "UniqueWithCountsAndSorting")  # operators whose results ha
 
 
 class _Extent(NamedTuple):
-    """An extent that differs: a node that shows it, by position, the axis, the value in each gear, and the result."""
+    """An extent that differs between gears.
+
+    The node that shows it, by position; its axis; its value in each gear; and the result.
+    """
 
     port: int
     axis: int

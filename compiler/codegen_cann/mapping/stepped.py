@@ -1,4 +1,7 @@
-"""Products of codes with constant weights, from AscendQuant to AscendQuant; what does not fit is left to `qlinear`."""
+"""Quantised products with constant weights between AscendQuant nodes.
+
+What does not fit is left to `qlinear`.
+"""
 
 from __future__ import annotations
 

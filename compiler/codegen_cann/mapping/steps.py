@@ -1,4 +1,4 @@
-"""Quantised tensors as the matrix unit has them: AscendQuant before a product of INT8, AscendDequant after it.
+"""AscendQuant, AscendDequant and AscendAntiQuant nodes around INT8 products.
 
 AscendQuant makes signed codes, in half precision. Unsigned ones are these and 128; what reads them takes the signed ones,
 see `Emitter.signed`.

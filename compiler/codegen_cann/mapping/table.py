@@ -1,4 +1,4 @@
-"""The mapping: which GE nodes stand for each operator, and how a list of ops becomes a GE graph."""
+"""The mapping table: the rule for each operator, and the loop that emits a GE graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Col2Im and DeformConv as convolutions: of filters with one element, and of taps that the grid sampler takes."""
+"""Col2Im and DeformConv as GE convolutions and grid samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pads and slices, which convolutions and poolings share.
+"""Padding and slicing that convolutions and poolings share.
 
 GE orders pads top, bottom, left, right; ONNX all begins, then all ends.
 """

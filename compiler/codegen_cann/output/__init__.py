@@ -1,1 +1,1 @@
-"""What GE graphs are written as, and the tools that take them."""
+"""Writers of GE graphs (`.air`, C++, ONNX, JSON, text), and the toolkit that compiles them."""

@@ -1,4 +1,4 @@
-"""The command that compiles an `.air` file to an `.om`, and what it does to the numbers."""
+"""The `atc` command that compiles an `.air` file to an `.om`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GE graphs as C++ that builds them through the operator classes of the toolkit (`all_ops.h`).
+"""GE graphs as C++ source for the operator classes of the toolkit (`all_ops.h`).
 
 Only literals and made-up identifiers reach the code: names from a model stand in string literals, every character of
 which is plain ASCII or an octal escape.

@@ -1,4 +1,4 @@
-"""GE graphs as ONNX models for viewers: nodes of the domain `ge`, as the toolkit's own dumps have them."""
+"""GE graphs as ONNX models for viewers, with nodes of the domain `ge`."""
 
 from __future__ import annotations
 

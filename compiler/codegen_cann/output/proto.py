@@ -1,4 +1,4 @@
-"""Writer of ge.proto messages: the fields that occ writes, and a deterministic encoder. No protobuf library is needed.
+"""A deterministic encoder of ge.proto messages that needs no protobuf library.
 
 The schema is that of the public ge.proto (metadef); the numbers have not changed since 2021. A message is a dict by
 field name; absent fields are not written, and neither are scalars at their proto3 default outside of a oneof.

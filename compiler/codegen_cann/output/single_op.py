@@ -1,4 +1,4 @@
-"""Nodes as the JSON that `atc --singleop` takes: one model an operator, for running op by op."""
+"""Single-operator models as the JSON of `atc --singleop`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which operators run on the device, which on the CPU, and in what order."""
+"""Partitioning of a model between device and CPU."""

@@ -1,4 +1,4 @@
-"""What a part costs on the device and on this CPU: the roofline of each node, and the way there and back.
+"""Cost model of a device part: a roofline estimate for each node, and the transfers.
 
 The estimate is coarse: peaks of data sheets, operands read once, results written once. It tells parts that are worth the copies
 from those that are not, by factors and not by percents (Williams, Waterman, Patterson: Roofline, CACM 52, 2009).

@@ -1,4 +1,4 @@
-"""Sizes that the data of a run decide, where the device finds them: NonZero, NonMaxSuppression and the like within a part.
+"""Data-dependent sizes within a device part, as from NonZero and NonMaxSuppression.
 
 GE infers such extents when its kernel has run (a kernel of the third kind tells the shapes of its results), so a graph has -1
 there. As the graph of ranges, that of a part is made from those at some sizes; what differs becomes an expression in the

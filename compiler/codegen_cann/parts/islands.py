@@ -1,4 +1,4 @@
-"""Takes ops out of a module into a module of their own, for what the CPU runs."""
+"""Moves the ops that the CPU runs into modules of their own."""
 
 from __future__ import annotations
 

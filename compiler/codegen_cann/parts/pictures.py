@@ -1,4 +1,4 @@
-"""Inputs that the device makes out of pictures: which part reads them, and what the artifact takes instead."""
+"""Inputs that AIPP makes from images: which part reads them, and the artifact's input instead."""
 
 from __future__ import annotations
 

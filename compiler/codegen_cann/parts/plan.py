@@ -1,4 +1,4 @@
-"""The plan of a module cut into parts: copies, device calls and synchronisation."""
+"""The plan of a partitioned model: copies, device calls and synchronisation."""
 
 from __future__ import annotations
 

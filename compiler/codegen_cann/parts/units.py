@@ -1,4 +1,4 @@
-"""What runs where: the unit of the chip that each node of a graph gets, and why."""
+"""The unit of the chip (AI Core, AI CPU) that runs each node, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of dims over all values of their symbols: interval arithmetic, and what symbolic bounds of symbols prove besides."""
+"""Bounds of dims by interval arithmetic over the bounds of their symbols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotients of dims, and the lesser and the greater of two: simplified as far as bounds of the symbols allow."""
+"""Floor division, minimum and maximum of dims, simplified by bounds of their symbols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation and replacement: what walks over all symbols and functions of a dim."""
+"""Evaluation and substitution of dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that attributes may have, as data: what ONNX's text says of them and its schemas do not.
+"""Valid values of attributes, from the text of the ONNX specification.
 
 Names of attributes mean the same in nearly every operator; `Operator.attribute` states one that differs. Operators ask
 nothing of this: inference checks every node here, before it applies the operator's definition.

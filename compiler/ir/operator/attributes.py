@@ -1,4 +1,4 @@
-"""The attributes of operators that ONNX has no schema of: which there are, and what they hold.
+"""Attribute schemas of operators that ONNX does not define.
 
 A schema is written as names with kinds: `te=text dims=sizes? *`. `?` marks what may be absent, and `*` lets there be any others.
 """

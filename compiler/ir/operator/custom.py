@@ -1,4 +1,4 @@
-"""Operators that ONNX does not define, for rule files and plugins: schema, shape function and kernel in one class."""
+"""Operators of users: schema, shape function and kernel in one class."""
 
 from __future__ import annotations
 

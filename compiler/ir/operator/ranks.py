@@ -1,4 +1,4 @@
-"""Ranks of results whose shapes the data decide: functions for the field `rank` of operators."""
+"""Rank functions of operators with data-dependent shapes."""
 
 from __future__ import annotations
 

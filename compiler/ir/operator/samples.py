@@ -1,4 +1,4 @@
-"""Shapes of random operands that fit an operator, for `occ check-rules`: the field `sample` of operators.
+"""Random operand shapes that fit an operator, for `occ check-rules`.
 
 Each takes the draw, the position of an operand, and the shapes of the others as far as they are known; None leaves the
 choice to what broadcasting allows.

@@ -1,4 +1,4 @@
-"""What an operator is: its signature, read from `onnx.defs`, and the two things that ONNX cannot tell us.
+"""What an operator is: its signature from `onnx.defs`, its body and its shape function.
 
 Those are `infer` and one *meaning*: a te `body`, a `composite` of other operators, a `host` routine, its regions, or a
 `kernel` of a user.

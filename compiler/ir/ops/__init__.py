@@ -1,4 +1,7 @@
-"""The operators: each is defined once, in the module of its family. A `Registry` holds those of one compilation."""
+"""The operators, each defined once in the module of its family.
+
+A `Registry` holds those of one compilation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention and what surrounds it, as composites of contractions, softmax and movements."""
+"""Attention, rotary embeddings, SwiGLU and causal convolutions, as composites of other operators."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums of products: matrix multiplication and what is made of it."""
+"""Matrix products: MatMul and Gemm."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

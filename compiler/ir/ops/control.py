@@ -1,4 +1,6 @@
-"""Control flow. The sub-graphs are functions of the module; what they take from outside follows the formal operands.
+"""Control flow: If, Loop, Scan, SequenceMap.
+
+Sub-graphs are functions of the module. What they capture follows the formal operands.
 
 `If(cond, *captures) {then_branch=@f, else_branch=@g, captures=k}`; `passes/infer/infer_control.py` finds the types, and
 `runtime/native/control.py` states what runs.

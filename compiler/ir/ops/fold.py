@@ -1,4 +1,4 @@
-"""Operators that put pieces into a larger tensor or cut them out: Col2Im, MaxUnpool, CenterCropPad."""
+"""Col2Im, MaxUnpool and CenterCropPad: pieces put into a larger tensor, or cut out."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encoded images."""
+"""ImageDecoder."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators that read or write at computed positions."""
+"""Gather, scatter and other operators that read or write at computed positions."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

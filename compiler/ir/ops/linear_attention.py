@@ -1,4 +1,4 @@
-"""LinearAttention: a Scan over time whose step is one te function."""
+"""LinearAttention as a Scan over time."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _swapped(b: GraphBuilder, x: Value) -> Value:
 
 @op("LinearAttention")
 class LinearAttention:
-    """Attention with a state per head in the place of a cache, step by step over time, the state in f32."""
+    """Attention with a recurrent state per head, f32, instead of a KV cache."""
 
     infer = infer
     composite = composite

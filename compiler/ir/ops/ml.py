@@ -117,8 +117,9 @@ class ArrayFeatureExtractor:
 
 @op("ai.onnx.ml.FeatureVectorizer")
 class FeatureVectorizer:
-    """Features side by side, as f32; each operand cut, or filled with zeros, to the width that is stated for it. A vector
-    is one row.
+    """Concatenates features as f32, each cut or zero-padded to its stated width.
+
+    A vector is one row.
     """
 
     def composite(b, *xs, a):

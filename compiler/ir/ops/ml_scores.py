@@ -1,4 +1,4 @@
-"""What operators of ai.onnx.ml share: rows of scores, their transformations, and labels."""
+"""Scores of ai.onnx.ml classifiers: their transformations and labels."""
 
 from __future__ import annotations
 

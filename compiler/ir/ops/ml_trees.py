@@ -1,4 +1,4 @@
-"""Trees of ai.onnx.ml, as composites of the op `forest`."""
+"""Tree ensembles of ai.onnx.ml, as composites of the op `forest`."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -76,7 +76,10 @@ def _column(a: SimpleNamespace, name: str, length: int) -> np.ndarray:
 
 
 class _Places:
-    """Where nodes lie in a list of (tree, number), the last of those that are listed twice; found without a Python object a node."""
+    """Row indices of tree nodes, by (tree, number); the last one of duplicates.
+
+    It has no Python object for each node.
+    """
 
     def __init__(self, tree: np.ndarray, number: np.ndarray) -> None:
         (self._trees, a), (self._numbers, b) = (np.unique(v, return_inverse=True) for v in (tree, number))

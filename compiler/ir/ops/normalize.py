@@ -96,7 +96,10 @@ def _broadcasts(x: Tensor, operands: Sequence[Tensor | None], name: str) -> None
 
 @op("LayerNormalization", reads="last")
 class LayerNormalization:
-    """`(x - mean) / sqrt(var + epsilon) * scale + bias` over the axes from `axis` on; also mean and inverse deviation."""
+    """`(x - mean) / sqrt(var + epsilon) * scale + bias` over the axes from `axis` on.
+
+    Optional results are the mean and the inverse deviation.
+    """
 
     def body(t, x, scale, bias=None, *, a):
         axes = tuple(range(normalize_axis(a.axis, x.rank, "LayerNormalization"), x.rank))

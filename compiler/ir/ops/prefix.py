@@ -1,4 +1,4 @@
-"""Operators along an axis whose elements depend on all before them: running sums, ranks, reversals."""
+"""Cumulative sums, ReverseSequence, TensorScatter, Det: elements that depend on those before them."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running sums and products: what every element comes to with all before it."""
+"""Prefix sums and products."""
 
 from __future__ import annotations
 

@@ -187,7 +187,10 @@ def column(b: GraphBuilder, value: Value | None, behind: int = 1) -> Value | Non
 
 @op("QLinearMatMul", tags=("contraction",))
 class QLinearMatMul:
-    """`saturate(round((a - za) @ (b - zb) * (sa * sb / sy)) + zy)`, the scales per tensor, row of a or column of b."""
+    """A quantised product: `saturate(round((a - za) @ (b - zb) * (sa * sb / sy)) + zy)`.
+
+    Scales are per tensor, row of a or column of b.
+    """
 
     def composite(b, x, x_scale, x_zero, y, y_scale, y_zero, scale, zero, *, a):
         acc = b.MatMulInteger(x, y, x_zero, y_zero)

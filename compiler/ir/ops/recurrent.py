@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM (ONNX operators, opset 22): one product for the input of all steps, then a Scan over the steps.
+"""RNN, GRU and LSTM: one product for all inputs, then a Scan over the steps.
 
 A step past the end of its sequence (`sequence_lens`) keeps the state and gives zeros, in either direction.
 """

@@ -1,4 +1,4 @@
-"""Operators that read an image at fractional positions: GridSample, DeformConv, RoiAlign, and grids for them."""
+"""GridSample, DeformConv, RoiAlign and AffineGrid: reading images at fractional positions."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

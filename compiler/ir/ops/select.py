@@ -1,4 +1,4 @@
-"""Operators whose number of results the data decide: NonZero, Unique, Compress, NonMaxSuppression; and Dropout."""
+"""Operators with data-dependent result sizes: NonZero, Unique, Compress, NonMaxSuppression; and Dropout."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

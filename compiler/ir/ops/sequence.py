@@ -1,6 +1,8 @@
 """Sequences and optionals.
 
 The elements of a sequence have the extents that its type states, or any where it states none.
+
+The elements of a sequence have the extents that its type states, or any where it states none.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false

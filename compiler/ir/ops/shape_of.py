@@ -1,4 +1,4 @@
-"""Operators whose result follows from shapes and constants alone."""
+"""Shape, Size, Range, ConstantOfShape, EyeLike: results that follow from shapes and constants."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

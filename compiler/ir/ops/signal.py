@@ -1,4 +1,4 @@
-"""Signals: windows, Fourier transforms, mel filters. Angles and their functions are computed in f64."""
+"""Windows, Fourier transforms and mel filters. Angles are computed in f64."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strings and text features."""
+"""String operators."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Update rules of ai.onnx.preview.training: the state of several tensors in one operator, group after group."""
+"""Optimizers of ai.onnx.preview.training: Adagrad, Adam, Momentum."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

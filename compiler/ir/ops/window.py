@@ -158,7 +158,7 @@ _HALF, _WHOLE = 8, 16  # elements of half of a vector, and of one
 
 @op("Conv", tags=("contraction",), sample=convolved)
 class Conv:
-    """ONNX Conv: `out[n, o, y...] = b[o] + sum over c, k of x[n, c, y*s + k*d - pad] * w[o, c, k...]`, in groups."""
+    """Convolution: `out[n, o, y...] = b[o] + sum(x[n, c, y*s + k*d - pad] * w[o, c, k...])`."""
 
     def reads(x, w, *_, a):
         """Vectors run along the channels, or along rows where there are groups, or few channels to fill one."""
@@ -220,7 +220,7 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
 
 @op("ConvTranspose", tags=("contraction",), sample=picture)
 class ConvTranspose:
-    """The transpose of Conv, in gather form: output `p` takes the inputs `q` with `q*stride + tap*dilation = p + pad`."""
+    """Transposed convolution in gather form: output `p` reads inputs `q` with `q*stride + tap*dilation = p + pad`."""
 
     def body(t, x, w, b=None, *, a):
         if x.rank != w.rank or x.rank < 3:

@@ -1,4 +1,4 @@
-"""Which way vectors of a convolution run: along its channels, or along the rows of its planes."""
+"""The vector axis of a convolution: its channels, or the rows of its planes."""
 
 from __future__ import annotations
 

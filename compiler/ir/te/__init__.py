@@ -1,1 +1,1 @@
-"""Tensor expressions: what an operator computes, an element at a time, and how loops run over it."""
+"""Tensor expressions: what an operator computes for one element, and schedules of its loops."""

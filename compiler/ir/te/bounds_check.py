@@ -1,4 +1,4 @@
-"""Looks for positions at which a te function reads outside of a tensor: native code goes where indices say.
+"""Finds reads of a te function outside of a tensor: native code does not check bounds.
 
 A search, no proof: indices are computed at positions of the box, its corners among them. What is found is real: no check of
 the function on sizes and no `Select` keeps it off. Indices that come from the data need none: native code clamps them.

@@ -1,4 +1,4 @@
-"""What ONNX's Cast means on te: saturation, round modes, and integers below a byte."""
+"""ONNX's Cast as te expressions: saturation, round modes, sub-byte integers."""
 
 from __future__ import annotations
 

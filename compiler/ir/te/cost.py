@@ -1,4 +1,4 @@
-"""How much a te function computes: arithmetic operations as a size expression over its dims."""
+"""Arithmetic operations of a te function, as a size expression over its dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""te expressions: the scalar language in which the meaning of operators is written, as data.
+"""te expressions: the scalar language of operator bodies, as data.
 
 An expression is one element of a stage as a function of the stage's axes. Nodes are frozen, hashable and compare by
 structure. Numerics are stated here, once for all targets:

@@ -1,4 +1,4 @@
-"""How long expressions are when they are written out, as texts and programs have them."""
+"""Size of expressions when written out, since shared nodes repeat in generated code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from occ.compiler.ir.te.walks import children, walk
 
 
 class Length(NamedTuple):
-    """The length of an expression: its nodes, a shared one as often as it is read, and those that are positions."""
+    """The size of an expression: its nodes, and those that are positions.
+
+    A shared node counts as often as it is read.
+    """
 
     nodes: int
     positions: int

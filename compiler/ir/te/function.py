@@ -1,4 +1,4 @@
-"""te functions: stages of expressions over index boxes, and the builder with which operators state their meaning.
+"""te functions: stages of expressions over index boxes, and the builder of operator bodies.
 
 A te function is a straight list of stages. A `TeStage` computes each element of its box from an expression; a `Scatter`
 starts from one and then writes at computed positions; a `Check` states what must hold of the inputs at run time.

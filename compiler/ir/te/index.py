@@ -1,4 +1,4 @@
-"""Index arithmetic: te index expressions as dims, and back. Canonical dims are what simplifies index expressions.
+"""Index arithmetic: te index expressions as dims, and back, which simplifies them.
 
 The position on an axis of extent `N` is a symbol with bounds `[0, N - 1]`, so `(16*o + i)//16` with `i < 16` is `o`,
 and the index maps of Reshape and of layouts come out clean.

@@ -1,4 +1,4 @@
-"""The extents that a te body needs of what it reads: native code goes where indices say.
+"""The operand extents that a te body reads.
 
 Only what is exact is derived: loads that happen at every position, at indices whose ends are met. Other loads are those of choices,
 which bodies guard, and those at indices from the data, which native code clamps. `reach.py` looks for what is left.

@@ -1,4 +1,4 @@
-"""Parts of a stage along its last axis: between the positions at which its expression changes, as in Concat, Tile and Pad.
+"""Piecewise stages: intervals of the last axis with one expression each, as in Concat and Pad.
 
 `c[i<9] = i < 4 ? a[i] : b[i - 4]` has the parts `c[i<4] = a[i]` and, from 4 on, `c[i<5] = b[i]`. In each of them it is known where
 elements come from, so that they are read as vectors.

@@ -1,4 +1,4 @@
-"""Which integer arithmetic of a te expression may leave its type, by interval arithmetic over what the expression shows.
+"""Integer overflow analysis of te expressions, by interval arithmetic.
 
 te wraps there. Code generators whose signed numbers must not overflow treat what may as an operation of its own.
 """

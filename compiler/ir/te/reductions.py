@@ -1,4 +1,4 @@
-"""What reductions start from and combine with, by their kind."""
+"""Initial values and combining operations of reductions."""
 
 from __future__ import annotations
 

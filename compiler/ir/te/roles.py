@@ -1,4 +1,4 @@
-"""Roles of te stages: what a stage is to the schedule of the method that it is a part of, whatever it is called.
+"""Roles of te stages: what a stage is to the schedule of its method.
 
 An operator states them in its body (`t.map(..., role="pad")`); they go with the stage through all passes, into text as
 `role(pad)`, and are compared. The schedule of a method asks for its roles, and never looks at names; everyone else asks for facts

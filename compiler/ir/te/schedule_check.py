@@ -1,4 +1,4 @@
-"""Checks that the directives of a schedule are calls that exist, on stages and loops that are there."""
+"""Checks schedules: known directives, on existing stages and loops."""
 
 from __future__ import annotations
 

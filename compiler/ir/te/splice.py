@@ -1,4 +1,4 @@
-"""Puts the stages of a te function into a builder, on other operands."""
+"""Inlines the stages of a te function into a builder, on other operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules of stages, written with handles of their loops."""
+"""The builder of a stage's schedule, with handles of its loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How elements that no machine computes with are stored and read: float8, float4 and integers below a byte as bytes.
+"""Storage of float8, float4 and sub-byte integers as bytes.
 
 te knows these types; native code does not. `to_bytes` rewrites a te function so that every value of such a type is its
 code in a u8, decoded by integer arithmetic where it is converted or compared, and encoded where one is made.

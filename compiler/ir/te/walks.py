@@ -1,4 +1,4 @@
-"""Walks of expressions: their nodes, and the same expression over other ones."""
+"""Traversal and substitution of te expressions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Another method for the same operator."""
+"""Rewrites of an operator to another algorithm that needs no schedule of its own."""

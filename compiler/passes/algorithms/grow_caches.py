@@ -1,4 +1,4 @@
-"""Caches that grow along their outermost axis, so that what they hold stays where it is."""
+"""Growing KV caches: the sequence axis becomes outermost, so appending copies nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of a few large groups as one convolution each."""
+"""Grouped convolutions of a few large groups, as one convolution for each group."""
 
 from __future__ import annotations
 

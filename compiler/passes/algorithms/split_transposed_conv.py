@@ -1,4 +1,4 @@
-"""Transposed convolutions as ordinary ones: one output channel for each phase of the stride, then the phases interleaved."""
+"""Transposed convolutions as ordinary ones: one for each phase of the stride, interleaved."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class SplitTransposedConv(Pass):
-    """Output `s*q + f` of a ConvTranspose of stride `s` is the sum over `t` of `x[q - t] * w[s*t + f]`: for each phase
-    `f` a convolution with every s-th tap. All phases together are one Conv with `s` times the channels per axis.
+    """Rewrites a ConvTranspose of stride `s` as one Conv with `s` times the channels per axis.
+
+    Output `s*q + f` is the sum over `t` of `x[q - t] * w[s*t + f]`: for each phase `f` a convolution with every s-th
+    tap.
 
     `%y = ConvTranspose(%x, @w) {strides=[2, 2]}` --> `%c = Conv(%x, @w.phases)  %y = interleave(%c) {strides=[2, 2]}`
     """

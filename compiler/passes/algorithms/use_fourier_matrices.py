@@ -22,8 +22,10 @@ _LARGEST = 1 << 22  # elements of a matrix: one-sided frames of 2,048
 
 @dataclass(frozen=True)
 class UseFourierMatrices(Pass):
-    """A DFT is the product of a signal and the matrix of all waves, an STFT a convolution whose filters are windowed waves. They
-    cost more operations than a fast transform, and less time up to some thousand elements.
+    """Rewrites a DFT as a product with a constant matrix, and an STFT as a convolution.
+
+    The filters of the convolution are windowed waves. They cost more operations than a fast transform, and less time up
+    to some thousand elements.
 
     `%y = DFT(%x) : f32[N,257,2]` --> `%p = MatMul(%x, @waves)  %y = Reshape(%p)`
     """

@@ -1,4 +1,4 @@
-"""Caches with room for what is to come: what is new is written into them where they are."""
+"""In-place updates of fixed-size KV caches."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""To stage `canonical`: one form of everything, and nothing that need not be there."""
+"""Passes to stage `canonical`: simplification to one normal form."""

@@ -1,4 +1,4 @@
-"""Rewrites to the canonical form that are patterns: the compiler's own rules in the language of its users.
+"""Canonicalization patterns, in the rule language of users.
 
 `occ check-rules` proves them on random operands like any others; the tests do. Rules that ask for more than a pattern can
 say (tags of operators, values of shapes) are functions in canonicalize.py.

@@ -1,4 +1,4 @@
-"""Rewrites to one canonical form: no ops that do nothing, no chains of reshapes or transposes."""
+"""Canonicalization: removes ops without effect and chains of reshapes or transposes."""
 
 from __future__ import annotations
 

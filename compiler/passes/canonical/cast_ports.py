@@ -1,4 +1,4 @@
-"""Other element types for the inputs and outputs of a model."""
+"""Changes the element types of a model's inputs and outputs."""
 
 from __future__ import annotations
 

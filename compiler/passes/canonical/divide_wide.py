@@ -1,4 +1,4 @@
-"""Operators of very many operands or results as a few of their kind."""
+"""Splits operators of very many operands or results, such as Concat and Sum."""
 
 from __future__ import annotations
 

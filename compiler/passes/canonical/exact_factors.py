@@ -1,4 +1,4 @@
-"""Resize by the numbers that a file has rather than those that it means."""
+"""Resize with scales as the file stores them, to the last bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class ExactFactors(Pass):
-    """Takes the scales of Resize to the last bit, for `-C resize=exact`: 60 elements by 1.3, which is 1.29999995 as f32, are 77.
+    """Takes the scales of Resize to the last bit, for `-C resize=exact`.
+
+    60 elements by 1.3, which is 1.29999995 as f32, are 77.
 
     `%y = Resize(%x, %roi, %scales)` --> `%y = exact_resize(%x, %roi, %scales)`
     """

@@ -1,4 +1,4 @@
-"""Values without elements."""
+"""Removes computations on tensors without elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of loops that never change."""
+"""Loop-invariant states of Loop and Scan."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class HoistInvariants(Pass):
-    """Makes captures of the states that the body of a Loop or a Scan gives back as they are: exporters of while-loops carry
-    weights along, which would be copied at every step, and would not be seen to be constants.
+    """Turns loop states that the body returns unchanged into captured values.
+
+    Exporters of while-loops carry weights along, which would be copied at every step, and would not be seen to be
+    constants.
 
     `%y, %v = Loop(%n, none, %x, @w) {body=@f, captures=0}` --> `%y = Loop(%n, none, %x, @w) {body=@f, captures=1}`
     """

@@ -1,4 +1,4 @@
-"""Constants and repeated or unused captures of control flow."""
+"""Propagates constants into control flow, and removes repeated or unused captures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rewrites of quantised tensors ask: the codes that a value is made from, and whether saturation does what an operator does."""
+"""Queries on quantised tensors that rewrites share, such as the codes behind a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans along other axes than the first, whose slices are no contiguous bytes."""
+"""Scans along other axes than the first, with transpositions around them."""
 
 from __future__ import annotations
 

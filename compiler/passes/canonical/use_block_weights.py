@@ -1,4 +1,4 @@
-"""Products with block-quantised constants keep the codes of those, which constant folding would make a matrix of floats."""
+"""Keeps block-quantised weights as codes, which constant folding would make floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of dequantise, operator, quantise as one operator on codes, the integers of quantised tensors."""
+"""Rewrites DequantizeLinear, operator, QuantizeLinear as one integer operator."""
 
 from __future__ import annotations
 

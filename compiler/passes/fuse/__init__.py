@@ -1,1 +1,1 @@
-"""To stage `fused`: what becomes one kernel."""
+"""Passes to stage `fused`: grouping ops into kernels."""

@@ -1,4 +1,4 @@
-"""Sets deferred ops apart."""
+"""Outlines deferred ops, which are compiled during the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greedy producer-consumer fusion, decided from what the te bodies of the ops read."""
+"""Greedy producer-consumer fusion, by the access patterns of te bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When groups of ops have the same te function.
+"""Structural keys of groups of ops: equal groups share one te function.
 
 Networks repeat themselves, so building it once saves most of the work.
 """

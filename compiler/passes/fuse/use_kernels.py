@@ -1,4 +1,4 @@
-"""Hands operators to the kernels that users bring for them."""
+"""Replaces operators by kernels that users bring."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from occ.compiler.passes.fuse.outline import outline_foreign
 
 @dataclass(frozen=True)
 class UseKernels(Pass):
-    """Replaces an operator that has a kernel of its own for the target by a `foreign` op; reports one that has nothing else.
+    """Replaces an operator for which the user brings a kernel by a `foreign` op.
+
+    Reports operators that have nothing but a kernel for another target.
 
     `%y = com.example.Scale(%x)` --> `%y = foreign(%x) {kernel="c", symbol="scale"} do (%a) { ...  yield %r }`
     """

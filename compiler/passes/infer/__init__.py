@@ -1,1 +1,1 @@
-"""To stage `inferred`: types and shapes."""
+"""Passes to stage `inferred`: type and shape inference."""

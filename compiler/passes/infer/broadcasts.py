@@ -1,4 +1,4 @@
-"""Sizes of inputs that are taken for others where a node broadcasts, and that may be 1: each is a case of its own."""
+"""Input sizes that a broadcast assumes equal although one may be 1: cases to compile apart."""
 
 from __future__ import annotations
 

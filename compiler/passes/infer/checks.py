@@ -1,4 +1,4 @@
-"""What inference checks of every op, whatever it is: its form, its attributes, element types and sizes."""
+"""Checks of every op during inference: operands, attributes, element types, sizes."""
 
 from __future__ import annotations
 

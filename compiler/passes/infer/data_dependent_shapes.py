@@ -1,4 +1,4 @@
-"""Values that decide shapes: where one is computed at run time, a step of the plan makes sizes of it.
+"""Data-dependent shapes: a step of the plan turns computed values into sizes.
 
 Exporters slice by the number of an iteration, make ranges up to a length that is counted, and reshape to what an input says.
 What is known of such an op is written as symbols, which `sizes` binds when the values are there; the op itself, and all that

@@ -1,4 +1,4 @@
-"""Types and shape values, to a fixpoint."""
+"""Type and shape inference, to a fixpoint."""
 
 from __future__ import annotations
 

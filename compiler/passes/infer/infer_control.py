@@ -1,4 +1,4 @@
-"""Types of control flow: the functions of an op are inferred from its operands, and its results from theirs."""
+"""Type inference of control flow: functions from operands, results from functions."""
 
 from __future__ import annotations
 

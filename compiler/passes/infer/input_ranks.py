@@ -1,4 +1,4 @@
-"""Ranks of inputs that a model does not declare, where the first operators that read them have one rank only."""
+"""Infers undeclared input ranks from the operators that read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences that are tensors in disguise: the pieces of a tensor, and what a loop appends in each iteration.
+"""Rewrites sequences of equally shaped tensors as tensors.
 
 Exporters write `for x in xs: out.append(f(x))` and `stack(out)` with sequences, which only Python has. Where all elements have
 one shape, taking one out is a Gather, and appending one is what a Loop does with the results that it scans.

@@ -1,4 +1,4 @@
-"""Sizes that inputs show only as a multiple or a sum: `M`, where the only input is `f32[4*M]`."""
+"""Solves for symbols that inputs show only in expressions: `M`, from `f32[4*M]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equalities of sizes that a build assumes, as what takes the place of a symbol."""
+"""Solves assumed equalities of sizes for symbols."""
 
 from __future__ import annotations
 

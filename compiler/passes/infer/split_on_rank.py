@@ -1,4 +1,4 @@
-"""Ranks that sizes decide: what follows is inferred for each case by itself.
+"""Splits control flow on ranks that depend on sizes, and infers each case by itself.
 
 Exporters write `If(T == 1) {Squeeze} {Identity}`, and Squeeze without axes: the rank of the result hangs on an extent that is
 symbolic, and so does every rank after it. All that reads the result goes into the branches of an If, where ranks are known;

@@ -1,4 +1,4 @@
-"""How often a Loop runs its body, where sizes decide that: a count, or a condition that compares a counter with a bound."""
+"""Trip counts of Loops: constant, or from a condition that compares a counter with a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that only seem to vary: of numbers that are `[]` at first and `[1]` after that, and of states that nobody reads.
+"""Unifies ranks that differ between loop iterations, such as `[]` at first and `[1]` later.
 
 Exporters of `while` loops carry what a body computes through states that begin as anything, and conditions through tensors
 of one element, with or without an axis. Where no reader can tell the difference, the rank of all iterations is taken.

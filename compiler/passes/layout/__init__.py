@@ -1,1 +1,1 @@
-"""To stage `layout`: the order of axes in memory, weights in panels, Concats in place."""
+"""Passes to stage `layout`: axis order in memory, packed weights, in-place Concats."""

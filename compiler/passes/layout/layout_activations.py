@@ -1,4 +1,4 @@
-"""Chooses how the axes of every value lie in memory: channels last around windows, and transpositions for free."""
+"""Chooses memory layouts of activations: channels last around convolutions, free transpositions."""
 
 from __future__ import annotations
 

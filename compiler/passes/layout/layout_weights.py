@@ -1,4 +1,4 @@
-"""Lays constant weights out as the innermost loop of their kernel streams them."""
+"""Packs constant weights in the order in which kernels read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps weights that were 16-bit floats in 16 bits where reading them is what takes the time."""
+"""Keeps 16-bit float weights in 16 bits where memory bandwidth limits the kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE = 1 << 20  # elements that are looked at together
 
 @dataclass(frozen=True)
 class NarrowWeights(Pass):
-    """Stores f32 weights as f16 or bf16 where every value is one and they meet a few rows only, as at batch 1.
+    """Stores f32 weights as f16 or bf16 where no value changes and they meet few rows.
 
     Models keep such weights in front of a Cast, which constant folding has widened. No value changes: the kernel widens them as
     they stream in, at half of the traffic. Measured on Zen 4, 1 x 4096 x 4096: 2.3 ms as f32, 1.1 ms as f16 or bf16.

@@ -1,4 +1,4 @@
-"""Says where the operands of joins lie: in the memory of the result."""
+"""Places the operands of joins in the memory of their result."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _SHORTEST = 8  # elements in a row below which kernels that write or read parts 
 
 @dataclass(frozen=True)
 class PlaceJoins(Pass):
-    """Lays the operands of joins side by side in the memory of the result, copies those that cannot be computed there, and
-    makes a Concat again of a join of which most would be copied.
+    """Lays the operands of joins side by side in the memory of the result.
+
+    Operands that cannot be computed there are copied. A join of which most would be copied is a Concat again.
 
     `%a = Conv(%x, @w) : f32[1,64,56,56]@acdb  %c = join(%a, %b) {axis=1} : f32[1,256,56,56]@acdb`
     --> `%a = Conv(%x, @w) : f32[1,64,56,56]@acdb.b256  ..`

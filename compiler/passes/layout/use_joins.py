@@ -1,4 +1,4 @@
-"""Concats that cost nothing: their operands are computed where the result lies."""
+"""Turns Concats into joins, whose operands are computed in the memory of the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores half-precision weights of convolutions as f32 where multiply-adds take the time, not reading."""
+"""Stores 16-bit float weights of convolutions as f32 where arithmetic limits the kernel."""
 
 from __future__ import annotations
 

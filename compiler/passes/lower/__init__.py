@@ -1,1 +1,1 @@
-"""To stage `lowered`: te functions, then a plan over buffers."""
+"""Passes to stages `scheduled` and `lowered`: te functions, schedules, and a memory plan."""

@@ -1,4 +1,4 @@
-"""Ops and fused regions become calls of te functions."""
+"""Lowers ops and fused regions to calls of te functions."""
 
 from __future__ import annotations
 

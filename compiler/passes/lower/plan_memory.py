@@ -1,4 +1,4 @@
-"""From calls to a straight plan over buffers: allocation by liveness, destination passing, copies where outputs need them."""
+"""Memory planning: calls become kernels on buffers that share memory by liveness."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The rule language: patterns, their matcher, and what takes the place of what they find."""
+"""The rule language: patterns, their matcher, and replacements."""

@@ -1,4 +1,4 @@
-"""Finds patterns in a module: every way in which the ops around a root fit, with backtracking."""
+"""The pattern matcher, with backtracking over all assignments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns of ops as data: what the functions of user rules are traced to.
+"""Patterns of ops as data, traced from the functions of rules.
 
 A pattern describes one value. `Patterns`, the `p` of a rule, makes them: `p.Relu(p.Conv(x, w))`, `x * p.Sigmoid(x)`,
 `a | b`. matcher.py finds them in a module.
@@ -84,7 +84,10 @@ class Variable(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Pattern):
-    """A constant of the module: of a value (a number: all elements), or one that a predicate on its array accepts."""
+    """A constant of the module, with a given value or accepted by a predicate on its array.
+
+    A number stands for all elements.
+    """
 
     name: str = ""
     value: Any = None

@@ -1,1 +1,1 @@
-"""To stage `scheduled`: how the loops of a te function run."""
+"""Schedules of te functions: the facts, helpers and rules that choose them."""

@@ -1,4 +1,4 @@
-"""The loops of scheduling: all rules of a list, the first one that applies, and the first for each stage in memory."""
+"""Applies schedule rules: all normalisers, the first rule that matches, then variants and finishers."""
 
 from __future__ import annotations
 

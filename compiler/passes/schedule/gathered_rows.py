@@ -1,4 +1,4 @@
-"""Rows that are gathered at positions from tables, as the last axis of a Resize does."""
+"""Recognises stages that gather from computed rows, as the last axis of a Resize does."""
 
 from __future__ import annotations
 

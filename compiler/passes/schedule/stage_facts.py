@@ -1,4 +1,4 @@
-"""Facts about a te function that schedule rules ask for."""
+"""Analysis of te stages that schedule rules share: contractions, windows, vector axes."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def element_bits(s: AnyStage) -> int:
 
 @dataclass(frozen=True)
 class Contraction:
-    """The roles of the axes of a sum of products `A * B`, where lanes run along an axis of `B` alone.
+    """Axis roles of a sum of products `A * B`, where vectors run along an axis of `B` only.
 
     Attributes:
         lanes: axis of the stage that only `B` has, along which `B` is contiguous.

@@ -1,1 +1,1 @@
-"""From te function to te function."""
+"""Rewrites of te functions."""

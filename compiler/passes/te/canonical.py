@@ -1,4 +1,4 @@
-"""te functions in a form in which equal computations are equal: checks as a stage, canonical names of dims and stages."""
+"""Canonical names of te functions' dims and stages, so that equal computations compare equal."""
 
 from __future__ import annotations
 

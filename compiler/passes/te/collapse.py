@@ -1,4 +1,4 @@
-"""Fewer axes: extents of 1 are dropped, and adjacent axes that are always indexed together become one.
+"""Collapses axes: drops extents of 1, and merges axes that are always indexed together.
 
 `out[n<2, c<8, y<4, x<4] = p[n, c, y, x] + b[c]` --> `out[n<2, c<8, i<16] = p[n, c, i] + b[c]`
 """

@@ -1,4 +1,4 @@
-"""Which stages of a te function are computed into memory, and the substitution of those that are not."""
+"""Inlining of te stages, and the choice of those that are computed into memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""te functions over memory order: values whose axes lie permuted in memory become tensors with permuted axes."""
+"""Rewrites te functions to physical memory order, so that the innermost axis is contiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers look like: completions and chats, whole or in chunks, and responses."""
+"""Response bodies of OpenAI's API: completions, chats, responses, chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server counts, in the form of Prometheus."""
+"""Prometheus metrics of the OpenAI server."""
 
 from __future__ import annotations
 

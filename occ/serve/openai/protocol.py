@@ -1,4 +1,4 @@
-"""What requests may hold.
+"""Request bodies of OpenAI's API. Unknown fields and values are refused by name.
 
 A field that is not here is refused by name, and so is a value that cannot be met.
 """
@@ -64,7 +64,10 @@ class ResponseFormat(_Strict):
 
 
 class Sampled(_Strict):
-    """How tokens are chosen, in all kinds of requests; the last ones are not in OpenAI's API, but in llama.cpp's and vLLM's."""
+    """Sampling parameters of all requests.
+
+    The last ones are not in OpenAI's API, but in llama.cpp's and vLLM's.
+    """
 
     temperature: float = Field(1.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)

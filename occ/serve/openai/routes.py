@@ -1,4 +1,4 @@
-"""Answers to the requests of each route: whole, or as events while texts are generated."""
+"""Routes of the OpenAI server: whole answers, or server-sent events."""
 
 from __future__ import annotations
 

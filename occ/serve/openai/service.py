@@ -1,4 +1,4 @@
-"""From requests to texts: prompts, settings and grammars of a language model, and the steps of a scheduler as events."""
+"""The generation service: requests to prompts, settings and grammars, and tokens to events."""
 
 from __future__ import annotations
 

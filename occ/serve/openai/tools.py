@@ -1,4 +1,4 @@
-"""Calls of functions in what a model generates: found in its text, or forced by a schema."""
+"""Function calling: calls found in a model's text, or forced by a schema."""
 
 from __future__ import annotations
 

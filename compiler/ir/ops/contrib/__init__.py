@@ -1,1 +1,1 @@
-"""The operators that onnxruntime adds to ONNX's."""
+"""Contrib operators of onnxruntime (com.microsoft)."""

@@ -1,4 +1,4 @@
-"""Attention of com.microsoft, in terms of the operators of ai.onnx."""
+"""Attention operators of com.microsoft, as composites of ONNX operators."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -174,7 +174,10 @@ class QAttention:
     ),
 )  # fmt: skip
 class MultiHeadAttention:
-    """Attention of projected operands, which may be packed: `[N, L, H, 3, D]`, or keys and values `[N, L, H, 2, D]`."""
+    """Multi-head attention of projected operands, which may be packed.
+
+    Packed are `[N, L, H, 3, D]`, or keys and values `[N, L, H, 2, D]`.
+    """
 
     def composite(
         b, q, k=None, v=None, bias=None, padding=None, scores=None, past_k=None, past_v=None, length=None,

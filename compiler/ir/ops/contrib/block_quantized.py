@@ -1,4 +1,4 @@
-"""Operators of com.microsoft on block-quantised weights: codes of 2, 4 or 8 bits, a scale and a zero point for each block.
+"""Operators of com.microsoft on block-quantised weights of 2, 4 or 8 bits.
 
 Sources: the schemas of onnxruntime 1.31 (docs/ContribOperators.md) and what its CPU provider computes.
 """
@@ -219,7 +219,7 @@ def _check_scales(scales: Tensor, shape: Sequence[Dim], blocked: int, size: Dim,
 
 @op("product_by_table", own_attributes="K=int N=int block=int transposed=bool", tags=("contraction",))
 class ProductByTable:
-    """`A @ B'` of a matrix B `[N, K]` whose elements, row after row, are entries of a table, times the scale of their block.
+    """`A @ B'` of a matrix B `[N, K]` whose codes index a table of values, with block scales.
 
     Codes are of 4 bits, two of a byte, the first of them high; `A @ B` unless transposed.
     """
@@ -262,7 +262,10 @@ _TABLES = (  # of bitsandbytes, by quant_type: floats of 4 bits by their sign, a
     ),
 )
 class MatMulBnb4:
-    """`A @ dequantised(B)'` with codes of bitsandbytes, FP4 (`quant_type` 0) or NF4 (1), in blocks of all elements in a row."""
+    """`A @ dequantised(B)'` with 4-bit codes of bitsandbytes: FP4 (`quant_type` 0) or NF4 (1).
+
+    Blocks run over all elements in a row.
+    """
 
     def composite(b, x, packed, scales, *, a):
         check_blocks("MatMulBnb4", 4, a.block_size)

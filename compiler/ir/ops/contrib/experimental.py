@@ -1,4 +1,4 @@
-"""Operators that ONNX called experimental until operator set 9, as early converters of Core ML and Caffe2 models wrote them.
+"""ONNX's experimental operators of opset 8 and older, as Core ML and Caffe2 converters wrote them.
 
 Source: what onnxruntime computes, which still has them.
 """
@@ -65,7 +65,10 @@ class ImageScaler:
 
 @op("Crop", signature=FormalSignature.of("input", "output", border=None, scale=None))
 class Crop:
-    """Images `[n, c, h, w]` without a border (left, top, right, bottom), or what is of size `scale` (height, width) after it."""
+    """Crops images `[n, c, h, w]` by a border (left, top, right, bottom).
+
+    With `scale` (height, width), what is left has that size.
+    """
 
     def composite(b, x, *, a):
         dims, border = x.tensor.dims, a.border

@@ -118,8 +118,10 @@ class MatMulInteger16:
     rank=fixed(4),
 )
 class CropAndResize:
-    """Regions of images `[n, c, h, w]` in one size: of a region `[y1, x1, y2, x2]`, in parts of the last pixel's position,
-    each corner is read at a corner of the crop. Positions outside of the image have `extrapolation_value`.
+    """Regions `[y1, x1, y2, x2]` of images `[n, c, h, w]`, resized to one size.
+
+    Corners are in parts of the last pixel's position, and each is read at a corner of the crop. Positions outside of
+    the image have `extrapolation_value`.
     """
 
     def body(t, x, rois, batches, size, *, a):
@@ -262,7 +264,10 @@ class MurmurHash3:
 
 @op(f"{DOMAIN}.DynamicTimeWarping", host="DynamicTimeWarping", signature=FormalSignature.of("input", "output"))
 class DynamicTimeWarping:
-    """The cheapest way through costs `[rows, columns]`, or `[1, rows, columns]`, from one corner to the other: its rows and columns, i32[2, n]."""
+    """The cheapest path through a cost matrix from corner to corner: its rows and columns, i32[2, n].
+
+    Costs are `[rows, columns]` or `[1, rows, columns]`.
+    """
 
     def infer(x, *, a):
         if x.type.shape is not None and (x.rank not in (2, 3) or (x.rank == 3 and x.shape[0] != 1)):

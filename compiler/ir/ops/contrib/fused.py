@@ -52,7 +52,10 @@ def activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float, 
     signature=FormalSignature.of("A B", alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0),
 )
 class FusedMatMul:
-    """`alpha * A' @ B'`; the first axis may stand before the last one; the batch axes then begin after it."""
+    """`alpha * A' @ B'`, where each operand may be transposed.
+
+    With `transBatchA` the first axis is moved before the last one; the batch axes then begin after it.
+    """
 
     def composite(b, x, y, *, a):
         def turned(v: Value, swap: int, batch: int) -> Value:

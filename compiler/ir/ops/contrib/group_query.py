@@ -1,4 +1,4 @@
-"""GroupQueryAttention of com.microsoft: attention over a cache, in terms of the operators of ai.onnx.
+"""GroupQueryAttention of com.microsoft, as a composite of ONNX operators.
 
 Sources: the schema of onnxruntime 1.31 (docs/ContribOperators.md) and what its CPU provider computes.
 """
@@ -42,7 +42,7 @@ from occ.compiler.ir.value import Value
 
 @op("past_lengths", own_attributes="")
 class PastLengths:
-    """How many keys of the cache of each row count: `max(seqlens_k + 1 - L, 0)`, none in the first run."""
+    """The number of valid cached keys of each row: `max(seqlens_k + 1 - L, 0)`, 0 in the first run."""
 
     static = ("sizes",)
     operands = ("seqlens", "sizes")
@@ -65,8 +65,9 @@ class PastLengths:
 
 @op("cache_append", own_attributes="")
 class CacheAppend:
-    """`[N, H, T, D]`: of each row the first `lengths[n]` keys of the cache, then the new ones, then zeros; or what was there, if
-    the cache has room for all and so stays as long as it is.
+    """A KV cache `[N, H, T, D]` with new keys after the first `lengths[n]` of each row.
+
+    Zeros follow. If the cache has room for all it stays as long as it is, and what was there follows.
     """
 
     static = ("total",)
@@ -119,7 +120,10 @@ def _scales(scale: Tensor, heads: Dim, size: Dim) -> Callable[..., Expr]:
 
 @op("cache_codes", own_attributes="bits=int")
 class CacheCodes:
-    """Keys or values `[N, H, L, D]` as codes of a cache, `round(x / scale)`: i8, or two of 4 bits in u8, the first low, plus 8."""
+    """Keys or values `[N, H, L, D]` quantised for a cache: `round(x / scale)`.
+
+    Codes are i8, or two of 4 bits in u8, plus 8, the first one low.
+    """
 
     operands = ("x", "scale")
 

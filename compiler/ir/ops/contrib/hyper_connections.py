@@ -1,4 +1,4 @@
-"""Layers of com.microsoft around several residual streams of one network (hyper-connections), and gates of hashed n-grams.
+"""Hyper-connections of com.microsoft: several residual streams of one network, and n-gram hash gates.
 
 Sources: the schemas of onnxruntime 1.31 and what its CPU provider computes: all sums and products in f32, one rounding at the end
 unless something else is said.
@@ -131,7 +131,10 @@ class HyperConnectionPostMix:
     ),
 )
 class EngramGate:
-    """A value `[N, L, H]` times the gate of each stream: how well its key and its query `[N, L, C, H]` agree."""
+    """A value `[N, L, H]` times a gate for each stream.
+
+    The gate is how well its key and its query `[N, L, C, H]` agree.
+    """
 
     def composite(b, key, query, value, key_scale, query_scale, scale=None, *, a):
         if a.n_results > 1 and scale is None:
@@ -161,7 +164,7 @@ class EngramGate:
     ),
 )  # fmt: skip
 class NGramHashMapping:
-    """Hashes of the last 2, 3, ... tokens at each position, one for each head: `[N, L, (size - 1) * heads]`.
+    """Hashes of the last 2, 3, ... tokens at each position: `[N, L, (size - 1) * heads]`.
 
     Of `size` tokens the product with their multipliers, combined by xor, modulo a size for each head. What lies before the first
     token, before the end of a text or in another segment counts as the end of a text, or as padding where none is given.

@@ -1,4 +1,4 @@
-"""Mixtures of experts of com.microsoft: a router chooses a few of many small networks for each token.
+"""Mixture of experts of com.microsoft: a router chooses a few networks for each token.
 
 Sources: the schemas of onnxruntime 1.31 (docs/ContribOperators.md) and what its CPU provider computes.
 """
@@ -49,7 +49,10 @@ def _summed(t: Builder, x: Tensor, experts: Tensor, n: int, weight: Callable[...
 
 @op("expert_product", own_attributes="", tags=("contraction",))
 class ExpertProduct:
-    """Rows `[R, 1 or k, K]` with the matrices `[E, N, K]` of the experts `i64[R, k]` that are chosen for them: f32 `[R, k, N]`."""
+    """Rows `[R, 1 or k, K]` times the matrices `[E, N, K]` of their experts `i64[R, k]`.
+
+    The result is f32 `[R, k, N]`.
+    """
 
     operands = ("x", "experts", "weights", "bias")
 
@@ -62,7 +65,9 @@ class ExpertProduct:
 
 @op("expert_product_of_blocks", own_attributes="bits=int block=int", tags=("contraction",))
 class ExpertProductOfBlocks:
-    """`expert_product` of codes `u8[E, N, K*bits/8]`, the low bits first, with scales `[E, N]` or, by blocks of K, `[E, N, K/block]`.
+    """`expert_product` of block-quantised matrices, codes `u8[E, N, K*bits/8]` with the low bits first.
+
+    Scales are `[E, N]` or, by blocks of K, `[E, N, K/block]`.
 
     Zero points are packed likewise along their last axis, `2**(bits - 1)` where there are none.
     """
@@ -239,7 +244,9 @@ def _check_router(a: SimpleNamespace) -> None:
     ),
 )  # fmt: skip
 class MoE:
-    """A mixture of experts: the `k` best of `router_probs`, by their softmax among all, which may be scaled to a sum of 1.
+    """A mixture of experts: the `k` best of `router_probs`, weighted by their softmax.
+
+    The softmax is over all experts, and may be scaled to a sum of 1.
 
     With `use_sparse_mixer` (PhiMoE), `k` is 2 and each of the two has its softmax among the scores near to its own.
     """

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft.nchwc, by which onnxruntime stores a model that it has optimised for one processor (level `all`).
+"""Operators on blocked channels (com.microsoft.nchwc), as onnxruntime's optimiser writes at level `all`.
 
 There the channels of an image lie in blocks of as many as a vector holds, `[N, C / block, H, W, block]`, and their number is
 rounded up to whole blocks. Here an image is `[N, C, H, W]`, with as many channels: what lies where is not for a file to say.

@@ -1,4 +1,4 @@
-"""Quantised operators of com.microsoft: computed in f32 between integers, contractions in i32."""
+"""Quantised operators of com.microsoft: i32 sums of products, f32 between integers."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -133,7 +133,10 @@ class QLinearConcat:
     tags=("contraction",),
 )
 class QGemm:
-    """`alpha * sa * sb * ((A' - za) @ (B' - zb) + C)`, quantised where there is a scale; those of B may be per column."""
+    """`alpha * sa * sb * ((A' - za) @ (B' - zb) + C)`, quantised if a scale of the result is given.
+
+    Scale and zero point of B may be per column.
+    """
 
     def composite(b, x, x_scale, x_zero, y, y_scale, y_zero, c=None, scale=None, zero=None, *, a):
         left, right = (b.Transpose(v) if swap else v for v, swap in ((x, a.transA), (y, a.transB)))
@@ -156,7 +159,10 @@ def _to_float(b: GraphBuilder, acc: Value, a_scale: Value, b_scale: Value, bias:
     signature=FormalSignature.of("A B a_scale b_scale a_zero_point? b_zero_point? bias?"),
 )
 class MatMulIntegerToFloat:
-    """`(A - za) @ (B - zb) * (sa * sb) + bias`; the scales of B may be per column."""
+    """An integer product, dequantised: `(A - za) @ (B - zb) * (sa * sb) + bias`.
+
+    Scale and zero point of B may be per column.
+    """
 
     def composite(b, x, y, x_scale, y_scale, x_zero=None, y_zero=None, bias=None, *, a):
         return _to_float(b, b.MatMulInteger(x, y, x_zero, y_zero), x_scale, y_scale, bias)

@@ -1,4 +1,4 @@
-"""The LSTM of com.microsoft that onnxruntime's dynamic quantiser writes."""
+"""DynamicQuantizeLSTM of com.microsoft."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rotation of com.microsoft by angles that depend on positions."""
+"""RotaryEmbedding of com.microsoft."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -14,7 +14,10 @@ from occ.compiler.ir.te.expr import cast, equal, where, wrap
 
 @op("positions", own_attributes="")
 class Positions:
-    """`[N, L]` from the position of the first: `start[n] + l`; the start is one number or one of each row."""
+    """Token positions `[N, L]`: `start[n] + l`.
+
+    The start is one number, or one of each row.
+    """
 
     static = ("sizes",)
     operands = ("start", "sizes")

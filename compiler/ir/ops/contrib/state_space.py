@@ -1,4 +1,4 @@
-"""Layers of com.microsoft with a state in the place of a cache, as Qwen3.5, LFM2 and Mamba have them.
+"""State-space layers and short convolutions of com.microsoft, as in Qwen3.5, LFM2 and Mamba.
 
 Sources: the schemas of onnxruntime 1.31 (docs/ContribOperators.md) and what its CPU provider computes.
 """

@@ -1,1 +1,1 @@
-"""Operators that only this compiler has: what passes put in the place of others."""
+"""Internal operators, which passes put in place of ONNX operators."""

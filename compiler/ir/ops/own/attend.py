@@ -1,4 +1,4 @@
-"""Attention in two halves, the form that becomes one kernel: scores of packed queries and keys, then everything after them.
+"""Attention in two ops, `attend_scores` and `attend`, that fuse into one kernel.
 
 Between them may stand elementwise operators: masks, biases, soft caps. Stages say by their roles what they are to the
 schedule.
@@ -27,7 +27,10 @@ class RepeatHeads:
 
 @op("attend_scores", tags=("contraction",), own_attributes="scale=float")
 class AttendScores:
-    """`scale * q @ k` for `q : T[.., S, D]` and `k : T[.., D, K]` with equal axes before those, T f32 or f16; sums in f32."""
+    """`scale * q @ k` for `q : T[.., S, D]` and `k : T[.., D, K]`, with sums in f32.
+
+    The axes before those are equal. T is f32 or f16.
+    """
 
     operands = ("q", "k")
 
@@ -48,7 +51,9 @@ class AttendScores:
 
 @op("attend", tags=("contraction",), writes="last", own_attributes="rows=text")
 class Attend:
-    """`Softmax(scores) @ v` along the last axis, for `scores : T[.., S, K]` and `v : T[.., K, D]`, T f32 or f16; all in f32.
+    """`Softmax(scores) @ v` for `scores : T[.., S, K]` and `v : T[.., K, D]`, computed in f32.
+
+    The softmax is along the last axis. T is f32 or f16.
 
     Rows are divided by their sum after the product, which has fewer elements. Rows of -inf alone, and rows with NaN,
     have no softmax: `rows` says whether they are NaN as in ONNX (`plain`), or zero (`zero-nan`, what PyTorch exports as

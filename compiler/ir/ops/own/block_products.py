@@ -1,4 +1,4 @@
-"""The compiler's own form of products of block-quantised weights: codes of both operands, multiplied as bytes.
+"""Internal ops of block-quantised products: quantised activations times packed codes.
 
 A row of activations becomes integers of 8, 16 or 24 bits of the largest element of each block, in digits of 8 bits. Weights keep
 their codes, packed in panels of columns, so that four codes of a column lie in each lane of a vector. The dequantised matrix
@@ -38,7 +38,9 @@ def _blocks(t: Builder, x: Tensor, size: int) -> Tensor:
 
 @op("block_steps", own_attributes="size=int digits=int")
 class BlockSteps:
-    """What a code of each block of `size` elements stands for, f32 `[.., K]` --> `[.., blocks]`: `FULL` is the largest element.
+    """The quantisation step of each block of `size` elements, f32 `[.., K]` --> `[.., blocks]`.
+
+    The code `FULL` stands for the largest element.
 
     A block with an infinity has steps of infinity, one with NaN has NaN.
     """
@@ -166,7 +168,7 @@ def sums_fit(bits: int, size: int) -> bool:
 
 @op("block_rows", own_attributes="n=int k=int bits=int")
 class BlockRows:
-    """Rows of the `n` by `k` matrix that a packed weight of `block_matmul` stands for, in f32: `[..]` --> `[.., k]`.
+    """Rows of the `n` by `k` matrix that a packed weight encodes, in f32: `[..]` --> `[.., k]`.
 
     Negative indices count from the end; those out of range give zeros.
     """

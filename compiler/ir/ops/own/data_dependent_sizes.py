@@ -1,4 +1,4 @@
-"""Shapes that values of a run decide: what computes them, what makes sizes of them, and what then has such a shape.
+"""Internal ops of data-dependent shapes: computing sizes, and ops whose results have them.
 
 `%p = slice_places(%x, %starts, %ends)  sizes(%p) {finds=[dim<_u0>, dim<_u1>]}  %y = part(%x, dims(_u0, _u1))` is a Slice whose
 ends are computed: the step `sizes` reads its operand, and from there on the extents are sizes like all others.
@@ -39,7 +39,7 @@ class Sizes:
 
 @op("slice_places", own_attributes="axes=ints strides=ints")
 class SlicePlaces:
-    """Of a Slice the first position and the number of positions on each axis, one after the other: i64[2 * axes].
+    """Start and length of a Slice on each axis, one after the other: i64[2 * axes].
 
     As ONNX clamps them; the first position is 0 where nothing is taken from before the beginning.
     """

@@ -1,4 +1,4 @@
-"""The samples of a deformable convolution as columns, which an ordinary convolution of one tap takes."""
+"""Samples of a deformable convolution as columns (im2col with offsets)."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -20,7 +20,9 @@ from occ.compiler.ir.te.roles import SAMPLES
     own_attributes="kernel=ints strides=ints dilations=ints before=sizes shape=sizes parts=int offset_group=int",
 )  # fmt: skip
 class DeformSamples:
-    """`out[n, p, q, part, tap, c]`: channel `c` of a part of `x[n, channels, h, w]`, bilinear at the place of a tap that an offset moves.
+    """Samples of a DeformConv: `out[n, p, q, part, tap, c]` of `x[n, channels, h, w]`.
+
+    Each is bilinear at the position of a tap, moved by an offset. `c` counts the channels of a part.
 
     The parts are of equal size, whole parts to each group of offsets. Pixels outside of `x` are zero. Positions and weights are
     tables of their own, so that vectors along the channels load pixels and add them, and nothing else.

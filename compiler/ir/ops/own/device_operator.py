@@ -1,4 +1,4 @@
-"""An operator of a device that the compiler knows by its name alone: its graph gets it as it is."""
+"""A device operator that occ knows only by name; the GE graph gets it unchanged."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decision trees: every row goes down every tree, a level at a time, and the leaves that it comes to are added up.
+"""Decision tree ensembles, evaluated level by level.
 
 Nodes lie in pairs. Node `k` sends a row to `links[k]` if `x[features[k]] <= splits[k]`, else to the node after that; a NaN
 goes to the latter. A leaf has a NaN for its split, and the node before itself for its link, so that a row which has come
@@ -19,8 +19,10 @@ _ATTRIBUTES = "trees=int groups=int depth=int how=text features=int missing=bool
 
 @op("forest", operands=("x", "features", "splits", "links", "weights"), own_attributes=_ATTRIBUTES)
 class Forest:
-    """x[n, f] and nodes --> [n, groups * width]: of each group of `trees` trees the sum of the weights[nodes, width] of leaves,
-    or the least or greatest (`how`). The number of nodes is a power of two.
+    """A decision tree ensemble: x[n, f] and nodes --> [n, groups * width].
+
+    Each group of `trees` trees adds up weights[nodes, width] of leaves, or takes the least or the greatest (`how`). The
+    number of nodes is a power of two.
 
     Where `missing` values may go to the first node of a pair, feature `2*f` is feature `f`, and the one after that the same
     with -inf in the place of NaN. `features` is how many there must be.

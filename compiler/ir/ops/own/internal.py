@@ -1,4 +1,4 @@
-"""The compiler's own ops, in lower case. They have no ONNX schema."""
+"""Internal ops of general use, in lower case. They have no ONNX schema."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Yield:
 
 @op("dims", tags=("shape",), writes="any", own_attributes="values=values shape=sizes dtype=dtype?")
 class Dims:
-    """A tensor of sizes that follow from the shapes of the inputs: what is left of Shape -> Gather -> Concat."""
+    """A tensor of sizes that follow from input shapes, as Shape -> Gather -> Concat folds to."""
 
     def infer(*, a):
         return TensorType(getattr(a, "dtype", I64), a.shape)
@@ -60,7 +60,10 @@ class Dims:
 
 @op("interleave", writes="channels", own_attributes="strides=ints before=sizes shape=sizes")
 class Interleave:
-    """`out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f` on each axis, `f` row-major over the axes."""
+    """Interleaves phases: `out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f`.
+
+    That holds on each axis; `f` is row-major over the axes.
+    """
 
     def body(t, x, *, a):
         count = prod(a.strides)

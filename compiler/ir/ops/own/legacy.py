@@ -1,4 +1,4 @@
-"""Operators that stand for what old operator sets meant and today's cannot say before ranks are known."""
+"""Operators with the semantics of old opsets, until ranks are known."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -14,7 +14,7 @@ from occ.compiler.ir.value import Value
 
 @op("legacy.Align", tags=("view",), own_attributes="axis=int")
 class Align:
-    """The first operand with extents of 1 after its own, so that its first axis meets `axis` of the second one (opset < 7)."""
+    """Appends axes of 1 to the first operand, so that it broadcasts from `axis` (opset < 7)."""
 
     def body(t, x, like, *, a):
         axis = normalize_axis(a.axis, max(like.rank, 1), "broadcast")
@@ -64,8 +64,10 @@ def _flat(name: str) -> OpSpec:
 
 @op("legacy.BatchNormalization", own_attributes="epsilon=float momentum=float spatial=int")
 class BatchNormalization:
-    """Of opset < 14, with five results in training: that of today, then the mean of the data, and one over the root of their
-    variance, as onnxruntime has it. With `spatial` 0 (opset < 9) each element of a row has its own scale, bias, mean and variance.
+    """BatchNormalization of opset < 14, with five results in training.
+
+    After those of today come the mean of the data, and one over the root of their variance, as onnxruntime has it. With
+    `spatial` 0 (opset < 9) each element of a row has its own scale, bias, mean and variance.
     """
 
     operands = ("x", "scale", "bias", "mean", "var")

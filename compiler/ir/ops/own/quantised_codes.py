@@ -1,4 +1,4 @@
-"""The compiler's own ops on codes, the integers of quantised tensors: products, of bf16 too, and the way from sums to codes."""
+"""Internal ops on quantised integers: products, bf16 products, requantisation."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _sums_in(w: Tensor) -> DType:
     own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int",
 )  # fmt: skip
 class ConvDot:
-    """Sums of a convolution of codes in i32, plus `total`, one of each filter: what zero points make of the sums.
+    """An integer convolution with i32 sums, plus the correction `total` of each filter for zero points.
 
     The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies, or in twos
     for processors that multiply integers of 16 bits, which the codes become; that of others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
@@ -125,7 +125,10 @@ class ConvDot:
 
 @op("window_sums", own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints")
 class WindowSums:
-    """What each window of a convolution adds up to of `x : i32[N, 1, ..]`, the sums of all channels; the border is 0."""
+    """The sum of each window of a convolution over `x : i32[N, 1, ..]`, with a border of 0.
+
+    `x` has the sums of all channels.
+    """
 
     def body(t, x, *, a):
         win = window_of("window_sums", x.shape[2:], tuple(a.kernel_shape), a)
@@ -140,7 +143,7 @@ class WindowSums:
 
 @op("less_points", own_attributes="")
 class LessPoints:
-    """Sums of products less what the zero points of a weight made of them: `acc - sums * points`, in i32."""
+    """Subtracts the zero-point correction of a weight from i32 sums: `acc - sums * points`."""
 
     def body(t, acc, sums, points, *, a):
         return t.map(acc.shape, lambda *i: acc[i] - sums.at(i) * points.at(i), name="centred")
@@ -148,7 +151,9 @@ class LessPoints:
 
 @op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="")
 class MatmulDot:
-    """`(x - zero) @ w` of codes in i32.
+    """An integer product `(x - zero) @ w` with i32 sums.
+
+    The weight is `[K/4, 4, N]`, or in pairs `[K/2, 2, N]`; `total` has the sums of its columns.
 
     The weight is `[K/4, 4, N]`, or in twos `[K/2, 2, N]`; `total` has the sums of its columns.
 
@@ -200,7 +205,9 @@ def _in_panels(t: Builder, y: Tensor, panel: int, some: int) -> Tensor:
 
 @op("activations_dot", tags=("contraction",), writes="last", own_attributes="left=int right=int panel=int some=int")
 class ActivationsDot:
-    """`(x - x_zero) @ (y - y_zero)` of codes in i32, for `x : [.., M, K]` and `y : [.., K, N]` with equal axes before those.
+    """An integer product `(x - x_zero) @ (y - y_zero)` of two activations, with i32 sums.
+
+    `x : [.., M, K]` and `y : [.., K, N]` have equal axes before those.
 
     `y` is laid in panels of `panel` columns, signed, when it is known, `some` in a lane: four, or two of 16 bits. Zero points are operands, or `left` and `right`.
     """
@@ -260,7 +267,10 @@ class RowRange:
 
 @op("row_codes", reads="last", own_attributes="")
 class RowCodes:
-    """The elements of each row in 255 steps from its least one to its greatest, as u8; `between` is their `row_range`."""
+    """Quantises each row to u8, in 255 steps from its least to its greatest element.
+
+    `between` is their `row_range`.
+    """
 
     def body(t, x, between, *, a):
         def element(*i):

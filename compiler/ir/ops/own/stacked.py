@@ -1,4 +1,4 @@
-"""Sequences whose elements all have one shape, as tensors: the elements one after the other on an axis before theirs."""
+"""Sequences of equal shapes as one tensor, with a new first axis."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -13,7 +13,10 @@ JOINED, LAID = "concat_stacked", "end_to_end"
 
 @op(LAID, own_attributes="axis=int")
 class EndToEnd:
-    """The elements one after the other along an axis of theirs, `[n, .., d, ..]` --> `[.., n*d, ..]`; there may be none."""
+    """Concatenates stacked elements along one of their axes: `[n, .., d, ..]` --> `[.., n*d, ..]`.
+
+    There may be none.
+    """
 
     operands = ("x",)
 

@@ -1,4 +1,4 @@
-"""Finds attention and makes it one kernel, with no score matrix in memory."""
+"""Fuses attention into one kernel, with no score matrix in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of block-quantised constants in the form in which processors multiply their codes."""
+"""Products with block-quantised constants, in the form of the processor's byte instructions."""
 
 from __future__ import annotations
 

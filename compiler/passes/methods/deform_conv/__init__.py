@@ -1,1 +1,1 @@
-"""Deformable convolutions as samples and a product."""
+"""Deformable convolutions as im2col and a product."""

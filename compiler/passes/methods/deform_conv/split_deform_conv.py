@@ -1,4 +1,4 @@
-"""Deformable convolutions as their samples, and a convolution of one tap over those."""
+"""Splits deformable convolutions into samples (im2col) and a 1x1 convolution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class SplitDeformConv(Pass):
-    """Takes the samples of a DeformConv with vectors along the channels; their product with the weights is that of a Conv.
+    """Splits a DeformConv into samples, vectorized along the channels, and a Conv over those.
 
     `%y = DeformConv(%x, @w, %o)` --> `%s = deform_samples(%x, %o)  %y = Conv(Transpose(Reshape(%s)), @w.columns)`
     """

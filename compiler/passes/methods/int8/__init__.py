@@ -1,1 +1,1 @@
-"""Products of bytes, and functions of bytes as tables."""
+"""8-bit products, and lookup tables for functions of bytes."""

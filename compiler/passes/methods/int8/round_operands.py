@@ -1,4 +1,4 @@
-"""Operands of products in fewer bits than the model says, where the user asks for that."""
+"""Rounds operands of products to bf16 or int8, for `-C precision`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of codes in the form that processors multiply bytes in."""
+"""8-bit products in the form of the processor's instructions (VNNI, or 16-bit pairs)."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ BF16_RULES: dict[str, tuple[OpRule, ...]] = {
 
 @dataclass(frozen=True)
 class UseByteProducts(Pass):
-    """Makes products of codes products of unsigned by signed bytes, four to a lane, and adds what zero points make of them.
+    """Rewrites integer products as unsigned by signed bytes, four to a lane, with corrections for zero points.
 
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
     multiply and add 64 bytes with one instruction: four times what they do in f32. Others of x86 do so with half as many

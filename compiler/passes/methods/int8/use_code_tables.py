@@ -1,4 +1,4 @@
-"""Functions of one code as tables: what elementwise ops make of a tensor of bytes has 256 results."""
+"""Elementwise functions of one 8-bit tensor as lookup tables of 256 entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUICK = {"neg", "abs", "not", "nearest", "round_even", "floor", "ceil", "fma", 
 
 @dataclass(frozen=True)
 class UseCodeTables(Pass):
-    """Looks up what elementwise ops with an elementary function make of one tensor of bytes, where the result is bytes too.
+    """Replaces elementwise ops on one 8-bit tensor with an 8-bit result by a lookup table.
 
     A look-up takes a cycle, an Erf between two quantisations takes ten. `fold` computes the tables.
 

@@ -1,4 +1,4 @@
-"""The codes of a constant matrix: integers of 8 bits, times a step of their column."""
+"""Symmetric 8-bit quantisation of a constant matrix, by column."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def rows_of_tile(rows: int, machine: Machine, width: int) -> int:
 
 
 class _Strassen:
-    """The sums of quarters on the left are computed first, into memory, and those of the result where it is stored.
+    """The schedule of a Strassen product.
+
+    Sums of quarters on the left are computed first, into memory, and those of the result where it is stored.
 
     Quarters on the right are added where a tile reads them, so the constant keeps its size. Zen 5 adds beside multiply-adds, and
     tiles have many rows, so that reading two vectors for each is no matter: all seven products of a block are 2 % slower than

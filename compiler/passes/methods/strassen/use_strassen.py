@@ -1,4 +1,4 @@
-"""Products with constant matrices by Strassen's method where it pays."""
+"""Rewrites products with large constant matrices by Strassen's algorithm."""
 
 from __future__ import annotations
 

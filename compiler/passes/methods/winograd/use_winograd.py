@@ -1,4 +1,4 @@
-"""Convolutions of 3x3, 5x5 and the like by Winograd's method where it pays."""
+"""Rewrites small convolutions by Winograd's minimal filtering where it pays."""
 
 from __future__ import annotations
 

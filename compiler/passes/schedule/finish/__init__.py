@@ -1,1 +1,1 @@
-"""Finishers: rewrite what is scheduled."""
+"""Finishers: rewrites of a scheduled te function."""

@@ -1,1 +1,1 @@
-"""Normalisers: rewrite a te function into a form that schedule rules look for."""
+"""Normalisers: rewrites of a te function to a form that schedule rules match."""

@@ -1,1 +1,1 @@
-"""Variants: a second schedule, which the sizes of a run decide for."""
+"""Variants: a second schedule, chosen at run time by a condition on sizes."""

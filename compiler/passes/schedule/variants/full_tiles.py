@@ -1,4 +1,4 @@
-"""Variants for windows along rows of symbolic length that have at least one full tile."""
+"""Variants for rows of symbolic length that have at least one full tile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variants for skinny matrix products: few rows, whose number only a run knows."""
+"""Variants for skinny matrix products: few rows, a number known at run time only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A variant of a stage: a second schedule, with stages of its own, for runs whose sizes pass a test."""
+"""A variant of a stage: a second schedule for runs whose sizes satisfy a condition."""
 
 from __future__ import annotations
 
