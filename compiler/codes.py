@@ -49,6 +49,12 @@ CODES: dict[str, Code] = {
         " ONNX operator schema.",
     ),
     "OCC0108": Code("a tensor in the model is not valid", "The data of a tensor do not fit its shape or element type."),
+    "OCC0109": Code(
+        "the weights of a language model cannot be made a model",
+        "A GGUF file, or a folder of safetensors, has weights and a description but no graph; occ knows the graphs of some"
+        " architectures. The file is of another one, is damaged, lacks a tensor, or keeps one in a way that is not known:"
+        " the message says which. Export the model to ONNX, or take the file again.",
+    ),
     "OCC0201": Code(
         "operand types do not fit the operator",
         "The element types of the operands are outside the type constraints of the ONNX operator schema.",

@@ -13,6 +13,7 @@ from pathlib import Path
 _PAGE = "take the link to the file itself: on Hugging Face `resolve` in place of `blob`, on GitHub the raw file"
 _TORCH = "export it from PyTorch: `torch.onnx.export(module, inputs, 'model.onnx', dynamo=True)`, or `occ.torch.export`"
 _WEIGHTS = "it holds weights and no graph: export the model to ONNX, such as with `optimum-cli export onnx`"
+_LANGUAGE_MODEL = "if it is of a language model, `occ generate` takes it; else export the model to ONNX"
 _KERAS = "export it to ONNX: `model.export('model.onnx', format='onnx')` in Keras, or the package tf2onnx"
 _UNPACK = "unpack it first: `{}`"
 
@@ -22,9 +23,9 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb"(?i)\s*(<!--.*?-->\s*)*<(!doctype html|html|head)\b", "a web page", _PAGE),
     (rb"\s*<\?xml[^>]*>\s*<net\b", "a model of OpenVINO", "take the ONNX model that it was made from"),
     (rb"\s*<\?xml", "an XML file", "if a server sent it instead of the model, it says why"),
-    (rb"GGUF", "a GGUF file", _WEIGHTS),
+    (rb"GGUF", "a GGUF file", _LANGUAGE_MODEL),
     (rb"(lmgg|fmgg|tjgg|ggjt|ggml)", "a GGML file", _WEIGHTS),
-    (rb".{4}\0{4}\{\s*\"", "a safetensors file", _WEIGHTS),
+    (rb".{4}\0{4}\{\s*\"", "a safetensors file", _LANGUAGE_MODEL),
     (rb".{4}TFL3", "a TFLite model", "convert it: `python -m tf2onnx.convert --tflite FILE --output model.onnx`"),
     (rb"\x80[\x02-\x05]", "a pickle, as PyTorch writes them", _TORCH),
     (rb"\x93NUMPY", "an array of numpy", "arrays are inputs: `occ run MODEL --input FILE`"),

@@ -31,10 +31,12 @@ class MappedModel:
     Attributes:
         message: the protobuf message, raw bytes of large initializers taken out.
         raw: index of an initializer -> its bytes, a view of the mapped file.
+        files: those besides the model file that it was made from.
     """
 
     message: bytes
     raw: dict[int, np.ndarray] = field(default_factory=dict)
+    files: frozenset[Path] = frozenset()
 
 
 @dataclass

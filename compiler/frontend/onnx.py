@@ -14,6 +14,8 @@ from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto
 
 from occ.compiler.diagnostics import CompileError, Sink, error, shorten
+from occ.compiler.frontend.architectures.gguf_container import is_gguf
+from occ.compiler.frontend.architectures.safetensors_folder import is_safetensors, read_safetensors
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
 from occ.compiler.frontend.functions import Functions
 from occ.compiler.frontend.graph import GraphImporter
@@ -28,8 +30,10 @@ def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
     """Read a model file, its large weights mapped.
 
     Raises:
-        CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model.
+        CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model; OCC0109 its weights cannot be made one.
     """
+    if is_safetensors(path) and path.is_file():
+        return read_safetensors(path)
     try:
         size = path.stat().st_size
         if path.is_dir():
@@ -39,6 +43,10 @@ def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
         raise error("OCC0101", f"`{path}` cannot be read: {e.strerror}") from None
     if is_ort(mapped):
         return _read_ort(mapped, str(path), views=True)
+    if is_gguf(mapped):
+        from occ.compiler.frontend.architectures.gguf_file import read_gguf
+
+        return read_gguf(path)
     try:
         model = scan(mapped)
     except WireError as e:
@@ -102,6 +110,7 @@ def import_model(
         case Path():
             proto, mapped = read_file(source)
             folder, name = ModelFolder.of(source), name or source.stem
+            folder.read |= mapped.files
         case bytes():
             proto = _decode(source, "<bytes>")
         case _:

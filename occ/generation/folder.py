@@ -1,4 +1,4 @@
-"""Model folders of onnxruntime-genai, optimum and transformers.js."""
+"""Model folders of onnxruntime-genai, optimum, transformers.js and transformers; GGUF files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from occ.compiler.frontend.architectures.gguf_container import ContainerError, read_container
+from occ.generation.gguf_vocabulary import end_tokens, special_tokens, tokenizer_json
 from occ.runtime.errors import RunError
 
 # Where the model is, the best first; optimum splits some into a decoder for the prompt and one with a past.
-_MODELS = ("model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx", "model.occ")
+_MODELS = (
+    "model.onnx",
+    "decoder_with_past_model.onnx",
+    "decoder_model_merged.onnx",
+    "onnx/model.onnx",
+    "model.occ",
+    "model.safetensors",
+    "model.safetensors.index.json",
+)
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -20,8 +30,8 @@ class Folder:
     """What a folder says of its model.
 
     Attributes:
-        model: the `.onnx` file or artifact.
-        tokenizer: `tokenizer.json`, or None.
+        model: the `.onnx` file, artifact or `.gguf` file.
+        tokenizer: the path of `tokenizer.json`, or its text where it comes from a GGUF file; None if there is none.
         template: the chat template, in Jinja, or empty.
         special: texts of special tokens by name.
         ends: tokens that end a text.
@@ -30,7 +40,7 @@ class Folder:
     """
 
     model: Path
-    tokenizer: Path | None = None
+    tokenizer: Path | str | None = None
     template: str = ""
     special: tuple[tuple[str, str], ...] = ()
     ends: tuple[int, ...] = ()
@@ -50,6 +60,8 @@ class Folder:
         genai, config = _read(home / "genai_config.json").get("model", {}), _read(home / "config.json")
         generation, words = _read(home / "generation_config.json"), _read(home / "tokenizer_config.json")
         model = _model(home, genai) if home == path else path
+        if model.suffix == ".gguf":
+            return _of_gguf(model)
         file = home / "tokenizer.json"
         special = tuple((k, _text(words[k])) for k in _SPECIAL if words.get(k))
         ends = next((e for c in (generation, genai, config) if (e := _tokens(c.get("eos_token_id")))), ())
@@ -80,11 +92,36 @@ def _model(home: Path, genai: dict[str, Any]) -> Path:
     for name in (*([named] if named else []), *_MODELS):
         if (home / name).exists():
             return home / name
-    found = sorted([*home.glob("*.onnx"), *home.glob("onnx/*.onnx")])
+    found = sorted([*home.glob("*.onnx"), *home.glob("onnx/*.onnx")]) or sorted(home.glob("*.gguf"))
     if len(found) == 1:
         return found[0]
     listed = f"several models: {', '.join(p.name for p in found)}" if found else "no model"
-    raise RunError("OCC0501", f"`{home}` has {listed}", "give the path of one model.onnx")
+    raise RunError("OCC0501", f"`{home}` has {listed}", "give the path of one model.onnx or .gguf file")
+
+
+def _of_gguf(path: Path) -> Folder:
+    """What a GGUF file says of its model; a `tokenizer.json` beside it comes before its own vocabulary.
+
+    Raises:
+        RunError: OCC0501 the file or its vocabulary cannot be read.
+    """
+    try:
+        metadata = read_container(path).metadata
+    except (OSError, ContainerError) as e:
+        raise RunError("OCC0501", f"`{path}` cannot be read: {e}", "take the file again") from None
+    if metadata.get("split.count", 1) not in (0, 1):
+        raise RunError(
+            "OCC0501", f"`{path}` is one of {metadata['split.count']} parts of a model",
+            "join them: `llama-gguf-split --merge FIRST.gguf WHOLE.gguf`",
+        )  # fmt: skip
+    beside = path.parent / "tokenizer.json"
+    tokenizer = beside if beside.exists() else tokenizer_json(metadata) or None
+    context = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    template = metadata.get("tokenizer.chat_template")
+    return Folder(
+        path, tokenizer, template if isinstance(template, str) else "", tuple(special_tokens(metadata).items()),
+        end_tokens(metadata), context if isinstance(context, int) else 0,
+    )  # fmt: skip
 
 
 def _template(home: Path, words: dict[str, Any]) -> str:

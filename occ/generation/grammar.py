@@ -18,7 +18,7 @@ class Grammars:
     """Compiles grammars for one tokenizer.
 
     Args:
-        tokenizer: path of `tokenizer.json`.
+        tokenizer: the path of `tokenizer.json`, or its text.
         words: tokens that the logits have, which may be more than the tokenizer knows.
         eos_ids: tokens that end a text.
 
@@ -26,7 +26,7 @@ class Grammars:
         RunError: OCC0501 the library is not installed, or does not take the tokenizer.
     """
 
-    def __init__(self, tokenizer: Path, words: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Path | str, words: int, eos_ids: Sequence[int]) -> None:
         try:
             import llguidance
         except ModuleNotFoundError:

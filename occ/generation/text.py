@@ -19,15 +19,18 @@ class Tokenizer:
     """The tokenizer of a folder.
 
     Args:
-        path: of `tokenizer.json`.
+        source: the path of `tokenizer.json`, or its text.
         template: the chat template, in Jinja; empty if the model has none.
         special: texts of special tokens by their name in the template, such as `bos_token`.
 
     Raises:
         RunError: OCC0501 the library is not installed, or the file cannot be read.
+
+    Attributes:
+        source: the argument.
     """
 
-    def __init__(self, path: Path, template: str = "", special: Mapping[str, str] | None = None) -> None:
+    def __init__(self, source: Path | str, template: str = "", special: Mapping[str, str] | None = None) -> None:
         try:
             from tokenizers import Tokenizer as Reader
         except ModuleNotFoundError:
@@ -35,10 +38,11 @@ class Tokenizer:
                 "OCC0501", "texts need the library `tokenizers`; tokens work without", "pip install tokenizers"
             ) from None
         try:
-            self._reader = Reader.from_file(str(path))
+            self._reader = Reader.from_str(source) if isinstance(source, str) else Reader.from_file(str(source))
         except Exception as e:  # the library raises nothing narrower
-            raise RunError("OCC0501", f"`{path}` is no tokenizer: {e}", "take the file of the model again") from None
-        self.path, self.template, self.special = path, template, dict(special or {})
+            name = "the vocabulary of the model" if isinstance(source, str) else f"`{source}`"
+            raise RunError("OCC0501", f"{name} is no tokenizer: {e}", "take the file of the model again") from None
+        self.source, self.template, self.special = source, template, dict(special or {})
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text, with those that the model wants around it if `special`."""

@@ -51,6 +51,13 @@ def _(s: Scene):
     return ["build", s.save(model)]
 
 
+@case("OCC0109")
+def _(s: Scene):
+    (s.folder / "config.json").write_text('{"model_type": "bert"}')
+    (s.folder / "model.safetensors").write_bytes(b"")
+    return ["build", str(s.folder / "model.safetensors")]
+
+
 @case("OCC0107")
 def _(s: Scene):
     return [
