@@ -13,7 +13,7 @@ from pathlib import Path
 _PAGE = "take the link to the file itself: on Hugging Face `resolve` in place of `blob`, on GitHub the raw file"
 _TORCH = "export it from PyTorch: `torch.onnx.export(module, inputs, 'model.onnx', dynamo=True)`, or `occ.torch.export`"
 _WEIGHTS = "it holds weights and no graph: export the model to ONNX, such as with `optimum-cli export onnx`"
-_LANGUAGE_MODEL = "if it is of a language model, `occ generate` takes it; else export the model to ONNX"
+_LANGUAGE_MODEL = "if it is of a language model, `occ generate` takes it; else export the model, such as with `optimum-cli export onnx`"
 _KERAS = "export it to ONNX: `model.export('model.onnx', format='onnx')` in Keras, or the package tf2onnx"
 _UNPACK = "unpack it first: `{}`"
 

@@ -87,7 +87,7 @@ def test_a_file_of_another_format_is_named(entry: Callable[[Path], object], name
         entry(tmp_path / name)
     assert what in str(e.value)
     assert remedy in str(e.value)
-    assert str(e.value).startswith(("error[OCC0102]", "error[OCC0502]"))
+    assert str(e.value).startswith(("error[OCC0102]", "error[OCC0109]", "error[OCC0502]"))
 
 
 @pytest.mark.parametrize("name", [n for n, (data, _, _) in FILES.items() if not data.startswith(b"PK")])

@@ -55,7 +55,7 @@ def read_gguf(path: Path) -> tuple[ModelProto, MappedModel]:
 
 
 def _refused(path: Path, why: str) -> CompileError:
-    known = f"GGUF files of {', '.join(ARCHITECTURES)} are read; else export the model to ONNX"
+    known = f"GGUF files of {', '.join(ARCHITECTURES)} are read; else export the model, such as with `optimum-cli export onnx`"
     return error("OCC0109", f"the GGUF file `{shorten(str(path))}` cannot be read: {why}", help=known)
 
 

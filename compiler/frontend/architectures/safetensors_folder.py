@@ -57,7 +57,7 @@ def read_safetensors(path: Path) -> tuple[ModelProto, MappedModel]:
 def _refused(path: Path, why: str) -> CompileError:
     return error(
         "OCC0109", f"the model of `{shorten(str(path))}` cannot be read: {why}",
-        help=f"folders with weights of {', '.join(MODEL_TYPES)} are read; else export the model to ONNX",
+        help=f"folders with weights of {', '.join(MODEL_TYPES)} are read; else export the model, such as with `optimum-cli export onnx`",
     )  # fmt: skip
 
 
