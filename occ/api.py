@@ -82,7 +82,7 @@ def compile(  # noqa: A001 - the name that users expect
         rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         outputs: values or nodes of the main graph that become outputs besides the declared ones.
-        specialise: sizes for which there is a plan besides that for all, such as `[{"x": (1, 3, 320, 320)}, {"batch": 8}]`: extents
+        specialise: sizes for which there is a plan in addition to the general plan, such as `[{"x": (1, 3, 320, 320)}, {"batch": 8}]`: extents
             by input, or values by dim. Inputs of such sizes take it; weights are shared where they are the same. With "background"
             a shape that has been seen 32 times gets a plan that a process of the lowest priority builds meanwhile, for at most 8
             shapes; it takes over if it is the faster one on runs that follow, and a build that fails changes nothing. What it

@@ -1,7 +1,7 @@
 """Benchmarks against other runtimes: checked outputs, interleaved runs, the same inputs.
 
 Runs of one runtime are taken in blocks, with a pause before each: idle workers of another runtime spin for some
-milliseconds after their last run and would take a core from whoever is timed next. Ratios are of blocks that lie next
+milliseconds after their last run and would take a core from whoever is timed next. Ratios are of blocks that are next
 to each other, so that load that comes and goes on the machine hits both sides.
 """
 
@@ -36,8 +36,8 @@ class Runs:
 
     Attributes:
         count: runs.
-        least, median, p90, p99: the shortest, and below which half, 90 % and 99 % of the runs lie.
-        per_second: throughput: runs one after the other in the time that they took together.
+        least, median, p90, p99: the shortest, and below which half, 90 % and 99 % of the runs are.
+        per_second: throughput: runs in order in the time that they took together.
     """
 
     count: int

@@ -235,7 +235,7 @@ def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
 
 
 def weight_infos(names: Sequence[str], sizes: Sequence[int]) -> list[WeightInfo]:
-    """Where weights lie in the weights file: in order, aligned."""
+    """Where weights are in the weights file: in order, aligned."""
     infos: list[WeightInfo] = []
     end = 0
     for name, size in zip(names, sizes, strict=True):

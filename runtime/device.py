@@ -32,7 +32,7 @@ class DeviceRun(Protocol):
         """The memory of the caller's tensor as a tensor of the run: nothing is copied.
 
         Raises:
-            RunError: it lies on another device.
+            RunError: it is on another device.
         """
         ...
 
@@ -132,7 +132,7 @@ class DeviceEngine:
             raise
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[Any]) -> list[Any]:
-        """One run; see `occ.runtime.native.engine.NativeEngine.run`. Inputs and outputs may also lie on the device.
+        """One run; see `occ.runtime.native.engine.NativeEngine.run`. Inputs and outputs may also be on the device.
 
         Raises:
             RunError: OCC0501 the extents are none of the gears; or as the device says.

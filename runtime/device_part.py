@@ -40,7 +40,7 @@ class DevicePart:
         ranges: least, most (-1 without an end) and step of the sizes that it takes, by symbol; empty without ranges.
         sums: what some of these sizes always are, another size and a number: `{"total": ["past", 1]}`.
         weights: bytes of constants.
-        workspace: bytes of intermediate values that are alive at once, at the most.
+        workspace: bytes of intermediate values that are alive at once, at most.
         program: member with the operators one by one, where they are not compiled as one graph; see
             `occ.runtime.acl.singleop`.
         toolkit: release of CANN that compiled `om`, as far as it is known.

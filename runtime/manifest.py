@@ -79,8 +79,8 @@ class Buffer:
     Attributes:
         dtype: element type.
         shape: physical extents, row-major.
-        storage: where it lies, an index into `Plan.storages`; views share one.
-        start: elements of the storage that lie before its first one.
+        storage: where it is, an index into `Plan.storages`; views share one.
+        start: elements of the storage that are before its first one.
         strides: elements from one to the next on each axis; empty if it is dense.
         opaque: a sequence, an optional, or a tensor of unknown rank, which only host steps touch; `shape` is empty.
     """
@@ -95,7 +95,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes that buffers lie in.
+    """Bytes that buffers are in.
 
     Attributes:
         kind: `input`, `output`, `weight`, `arena`, `host` for what a host step gives, or `device` for the arena in the memory of an accelerator.
@@ -207,7 +207,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Special:
-    """A plan for inputs of certain extents, besides that for all.
+    """A plan for inputs of certain extents, in addition to the general plan.
 
     Attributes:
         dims, inputs, outputs, constraints: as those of the manifest, with these extents; inputs that fit them all take the plan.

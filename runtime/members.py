@@ -137,7 +137,7 @@ def _leads_inside(path: Path, root: Path) -> bool:
 
 
 class Nested:
-    """Members of an artifact that lies in another one."""
+    """Members of an artifact that is in another one."""
 
     def __init__(self, files: Mapping[str, bytes], prefix: str) -> None:
         self.files, self.prefix = files, prefix
@@ -216,7 +216,7 @@ def _no_artifact(path: Path, why: str) -> RunError:
 class Zip:
     """Members of an artifact that is a zip.
 
-    It stays open: its members can be read when another one lies at its path.
+    It stays open: its members can be read when another one is at its path.
     """
 
     def __init__(self, path: Path) -> None:

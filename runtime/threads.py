@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from occ.runtime.errors import RunError
 
-MOST = 256  # the caller of a run and the 255 workers that `c/workers.h` starts at the most
+MOST = 256  # the caller of a run and the 255 workers that `c/workers.h` starts at most
 
 
 def thread_count(asked: int | None) -> int:

@@ -32,7 +32,7 @@ _SHARE = 10  # of a larger disk: a tenth
 
 
 def limit(folder: Path) -> int:
-    """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or a tenth of the disk that a folder is on, 2 GiB at the least.
+    """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or a tenth of the disk that a folder is on, 2 GiB at least.
 
     Raises:
         CompileError: OCC0603 the variable is no number.
@@ -182,7 +182,7 @@ class ArtifactCache:
         return f"the disk has {free / 2**30:.1f} GiB free" if size > free // 2 else ""
 
     def adopt(self, key: str, artifact: Path) -> None:
-        """Move a finished artifact in, under a key that its maker knows; it must lie on the file system of the cache.
+        """Move a finished artifact in, under a key that its maker knows; it must be on the file system of the cache.
 
         Raises:
             OSError: the cache cannot be written.

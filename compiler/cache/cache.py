@@ -4,7 +4,7 @@ Entries are written under a temporary name and renamed, so two builds at once, o
 whole entry or none. Nothing is ever changed in place, so no locks are needed; a `turn` only saves making twice what takes
 seconds.
 
-Disks fill up, machines lose power, people edit: next to each entry lies its SHA-256, and an entry that does not have it is
+Disks fill up, machines lose power, people edit: next to each entry is its SHA-256, and an entry that does not have it is
 none. What made it makes it again and puts it in its place. Notes (.json) have none; their readers take what does not parse
 as missing.
 """
@@ -84,7 +84,7 @@ def file_checksum(path: Path) -> str:
 
 
 def _beside(entry: Path) -> Path:
-    """Where the checksum of an entry lies."""
+    """Where the checksum of an entry is."""
     return entry.with_name(entry.name + _SUM)
 
 
@@ -127,7 +127,7 @@ class Cache:
             return self._root
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
-        """Where an entry lies or would lie; `kind` is one of `KINDS`."""
+        """Where an entry is or would be; `kind` is one of `KINDS`."""
         own = self._own(kind, key, suffix)
         if self._read_only is not None and not own.exists():
             with suppress(OSError):

@@ -40,7 +40,7 @@ class Built:
         sources: the generated sources, by file name; with their Makefile they rebuild the library.
         took: seconds for each kernel that was compiled in this build; the others came from the cache.
         objects: the kernels and the native runtime before linking, by file name.
-        cache: where the objects lie; kept, because a disabled one goes away with its owner.
+        cache: where the objects are; kept, because a disabled one goes away with its owner.
     """
 
     code: bytes
@@ -76,7 +76,7 @@ def build(
         sanitize: a sanitizer, as `-C sanitize` names it.
         jobs: processes at once.
         entry: the native entry of the model.
-        tell: told how many kernels are compiled.
+        tell: called with how many kernels are compiled.
 
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.

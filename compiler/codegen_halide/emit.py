@@ -193,7 +193,7 @@ class _Generator:
             self._line(f"RVar {a.name} = {name}[{k}];")
 
     def _in_parts(self, s: TeStage) -> None:
-        """One update for each part, over an RVar of its own in the place of the last axis."""
+        """One update for each part, over an RVar of its own instead of the last axis."""
         self._line(f"{self._at(s)} = undef<{cpp_type(s.dtype)}>();")
         *outer, last = s.axes
         for k, part in enumerate(parts(s), 1):

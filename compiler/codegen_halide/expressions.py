@@ -111,7 +111,7 @@ class Printer:
         tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
         names: C++ names of hoisted reductions and of what is shared, by id of the node.
         carried: what the step before of a fold came to.
-        border: the axis along which a border is tested; Halide computes what lies inside in a loop of its own, without tests.
+        border: the axis along which a border is tested; Halide computes what is inside in a loop of its own, without tests.
         halves_in_f32: arithmetic of f16 is done in f32, see `half_text`.
         relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
     """
@@ -344,7 +344,7 @@ def half_text(op: str, *operands: str) -> str:
 
 
 def physical_index(index: list[str], layout: object) -> list[str]:
-    """Where an element of a tiled layout lies, in memory order."""
+    """Where an element of a tiled layout is, in memory order."""
     from occ.compiler.ir.layout import Layout
 
     assert isinstance(layout, Layout)

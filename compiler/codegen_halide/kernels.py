@@ -98,7 +98,7 @@ def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:
 def _without_comments(text: str) -> str:
     """The text of a generator of ours: models that differ in the names of their nodes share kernels.
 
-    In a body that a user wrote, two slashes may lie within a string.
+    In a body that a user wrote, two slashes may be within a string.
     """
     return re.sub(r"\s*//[^\n]*", "", text)
 
@@ -108,7 +108,7 @@ class Compiled:
     """The kernels of a model, all in the cache.
 
     Attributes:
-        kernels: as asked for, with others in the place of those with which Halide did not end.
+        kernels: as asked for, with others instead of those with which Halide did not end.
         took: seconds that Halide took for each that was not in the cache, by name.
     """
 
@@ -227,7 +227,7 @@ def _run(
         cache: where the objects go.
         jobs: kernels at once.
         lines: of what the tools say that errors repeat.
-        tell: told how many kernels are compiled.
+        tell: called with how many kernels are compiled.
         seconds: of a processor that Halide may take for one kernel; `_SECONDS` by default.
 
     Raises:

@@ -28,7 +28,7 @@ from occ.compiler.objects.elf import LinkError, link
 from occ.compiler.objects.processors import arch_of
 from occ.runtime.manifest import Manifest
 
-PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # what kernels are made by lies in these
+PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # what kernels are made by is in these
 
 
 def tasks_of(f: TeFunc, machine: CodeMachine) -> Dim:

@@ -51,7 +51,7 @@ class Why:
             self.verdicts[rule.name] = Verdict(distance, op_text(op), reason)
 
     def _distance(self, op: Op, limit: int) -> int | None:
-        """How many ops lie between an op and the value above it; None if more than a pattern has."""
+        """How many ops are between an op and the value above it; None if more than a pattern has."""
         frontier = [op]
         for distance in range(limit):
             if any(self._is_named(o) for o in frontier):

@@ -42,7 +42,7 @@ class Recorder(Interpreter):
 
 
 def results(m: Module, inputs: Sequence[Any], *, recorder: Interpreter | None = None) -> list[Any]:
-    """What a module gives for inputs.
+    """The outputs of a module for inputs.
 
     Raises:
         RunError: a node cannot work on them. NotInterpretable: the interpreter has no meaning for an op.

@@ -172,7 +172,7 @@ class Compilation:
         return m
 
     def _release(self) -> None:
-        """Give back the pages of weights: they come again from the files in which they lie if they are needed."""
+        """Give back the pages of weights: they come again from the files in which they are if they are needed."""
         self._files |= mapped_files(w.data for w in self.module.weights.values())
         for file in self._files:
             file.madvise(mmap.MADV_DONTNEED)
@@ -268,7 +268,7 @@ class Compilation:
         return other.advance(other.last_stage)
 
     def specials(self) -> list[Module]:
-        """The model at the last stage with each of the extents for which there is a plan besides.
+        """The model at the last stage with each of the extents for which there is a plan of its own.
 
         Raises:
             CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
@@ -299,7 +299,7 @@ class Compilation:
             raise error("OCC0603", message, help="build the .onnx file")
 
     def artifact_with(self, options: Mapping[str, str]) -> Artifact:
-        """The artifact of the same model with other options of the target in the place of some of these.
+        """The artifact of the same model with other options of the target instead of some of these.
 
         Raises:
             CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.

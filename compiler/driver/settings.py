@@ -16,7 +16,7 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Settings:
-    """What a build is told besides the model.
+    """What a build gets besides the model.
 
     Attributes:
         target: name of the target.
@@ -28,13 +28,13 @@ class Settings:
         verify: check the module after each pass.
         limit: passes to run; None for all.
         stop_after: name of the pass to stop after.
-        listeners: told before and after each pass.
+        listeners: called before and after each pass.
         rules: rules, passes and operators of the user: objects, modules, or paths of rule files.
-        progress: told what is being done.
+        progress: called with what is being done.
         tune: returns the choices of schedules that measurements prefer, see `Context`.
-        why: told why rules do not match, see `Context`.
-        cases: make plans besides for sizes of 1 that a node broadcasts, as the artifact is to run without the compiler.
-        special: extents for which there is a plan besides, each as `overrides` would be.
+        why: called with the reasons why rules do not match, see `Context`.
+        cases: also make plans for sizes of 1 that a node broadcasts, as the artifact is to run without the compiler.
+        special: extents for which there is a plan of its own, each as `overrides` would be.
     """
 
     target: str = DEFAULT

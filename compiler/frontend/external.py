@@ -1,7 +1,7 @@
 """Weights as views of mapped files, from the model file or from external data.
 
-`scan` walks the protobuf wire format of a model file, notes where the raw bytes of each large initializer lie, and
-gives back the message without them. So protobuf never holds the weights, and neither does the Python heap.
+`scan` walks the protobuf wire format of a model file, notes where the raw bytes of each large initializer are, and
+returns the message without them. So protobuf never holds the weights, and neither does the Python heap.
 Wire format: https://protobuf.dev/programming-guides/encoding; field numbers: onnx.proto.
 """
 
@@ -41,12 +41,12 @@ class MappedModel:
 
 @dataclass
 class ModelFolder:
-    """The folder of a model file: where external data lie.
+    """The folder of a model file: where external data are.
 
     Attributes:
         path: of the folder.
         real: the folder of the file that the model file is a link to, as in caches that keep files by their content.
-        read: the files in it that tensors were found to lie in.
+        read: the files in it that tensors were found to be in.
         refused: locations that were found not to be files of the model: the first tensor of each is reported.
     """
 
@@ -152,7 +152,7 @@ def tensor_array(tensor: TensorProto, folder: ModelFolder | None, raw: np.ndarra
 
     Args:
         tensor: the tensor.
-        folder: where external data lie; None if the model came without a path.
+        folder: where external data are; None if the model came without a path.
         raw: the raw bytes, if `scan` took them out.
 
     Raises:
@@ -247,7 +247,7 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    """Whether `path`, links followed, lies below `folder`; a name that no file can have, or links in a circle, do not."""
+    """Whether `path`, links followed, is below `folder`; a name that no file can have, or links in a circle, do not."""
     try:
         path.exists()  # which refuses names that are too long
         return path.resolve().is_relative_to(folder.resolve())

@@ -214,7 +214,7 @@ class GraphImporter:
     def _call(
         self, proto: NodeProto, f: FunctionProto, frame: Frame | None, region: Region, scopes: list[Scope], where: str
     ) -> None:
-        """The body of a function in the place of a node that calls it; nothing of it if there is no frame."""
+        """The body of a function instead of a node that calls it; nothing of it if there is no frame."""
         given = [self._operand(n, scopes, where) for n in proto.input]
         inner: Scope = dict(zip(f.input, [*given, *[None] * len(f.input)], strict=False))
         if frame is not None:

@@ -32,7 +32,7 @@ _GELU_SLOPE = 1.702
 
 
 class _Reader:
-    """Puts ONNX's operators in the place of one."""
+    """Replaces one by ONNX's operators."""
 
     def __init__(self, m: Module, op: Op) -> None:
         self.m, self.op, self.rewriter = m, op, Rewriter(m)

@@ -74,7 +74,7 @@ def read_ort(data: bytes | np.ndarray, *, views: bool = False) -> tuple[ModelPro
         The message, and `raw`: the views, by the index of their initializer.
 
     Raises:
-        OrtFormatError: the file is damaged, or its weights lie in another one.
+        OrtFormatError: the file is damaged, or its weights are in another one.
     """
     array = np.frombuffer(data, np.uint8)
     source = _Source(array.data, 16 * len(array) + (64 << 20), len(array) // 4)

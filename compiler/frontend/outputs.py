@@ -16,7 +16,7 @@ def outputs_of(graph: GraphProto, known: Iterable[str], asked: Sequence[str], si
         graph: the main graph.
         known: its inputs and weights.
         asked: values; nodes, which stand for all their results; or `NODE:0`, which stands for one of them.
-        sink: told OCC0205 of a name that the graph does not have.
+        sink: gets OCC0205 for a name that the graph does not have.
     """
     declared = [o.name for o in graph.output]
     if not asked:

@@ -31,7 +31,7 @@ def parse(
     Args:
         text: the text.
         registry: the operators that it may use; the built-in ones if None.
-        path: where it lies; the weights file is found relative to it.
+        path: where it is; the weights file is found relative to it.
         weights: the data of the weights that are not printed in place, in order, instead of a weights file.
 
     Raises:

@@ -65,7 +65,7 @@ def _operand(attr: str, k: int, dtype: Any = np.int64) -> UpgradeStep:
 
 
 def _legacy_broadcast(n: Node) -> None:
-    """`axis` and `broadcast` of opsets below 7: the second operand lies at `axis` of the first."""
+    """`axis` and `broadcast` of opsets below 7: the second operand is at `axis` of the first."""
     axis, broadcast = n.attrs.pop("axis", None), n.attrs.pop("broadcast", 0)
     if broadcast and axis is not None:
         n.operands[1] = n.emit("legacy.Align", [n.operands[1], n.operands[0]], {"axis": int(axis)})

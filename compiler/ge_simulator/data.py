@@ -65,7 +65,7 @@ def _split_v(node: Node, x: Arrays) -> list[np.ndarray]:
 
 
 def _index(node: Node, index: np.ndarray, size: int) -> np.ndarray:
-    """Indices that lie in the tensor; negative ones only where the operator says that it takes them."""
+    """Indices that are in the tensor; negative ones only where the operator says that it takes them."""
     if index.size and node.attrs.get("negative_index_support", False):
         index = np.where(index < 0, index + size, index)
     if index.size and (index.min() < 0 or index.max() >= size):

@@ -124,7 +124,7 @@ class SimulatedRun:
         return np.empty(tuple(shape), numpy_dtype(dtype))
 
     def adopt(self, resident: Resident) -> np.ndarray:
-        """See `DeviceRun`; there is no device that the tensor could lie on.
+        """See `DeviceRun`; there is no device that the tensor could be on.
 
         Raises:
             RunError: always.

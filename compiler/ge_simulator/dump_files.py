@@ -2,7 +2,7 @@
 
 A file is the length of a header in 8 bytes, the header, a DumpData of protobuf with the descriptions of inputs and outputs,
 and the bytes of the inputs, then of the outputs. Its name is TYPE.NAME.TASK.STREAM.TIME, with `_` for what a file name
-cannot have; newer headers have the name as it is. Tensors lie in the format of the kernel; NC1HWC0 and FRACTAL_NZ are
+cannot have; newer headers have the name as it is. Tensors are in the format of the kernel; NC1HWC0 and FRACTAL_NZ are
 read back into the extents that they had.
 """
 

@@ -157,7 +157,7 @@ def _global_average(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _positions(node: Node, size: int, out: int) -> np.ndarray:
-    """Where output positions lie in the input, f32[out]."""
+    """Where output positions are in the input, f32[out]."""
     i = np.arange(out, dtype=np.float32)
     if node.attrs.get("align_corners", False):
         return i * np.float32((size - 1) / (out - 1) if out > 1 else 0)

@@ -39,7 +39,7 @@ Number = Dim | float | Quotient
 
 
 def without_quotients(found: tuple[Any, ...] | None) -> tuple[Dim | float | None, ...] | None:
-    """Elements, and None in the place of quotients, which are not sizes yet."""
+    """Elements, and None instead of quotients, which are not sizes yet."""
     return tuple(None if isinstance(x, Quotient) else x for x in found) if found else found
 
 

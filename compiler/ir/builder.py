@@ -1,6 +1,6 @@
 """Builds named ops with their types inferred on the spot: `b.Mul(x, b.Sigmoid(x))`.
 
-The types of a composite operator are those of the ops that it builds, so inference lies here too.
+The types of a composite operator are those of the ops that it builds, so inference is here too.
 """
 
 from __future__ import annotations

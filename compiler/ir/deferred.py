@@ -78,7 +78,7 @@ def result_types(op: Op, known: Known) -> Sequence[Type]:
 
 
 def _shortened(t: Type, k: int) -> Type:
-    """A type with extents of the data in the place of those that are too long."""
+    """A type with data-dependent extents instead of those that are too long."""
     if not _too_long(t):
         return t
     assert isinstance(t, TensorType)

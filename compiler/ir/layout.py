@@ -4,7 +4,7 @@ A layout is an order of the axes plus inner tiles, spelled as a memory-format ta
 order, a capital where the axis is also tiled, then the tiles. `NCHW16c` is the alias of `aBcd16b`: channels in blocks
 of 16, the block innermost.
 
-A tensor may be part of a larger one: `acdb.b256` has its channels last, and those of the tensor that it lies in are 256.
+A tensor may be part of a larger one: `acdb.b256` has its channels last, and those of the tensor that it is in are 256.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Layout:
         order: a permutation of the axes, outermost first; empty means row-major of any rank.
         tiles: (axis, size) pairs, outermost first; each splits its axis, the tile moving to the end.
         within: (axis, extent) pairs: the extent of an axis in the tensor that this one is a part of, where it is larger.
-            It decides how far apart elements lie, and nothing else.
+            It decides how far apart elements are, and nothing else.
     """
 
     order: tuple[int, ...] = ()

@@ -13,7 +13,7 @@ _HEAD = {"Loop": 2}  # operands that are there before the variadic ones, absent 
 
 
 def outline(m: Module, op: Op, regions: Mapping[str, Region]) -> None:
-    """Give an op functions in the place of its sub-graphs: `If(%c) do () {...}` --> `If(%c, %x) {then_branch=@f, ...}`.
+    """Give an op functions instead of its sub-graphs: `If(%c) do () {...}` --> `If(%c, %x) {then_branch=@f, ...}`.
 
     Args:
         m: gets the functions.

@@ -301,7 +301,7 @@ def func_text(func: Func, indent: str = "  ") -> str:
 
 
 def weight_offsets(m: Module) -> dict[str, int]:
-    """Where each weight that is not printed in place lies in the weights file: in order, aligned to 64 bytes."""
+    """Where each weight that is not printed in place is in the weights file: in order, aligned to 64 bytes."""
     offsets: dict[str, int] = {}
     end = 0
     for name, w in m.weights.items():

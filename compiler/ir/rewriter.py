@@ -40,7 +40,7 @@ class Rewriter:
         return GraphBuilder(before.parent, before, before.loc, self.module)
 
     def replace(self, op: Op, values: Sequence[Value]) -> None:
-        """Put `values` in the place of the results of `op`, and erase it; names and locations move to what replaces it."""
+        """Replace the results of `op` by `values`, and erase it; names and locations move to what replaces it."""
         for old, new in zip(op.results, values, strict=True):
             self.replace_value(old, new)
         self.erase(op)
@@ -48,7 +48,7 @@ class Rewriter:
     def replace_value(self, old: Value, new: Value) -> None:
         """Let everything that reads one value read another one; its name and location move along.
 
-        Sizes that the data decide are equal where the values are: the one of the old value has nothing that tells it any more.
+        Sizes that the data decide are equal where the values are: nothing defines the size of the old value any more.
         """
         assert old is not new
         if told := _told_anew(old, new):
@@ -74,7 +74,7 @@ class Rewriter:
         op.parent.remove(op)
 
     def exchange(self, op: Op, made: Op) -> Op:
-        """Put an op in the place of another one that has as many results or none that are read; returns it.
+        """Replace an op by another one that has as many results, or none that are read; returns it.
 
         Names and locations stay: this is for passes after `fused`, where an op stands for what it stood for before.
         """

@@ -69,7 +69,7 @@ def is_placeholder(d: Dim) -> bool:
 
 
 def depends_on_data(d: Dim) -> bool:
-    """Whether an extent hangs on the data of a run."""
+    """Whether an extent depends on the data of a run."""
     return any(name.startswith("_") for name in symbols(d))
 
 

@@ -19,7 +19,7 @@ _SEGMENT = 1 << 28  # bytes of a file, which takes space on the disk only as far
 class Spill:
     """The temporary files of one module.
 
-    They have no name, and go with the last array that lies in them. Room that an array leaves is used again: memory
+    They have no name, and are removed with the last array in them. Room that an array leaves is used again: memory
     that was never touched costs more than all else here.
     """
 
@@ -63,7 +63,7 @@ class _Segment:
         return None
 
     def write(self, data: np.ndarray, start: int, size: int) -> np.ndarray:
-        """The array as it lies in the file; its room is free again when nothing looks into it any more."""
+        """The array as it is in the file; its room is free again when nothing looks into it any more."""
         left = data.reshape(-1).view(np.uint8).data
         while left:
             left = left[os.pwrite(self._file, left, start + data.nbytes - len(left)) :]

@@ -168,7 +168,7 @@ def _uniform(t: Trees) -> _Nodes:
 
 
 def _spell_out(nodes: _Nodes, t: Trees, k: int) -> None:
-    """Put nodes for equality, membership, and comparisons that no number passes, in the place of node `k`."""
+    """Replace node `k` by nodes for equality, membership, and comparisons that no number passes."""
     f, yes, no, mode = int(t.feature[k]), int(t.yes[k]), int(t.no[k]), int(t.mode[k])
     nan_goes = yes if t.nan_is_yes[k] or mode == NEQ else no
     yes, no = (no, yes) if mode == NEQ else (yes, no)
@@ -251,12 +251,12 @@ def _owners(nodes: _Nodes, t: Trees) -> Array | None:
 
 
 def _laid(nodes: _Nodes, roots: Array) -> tuple[Array, Array]:
-    """Nodes in pairs, a level after the other: which node lies in each slot, and the slot that follows to its left.
+    """Nodes in pairs, a level after the other: which node is in each slot, and the slot that follows to its left.
 
-    A node that several lead to lies in several slots; node `len(nodes)` is a leaf that gives nothing.
+    A node that several lead to is in several slots; node `len(nodes)` is a leaf without a value.
     """
     inner = np.append(nodes.inner, False)
-    pair = np.full(len(inner), -1, np.int64)  # where the nodes that follow a node lie
+    pair = np.full(len(inner), -1, np.int64)  # where the nodes that follow a node are
     levels, count, here = [roots], len(roots), roots
     while len(here):
         new = np.unique(here[inner[here]])

@@ -17,7 +17,7 @@ class TensorType:
     Attributes:
         dtype: element type.
         shape: logical extents, or None while the rank is unknown.
-        layout: how the elements lie in memory; ROW until the `layout` stage.
+        layout: how the elements are in memory; ROW until the `layout` stage.
     """
 
     dtype: DType
@@ -58,7 +58,7 @@ class TensorType:
 
     @property
     def strides(self) -> tuple[Dim, ...]:
-        """By how many elements neighbours on each axis lie apart, in memory order."""
+        """By how many elements neighbours on each axis are apart, in memory order."""
         around = self.layout.memory_shape(self.dims)
         return tuple(product(around[k + 1 :]) for k in range(len(around)))
 
@@ -71,7 +71,7 @@ class TensorType:
         return replace(self, shape=shape)
 
     def substituted(self, values: Mapping[str, Dim]) -> TensorType:
-        """The type with other dims in the place of symbols, by name."""
+        """The type with other dims instead of symbols, by name."""
         if self.shape is None or not values:
             return self
         return self.with_shape(tuple(substitute(d, values) for d in self.shape))

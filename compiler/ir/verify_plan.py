@@ -288,7 +288,7 @@ def _at(d: Dim, env: Mapping[str, int]) -> int | None:
 
 
 def _in_memory(dtype: DType) -> Any:
-    """How elements lie in memory: of types that no machine computes with, codes in bytes do."""
+    """How elements are in memory: of types that no machine computes with, codes in bytes do."""
     return U8.numpy if is_stored(dtype) else dtype.numpy
 
 

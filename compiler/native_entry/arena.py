@@ -1,6 +1,6 @@
 """Memory offsets of a routine whose sizes are known only at run time.
 
-The layout is chosen for typical sizes. What matters of it at others is only which tensor lies above which: the offset of
+The layout is chosen for typical sizes. What matters of it at others is only which tensor is above which: the offset of
 each is the end of the highest of those below it that are alive with it. That is a line of additions and maxima, and right
 for all sizes; for typical ones the arena is as small as that of `assign_offsets`.
 """
@@ -27,8 +27,8 @@ def typical(dims: Sequence[DimInfo], names: Sequence[str]) -> dict[str, int]:
 
 
 def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list[int]]]:
-    """The slots from the bottom of the arena up, each with those that it has to lie above: no others of those alive with it are on
-    top when it comes, and what lies below one of them in turn need not be named.
+    """The slots from the bottom of the arena up, each with those that it has to be above: no others of those alive with it are on
+    top when it comes, and what is below one of them in turn need not be named.
 
     Args:
         slots: of a routine.

@@ -10,7 +10,7 @@ from occ.compiler.cache.sources import source_digest, version_of
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.runtime.manifest import Manifest
 
-# What this folder imports lies in these.
+# What this folder imports is in these.
 PACKAGES = ("occ.compiler.native_entry", "occ.compiler.objects", "occ.compiler.ir", "occ.runtime")
 
 
@@ -72,7 +72,7 @@ def compile_entry(m: Manifest, arch: Arch, *, ranged: bool) -> tuple[str, bytes]
 
 
 def entry_key(m: Manifest, arch: Arch) -> str:
-    """What the object depends on: the plan, the machine, the sources that emit it and those that say where things lie, LLVM."""
+    """What the object depends on: the plan, the machine, the sources that emit it and those that say where things are, LLVM."""
     facts = repr(
         (m.name, m.machine, m.weights, m.inputs, m.outputs, m.dims, m.constraints, m.plan, m.functions, m.special)
     )

@@ -1,7 +1,7 @@
 """Model metadata for C programs: `occ_model_facts`, which runtime/c/facts.h reads.
 
 A block of bytes next to the native entry, made from the same manifest: names, element types and extents of inputs and
-outputs, where weights lie, what a failed condition means, and the nodes of each step.
+outputs, where weights are, what a failed condition means, and the nodes of each step.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Row:
 
 
 def result_rows(m: Manifest) -> list[Row]:
-    """Where a call tells the extents of outputs: in order, with room for the most axes where sizes decide the rank."""
+    """Where a call reports the extents of outputs: in order, with room for the most axes where sizes decide the rank."""
     rows: list[Row] = []
     at = 0
     for o in m.outputs:
@@ -46,7 +46,7 @@ def result_rows(m: Manifest) -> list[Row]:
 
 
 def open_outputs(m: Manifest) -> list[str]:
-    """Outputs whose rank hangs on sizes, or whose extents on data, each with the node that decides."""
+    """Outputs whose rank depends on sizes, or whose extents on data, each with the node that decides."""
     shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
     found: list[str] = []
     for b, info in zip(m.plan.outputs, m.outputs, strict=True):

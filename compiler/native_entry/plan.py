@@ -45,7 +45,7 @@ class Routine:
     Attributes:
         name: of the function, empty for the main plan.
         function: signature, plan and constraints.
-        symbols: sizes that it is told.
+        symbols: sizes that it gets.
         slots: memory that it needs.
         slot_of: storage -> its slot.
         output_of: storage -> the output whose memory it is.
@@ -56,7 +56,7 @@ class Routine:
         scratch: of some host steps, a slot.
         inner: of each step, the functions that it runs.
         cases: outputs whose shape is one of two; an If gives them.
-        bounds: sizes that the data decide, each with the most that it can be; a step of the routine finds it.
+        bounds: sizes that the data decide, each with the upper bound of it; a step of the routine finds it.
         rows: of each output of the model, where its extents are among the results of a call.
     """
 
@@ -85,7 +85,7 @@ class Routine:
 
     @property
     def told(self) -> list[str]:
-        """Sizes that the data decide which callers need: they are told them, besides the results that have them."""
+        """Sizes that the data decide which callers need: they get them, besides the results that have them."""
         shapes = [] if self.is_main else [self.plan.buffers[b].shape for b in self.plan.outputs]
         return sorted({s for shape in shapes for e in shape for s in symbols(e)} & self.bounds.keys())
 
@@ -101,7 +101,7 @@ def nbytes(shape: Sequence[DimExpr], dtype: str) -> DimExpr:
 
 
 def put(e: DimExpr, env: Mapping[str, DimExpr]) -> DimExpr:
-    """An expression with others in the place of its symbols."""
+    """An expression with others instead of its symbols."""
     if isinstance(e, str):
         return env.get(e, e)
     return e if isinstance(e, int) else [e[0], *(put(a, env) for a in e[1:])]

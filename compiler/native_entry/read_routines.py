@@ -267,7 +267,7 @@ class _Reader:
         return inner
 
     def _place(self, r: Routine) -> None:
-        """Give a slot to what lies in no memory of the caller, for as long as steps touch it."""
+        """Give a slot to what is in no memory of the caller, for as long as steps touch it."""
         end = len(r.plan.steps)
         touched: dict[int, list[int]] = {}
         for k, step in enumerate(r.plan.steps):
@@ -288,7 +288,7 @@ class _Reader:
 
 
 def _is_aligned(b: Buffer) -> bool:
-    """Whether rows of a tensor of that shape one after the other all begin at aligned addresses."""
+    """Whether rows of a tensor of that shape in order all begin at aligned addresses."""
     size = numpy_dtype(b.dtype).itemsize
     for n in b.shape:
         if not isinstance(n, int):

@@ -217,7 +217,7 @@ class RoutineEmitter:
                 self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1)
 
     def _tell_results(self) -> None:
-        """The extents of outputs, now that they are known; before the run the caller was told the most that they can be."""
+        """The extents of outputs, now that they are known; before the run the caller was given their upper bounds."""
         results = self.support.load(self.b, self.call, self.support.layout.call["results"])
         for k, index in enumerate(self.r.plan.outputs):
             if k in self.r.cases:

@@ -77,7 +77,7 @@ class Sizes:
         return self._once((op, a, b), lambda: self._emit(op, i64(a), i64(b)))
 
     def _once(self, key: Any, make: Any) -> Any:
-        """What `make` emits, once for each key; values of LLVM are told apart by identity."""
+        """What `make` emits, once for each key; LLVM values are compared by identity."""
         known = tuple((id(k),) if isinstance(k, ir.Value) else k for k in key)
         if known not in self._memo:
             self._memo[known] = make()

@@ -110,7 +110,7 @@ class _Object:
         return {self.symbols[k].name for k in used if self.symbols[k].section == 0 and self.symbols[k].name}
 
     def address(self, s: _Symbol) -> int:
-        """Where a symbol of this object lies, when all sections have their places."""
+        """Where a symbol of this object is, when all sections have their places."""
         return self.sections[s.section].address + s.value
 
 
@@ -201,7 +201,7 @@ class _Image:
     def dynamic_at(self) -> int:
         """Address of what is writable.
 
-        It follows in the file on what is not, and lies a page further in memory.
+        It follows in the file on what is not, and is a page further in memory.
         """
         return _align(self.end, 16) + self.processor.page
 

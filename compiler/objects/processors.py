@@ -22,7 +22,7 @@ class Arch:
         elf: `e_machine` of its object files; 0 if they have another format.
         bits: of an address.
         features, abi: of LLVM, where the triple does not say them.
-        usual: what Halide has to be told of processors besides, if nothing more is known of one.
+        usual: what Halide must know of processors in addition, if nothing more is known of one.
     """
 
     name: str

@@ -58,7 +58,7 @@ def operator_sets() -> str:
 
 
 def onnxifi_library(cache: Cache) -> Path:
-    """The path of the library; onnxifi.h lies next to it.
+    """The path of the library; onnxifi.h is next to it.
 
     Raises:
         CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.

@@ -38,7 +38,7 @@ class Context:
         tune: returns the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
         schedule_rules: those of the user, asked before the compiler's own.
         schedule_log: keeps what schedule rules answer; None if nobody wants to know.
-        why: told what became of a rule at an op: the rule, the op, why it does not match, or nothing and the ops that it matched.
+        why: called with what became of a rule at an op: the rule, the op, why it does not match, or nothing and the ops that it matched.
     """
 
     target: Target

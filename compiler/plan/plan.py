@@ -285,7 +285,7 @@ class _Planner:
 
 
 def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
-    """What steps of control flow and deferred ops are told besides the attributes of their op."""
+    """What steps of control flow and deferred ops get besides the attributes of their op."""
     n = op.attrs["n_results"]
     match op.attrs["routine"]:
         case "deferred":
@@ -310,7 +310,7 @@ def _empty(value: Value | None) -> np.ndarray:
 
 
 def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
-    """A deferred op that lies in no region yet, as the text and the operands that `DeferredCompiler` takes."""
+    """A deferred op that is in no region yet, as the text and the operands that `DeferredCompiler` takes."""
     outer = list(dict.fromkeys(op.inputs))
     given = {v: x for v, x in zip(op.operands, operands, strict=True) if v is not None}
     body = Region([v.type for v in outer], [v.name for v in outer])
@@ -383,5 +383,5 @@ def _function(m: Module, f: Func, plan: Plan, more: list[Constraint]) -> Functio
 
 
 def stored_weights(m: Module) -> list[Weight]:
-    """The constants that lie in the weights file: all but strings."""
+    """The constants that are in the weights file: all but strings."""
     return [w for w in m.weights.values() if w.tensor.dtype.kind != "s"]

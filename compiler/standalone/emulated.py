@@ -25,7 +25,7 @@ from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.signature import Signature, numpy_dtype
 
-# What the emulator has to be told of processors: vector registers of 128 bits.
+# What the emulator must know of processors: vector registers of 128 bits.
 _PROCESSORS = {"riscv64": ("-cpu", "rv64,v=true,vlen=128,vext_spec=v1.0")}
 
 

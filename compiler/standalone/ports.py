@@ -76,7 +76,7 @@ class Ports:
 
     @property
     def counts(self) -> list[str]:
-        """The functions that tell the elements of outputs."""
+        """The functions that report the element counts of outputs."""
         return [f"{self.name}_{p.field}_count" for p in self.outputs if not isinstance(_elements(p.info), int)]
 
     def size(self, e: DimExpr) -> str:

@@ -37,7 +37,7 @@ LINUX = System(
     "{arch}-gcc",
     (".section .rodata", ".balign 64", "{name}:", '.incbin "{file}"', ".previous"),
 )
-# The stack lies first, so that one that is too small ends the program, in the place of overwriting its data.
+# The stack is first, so that one that is too small ends the program, instead of overwriting its data.
 WASI = System(
     {"static": ".a", "shared": ".wasm", "object": ".o"},
     (),
@@ -67,11 +67,11 @@ def system_of(arch: Arch | None) -> System:
 
 
 def module_flags(name: str, counts: list[str], public_header: str) -> list[str]:
-    """How wasm-ld makes a module that a host calls, in the place of a program with `main`.
+    """How wasm-ld makes a module that a host calls, instead of a program with `main`.
 
     Args:
         name: of the model.
-        counts: functions that tell the elements of its outputs.
+        counts: functions that report the element counts of its outputs.
         public_header: the text of occ.h.
     """
     functions = re.findall(r"^OCC_API [^(]*?\b(occ_\w+)\(", public_header, re.MULTILINE)

@@ -24,7 +24,7 @@ class Machine:
         sums_neighbours: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
             vectors of RISC-V, whose length a processor decides.
         adds_apart: whether sums of vectors run beside multiply-adds, in units of their own, as on Zen 4 and 5.
-        foresees_rows: whether it fetches rows that are read one after the other by itself, and asking for them only takes longer, as
+        foresees_rows: whether it fetches rows that are read in order by itself, and asking for them only takes longer, as
             on Zen 4.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions that are computed together besides the lanes, if not 0.

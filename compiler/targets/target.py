@@ -29,7 +29,7 @@ class Build(Protocol):
         source: how messages name the model.
         jobs: processes of the toolchain at once.
         cache: the build cache.
-        progress: told what is being done.
+        progress: called with what is being done.
     """
 
     @property
@@ -56,7 +56,7 @@ class Build(Protocol):
         ...
 
     def specials(self) -> list[Module]:
-        """The model at the last stage with each of the extents for which there is a plan besides.
+        """The model at the last stage with each of the extents for which there is a plan of its own.
 
         Raises:
             CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
@@ -72,7 +72,7 @@ class Build(Protocol):
         ...
 
     def artifact_with(self, options: Mapping[str, str]) -> Artifact:
-        """The artifact of the same model with other options of the target in the place of some of these.
+        """The artifact of the same model with other options of the target instead of some of these.
 
         Raises:
             CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
@@ -149,7 +149,7 @@ class Target:
             `generate` would.
         prepare: begins what every build needs, while the compiler works on the model.
         whole: whether it takes a composite operator that it has with the attributes and operands of an op, for some options; None for always.
-        special: artifacts may have plans for certain extents besides that for all, those of `Build.specials`.
+        special: artifacts may have plans for certain extents in addition to the general plan, those of `Build.specials`.
     """
 
     name: str

@@ -142,7 +142,7 @@ class Bench:
         return found
 
     def pairs(self, first: str, second: str, rounds: int = 15) -> list[tuple[float, float]]:
-        """Times of two kernels, one after the other."""
+        """Times of two kernels, in order."""
         return [(self.seconds(first), self.seconds(second)) for _ in range(rounds)]
 
 

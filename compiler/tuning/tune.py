@@ -113,7 +113,7 @@ class Tuner:
         cache: where choices are remembered, by kernel, machine and number of threads.
         threads: of a run.
         jobs: compilers at once.
-        progress: told the state.
+        progress: called with the state.
         done: kernels that were looked at.
         left: number of kernels that were not.
     """

@@ -119,7 +119,7 @@ def warm(
         settings: of all of them; target `cpu`.
         kernels_per_unit: bound of the kernels that are compiled together.
         workers: other machines that compile; what none of them does is compiled here.
-        progress: told the state now and then.
+        progress: called with the state now and then.
 
     Returns:
         What was done; models that cannot be compiled are in it, and are no error.

@@ -225,7 +225,7 @@ def _node_rows(
     """Rows of the values that nodes give; the model is compiled again with all of them as outputs."""
     if is_text(model):
         raise CannotCompare("nodes are those of an ONNX model: give the .onnx file")
-    whole, folder = loaded(model)  # pyright: ignore[reportArgumentType] - texts are told apart above
+    whole, folder = loaded(model)  # pyright: ignore[reportArgumentType] - texts are handled above
     have = {v.name for v in whole.graph.output}
     wanted = {
         name: n.name or f"{n.op_type} {name}"

@@ -63,7 +63,7 @@ def dump(
 def stage_dump(
     compilation: Compilation, stage: str, form: str = "text", weights: str = "full", out: Path | None = None
 ) -> str | bytes:
-    """What `occ dump` prints; large weights and pieces lie at `out`, or in the build cache. Arguments as `dump`."""
+    """What `occ dump` prints; large weights and pieces are at `out`, or in the build cache. Arguments as `dump`."""
     own = compilation.target.texts.get(stage)
     if own is not None:
         return _own(compilation, own, stage, form, out)

@@ -80,7 +80,7 @@ def _artifact(path: str) -> dict[str, Any]:
 
 
 def special_facts(m: Manifest) -> list[str]:
-    """The extents for which an artifact has plans besides that for all, a line each: `x: f32[1,3,320,320], 81 steps`."""
+    """The extents for which an artifact has plans in addition to the general plan, a line each: `x: f32[1,3,320,320], 81 steps`."""
     made: list[str] = []
     for s in m.special:
         labels = {d.name: d.label for d in s.dims}

@@ -93,7 +93,7 @@ def cli() -> None:
 
 
 def _complete() -> None:
-    """Let click answer a shell in the way of `occ.cli.completing`."""
+    """Let click answer a shell like `occ.cli.completing`."""
     from click.shell_completion import add_completion_class
 
     from occ.cli.completing import SHELLS

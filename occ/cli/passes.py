@@ -54,7 +54,7 @@ def pass_options(command: Any) -> Any:
 
 
 def pass_options_of_builds(command: Any) -> Any:
-    """The same for a command that runs all passes; who stops them is told what prints the module."""
+    """The same for a command that runs all passes; who stops them gets what prints the module."""
 
     @wraps(command)
     def whole(*args: Any, looking: Looking, **how: Any) -> Any:

@@ -31,7 +31,7 @@ class BatchScheduler:
     Args:
         lm: the model.
         parallel: texts that are generated at once; others wait, in order.
-        waiting: requests that may wait, at the most; None for any number.
+        waiting: requests that may wait, at most; None for any number.
 
     Attributes:
         steps, generated, prefilled: steps, new tokens, and tokens of prompts that were read, since it began.

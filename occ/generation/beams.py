@@ -105,7 +105,7 @@ def search(
         prompt: its tokens.
         first: logits `[vocabulary]` of what follows it.
         rows: as many as beams, holding the prompt.
-        count: of new tokens, at the most.
+        count: of new tokens, at most.
         ended: whether a continuation has ended.
         ends: tokens that end a text; they decide how many candidates a step looks at.
     """

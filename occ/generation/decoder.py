@@ -150,7 +150,7 @@ class Decoder:
 
 
 class Decoders:
-    """Decoders of one session, taken for a text and given back with what they hold of it.
+    """Decoders of one session, taken for a text and returned with what they hold of it.
 
     May be called from many threads.
 
@@ -182,7 +182,7 @@ class Decoders:
 
     @contextmanager
     def holding(self, ids: Sequence[int]) -> Generator[Decoder]:
-        """A decoder, as `take`, that is given back."""
+        """A decoder, as `take`, that is returned."""
         decoder = self.take(ids)
         try:
             yield decoder

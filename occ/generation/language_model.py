@@ -40,7 +40,7 @@ class LanguageModel:
         path: a folder with `model.onnx` or an artifact, and what belongs to it: `tokenizer.json`, `genai_config.json`, ...;
             or the path of such a file. A model is built once, and found again in the build cache.
         threads: of one step; OCC_NUM_THREADS or all processors if None.
-        capacity: tokens of a prompt and its continuation together, at the most; less if the model takes less.
+        capacity: tokens of a prompt and its continuation together, at most; less if the model takes less.
         target: `cpu` or `cpu-jit`.
         several: build the model for several texts at once, which then serves single ones too: one copy of the weights.
 
@@ -86,15 +86,15 @@ class LanguageModel:
         """Continue a prompt: a text gives a text, tokens give tokens, the prompt not among them.
 
         Several prompts, of any lengths, give a list. Each is continued as it would be alone, but for rounding: prompts are
-        read one after the other, and one run of the model then gives each of `batch_size` texts a token.
+        read in order, and one run of the model then gives each of `batch_size` texts a token.
 
         Args:
             prompt: a text, or tokens; or a list of such.
             max_new_tokens: when to stop at the latest.
-            batch_size: texts of a run, at the most; above 1 the model is built once more, for several texts. If None it is
+            batch_size: texts of a run, at most; above 1 the model is built again, for several texts. If None it is
                 8, or 1 where the model cannot do that, and for beams.
             num_beams: continuations that are followed at a time, of which the most probable one is returned. Above 1 the
-                model is built once more, for several texts.
+                model is built again, for several texts.
             length_penalty: what `occ.generation.beams.Beams` says, as the next.
             early_stopping: whether to end as soon as `num_beams` texts have ended.
             num_return_sequences: how many of the beams to return, the best first, in a list; if None the best alone.
@@ -185,7 +185,7 @@ class LanguageModel:
         return made
 
     def batch(self) -> Batch:
-        """Memory for several texts that take a token each in one run; the model is built once more for that.
+        """Memory for several texts that take a token each in one run; the model is built again for that.
 
         Raises:
             CompileError: it cannot be compiled for several texts.
@@ -269,7 +269,7 @@ class LanguageModel:
         return search(beams, ids, first, rows, count, ended, ends)
 
     def _batch(self, size: int | None) -> Batch | None:
-        """Memory for several texts, or None if they are to be written one after the other."""
+        """Memory for several texts, or None if they are to be written in order."""
         if size == 1:
             return None
         try:

@@ -102,7 +102,7 @@ def _one_past(m: Module, head: int) -> Dim:
 
 
 def _decide(m: Module, args: dict[str, Value], past: Dim, ids: tuple[Dim, Dim]) -> None:
-    """Compute the mask and the positions in the place of taking them, and read caches that hold nothing yet, too."""
+    """Compute the mask and the positions instead of taking them, and read caches that hold nothing yet, too."""
     count, length = ids
     if _WITH_PAST in args:
         _read_caches(m, args[_WITH_PAST])

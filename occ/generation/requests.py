@@ -42,7 +42,7 @@ class Ending:
     """When a text ends, besides its stop texts.
 
     Attributes:
-        count: new tokens, at the most.
+        count: new tokens, at most.
         eos_ids: tokens that end a text.
     """
 

@@ -147,7 +147,7 @@ def session_options(options: Any = None, **settings: Any) -> Any:
 
     Args:
         options: to add to; new ones if None.
-        settings: of the CPU, `pool="occ"` runs on occ's threads in the place of onnxruntime's, `threads=4` on so many of them; of
+        settings: of the CPU, `pool="occ"` runs on occ's threads instead of onnxruntime's, `threads=4` on so many of them; of
             Ascend devices, the options of onnxruntime's provider for CANN, such as `device_id=1` or `precision_mode="force_fp16"`.
 
     Raises:

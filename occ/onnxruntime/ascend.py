@@ -55,7 +55,7 @@ def check_chip(target: str, soc: str, options: Mapping[str, Any]) -> dict[str, A
 
 @dataclass
 class AscendClaims:
-    """What the plugin for Ascend devices is told.
+    """What the plugin for Ascend devices is given.
 
     Attributes:
         library: the plugin, loaded.

@@ -35,7 +35,7 @@ class Claimed:
 
 @dataclass
 class Claims:
-    """What one library is told.
+    """What one library is given.
 
     Attributes:
         library: the plugin, loaded.

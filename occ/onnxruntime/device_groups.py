@@ -271,7 +271,7 @@ def _compile(
 
 
 def _record(m: Manifest, kind: str) -> str:
-    """What the provider is told of a compiled model: extents of inputs and outputs, for each gear where there are several."""
+    """What the provider gets of a compiled model: extents of inputs and outputs, for each gear where there are several."""
     (part,) = m.parts
     short = {"dynamic_batch_size": "batch", "dynamic_image_size": "image", "dynamic_dims": "dims"}
     lines = [f"name {part.name}", f"soc {part.soc}", *([f"kind {short[kind]}"] if kind else [])]
@@ -298,7 +298,7 @@ def _symbols(model: ModelProto) -> list[str]:
 
 
 def _gears(facts: GraphFacts, key: str, given: str) -> list[dict[str, int]]:
-    """The gears of a graph by the names of its dims; what does not fit is told when it is compiled."""
+    """The gears of a graph by the names of its dims; what does not fit is refused when it is compiled."""
     inputs = [facts.types[n] for n in facts.inputs if n in facts.types and n not in facts.weights]
     axes = {"dynamic_batch_size": (0,), "dynamic_image_size": (2, 3)}.get(key)
     names = [

@@ -88,7 +88,7 @@ def emit(
         model: an ONNX model.
         out: the ONNX file to write.
         target: `cpu`, `cpu-jit`, or an Ascend chip, whose parts the toolkit compiles.
-        embed: put the artifacts into the model; else, and over a gigabyte, they lie next to it as `NAME.K.occ`, those of a device as `NAME.K.om`.
+        embed: put the artifacts into the model; else, and over a gigabyte, they are next to it as `NAME.K.occ`, those of a device as `NAME.K.om`.
         least: the cost from which on a group is taken (`policy.cost`); all are by default.
         dims: values of symbolic dims to fix.
         shapes: extents of inputs to fix.

@@ -217,7 +217,7 @@ class _Compiled:
         )
 
     def _state(self, inputs: Sequence[Any]) -> tuple[list[int], list[int]] | None:
-        """Where parameters lie, and how often each was changed in place; None if one has begun not to count that."""
+        """Where parameters are, and how often each was changed in place; None if one has begun not to count that."""
         try:  # a look at each in every call is most of what occ adds to a run, so at as little of it as will do
             return [inputs[k].data_ptr() for k in self.frozen.static], [inputs[k]._version for k in self.counted]
         except RuntimeError:

@@ -121,7 +121,7 @@ def quiet() -> Generator[None]:
 
 @contextmanager
 def without_fast_path() -> Generator[None]:
-    """Transformer layers as operators that ONNX has, in the place of one that only torch has."""
+    """Transformer layers as operators that ONNX has, instead of one that only torch has."""
     torch = torch_module()
 
     before = torch.backends.mha.get_fastpath_enabled()

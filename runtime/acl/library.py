@@ -126,7 +126,7 @@ class Acl:
 
 
 def _location(path: str) -> Path:
-    """Where a loaded library lies; one that was opened by name is somewhere on the loader's path."""
+    """Where a loaded library is; one that was opened by name is somewhere on the loader's path."""
     if "/" in path:
         return Path(path)
     try:

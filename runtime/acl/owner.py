@@ -13,7 +13,7 @@ from occ.runtime.errors import RunError
 class Owner:
     """Releases in reverse order.
 
-    A release that fails does not stop the others, and the first failure is the one that is told. As a context manager
+    A release that fails does not stop the others, and the first failure is the one that is raised. As a context manager
     it releases when the block fails, and keeps everything when it succeeds. A forked child has no part in what its parent
     acquired: there nothing is released.
     """

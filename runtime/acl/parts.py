@@ -183,7 +183,7 @@ class PartStore:
         model.close()
 
     def take(self, size: int) -> Block:
-        """Memory for a tensor, if need be in the place of parts that are not in use.
+        """Memory for a tensor, if need be instead of parts that are not in use.
 
         Raises:
             OutOfMemory: there is none.

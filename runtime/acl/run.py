@@ -52,7 +52,7 @@ class _Queued:
     model: Loaded
     launch: Launch | OperatorLaunch
     shapes: list[Shape]
-    measured: bool = False  # the data decide extents, and `shapes` has the most that they can be; then what they are
+    measured: bool = False  # the data decide extents, and `shapes` has their upper bounds; then what they are
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Stream:
 class AscendRun:
     """A run; see `occ.runtime.device.DeviceRun`.
 
-    Executions of one model have to come one after the other, so a model is locked while it is queued. Nobody waits for
+    Executions of one model have to come in order, so a model is locked while it is queued. Nobody waits for
     a lock while holding one: what this run has queued is finished first.
     """
 

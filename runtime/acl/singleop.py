@@ -44,7 +44,7 @@ class OperatorModel:
             arena: takes the constants.
             name: for messages.
             program: the record of the part, JSON.
-            constants: their bytes one after the other, u8[n].
+            constants: their bytes in order, u8[n].
             compiled: models of operators, which have to stay for as long as the process.
 
         Raises:

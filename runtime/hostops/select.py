@@ -36,7 +36,7 @@ def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
 
 
 def compress(x: np.ndarray, condition: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    """The condition may be shorter than the axis; what lies past its end is left out."""
+    """The condition may be shorter than the axis; what is past its end is left out."""
     source, axis = (x.reshape(-1), 0) if a.axis is None else (x, a.axis)
     if condition.ndim != 1:
         raise ValueError(f"the condition has rank {condition.ndim}, not 1")

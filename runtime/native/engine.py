@@ -38,7 +38,7 @@ class NativeEngine:
     """Executes the plans of a manifest.
 
     Attributes:
-        observer: told of each kernel of a run; kernels are then run one by one.
+        observer: called for each kernel of a run; kernels are then run one by one.
     """
 
     resident = False

@@ -219,7 +219,7 @@ class Entry:
             (k, sum(rows[:k]), rows[k])
             for k, o in enumerate(manifest.outputs)
             if any(symbols(e) - shown for e in o.shape)
-        ]  # outputs of which a run tells the extents; before, the entry tells the most that they can be
+        ]  # outputs of which a run reports the extents; before, the entry reports their upper bounds
         self._plans = manifest.plans
         self._known: dict[tuple[tuple[int, ...], ...], _Extents] = {}
         self._idle: list[_Block] = []

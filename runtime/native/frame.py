@@ -97,7 +97,7 @@ class Frame:
             offsets, size = [storages[k].offset for k in slots], self.plan.arena
         else:
             sizes = [evaluate(storages[k].size, self.env) for k in slots]
-            end = len(self.plan.steps)  # what a later phase reads lies untouched until the run ends
+            end = len(self.plan.steps)  # what a later phase reads is untouched until the run ends
             live = [(storages[k].first, end if storages[k].last >= self.span.stop else storages[k].last) for k in slots]
             offsets, size = assign_offsets(sizes, live)
         self.arena = aligned_bytes(size)
@@ -175,7 +175,7 @@ class Frame:
                 self.buffers[buffer].host = start + self.starts[buffer]
 
     def owns(self, value: np.ndarray) -> bool:
-        """Whether an array lies in the arena."""
+        """Whether an array is in the arena."""
         return np.may_share_memory(value, self.arena)
 
     def array(self, buffer: int, moving: Mapping[int, Any]) -> Any:
@@ -198,4 +198,4 @@ class Frame:
         else:
             flat = self._weights[self.plan.storages[b.storage].index].reshape(-1)
         flat = flat.view(dtype) if flat.dtype != dtype else flat
-        return flat[:count].reshape(shape)  # a part of a join may lie at the start of its result
+        return flat[:count].reshape(shape)  # a part of a join may be at the start of its result

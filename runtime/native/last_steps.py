@@ -47,7 +47,7 @@ class LastSteps:
 
 
 def without_last_steps(m: Manifest) -> tuple[Manifest, LastSteps] | None:
-    """A model without its last steps, and those; None if it has none, or if what they read lies in no dense tensor."""
+    """A model without its last steps, and those; None if it has none, or if what they read is in no dense tensor."""
     if m.special or m.engine != "native":
         return None
     plan = m.plan

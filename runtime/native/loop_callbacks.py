@@ -27,7 +27,7 @@ class LoopCallbacks:
 
     Python handles the signals that came while native code ran before the first instruction of a callback, and ctypes prints and
     drops what their handlers raise there. A generator waits *within* its `try`, so that it catches that too. What keeps
-    it from being resumed at all, such as a stack that is full, is still printed and dropped, and ctypes returns whatever lies on the
+    it from being resumed at all, such as a stack that is full, is still printed and dropped, and ctypes returns whatever is on the
     stack: native code counts the loops that it asks for in `call.detail`, and those that have run are taken off.
 
     Args:

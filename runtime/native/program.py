@@ -34,7 +34,7 @@ class _Run:
     """What one run holds."""
 
     env: dict[str, int]
-    moving: dict[int, Any]  # storage -> value, for what lies in no arena of the phase at hand
+    moving: dict[int, Any]  # storage -> value, for what is in no arena of the phase at hand
     outputs: list[np.ndarray | None]
     unchecked: Sequence[Constraint]
     frames: list[tuple[int, Frame]] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Program:
     def _make_outputs(self, run: _Run) -> None:
         """Outputs that kernels write, as soon as their extents are known.
 
-        Halide takes it that a kernel can read its own results in whole vectors; an array of the caller that lies
+        Halide takes it that a kernel can read its own results in whole vectors; an array of the caller that is
         elsewhere is filled at the end.
         """
         for k, index, extents, names, dtype in self._made:

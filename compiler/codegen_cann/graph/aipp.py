@@ -45,7 +45,7 @@ class Picture:
     height: int
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """The extents of the pictures in bytes: rows of pixels; the colours of YUV420SP lie below the rows."""
+        """The extents of the pictures in bytes: rows of pixels; the colours of YUV420SP are below the rows."""
         if self.keys["input_format"] == "YUV420SP_U8":
             return (batch, self.height * 3 // 2, self.width)
         return (batch, self.height, self.width, _CHANNELS[str(self.keys["input_format"])])

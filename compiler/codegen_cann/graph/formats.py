@@ -11,7 +11,7 @@ import numpy as np
 from occ.compiler.ir.dtype import BY_NAME, DType, from_numpy
 
 # GE spelling -> (number in TensorDescriptor.dtype, number in attributes and in AscendCL, bytes an element). INT4 is a type of
-# constants alone here: two of them lie in a byte.
+# constants alone here: two of them are in a byte.
 TYPES: dict[str, tuple[int, int, int]] = {
     "UNDEFINED": (0, 28, 0), "FLOAT": (1, 0, 4), "FLOAT16": (2, 1, 2), "INT8": (3, 2, 1), "UINT8": (4, 4, 1),
     "INT16": (5, 6, 2), "UINT16": (6, 7, 2), "INT32": (7, 3, 4), "INT64": (8, 9, 8), "UINT32": (9, 8, 4),

@@ -17,7 +17,7 @@ from occ.compiler.codegen_cann.graph.graph import Graph, Node
 
 RELEASE = "8.1.RC1"  # of `kernels.json`
 FLOATS = ("FLOAT", "FLOAT16", "BF16")
-# What GE does without a kernel: structure, views, sizes; and what its passes put other operators in the place of.
+# What GE does without a kernel: structure, views, sizes; and what its passes replace by other operators.
 _NO_KERNEL = frozenset(
     {
         "Bitcast", "Const", "Data", "ExpandDims", "FileConstant", "Identity", "If", "NetOutput", "Reshape", "Shape", "ShapeN", "Size", "Squeeze",
@@ -252,7 +252,7 @@ _PORTS = {"Conv2D": ("x", "filter")}
 
 
 def with_decided(chip: str, kernels: Mapping[str, Iterable[Kernel]]) -> dict[str, list[Kernel]]:
-    """Kernels with those whose types their code decides in the place of what says nothing of types."""
+    """Kernels with those whose types their code decides instead of what says nothing of types."""
     made, chip = {op: list(rows) for op, rows in kernels.items()}, _ALIKE.get(chip, chip)
     for op in {d[0] for d in _DECIDED if chip in d[1]}:
         rows = [_decided(op, dynamic, pairs) for o, chips, dynamic, pairs in _DECIDED if o == op and chip in chips]

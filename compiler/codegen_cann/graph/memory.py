@@ -8,7 +8,7 @@ _FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity"})  # GE gives t
 
 
 def workspace(graph: Graph) -> int:
-    """Bytes of intermediate values that are alive at once, at the most, if nodes run in order.
+    """Bytes of intermediate values that are alive at once, at most, if nodes run in order.
 
     Constants, inputs and outputs are not counted. Sub-graphs count where their node runs.
     """

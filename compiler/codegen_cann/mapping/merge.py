@@ -70,7 +70,7 @@ def _desc(descs: Sequence[Desc]) -> Desc:
 
 
 def _replace(const: Node, values: Sequence[np.ndarray], graph: Graph, sizes: Sizes) -> None:
-    """Put what is computed from sizes in the place of a constant that differs."""
+    """Replace a constant that differs by what is computed from sizes."""
     readers = [n for n in graph.nodes if any(r is not None and r.node is const for r in n.inputs)]
     if _one_place_of_a_reshape(const, values, readers):
         return

@@ -144,7 +144,7 @@ def _average_pool(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def average(e: Emitter, x: Ref, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]]) -> Ref:
-    """The mean of each window over what lies inside of the input."""
+    """The mean of each window over what is inside of the input."""
     n = len(kernel)
     shape = (*x.shape[:2], *(_out_size(x.shape[2 + k], pads[k], kernel[k], strides[k]) for k in range(n)))
     if tuple(kernel) == x.shape[2:] and shape[2:] == (1,) * n:
@@ -173,7 +173,7 @@ def average(e: Emitter, x: Ref, kernel: Sequence[int], strides: Sequence[int], p
 def _counts(
     size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]]
 ) -> np.ndarray:
-    """How many elements of each window lie inside of the input."""
+    """How many elements of each window are inside of the input."""
     made = np.ones(())
     for d, width, step, (begin, end) in zip(size, kernel, strides, pads, strict=True):
         starts = np.arange(0, d + begin + end - width + 1, step) - begin

@@ -5,7 +5,7 @@ see `Emitter.signed`.
 
 GE itself takes the offset of an AscendQuant out of the product that reads it, if an AscendDequant reads that: it moves the
 bias by the sums of the constant weights, and pads with the offset (SetQuantParameters and QuantBiasOptimization in its
-sources). So nothing is to be taken out here then, and everything where another node lies between.
+sources). So nothing is to be taken out here then, and everything where another node is between.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def dequantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out
 
 
 def direct(e: Emitter, codes: Ref) -> Ref:
-    """Codes straight out of an AscendQuant, where nothing but views lies between: these are taken before it then."""
+    """Codes straight out of an AscendQuant, where nothing but views is between: these are taken before it then."""
     views: list[Ref] = []
     at = codes
     while at.node.type in _VIEWS and at.node.inputs[0] is not None:

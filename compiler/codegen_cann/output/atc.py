@@ -41,7 +41,7 @@ def _files(options: AscendOptions) -> list[tuple[str, str, str]]:
 
 
 def configurations(options: AscendOptions) -> dict[str, bytes]:
-    """The configurations that the command of `command` names, by the names of their files, which lie beside the graph.
+    """The configurations that the command of `command` names, by the names of their files, which are beside the graph.
 
     Raises:
         CompileError: OCC0603 one cannot be read any more.

@@ -72,7 +72,7 @@ def compile_parts(
         artifact: of an Ascend target.
         cache: keeps compiled parts; atc takes minutes for large ones.
         jobs: parts that are compiled at once.
-        progress: told what is being done.
+        progress: called with what is being done.
 
     Raises:
         CompileError: OCC0404 no toolkit; OCC0405 atc fails.

@@ -40,7 +40,7 @@ def _boxes(op: Op) -> Dim:
     return product((batch, classes, most))
 
 
-# Operators of which the device tells how large their results are, with the most that the size can be.
+# Operators of which the device reports how large their results are, with the upper bound of the size.
 MOST: dict[str, Callable[[Op], Dim]] = {
     "Compress": _along, "NonMaxSuppression": _boxes, "NonZero": _non_zero, "Unique": _along,
 }  # fmt: skip
@@ -127,7 +127,7 @@ def sets_of(m: Module, ops: Sequence[Op], names: set[str]) -> list[dict[str, int
 
 @contextmanager
 def at_sizes(m: Module, sizes: Sizes) -> Generator[None]:
-    """The main function of a module with numbers in the place of some of its sizes, for as long as the context lasts."""
+    """The main function of a module with numbers instead of some of its sizes, for as long as the context lasts."""
     body = m.main.body.body
     values = [*m.main.args, *(r for op in body for r in op.results)]
     types, attrs = [v.type for v in values], [(op, dict(op.attrs)) for op in body]

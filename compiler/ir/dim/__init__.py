@@ -1,6 +1,6 @@
 """Symbolic dimensions: integer polynomials over symbols and floor-divisions, in one canonical form.
 
-`Dim` is `int | Sym`. A `Sym` is never constant: operations give back a plain int whenever the symbols cancel, so
+`Dim` is `int | Sym`. A `Sym` is never constant: operations return a plain int whenever the symbols cancel, so
 `is`-free equality of dims is plain `==`. Symbols are non-negative sizes with bounds; `a % b` is kept as
 `a - b*(a//b)`, so that `b*(a//b) + a%b == a` holds by construction.
 

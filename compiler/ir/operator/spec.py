@@ -119,7 +119,7 @@ class OpSpec:
             `rows` (what nothing is stated of).
         weight: `weight(*operands, a=attributes, lanes=elements of a vector)` returns the layout that the second operand
             shall have if it is a constant, or None.
-        joins: whether the result is the operands side by side along `axis`, so that they may be computed where it lies.
+        joins: whether the result is the operands side by side along `axis`, so that they may be computed where it is.
         sample: shapes of random operands that fit, see `samples`; None where any that broadcast do.
         limits: what it needs, for the reference.
         operands, signature: operands of operators that `onnx.defs` does not know.

@@ -35,7 +35,7 @@ class Col2Im:
         equal_dims(x.shape[2], product(counts), "`Col2Im`: number of blocks")
         taps = int(product(block))
         channels = parts_of(x.shape[1], taps, "`Col2Im`: channels and the positions of a block")
-        # Along an axis a pixel lies in as many blocks at most as their distance goes into one: a sum over those has fewer terms than
+        # Along an axis a pixel is in as many blocks at most as their distance goes into one: a sum over those has fewer terms than
         # one over the taps of which most fall between blocks.
         covering = [-(-((b - 1) * d + 1) // s) for b, d, s in zip(block, dilations, strides, strict=True)]
         terms = [min(pair) for pair in zip(covering, block, strict=True)]

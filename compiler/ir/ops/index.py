@@ -20,7 +20,7 @@ from occ.compiler.ir.te.function import Builder, Tensor
 def positions(t: Builder, indices: Tensor, extents: Sequence[Dim], name: str) -> Callable[..., Expr]:
     """Elements of an index tensor as positions, negative ones counted from the end.
 
-    States the check that every index lies in `[-extent, extent)`, unless the indices are known to. Kernels keep positions that
+    States the check that every index is in `[-extent, extent)`, unless the indices are known to. Kernels keep positions that
     come from data within the tensor, but an axis without elements has none: the runtime refuses it before they run.
 
     Args:

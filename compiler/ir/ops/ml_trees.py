@@ -33,7 +33,7 @@ _LINKED = (
 
 
 def _once(a: SimpleNamespace, names: Sequence[str], *how: object) -> Packed:
-    """The packed trees of some attributes. Inference and expansion ask one after the other."""
+    """The packed trees of some attributes. Inference and expansion ask in order."""
     given = ((n, getattr(a, n, None)) for n in names)
     return _packed(tuple((n, _Array(v) if isinstance(v, np.ndarray) else v) for n, v in given), *how)
 
@@ -104,7 +104,7 @@ class _Places:
 
 
 def _ranks(known: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where values lie in a sorted list, and whether they do."""
+    """Positions of values in a sorted list, and whether they are in it."""
     at = np.minimum(np.searchsorted(known, values), len(known) - 1)
     return at, known[at] == values
 

@@ -84,13 +84,13 @@ def _of_float(x: Expr, unsigned: DType) -> Expr:
 
 
 def _chosen(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
-    """Positions of the `k` greatest keys in the order in which they lie, the first of equal ones."""
+    """Positions of the `k` greatest keys in the order in which they are, the first of equal ones."""
     n = keys.shape[axis]
     least = _kth(t, keys, axis, k)
     outer = lambda i: (*i[:axis], *i[axis + 1 :])
     above = t.sum(least.shape, [n], lambda *i: cast(I64, keys[_at(i, axis)] > least[i[:-1]]), name="above")
 
-    # How many lie above and, in the upper half, how many are equal to the least.
+    # How many are above and, in the upper half, how many are equal to the least.
     def kind(*i: Expr) -> Expr:
         key, end = keys[i], least[outer(i)]
         return where(key > end, literal(1, I64), where(equal(key, end), literal(1 << 32, I64), literal(0, I64)))
@@ -141,7 +141,7 @@ def _kth(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
 
 
 def _ranks(t: Builder, keys: Tensor, axis: int) -> Tensor:
-    """How many keys come before each: the greater ones, and equal ones that lie before it."""
+    """How many keys come before each: the greater ones, and equal ones that are before it."""
 
     def before(*i: Expr) -> Expr:
         *here, r = i

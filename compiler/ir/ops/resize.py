@@ -130,7 +130,7 @@ def _keep_aspect(
 
 
 def source_position(r: AxisResize, i: Expr, mode: str) -> Expr:
-    """Where output position `i` lies in the input, an f64 (ONNX Resize, coordinate_transformation_mode)."""
+    """Where output position `i` is in the input, an f64 (ONNX Resize, coordinate_transformation_mode)."""
     y, scale, last = cast(F64, i), r.factor, cast(F64, wrap(r.size - 1))
     single = equal(r.width, 1.0)
     match mode:

@@ -75,7 +75,7 @@ def weighted(
 
 
 def reflected(x: Expr, low: float | Expr, high: Expr) -> Expr:
-    """`x` mirrored at `low` and `high` until it lies between them."""
+    """`x` mirrored at `low` and `high` until it is between them."""
     low = literal(low, x.dtype) if not isinstance(low, Expr) else low
     span = high - low
 
@@ -333,7 +333,7 @@ def _bins(t: Builder, rois: Tensor, bins: Sequence[int], a: SimpleNamespace) -> 
 def _roi_neighbours(
     t: Builder, size: Dim, shape: Sequence[Dim], begin: Tensor, step: Tensor, samples: Callable[[Expr], Expr], k: int
 ) -> Neighbours:
-    """The two pixels around each sample of each bin along one axis, weight 0 where the sample lies outside."""
+    """The two pixels around each sample of each bin along one axis, weight 0 where the sample is outside."""
     dtype = step.dtype
 
     def place(r: Expr, p: Expr, s: Expr) -> Expr:

@@ -54,7 +54,7 @@ def range_size(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Di
     Of floats that are sizes and whole numbers it is exact, as they are below 2**24.
 
     Raises:
-        Invalid: the step is 0; Unresolved: it hangs on sizes in a way that is no size.
+        Invalid: the step is 0; Unresolved: it depends on sizes in a way that is no size.
     """
     if delta == 0:
         raise Invalid("`Range`: delta is 0")

@@ -111,7 +111,7 @@ def fourier_matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: 
 
 
 def _imaginary(x: Tensor, index: tuple[Expr, ...]) -> Expr | None:
-    """The imaginary part, in f64, of an element whose parts lie on the last axis; None where there is none.
+    """The imaginary part, in f64, of an element whose parts are on the last axis; None where there is none.
 
     Where the extent of that is symbolic, a run tells.
     """
@@ -136,7 +136,7 @@ def _check_parts(name: str, x: Tensor) -> None:
 
 @op("DFT", static=("dft_length", "axis"), rank=same)
 class DFT:
-    """Discrete Fourier transform along an axis; real and imaginary parts lie on the last axis (ONNX DFT 20)."""
+    """Discrete Fourier transform along an axis; real and imaginary parts are on the last axis (ONNX DFT 20)."""
 
     def body(t, x, dft_length=None, axis=None, *, a):
         k = -2 if axis is None else _one("DFT", "axis", axis)

@@ -68,7 +68,7 @@ class TfIdfVectorizer:
     signature=FormalSignature.of("X", mark=0, mincharnum=1, pad_value="#", separators=None, tokenexp=None),
 )
 class Tokenizer:
-    """Cuts strings into tokens: characters, what lies between separators, or what an expression matches. The tokens of each
+    """Cuts strings into tokens: characters, what is between separators, or what an expression matches. The tokens of each
     string, padded along a new axis (RE2 syntax, as far as Python's `re` shares it).
     """
 

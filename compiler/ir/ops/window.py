@@ -34,7 +34,7 @@ class Window:
     out: tuple[Dim, ...]
 
     def position(self, o: Sequence[Expr], k: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where tap `k` of output `o` lies in the padded input."""
+        """Where tap `k` of output `o` is in the padded input."""
         return tuple(i * s + j * d for i, s, j, d in zip(o, self.strides, k, self.dilations, strict=True))
 
 
@@ -178,7 +178,7 @@ class Conv:
             return Layout((*range(1, w.rank), 0)) if w.shape[1] == 1 and not in_planes else None
         if runs_along_rows(x, w, a):
             return None
-        # Channels innermost for channels-last inputs; taps innermost where channels are few and lie apart.
+        # Channels innermost for channels-last inputs; taps innermost where channels are few and are apart.
         wide = x.type.layout.is_permuted or not isinstance(x.shape[1], int) or x.shape[1] >= 8
         return in_panels(w.shape, 0, (0, *taps, 1) if wide else (0, 1, *taps), lanes, 2)
 
@@ -338,7 +338,7 @@ def _max_positions(
 
 
 def _inside(row: Expr, before: Dim, step: int) -> Expr:
-    """The first tap within the input if `row` lies before it, as where no element is more than what pads are."""
+    """The first tap within the input if `row` is before it, as where no element is more than what pads are."""
     return row if before == 0 else where(row < 0, row % step, row)
 
 

@@ -12,7 +12,7 @@ _MANY_TAPS, _LONG_ROW = 49, 32  # of a window, and elements of a row
 
 
 def fits_planes(x: Tensor, w: Tensor, a: SimpleNamespace) -> bool:
-    """Whether a depthwise convolution goes along rows as fast as along channels: small windows of images, one after the other."""
+    """Whether a depthwise convolution goes along rows as fast as along channels: small windows of images."""
     taps, width = dim.product(w.shape[2:]), x.shape[-1]
     small = isinstance(taps, int) and taps <= 9 and all(s == 1 for s in a.strides or ())
     return x.rank == 4 and small and (not isinstance(width, int) or width >= 14)

@@ -7,7 +7,7 @@ structure. Numerics are stated here, once for all targets:
 - `min` and `max` of floats give NaN when either side is NaN, and comparisons with NaN are false (IEEE 754);
 - `Cast` from float to integer truncates, and saturates where the value is out of range; from anything to bool, `x != 0`;
 - `round_even` rounds halves to even, `nearest` as well and gives an i32: what that does not hold, NaN included, gives any;
-- `fma(a, b, c)` is `a * b + c` rounded once; `Select` evaluates only the side it takes, so a guarded `Load` may lie outside; but
+- `fma(a, b, c)` is `a * b + c` rounded once; `Select` evaluates only the side it takes, so a guarded `Load` may be outside; but
   not one in a `Reduce` on such a side, which is computed everywhere.
 """
 

@@ -137,7 +137,7 @@ class TeFunc:
         checks: conditions on the inputs.
         schedule: how the stages are computed; empty before the `scheduled` stage.
         hint: what a user wants of its schedule, see `Hint`.
-        source: the body of a Halide generator, of a user, in the place of stages and schedule.
+        source: the body of a Halide generator, of a user, instead of stages and schedule.
     """
 
     name: str
@@ -186,7 +186,7 @@ def loads(*exprs: Expr) -> list[Load]:
 
 
 def certain_loads(*exprs: Expr) -> set[Load]:
-    """The loads that happen at every position; one that only stands on a side of a choice may lie outside of what it reads
+    """The loads that happen at every position; one that only stands on a side of a choice may be outside of what it reads
     wherever the other side is taken.
     """
     found: set[Load] = set()

@@ -31,7 +31,7 @@ def neutral(kind: str, dtype: DType) -> float | int:
             return dtype.highest
 
 
-BLOCK = 512  # terms of a sum of floats that are added one after the other; the sums of blocks are added like that again
+BLOCK = 512  # terms of a sum of floats that are added in order; the sums of blocks are added like that again
 
 
 def sums_in_blocks(kind: str, dtype: DType, extents: Iterable[Dim]) -> bool:

@@ -148,11 +148,11 @@ class Hint:
         vectorize: lanes of a vector; 0 to leave it to the rules.
         tile: positions along the axis before the vectors that are computed together; 0 likewise.
         vectors: vectors of a tile of a product; 0 likewise.
-        unroll: steps of a sum that stand one after the other in the innermost loop; 0 likewise.
-        block: tiles, or rows of a window, that are computed one after the other by a thread; 0 likewise.
+        unroll: steps of a sum that stand in order in the innermost loop; 0 likewise.
+        block: tiles, or rows of a window, that are computed in order by a thread; 0 likewise.
         outer: what the outermost loop of a product goes over, `rows` or `columns`; empty likewise.
         parallel: whether the outer loops run on several threads; None likewise.
-        compute_root: stages that are no reduction are computed into memory, one after the other, instead of inside of
+        compute_root: stages that are no reduction are computed into memory, in order, instead of inside of
             each other.
     """
 

@@ -88,7 +88,7 @@ def decode(code: Expr, dtype: DType) -> Expr:
         return where(equal(bits, 255), _NAN, Bitcast(power, F32))
     f = FORMATS[dtype.name]
     magnitude = bits & f.magnitude
-    # The code in the place of exponent and mantissa of an f32, then the bias corrected; this is right for subnormals too.
+    # The code instead of exponent and mantissa of an f32, then the bias corrected; this is right for subnormals too.
     value = Bitcast(_left(magnitude, 23 - f.mantissa), F32) * 2.0 ** (127 - f.bias)
     if f.special == "ieee":
         value = where(magnitude > f.largest, where(equal(magnitude, f.largest + 1), _INF, _NAN), value)
@@ -142,7 +142,7 @@ def _right(x: Expr, n: int) -> Expr:
 
 
 def to_bytes(f: TeFunc) -> TeFunc:
-    """The function with codes in the place of values that no machine computes with; itself where it has none."""
+    """The function with codes instead of values that no machine computes with; itself where it has none."""
     used = {p.type.dtype for p in (*f.params, *f.results)} | {s.dtype for s in f.stages}
     if not any(map(is_stored, used)):
         return f

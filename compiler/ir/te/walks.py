@@ -106,7 +106,7 @@ def _nodes(e: Expr) -> list[Expr]:
 def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     """Bottom-up replacement: `fn` sees each node with rewritten children and returns its replacement or None.
 
-    A node that becomes one of its rewritten parts, as `x + r` where `r` becomes 0, is not rewritten once more.
+    A node that becomes one of its rewritten parts, as `x + r` where `r` becomes 0, is not rewritten again.
     """
     memo: dict[int, Expr] = {}
     rewritten: set[int] = set()

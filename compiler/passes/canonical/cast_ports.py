@@ -23,7 +23,7 @@ _TYPES: dict[str, DType] = {
 
 @dataclass(frozen=True)
 class CastPorts(Pass):
-    """Gives inputs FLOAT16 in the place of FLOAT, and outputs other types, as `atc --input_fp16_nodes` and `--output_type` do.
+    """Gives inputs FLOAT16 instead of FLOAT, and outputs other types, as `atc --input_fp16_nodes` and `--output_type` do.
 
     `func @main(%x: f32[2]) -> (%y: f32[2]) { %y = Relu(%x) }` -->
     `func @main(%x: f16[2]) -> (%z: f16[2]) { %a = Cast(%x) : f32[2]  %y = Relu(%a)  %z = Cast(%y) : f16[2] }`

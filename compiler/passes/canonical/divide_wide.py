@@ -94,5 +94,5 @@ def _parts(values: Sequence[Value], size: int) -> list[Sequence[Value]]:
 
 
 def _is_typed(op: Op) -> bool:
-    """Whether types tell the extents of all results, without which nothing can be built."""
+    """Whether types reports the extents of all results, without which nothing can be built."""
     return all(isinstance(v.type, TensorType) and v.type.shape is not None for v in (*op.inputs, *op.results))

@@ -75,8 +75,8 @@ class Fold(Pass):
 
 
 def tell_sizes(m: Module) -> None:
-    """Put numbers in the place of sizes of results that waited for an operand which is a constant by now, such as the scales of a
-    Resize: the op waits no more, and nothing else tells them.
+    """Replace sizes by numbers where the operand that decides them is a constant by now, such as the scales of a
+    Resize: the op waits no more, and nothing else defines them.
     """
     values: dict[str, Dim] = {}
     for func in m.funcs.values():
@@ -94,7 +94,7 @@ def tell_sizes(m: Module) -> None:
 
 
 def _told(op: Op) -> dict[str, Dim]:
-    """The sizes in the types of results that operands tell by now."""
+    """The sizes in the types of results that operands define by now."""
     known = [t for t in result_types(op, static_elements) if isinstance(t, TensorType) and t.shape is not None]
     if len(known) < len(op.results):
         return {}

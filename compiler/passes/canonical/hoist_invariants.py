@@ -61,7 +61,7 @@ def _hoist(op: Op, m: Module, rw: Rewriter) -> int:
 
 
 def _is_invariant(op: Op, func: Func, k: int, before: int, given: int) -> bool:
-    """Whether state `k` is given back as it was, and known as what it is at the start."""
+    """Whether state `k` is returned as it was, and known as what it is at the start."""
     start = op.operands[before + k]
     same = func.results[given + k] is func.args[before + k]
     return same and start is not None and start.type == op.results[k].type == func.args[before + k].type

@@ -23,7 +23,7 @@ from occ.compiler.passes.fuse.structural_key import structural_key
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
 
 
-_APART = ("join", "append", "write_into")  # their operands lie where the result does
+_APART = ("join", "append", "write_into")  # their operands are in the memory of the result
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _Grouping:
         """Let a group take its consumers, in order, and keep the largest state in which it has one result.
 
         An op is taken although the group then has several results, because the ops that follow may join them again
-        (`x * sigmoid(x)`). Taking the first consumer in order can make no cycle: whatever lies on another path from
+        (`x * sigmoid(x)`). Taking the first consumer in order can make no cycle: whatever is on another path from
         the group to it would be an earlier consumer.
         """
         group = [seed]

@@ -26,7 +26,7 @@ def outline(group: list[Op], rw: Rewriter, before: Op | None = None, **attrs: An
     Args:
         group: the ops.
         rw: of the module.
-        before: where to put it; in the place of the last one by default.
+        before: where to put it; instead of the last one by default.
         attrs: attributes of the op; `kind` is its name.
     """
     results = results_of(group)
@@ -60,7 +60,7 @@ def outline_foreign(
         operands: what the kernel reads, constants too, in its order.
         results: what it writes, in its order; all that ops outside of the group read.
         rw: of the module.
-        before: where to put it; in the place of the last one by default.
+        before: where to put it; instead of the last one by default.
         attrs: attributes of the op.
     """
     home, anchor = group[-1].parent, before or group[-1].next

@@ -34,7 +34,7 @@ class Known(Protocol):
 
 
 def decide(m: Module, known: Known) -> bool:
-    """Give sizes to the ops whose shapes hang on values of a run; returns whether there were any.
+    """Give sizes to the ops whose shapes depend on values of a run; returns whether there were any.
 
     Every value has a type.
 
@@ -52,7 +52,7 @@ def spread_unlike(m: Module, known: Known) -> bool:
 
 
 def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> bool:
-    """Put what rules make in the place of the ops for which they are chosen; returns whether there were any."""
+    """Replace the ops for which they are chosen by what rules make; returns whether there were any."""
     rw, made = Rewriter(m), False
     for func in m.funcs.values():
         for op in func.body.body:
@@ -249,7 +249,7 @@ def tell_bounds(m: Module, known: Known) -> None:
 
 
 def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
-    """Sizes that an op reads, each with the most that it can be."""
+    """Sizes that an op reads, each with the upper bound of it."""
     if op.name == DECIDED:
         return _of_spread(op, known)
     if op.name not in ("part", "Reshape") or op.operands[1] is None:

@@ -301,7 +301,7 @@ class _Inference:
         return bool(values)
 
     def materialise(self, grow: bool) -> int:
-        """Put constants and `dims` ops in the place of values whose elements are all known; returns their number."""
+        """Replace values whose elements are all known by constants and `dims` ops; returns their number."""
         rw = Rewriter(self.m)
         made, kept = 0, set[Value]()
         for value in self.known:
@@ -349,7 +349,7 @@ def _grows(op: Op, count: int, kept: Container[Value]) -> bool:
 
 
 def _is_own(found: Mapping[str, Dim] | None, told: Container[str]) -> bool:
-    """Whether only sizes that steps of functions tell are put in terms of others, which are such too, or constants."""
+    """Whether only sizes that steps of functions define are put in terms of others, which are such too, or constants."""
     return found is not None and all(
         name in told and (isinstance(d, int) or (d.is_symbol and str(d) in told and str(d) != name))
         for name, d in found.items()

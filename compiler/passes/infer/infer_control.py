@@ -57,7 +57,7 @@ def infer_control(inf: Inference, op: Op) -> list[Type | None]:
 
 
 def inline_branch(m: Module, op: Op, taken: str) -> list[Op]:
-    """Put the ops of one branch in the place of an `If`; returns them.
+    """Replace an `If` by the ops of one branch; returns them.
 
     `%y = If(true, %x) {then_branch=@f, ...}` --> the ops of `@f`
     """
@@ -196,7 +196,7 @@ def _to_fixpoint(
     inf: Inference, func: Func, carried: list[Type | None], body: Callable[[Types], list[Type | None]], first: int,
     pick: Callable[[list[Type | None]], list[Type | None]],
 ) -> tuple[list[Type | None], list[Type | None]]:  # fmt: skip
-    """Widen what a loop carries until the body gives back what it takes."""
+    """Widen what a loop carries until the body returns what it takes."""
     for _ in range(_ROUNDS):
         mark = inf.mark
         found = body(carried)

@@ -17,11 +17,11 @@ def solve(a: Dim, b: Dim, told: Mapping[str, int]) -> dict[str, Dim] | None:
 
     `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`; `S == min(512, S)` and `1 == min(1, S)` bound `S`.
     No size is put in terms of what is known after it: those that an input shows come first, then those that the data of a run
-    decide, in the order of the steps that tell them. Such an equality is checked when all of it is known.
+    decide, in the order of the steps that define them. Such an equality is checked when all of it is known.
 
     Args:
         a, b: what is assumed to be equal.
-        told: the number of the step that tells a size.
+        told: the number of the step that defines a size.
     """
     for x, y in ((a, b), (b, a)):
         if isinstance(x, Sym) and x.is_symbol:

@@ -1,6 +1,6 @@
 """Splits control flow on ranks that depend on sizes, and infers each case by itself.
 
-Exporters write `If(T == 1) {Squeeze} {Identity}`, and Squeeze without axes: the rank of the result hangs on an extent that is
+Exporters write `If(T == 1) {Squeeze} {Identity}`, and Squeeze without axes: the rank of the result depends on an extent that is
 symbolic, and so does every rank after it. All that reads the result goes into the branches of an If, where ranks are known;
 a branch that cannot be, because an operator in it does not fit its operands, makes the condition something that inputs need.
 """

@@ -93,7 +93,7 @@ class _Chooser:
         self._follow(op, {self._settled(op, o, writes(o)) for o in inner})
 
     def _settled(self, op: Op, inner: Op, order: str) -> str:
-        """The order of `op` inside of it, `planes` decided by how its first operand lies."""
+        """The order of `op` inside of it, `planes` decided by the layout of its first operand."""
         if order != PLANES:
             return order
         j = self._outer(op, inner, 0)
@@ -208,7 +208,7 @@ class _Chooser:
         return True
 
     def _view(self, op: Op) -> None:
-        """A view keeps the bytes where each group of axes that it joins or splits lies together; else rows are made."""
+        """A view keeps the bytes where each group of axes that it joins or splits is together; else rows are made."""
         value = op.operands[0]
         assert value is not None
         if isinstance(value.type, TensorType) and value.tensor.layout.is_permuted:
@@ -253,7 +253,7 @@ def reshaped_order(source: Sequence[Dim], order: Order, target: Sequence[Dim]) -
     for mine, theirs in groups:
         moving = [a for a in mine if source[a] != 1]
         places = [place[a] for a in moving]
-        # Axes of extent 1 lie anywhere; the others must follow each other in memory as they do in the shape.
+        # Axes of extent 1 are anywhere; the others must follow each other in memory as they do in the shape.
         between = [a for a in order if source[a] != 1]
         ranks = [between.index(a) for a in moving]
         if ranks != list(range(ranks[0], ranks[0] + len(ranks))) if ranks else False:

@@ -72,7 +72,7 @@ def narrowed(data: np.ndarray, *, f16: bool = True) -> np.ndarray | None:
 
 
 def _fill(made: np.ndarray, pieces: list[np.ndarray]) -> bool:
-    """Write pieces as narrow numbers one after the other; False as soon as one does not fit."""
+    """Write pieces as narrow numbers in order; False as soon as one does not fit."""
     start = 0
     for piece in pieces:
         here = made[start : start + piece.size]

@@ -39,7 +39,7 @@ class PlaceJoins(Pass):
         made, rw = 0, Rewriter(m)
         for func in m.funcs.values():
             claims = Claims(func)
-            for op in reversed(list(func.body)):  # a join that lies in another one comes before that
+            for op in reversed(list(func.body)):  # a join that is in another one comes before that
                 if op.name == "append":
                     made += _place(rw.exchange(op, _joined(op)), claims, rw, strided=self.strided, always=True)
                 elif op.name == "join":
@@ -106,7 +106,7 @@ def _is_short(row: Dim) -> bool:
 
 
 def _fits(value: Value, join: Op, layout: Layout) -> bool:
-    """Whether the kernel that computes an operand can write it with a layout, where it lies in the join."""
+    """Whether the kernel that computes an operand can write it with the layout of its part of the join."""
     rows = tuple(range(join.result.tensor.rank))
     if value.tensor.layout.tiles or (value.tensor.layout.order or rows) != (layout.order or rows):
         return False

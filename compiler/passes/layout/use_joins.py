@@ -19,8 +19,8 @@ from occ.compiler.passes.base import Context, Pass
 class UseJoins(Pass):
     """Makes a `join` of a Concat where most of its operands can be written into the memory of its result.
 
-    A `join` stays apart from kernels; `place-joins` says where its operands lie. One that begins with all that another
-    one joins reads that instead, so that both lie in the same memory.
+    A `join` stays apart from kernels; `place-joins` says where its operands are. One that begins with all that another
+    one joins reads that instead, so that both are in the same memory.
 
     `%c = Concat(%a, %b)  %d = Concat(%a, %b, %e)` --> `%c = join(%a, %b)  %d = join(%c, %e)`
     """
@@ -37,10 +37,10 @@ class UseJoins(Pass):
 
 
 class Claims:
-    """Which values of a function may lie in the memory of a join.
+    """Which values of a function may be in the memory of a join.
 
     Attributes:
-        taken: those that lie in one already.
+        taken: those that are in one already.
     """
 
     def __init__(self, func: Func) -> None:
@@ -68,7 +68,7 @@ def is_kernel(op: Op) -> bool:
 
 
 def axis_of(join: Op) -> int:
-    """The axis along which the operands lie side by side."""
+    """The axis along which the operands are side by side."""
     return normalize_axis(join.a.axis, join.result.tensor.rank, join.name)
 
 

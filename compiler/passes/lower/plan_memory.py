@@ -56,7 +56,7 @@ def _plan(func: Func, te: Mapping[str, TeFunc], rw: Rewriter) -> None:
             _to_destination(op, _bases(op, te), rw)
     place = {op: k for k, op in enumerate(func.body.body) if op.name == "alloc"}
     heads: dict[Value, Value] = {}
-    for op in reversed(func.body.body):  # a join that lies in another one comes before that
+    for op in reversed(func.body.body):  # a join that is in another one comes before that
         if op.name == "join":
             _join(op, heads, place, rw)
     storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
@@ -112,8 +112,8 @@ def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int], rw: Rewrit
     """Let the buffers of the operands of a join be parts of that of its result, which is there before any of them.
 
     Args:
-        op: the join; those that it lies in are through.
-        heads: buffers of joins that lie in other ones.
+        op: the join; those that it is in are done.
+        heads: buffers of joins that are in other ones.
         place: where each alloc stood.
         rw: of the module.
     """

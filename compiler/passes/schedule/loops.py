@@ -16,7 +16,7 @@ Directives = list[Directive]
 
 def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
     """Rows of a register tile, up to `most`: what a tile computes beyond the extent is wasted, and every tile loads its
-    weights once more, which costs about as much as a row. Of a symbolic extent a divisor, if there is one, which needs no
+    weights again, which costs about as much as a row. Of a symbolic extent a divisor, if there is one, which needs no
     tail. What a user wants counts before that.
     """
     if wanted:

@@ -151,7 +151,7 @@ _recent: list[ScheduleFacts] = []  # the last first
 
 
 def facts_of(f: TeFunc, machine: Machine) -> ScheduleFacts:
-    """The facts of a function, the same object for all rules that are asked about it one after the other."""
+    """The facts of a function, the same object for all rules that are asked about it in order."""
     found = next((x for x in _recent if x.f is f and x.machine == machine), None) or ScheduleFacts(f, machine)
     _recent[:] = [found, *(x for x in _recent if x is not found)][:4]
     return found
@@ -200,7 +200,7 @@ class Contraction:
         batch: axes that both have, outermost first.
         panel: width of the panels that `B` is packed in, or 0.
         a, b: the loads.
-        order: the reduced axes, innermost first, so that `B` is read as it lies in memory.
+        order: the reduced axes, innermost first, so that `B` is read as it is in memory.
         dot: a reduced axis of four bytes or two bf16 whose products one instruction adds up in a lane, not in `order`; or
             empty.
     """

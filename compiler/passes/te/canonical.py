@@ -38,7 +38,7 @@ def checks_to_stage(f: TeFunc) -> TeFunc:
 def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
     """`f` with dims `D0, D1, ...` and with parameters, stages and axes named by position.
 
-    A product or function of dims that occurs whole, and its dims nowhere else, becomes one: its value is known, and what hangs on
+    A product or function of dims that occurs whole, and its dims nowhere else, becomes one: its value is known, and what depends on
     it is a condition on one size. So does a sum, such as `h - h//3` of a map that is cropped, and a function that others can be said
     in: layers of a net at different depths, on extents such as `(h + 1)//2` and `(h + 3)//4`, then share a kernel.
 

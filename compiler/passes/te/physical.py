@@ -30,7 +30,7 @@ def physical(f: TeFunc) -> TeFunc:
     results = {r.name for r in f.results}
     of_rank = {len(given[r.name]): given[r.name] for r in f.results if r.name in given}
     orders = dict(given)
-    kept = any(facts_of_role(role).keeps_order for role in f.by_role)  # a head at a time, in whatever order heads lie
+    kept = any(facts_of_role(role).keeps_order for role in f.by_role)  # a head at a time, in whatever order heads are
     for s in () if kept else f.stages:
         if s.name not in results and (order := of_rank.get(len(s.axes))) and not _keeps_rows(s, order, orders, f):
             orders[s.name] = order

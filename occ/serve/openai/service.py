@@ -35,7 +35,7 @@ class Service:
     Args:
         lm: the model; its folder has a tokenizer.
         parallel: texts that are generated at once.
-        waiting: requests that may wait, at the most.
+        waiting: requests that may wait, at most.
     """
 
     def __init__(self, lm: LanguageModel, parallel: int = 4, waiting: int | None = None) -> None:
@@ -61,7 +61,7 @@ class Service:
 
         Args:
             prompt: a text, or tokens.
-            count: new tokens, at the most; None for as many as there is room for.
+            count: new tokens, at most; None for as many as there is room for.
             asked: how tokens are chosen.
             index: of the choice, which has a seed of its own.
             stop, grammar, top_logprobs: as of `LanguageModel.request`.

@@ -166,7 +166,7 @@ class EngramGate:
 class NGramHashMapping:
     """Hashes of the last 2, 3, ... tokens at each position: `[N, L, (size - 1) * heads]`.
 
-    Of `size` tokens the product with their multipliers, combined by xor, modulo a size for each head. What lies before the first
+    Of `size` tokens the product with their multipliers, combined by xor, modulo a size for each head. What is before the first
     token, before the end of a text or in another segment counts as the end of a text, or as padding where none is given.
     """
 

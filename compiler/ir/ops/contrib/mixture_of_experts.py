@@ -120,7 +120,7 @@ def _gated(b: GraphBuilder, gate: Value, linear: Value, a: SimpleNamespace) -> V
 
 
 def _halves(b: GraphBuilder, x: Value, interleaved: bool) -> tuple[Value, ...]:
-    """Gate and linear part of `[R, k, 2*I]`: element by element in turn, or one after the other."""
+    """Gate and linear part of `[R, k, 2*I]`: element by element in turn, or one half after the other."""
     *lead, width = x.tensor.dims
     half = quotient("MoE", width, 2)
     if not interleaved:
@@ -138,7 +138,7 @@ _ACTIVATIONS = {
 
 
 def _hidden(b: GraphBuilder, x: Value, times: Product, a: SimpleNamespace) -> Value:
-    """What lies between the first and the second product."""
+    """What is between the first and the second product."""
     first, third = times(x, 1), times(x, 3)
     assert first is not None
     if a.activation_type == "swiglu":

@@ -1,7 +1,7 @@
 """Operators on blocked channels (com.microsoft.nchwc), as onnxruntime's optimiser writes at level `all`.
 
-There the channels of an image lie in blocks of as many as a vector holds, `[N, C / block, H, W, block]`, and their number is
-rounded up to whole blocks. Here an image is `[N, C, H, W]`, with as many channels: what lies where is not for a file to say.
+There the channels of an image are in blocks of as many as a vector holds, `[N, C / block, H, W, block]`, and their number is
+rounded up to whole blocks. Here an image is `[N, C, H, W]`, with as many channels: what is where is not for a file to say.
 Weights are constants in the order of those blocks, `[O / block, I / block, H, W, block of I, block of O]`, or
 `[O / block, I, H, W, block of O]` for depthwise convolutions and images of fewer channels than a block
 (onnxruntime/core/optimizer/nchwc_transformer.cc and mlas/lib/reorder.cpp). The importer finds out how large a block is, and
@@ -26,7 +26,7 @@ DOMAIN = "com.microsoft.nchwc"
 
 
 def _weights(b: GraphBuilder, stored: Value, block: int, *, both: bool) -> Value:
-    """`[O, I, H, W]` of weights as they are stored; `both`: the channels of the image lie in blocks too."""
+    """`[O, I, H, W]` of weights as they are stored; `both`: the channels of the image are in blocks too."""
     o, i, high, wide = stored.tensor.dims
     if o % block or (both and i % block):
         raise Invalid(f"weights for {i} channels and {o} results, which are no blocks of {block}", code="OCC0107")

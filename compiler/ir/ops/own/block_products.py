@@ -1,7 +1,7 @@
 """Internal ops of block-quantised products: quantised activations times packed codes.
 
 A row of activations becomes integers of 8, 16 or 24 bits of the largest element of each block, in digits of 8 bits. Weights keep
-their codes, packed in panels of columns, so that four codes of a column lie in each lane of a vector. The dequantised matrix
+their codes, packed in panels of columns, so that four codes of a column are in each lane of a vector. The dequantised matrix
 exists nowhere: a block is unpacked in registers, multiplied in i32, and scaled.
 """
 
@@ -153,7 +153,7 @@ class BlockMatmul:
             *row, p, c, b = i
             at = (p, b // ns, c)
             value = joined(lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
-            if whole is not None and zeros is not None:  # how far the zero point lies from the centre, in parts of that
+            if whole is not None and zeros is not None:  # how far the zero point is from the centre, in parts of that
                 value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
             return value * (cast(F32, scales[at]) * steps[(*row, b)])
 

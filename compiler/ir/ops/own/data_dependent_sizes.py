@@ -28,7 +28,7 @@ DECIDED = "sizes"
 class Sizes:
     """Sizes that are the elements of a vector; `finds` has what is not known before as symbols, which this binds.
 
-    `most` is the most that each can be; `LARGEST` where nothing bounds it.
+    `most` is the upper bound of each; `LARGEST` where nothing bounds it.
     """
 
     operands = ("x",)
@@ -39,7 +39,7 @@ class Sizes:
 
 @op("slice_places", own_attributes="axes=ints strides=ints")
 class SlicePlaces:
-    """Start and length of a Slice on each axis, one after the other: i64[2 * axes].
+    """Start and length of a Slice on each axis, in order: i64[2 * axes].
 
     As ONNX clamps them; the first position is 0 where nothing is taken from before the beginning.
     """
@@ -88,7 +88,7 @@ class Part:
 
 
 def _lies_within(first: Dim, count: Dim, step: int, extent: Dim) -> None:
-    """Assume that positions lie on an axis, as `slice_places` finds them: who reads a plan knows no more than is said."""
+    """Assume that positions are on an axis, as `slice_places` finds them: who reads a plan knows no more than is said."""
     end = first + step * (count - 1)
     if step > 0:
         assume_equal(dim.minimum(end + 1, extent), end + 1)

@@ -13,7 +13,7 @@ from occ.compiler.ir.types import TensorType
     own_attributes="type=text attributes=text dtypes=texts ranks=ints dims=sizes",
 )  # fmt: skip
 class DeviceOperator:
-    """`type` with attributes in JSON; its results have the element types, the ranks, and one after the other the extents.
+    """`type` with attributes in JSON; its results have the element types, the ranks, and in order the extents.
 
     A result without an element type is like the first operand.
     """

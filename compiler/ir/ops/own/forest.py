@@ -1,6 +1,6 @@
 """Decision tree ensembles, evaluated level by level.
 
-Nodes lie in pairs. Node `k` sends a row to `links[k]` if `x[features[k]] <= splits[k]`, else to the node after that; a NaN
+Nodes are in pairs. Node `k` sends a row to `links[k]` if `x[features[k]] <= splits[k]`, else to the node after that; a NaN
 goes to the latter. A leaf has a NaN for its split, and the node before itself for its link, so that a row which has come
 to it stays: all rows take as many steps, and no step branches. The trees begin at nodes 0, 1, 2, ...
 """
@@ -25,7 +25,7 @@ class Forest:
     number of nodes is a power of two.
 
     Where `missing` values may go to the first node of a pair, feature `2*f` is feature `f`, and the one after that the same
-    with -inf in the place of NaN. `features` is how many there must be.
+    with -inf instead of NaN. `features` is how many there must be.
     """
 
     def body(t, x, features, splits, links, weights, *, a):

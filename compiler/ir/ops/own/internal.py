@@ -94,7 +94,7 @@ class Copy:
 
 @op("join", writes="any", joins=True, own_attributes="axis=int")
 class Join:
-    """Concat of operands that lie in the memory of the result."""
+    """Concat of operands that are in the memory of the result."""
 
     body = Concat.body
 

@@ -24,11 +24,11 @@ from occ.compiler.targets.machine import Machine
 Level = tuple[str, Loop]  # a stage and a loop of it, in which another stage is computed
 
 _FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
-# While a row is read, what lies so many bytes beyond it is fetched into the nearest cache, and into the next one. Share of a plain
+# While a row is read, what is so many bytes beyond it is fetched into the nearest cache, and into the next one. Share of a plain
 # read of 4,096 keys, 32 heads on 8 of 64 in f32. On Zen 5, keys of a head apart from others, 0.60 without, 0.89 with 8 KB into the
-# nearest cache, 0.57 with 32 KB into the next. Zen 4 foresees those that lie apart: 0.84 to 0.90 without, 0.73 with both; of size
+# nearest cache, 0.57 with 32 KB into the next. Zen 4 foresees those that are apart: 0.84 to 0.90 without, 0.73 with both; of size
 # 128, 0.75 to 0.81 and 0.60. Where lines are used for more multiply-adds than those, they come too late without: heads of f16 0.63
-# without, 0.66 with both, 64 on 8 in f32 0.63 and 0.66. Where all heads of a key lie together, of 16,384 keys on Zen 4, 0.35 with
+# without, 0.66 with both, 64 on 8 in f32 0.63 and 0.66. Where all heads of a key are together, of 16,384 keys on Zen 4, 0.35 with
 # nothing for the values, 0.60 with nothing for the keys, 0.72 to 0.74 with 8 KB for both, 0.75 to 0.76 so; 8 heads on 8: 0.71 and 0.74.
 _AHEAD_APART = {"keys": (8 << 10, 32 << 10), "values": (8 << 10, 32 << 10)}
 _AHEAD_TOGETHER = {"keys": (4 << 10, 16 << 10), "values": (4 << 10, 32 << 10)}
@@ -157,7 +157,7 @@ class _Decode:
 
     def _tile_of_values(self, row: int) -> tuple[int, int]:
         """Heads that share values and vectors of a row of so many: their sums are held in registers, enough of them that none waits
-        for the last. Rows are read whole where that can be, one after the other as they lie in memory, if need be for some heads
+        for the last. Rows are read whole where that can be, in order as they are in memory, if need be for some heads
         and then for others.
         """
         tiles = [(h, v) for h in _divisors(self.group) for v in _divisors(row) if h * v <= _SUMS]
@@ -181,7 +181,7 @@ class _Decode:
         ]  # fmt: skip
 
     def _queries(self) -> list[Directive]:
-        """Rows of all heads one after the other, at distances that are known: each would take a register of addresses else."""
+        """Rows of all heads in order, at distances that are known: each would take a register of addresses else."""
         query = StageSchedule(self.parts["query"])
         *outer, head, row, size = query.axes
         order = query.reorder_storage(size, head, row, *reversed(outer)).directives
@@ -233,7 +233,7 @@ class _Decode:
     def _tile_of_keys(self, scores: TeStage) -> tuple[int, int]:
         """Keys and heads whose scores are made at once. Their sums are held in registers.
 
-        Where all heads of a key lie together, they are read one after the other, key by key: queries are read again for each,
+        Where all heads of a key are together, they are read in order, key by key: queries are read again for each,
         and still that is better for 1, 4 and 8 heads on each of keys, in f32 and f16, on AVX2 and AVX-512.
         """
         sums = self.machine.accumulators
@@ -324,7 +324,7 @@ class _Decode:
         return StageSchedule(reader).fetch_beyond(cache.param.name, near, far).directives
 
     def _foreseen(self, cache: Cache) -> bool:
-        """Whether the processor fetches rows by itself as fast as they are used."""
+        """Whether the processor fetches rows alone as fast as they are used."""
         return self.machine.foresees_rows and not self.together and self._work(cache) < _MUCH
 
     def _work(self, cache: Cache) -> int:
@@ -332,7 +332,7 @@ class _Decode:
         return self.group * _LINE // cache.param.type.dtype.itemsize // self.lanes
 
     def _added(self, stage: TeStage, start: StageSchedule) -> tuple[list[Directive], Loop]:
-        """Sums of sums: one after the other into memory, each a vector at a time; and the loop over tiles of a row."""
+        """Sums of sums: in order into memory, each a vector at a time; and the loop over tiles of a row."""
         update = StageSchedule(stage, update=1)
         (*outer, head, row, d), (x,) = update.axes, update.reduced
         groups, head = update.split(head, self.heads, into="pg")

@@ -15,7 +15,7 @@ class Cache:
 
     Attributes:
         param: the parameter.
-        together: whether all heads of a key lie together in memory, as in a cache that grows, and not all keys of a head.
+        together: whether all heads of a key are together in memory, as in a cache that grows, and not all keys of a head.
     """
 
     param: Param
@@ -42,7 +42,7 @@ def caches_of(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, Cache]:
 
 
 def all_together(caches: dict[str, Cache]) -> bool:
-    """Whether all heads of a key lie together in keys and in values."""
+    """Whether all heads of a key are together in keys and in values."""
     return bool(caches) and all(c.together for c in caches.values())
 
 

@@ -17,7 +17,7 @@ from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, extent_of, f
 from occ.compiler.targets.machine import Machine
 
 _MOST_TILES = 5  # of a block
-_STEPS = 4  # of a sum, one after the other in a loop; eight take 2 to 4 % longer
+_STEPS = 4  # of a sum, in order in a loop; eight take 2 to 4 % longer
 _BLOCK_BYTES = 96 * 1024  # of the scores of a block of rows; their exponentials take as much again
 
 
@@ -71,7 +71,7 @@ def attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _tiles(extent: Dim, rows: int, most: int) -> int:
-    """Tiles of a block: what is computed beyond the extent is wasted, and every block reads the keys once more, which costs
+    """Tiles of a block: what is computed beyond the extent is wasted, and every block reads the keys again, which costs
     about as much as an eighth of a tile. A block is never longer than the extent.
     """
     if not isinstance(extent, int):
@@ -145,7 +145,7 @@ class _Attention:
             width = min(self._width(s.axes[-1].extent), self.lanes)
             vectors, lane = p.split(last, width, row_tail(s.axes[-1].extent, width))
             if role == "keys":
-                p.align_storage(last, width)  # no vector lies across two cache lines
+                p.align_storage(last, width)  # no vector crosses a cache line
                 p.reorder(lane, outer, vectors, *reversed(batch))
                 outer = vectors
             p.vectorize(lane)

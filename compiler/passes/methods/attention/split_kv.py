@@ -1,6 +1,6 @@
 """Attention with keys and values split into chunks (flash-decoding): each has a softmax of its own.
 
-Keys and values of a chunk are read one after the other, and its scores stay in cache. As whole rows, which are as long as a
+Keys and values of a chunk are read in order, and its scores stay in cache. As whole rows, which are as long as a
 cache has keys, scores would be a page or more apart, and each store would wait for memory.
 """
 
@@ -119,7 +119,7 @@ def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> ChunkStages:
 
     `scores[h, i, k]` --> `scores[c, h, i, q]` for key `c*size + q`, as all elementwise stages up to the exponentials, which are
     those of differences to the maximum of the chunk; logits beyond the last key are the lowest value, so their exponentials
-    are 0. What a chunk gives are sums of values, the total and the maximum, one after the other in `parts`; the whole is
+    are 0. What a chunk gives are sums of values, the total and the maximum, in order in `parts`; the whole is
     their sum with the weights `decay(maximum - top)`.
 
     Args:
@@ -238,7 +238,7 @@ class _Whole:
     how: Chunks
 
     def of(self, s: TeStage) -> list[TeStage]:
-        """The stages in the place of a maximum, a total or the product with the values."""
+        """The stages instead of a maximum, a total or the product with the values."""
         if s.role == ATTENTION["top"]:
             return self._most(s)
         if s.role == ATTENTION["total"]:
@@ -275,7 +275,7 @@ class _Whole:
 
     def _product(self, s: TeStage) -> list[TeStage]:
         """`sum[i] = sum[k](f(k))` --> `near[c, b, i] = sum[q<8](f(size*c + 8*b + q))`, `some[c, i] = sum[b](near[c, b, i])`, which
-        lie in registers and in cache, `parts[c, i]`, and the whole.
+        are in registers and in cache, `parts[c, i]`, and the whole.
         """
         assert isinstance(s.expr, Reduce)
         (r,), at = s.expr.axes, position(s.axes)

@@ -90,7 +90,7 @@ class _Product:
         known: dict[tuple[Value, int, int], tuple[Value, Value]],
         packed: _Packed,
     ) -> None:
-        """Put products of codes in the place of the op; `known` and `packed` have what others have made."""
+        """Replace the op by products of codes; `known` and `packed` have what others have made."""
         op, b = self.op, self.rw.builder(self.op)
         x, *_, bias = (*op.operands, None, None, None)[:6]
         assert x is not None
@@ -184,7 +184,7 @@ def _as(b: GraphBuilder, x: Value, dtype: DType) -> Value:
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two constants are the same bytes, in whatever shape; most often they lie at the same place of the file."""
+    """Whether two constants are the same bytes, in whatever shape; most often they are at the same place of the file."""
     x, y = a.reshape(-1), b.reshape(-1)
     if x.dtype != y.dtype or x.size != y.size:
         return False

@@ -19,7 +19,7 @@ from occ.compiler.passes.methods.int8.weight_codes import column_codes
 
 # Multiplications for each element of the left side and of the result, below which rounding takes longer than it saves.
 _REUSE = {"bf16": 6, "int8": 48}
-_CHANNELS = 8  # fewer of an input do not lie last in memory
+_CHANNELS = 8  # fewer of an input are not last in memory
 _DEEPEST = 1 << 16  # terms of a sum of products of codes that i32 holds
 
 
@@ -103,7 +103,7 @@ class _ToCodes:
         return bool(np.isfinite(w.data).all())
 
     def product(self, op: Op) -> None:
-        """Put a product of codes in the place of a product."""
+        """Replace a product by a product of codes."""
         x, w = op.operands[:2]
         assert x is not None
         assert isinstance(w, Weight)

@@ -19,7 +19,7 @@ from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.targets.machine import Machine
 
 _LEAST = 4  # columns of a weight: fewer are no vector
-_FEW = 8  # channels and filters: fewer channels do not lie last in memory, fewer filters fill no vector
+_FEW = 8  # channels and filters: fewer channels are not last in memory, fewer filters fill no vector
 
 
 def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
@@ -177,7 +177,7 @@ def rounded_product(op: Op, rw: Rewriter) -> bool:
 
 
 def _with_bias(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
-    """Put sums, and what is added to them, in the place of a product."""
+    """Replace a product by sums, and what is added to them."""
     w = op.operands[1]
     b, dtype = rw.builder(op), op.result.tensor.dtype
     if isinstance(bias, Weight) and bias.tensor.dtype != F32:
@@ -223,7 +223,7 @@ class UseByteProducts(Pass):
 
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
     multiply and add 64 bytes with one instruction: four times what they do in f32. Others of x86 do so with half as many
-    integers of 16 bits, which codes become on the way: twos lie in a lane then, not fours. Where there is an instruction for
+    integers of 16 bits, which codes become on the way: twos are in a lane then, not fours. Where there is an instruction for
     32 bf16, the same is done with operands that are bf16 or were rounded to it: twice what they do in f32.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`

@@ -27,7 +27,7 @@ _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input
 def winograd(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Winograd convolutions: blocks of tiles whose transformed input stays in cache, and a GEMM for each point.
 
-    The choices were measured on Zen 4: the transformed input of a block lies in L2 (about 0.5 MB, whole
+    The choices were measured on Zen 4: the transformed input of a block is in L2 (about 0.5 MB, whole
     planes of up to 7 x 7 tiles may be larger), the products of one panel of weights in L1 and L2, and the weights
     stream.
     """

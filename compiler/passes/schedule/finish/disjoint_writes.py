@@ -37,7 +37,7 @@ def overlapping(f: TeFunc) -> list[Directive]:
 
 
 def _overlapping(directives: list[Directive], extents: dict[str, Dim]) -> list[Directive]:
-    """Follow the loops from the axes on: how many iterations each has, 0 if that is not known, and whether its last one lies inwards."""
+    """Follow the loops from the axes on: how many iterations each has, 0 if that is not known, and whether its last one is inwards."""
     count = {axis: n if isinstance(n, int) else 0 for axis, n in extents.items()}
     inwards: dict[str, bool] = dict.fromkeys(extents, False)
     found: list[Directive] = []
@@ -51,7 +51,7 @@ def _overlapping(directives: list[Directive], extents: dict[str, Dim]) -> list[D
                 continue
             rest = count[axis] % factor
             moved = bool(rest) and d.args[4:] in ((), ("Auto",), ("ShiftInwards",))
-            # A block of tiles meets the one before if it is the last tile alone, which lies inwards.
+            # A block of tiles meets the one before if it is the last tile alone, which is inwards.
             inwards[outer] = moved or (inwards[axis] and (not count[axis] or rest == 1 % factor))
             inwards[inner] = inwards[axis]
             count[outer], count[inner] = -(-count[axis] // factor), factor

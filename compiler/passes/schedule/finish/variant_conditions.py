@@ -66,7 +66,7 @@ def _variable(t: AtMost) -> Dim:
 
 
 def _is_lost(t: AtMost, among: bool) -> bool:
-    """Whether Halide does not find a test again: one that hangs on the least or greatest of sizes, or, among several of a stage,
+    """Whether Halide does not find a test again: one that depends on the least or greatest of sizes, or, among several of a stage,
     one of more than a single dim, whose negation it states in another way once it has dealt with the next. Of the rest it learns
     how far loops go.
     """

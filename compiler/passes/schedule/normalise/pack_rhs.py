@@ -88,7 +88,7 @@ def _packed(acc: TeStage, b: Load, f: TeFunc, width: int) -> tuple[TeStage, Load
 
 
 def unpacked(acc: TeStage, f: TeFunc) -> TeStage:
-    """A product that reads panels, reading what they were made of instead if its columns lie in order: a few rows take less
+    """A product that reads panels, reading what they were made of instead if its columns are in order: a few rows take less
     than the packing.
     """
     packed = f.by_role.get(COLUMNS)

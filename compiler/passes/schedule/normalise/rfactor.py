@@ -121,7 +121,7 @@ def _strided(s: TeStage, mark: str, name: str, lanes: int, start: Dim, steps: Di
 
 
 def _rest(s: TeStage, start: Dim) -> TeStage:
-    """The reduction of what lies from `start` on."""
+    """The reduction of what is from `start` on."""
     assert isinstance(s.expr, Reduce)
     tail = Axis(f"{_last(s)}t", s.expr.axes[-1].extent - start)
     return replace(s, name=f"{s.name}rest", expr=_reduced(s, "t", tail, wrap(start) + Index(tail.name)))

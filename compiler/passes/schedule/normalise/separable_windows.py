@@ -14,7 +14,7 @@ from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
 
-_FEW = 4  # taps that are read one after the other: 2x2 of 64 planes of 112x112 takes 52 us so, and 148 in two steps
+_FEW = 4  # taps that are read in order: 2x2 of 64 planes of 112x112 takes 52 us so, and 148 in two steps
 
 
 def separable_windows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
@@ -79,7 +79,7 @@ def _step(at: Dim, axis: str, symbols: dict[str, Dim]) -> Dim:
 
 
 def _steps(s: TeStage, r: Reduce, tap: Axis, column: Axis, body: Expr, index: Expr) -> list[TeStage]:
-    """The two reductions, and the rows between them, which lie in memory."""
+    """The two reductions, and the rows between them, which are in memory."""
     taps = [a for a in r.axes if a is not tap]
     outer, inner = ([Axis(f"{a.name}{mark}", a.extent) for a in s.axes[:-1]] for mark in ("d", "p"))
     new: dict[str, Expr] = {a.name: Index(b.name) for a, b in zip(s.axes[:-1], outer, strict=True)}

@@ -92,7 +92,7 @@ def _in_pieces(out: StageSchedule, s: TeStage, piece: int, facts: ScheduleFacts)
 
 
 def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
-    """The parts in which a stage is computed one after the other; none where a border alone is tested, which loops are cut at, or
+    """The parts in which a stage is computed in order; none where a border alone is tested, which loops are cut at, or
     rows, or most of the parts, are shorter than vectors.
     """
     extent, lanes = s.axes[-1].extent, facts.machine.lanes(element_bits(s))

@@ -13,7 +13,7 @@ from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, 
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_UNROLLED = 16  # taps that stand one after the other
+_UNROLLED = 16  # taps that stand in order
 
 
 def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:

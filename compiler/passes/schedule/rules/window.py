@@ -20,17 +20,15 @@ from occ.compiler.passes.schedule.stage_facts import (
 from occ.compiler.targets.machine import Machine
 
 _WINDOW = 7  # taps along an axis of a small window
-_MOST = (
-    _WINDOW * _WINDOW
-)  # taps that stand one after the other: 5x5 of 4 channels, 8 rows at once, took Halide 15 s in place of 2
+_MOST = _WINDOW * _WINDOW  # taps that stand in order: 5x5 of 4 channels, 8 rows at once, took Halide 15 s in place of 2
 
 
 def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Windows and other reductions with vectors along the last axis: depthwise convolutions, pools, column sums.
 
-    A few neighbours along the axis before share the taps that they load. Whether those lie beyond a border is tested once
+    A few neighbours along the axis before share the taps that they load. Whether those are beyond a border is tested once
     for all of them: depthwise convolutions are 1.4 to 2.4 times as fast as with a padded copy. Where there are no
-    neighbours, or vectors lie across the border, it is added a few rows at a time, while they are in cache.
+    neighbours, or vectors are across the border, it is added a few rows at a time, while they are in cache.
     """
     facts = facts_of(f, machine)
     return facts.scheduled(window_loops(facts.root, facts))

@@ -22,7 +22,7 @@ _PLANAR = {depthwise_planes.__name__: depthwise_loops, planar_window.__name__: p
 def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Windows whose rows may be long: a second schedule for rows of at least one tile of neighbours.
 
-    Depthwise convolutions and pools compute some neighbours at once, the last of which lie inwards where a row is no
+    Depthwise convolutions and pools compute some neighbours at once, the last of which are inwards where a row is no
     multiple of them; so rows must have as many. Where their length is symbolic a run decides.
 
     Zen 4, time over that of a fixed shape: 96 channels of 6x48, 5x5: 1.63 --> 0.86, 48 of 24x96, 3x3: 2.3 --> 1.1.
@@ -41,7 +41,7 @@ def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Windows in planes whose rows may be long: a second schedule for rows of at least one vector.
 
-    The last vector of such a row lies inwards, so that none is partial; in shorter ones only columns are taken in vectors.
+    The last vector of such a row is inwards, so that none is partial; in shorter ones only columns are taken in vectors.
 
     Partial vectors are gathered element by element. 512 averages of 7x7, Zen 5: 72 --> 19 us.
     """
