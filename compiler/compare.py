@@ -18,7 +18,7 @@ def largest(expected: np.ndarray) -> float:
 
 
 def gaps(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """How far the elements of two arrays of numbers are apart, as f64: 0 where they say the same, else above 0 or inf."""
+    """Elementwise distances of two arrays, as f64: 0 where equal, else positive or inf."""
     a, b = _wide(got), _wide(expected)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):

@@ -64,7 +64,7 @@ def named_arrays(path: str) -> dict[str, np.ndarray]:
 
 
 def arrays_of(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name, or the one of an .npy file or of a .pb file with a TensorProto.
+    """Arrays of an .npz file by name, or the array of an .npy or .pb (TensorProto) file.
 
     Raises:
         RunError: OCC0501 the file cannot be read.
@@ -112,8 +112,10 @@ def _tensor(path: str) -> dict[str, np.ndarray]:
 
 
 def free_dims(session: Session, sizes: Mapping[str, int]) -> dict[str, int]:
-    """What random inputs have for the symbolic dims that `sizes` leaves open: 1 for what comes first in a shape of some axes,
-    as batches do, and 32 for the others, since many nets are not defined for a single element; within the bounds of the dims.
+    """Extents of random inputs for symbolic dims that `sizes` leaves open: 1 for batches, else 32.
+
+    What comes first in a shape of some axes is a batch. Many nets are not defined for a single element. The bounds of
+    the dims hold.
     """
     shapes = [p.shape for p in session.inputs]
     first = {shape[0] for shape in shapes if len(shape) > 1}

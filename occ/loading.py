@@ -47,7 +47,10 @@ def load(
 
 
 def on_half(session: Session) -> Session | None:
-    """A second session of native code on half of the threads, with the same weights; None if there is nothing to halve."""
+    """A second session of native code on half of the threads, with the same weights.
+
+    None if there is nothing to halve.
+    """
     if session.artifact.manifest.engine != "native" or session.threads < 2:
         return None
     return open_artifact(session.artifact, session.threads // 2, run_deferred=_run_deferred())

@@ -99,7 +99,10 @@ class SpecialisingSession(Session):
         return found
 
     def _note(self, inputs: Mapping[str, Any], shape: _Shape) -> None:
-        """Count a run, and have a plan built if the shape has been seen often; one is built at a time."""
+        """Count a run, and have a plan built if the shape has been seen often.
+
+        One is built at a time.
+        """
         if shape.seen >= SEEN:
             return
         with self._lock:
@@ -234,7 +237,10 @@ def _stamp(source: bytes | Path) -> tuple[int, int]:
 
 
 def _ended_well(command: list[str], folder: str, stopped: Event) -> bool:
-    """Whether a process did its work in a folder, where it finds no rules of a project; it ends when the session goes away."""
+    """Whether a process did its work in a folder, where it finds no rules of a project.
+
+    It ends when the session goes away.
+    """
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet) as process:
         while process.poll() is None:

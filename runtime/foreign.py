@@ -55,7 +55,10 @@ _HEAD = 4096
 
 
 def foreign_file(source: str | os.PathLike[str] | bytes) -> tuple[str, str] | None:
-    """What a file, or the bytes of one, is instead of a model or an artifact, and what to do; None if that is not known."""
+    """What a file, or the bytes of one, is instead of a model or an artifact, and what to do.
+
+    None if that is not known.
+    """
     if isinstance(source, bytes):
         head, path = source[:_HEAD], None
     else:

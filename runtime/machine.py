@@ -78,13 +78,16 @@ def missing_feature(machine: str) -> str:
 
 
 def features_of(found: frozenset[str]) -> list[str]:
-    """The features of this kind of machine whose flags are all there: in an emulator the file shows the flags of another kind."""
+    """Features of this kind of machine whose flags are all there; emulators may show other flags."""
     arm = KINDS.get(platform.machine(), "").startswith("arm")
     return [n for n, needed in FEATURES.items() if n.startswith("arm_") == arm and found.issuperset(needed)]
 
 
 def best_of(machines: Sequence[str]) -> int:
-    """Which of some machines this one can stand for: that which asks for most features; -1 if it is none of them."""
+    """Which of some machines this one can stand for: that which asks for most features.
+
+    -1 if it is none of them.
+    """
     here = KINDS.get(platform.machine(), "")
     usable = [k for k, m in enumerate(machines) if kind_of(m) in ("", here) and not missing_feature(m)]
     return max(usable, key=lambda k: sum(f in FEATURES for f in machines[k].split("-")), default=-1)

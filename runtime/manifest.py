@@ -262,7 +262,7 @@ class Manifest:
 
     @property
     def plans(self) -> list[Plan]:
-        """All plans, by the numbers that the native entry gives them: the main one, functions by name, those for certain extents."""
+        """All plans by their entry numbers: the main one, functions by name, specialised ones."""
         return [self.plan, *(self.functions[n].plan for n in sorted(self.functions)), *(s.plan for s in self.special)]
 
     def at(self, k: int) -> Manifest:
@@ -357,7 +357,7 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
 
 
 def _room(step: Step) -> Iterator[DimExpr]:
-    """The extents in the `room` of a step, and what is no size where it does not have them for each buffer."""
+    """Size expressions in the `room` of a device step; an empty list where it does not fit."""
     room = step.attrs["room"]
     fits = isinstance(room, list) and len(room) == len(step.writes) and all(isinstance(e, list) for e in room)
     yield from (e for extents in room for e in extents) if fits else ([],)

@@ -41,7 +41,7 @@ def release(arrays: Iterable[np.ndarray]) -> None:
 
 
 def in_huge_pages(pieces: Iterable[memoryview], start: int = 0) -> Iterator[bytes]:
-    """The same bytes in parts that end at multiples of 2 MiB of the file that they are written to, from `start` on.
+    """The same bytes in pieces that end at multiples of 2 MiB of their file.
 
     Linux keeps what one call writes in pages as large as its place allows, where the file system can (ext4 from 6.16 on, XFS).
     A run then maps 2 MiB at a time: SmolLM2 in four bits writes a token in 4.6 ms and not in 5.0 (one thread of a Zen 4, in a
@@ -102,7 +102,7 @@ def _read(arrays: Sequence[np.ndarray]) -> None:
 
 
 def _is_cached(array: np.ndarray) -> bool:
-    """Whether the system has the page in memory in which an array ends: reading goes up, and beyond what is asked for."""
+    """Whether the page in which an array ends is in memory; read-ahead goes upwards."""
     found = ctypes.c_ubyte()
     last, _ = _pages(array.reshape(-1)[-1:])
     failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(last), ctypes.c_size_t(1), ctypes.byref(found))

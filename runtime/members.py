@@ -191,7 +191,10 @@ DAMAGE = (
 
 
 def _problems(listed: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
-    """What a zip of stored members cannot be; no member is read for it, so nothing grows beyond the size of the file."""
+    """What a zip of stored members cannot be.
+
+    No member is read for it, so nothing grows beyond the size of the file.
+    """
     names: set[str] = set()
     for i in listed:
         if i.compress_type != zipfile.ZIP_STORED or i.compress_size != i.file_size:

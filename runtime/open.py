@@ -83,7 +83,9 @@ def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) 
 
 
 def used_whole(m: Manifest) -> dict[int, None]:
-    """The weights of which a run reads every byte, in the order of the plan; of others it reads rows, as Gather does.
+    """The weights of which a run reads every byte, in the order of the plan.
+
+    Of others it reads rows, as Gather does.
 
     They are those for which a kernel does an operation for 8 bytes at least, where all sizes are 1.
     """

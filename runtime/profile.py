@@ -172,7 +172,7 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
 
 
 def timed_blocks(run: Callable[[], object], blocks: int) -> list[float]:
-    """Seconds of a run in each of some blocks, in which short runs are repeated: the clock and the first touch cost something."""
+    """Seconds of a run in each of some blocks of repeated runs, which hides the cost of the clock."""
     made: list[float] = []
     for _ in range(blocks):
         start, count = time.perf_counter(), 0

@@ -17,7 +17,7 @@ _AT_A_TIME = 64  # elements of a list
 
 
 def encoded(value: Any) -> Iterator[str]:
-    """The text of a value as `encode` gives it, part by part: the whole takes 3 MiB for a language model with 30 layers."""
+    """The encoded text, piece by piece: the whole takes 3 MiB for a model of 30 layers."""
     value = vars(value) if is_dataclass(value) else value
     if isinstance(value, list) and len(value) > _AT_A_TIME:
         for k in range(0, len(value), _AT_A_TIME):
@@ -45,7 +45,7 @@ def decode(kind: Any, value: Any) -> Any:
 
 @cache
 def _decoder(kind: Any) -> Decoder:
-    """What decodes values of a type: to take types apart for each value would take longer than all else of it."""
+    """The decoder of a type, made once, since inspecting the type takes longest."""
     if is_dataclass(kind) and isinstance(kind, type):
         return _record(kind)
     origin, parts = get_origin(kind), get_args(kind)

@@ -184,8 +184,9 @@ class Session:
         return arrays, env, self._given(outputs, env, signature)
 
     def _bound(self, arrays: Sequence[Any]) -> tuple[Signature, dict[str, int]]:
-        """The plan that takes inputs, by its signature, and the values of its dims: that for all sizes, else one of the others, which
-        may take what that does not.
+        """The plan for some inputs, by its signature, and the values of its dims.
+
+        That for all sizes, else one of the others, which may take what that does not.
         """
         try:
             return self._signature, self._signature.bind(arrays)
@@ -197,7 +198,9 @@ class Session:
             raise
 
     async def run_async(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """`run` in a thread, while other tasks of the event loop go on; see `occ.RunQueue` for many runs with a bound.
+        """`run` in a thread, while other tasks of the event loop go on.
+
+        See `occ.RunQueue` for many runs with a bound.
 
         A task that is cancelled leaves its run to end by itself.
 

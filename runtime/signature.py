@@ -221,7 +221,7 @@ class Signature:
         return env
 
     def _help(self, info: TensorInfo, *places: tuple[str, int]) -> str:
-        """What to do about extents that differ: why they are taken for equal, if a node broadcasts them, and how to change that."""
+        """The remedy for extents that differ: why they are assumed equal, and how to change that."""
         found = next((self._assumed[p] for p in places if p in self._assumed), None)
         if found is not None:
             return (

@@ -32,7 +32,7 @@ _SHARE = 10  # of a larger disk: a tenth
 
 
 def limit(folder: Path) -> int:
-    """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or a tenth of the disk that a folder is on, 2 GiB at least.
+    """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or a tenth of the disk, at least 2 GiB.
 
     Raises:
         CompileError: OCC0603 the variable is no number.
@@ -70,7 +70,7 @@ class Request:
 
     @cached_property
     def key(self) -> str:
-        """What the artifact is kept under: of the model as it is when this is first asked for, so before the build."""
+        """The cache key of the artifact, from the model as it is before the build."""
         _ = self.began
         how = json.dumps(dict(self.how), sort_keys=True, default=list)
         return digest([self.model.stem, how, self.stamps.digest_of(self.model), *_surroundings()])
@@ -85,8 +85,9 @@ class Found:
     request: Request
 
     def copy_to(self, place: Path) -> bool:
-        """Write a copy under a temporary name and move it into place, unless it is there already; False if it has just
-        gone from the cache.
+        """Write a copy under a temporary name and move it into place, unless it is there already.
+
+        False if it has just gone from the cache.
 
         Raises:
             OSError: the place cannot be written.
@@ -182,7 +183,9 @@ class ArtifactCache:
         return f"the disk has {free / 2**30:.1f} GiB free" if size > free // 2 else ""
 
     def adopt(self, key: str, artifact: Path) -> None:
-        """Move a finished artifact in, under a key that its maker knows; it must be on the file system of the cache.
+        """Move a finished artifact in, under a key that its maker knows.
+
+        It must be on the file system of the cache.
 
         Raises:
             OSError: the cache cannot be written.

@@ -187,7 +187,7 @@ class Cache:
 
     @contextmanager
     def turn(self, key: str) -> Generator[None]:
-        """While a thread of any process makes the entry of a key, others that want it wait here, and find it then.
+        """Hold the lock of a key while an entry is made; other threads and processes wait here.
 
         File systems without locks, as some networks have, let all in. A process that is killed leaves its turn.
         """

@@ -117,7 +117,7 @@ def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op,
 
 
 def _move_what_lacks_sizes(m: Module, found: dict[Op, str], options: AscendOptions) -> None:
-    """Give the CPU the ops that a cut leaves without sizes that the data decide, or of which no one graph can be made.
+    """Move ops to the CPU whose sizes a cut leaves unknown, or that have no single graph.
 
     `found` gets the reasons.
     """
@@ -256,7 +256,10 @@ def parts_of(m: Module, options: AscendOptions, source: str, at: At) -> tuple[li
 
 
 def _for_people(graph: Graph, options: AscendOptions) -> dict[str, bytes]:
-    """The C++ that builds a graph; with `dump_graphs` also the constants that it reads, its text and its view; op by op, the operators by themselves."""
+    """The C++ that builds a graph.
+
+    With `dump_graphs` also the constants that it reads, its text and its view; op by op, the operators by themselves.
+    """
     name = graph.name
     source, constants = cpp(graph)
     made = {f"src/{name}.cpp": source.encode()}
@@ -285,7 +288,7 @@ def _summary(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: Asce
 
 
 def _places(units: Mapping[str, Sequence[Placed]], options: AscendOptions) -> dict[str, Any]:
-    """What the summary says of units: how many nodes each runs, lines about the AI CPU, and which tables that is from."""
+    """Lines of the summary: nodes by unit, those on the AI CPU, and which kernel tables say so."""
     nodes, table = [p for each in units.values() for p in each], kernels_of(options)
     where = "installed here" if table.installed else "as occ knows them"
     return {"units": counts(nodes), "ai_cpu": slow_nodes(nodes), "kernel_tables": f"CANN {table.release}, {where}"}

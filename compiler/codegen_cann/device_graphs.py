@@ -67,7 +67,7 @@ def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
 
 
 def decides(options: AscendOptions) -> bool:
-    """Whether parts may have sizes that the data decide: they do not go with gears, nor with parts that are cut in pieces."""
+    """Whether parts may have data-dependent sizes: not with gears, nor with parts that are cut."""
     return not options.gears and not options.npu_mem_limit and options.enable_cann_graph
 
 
@@ -87,12 +87,15 @@ def _sized_verdict(op: Op, sizes: Sequence[Mapping[str, int]], precision: str, m
 
 
 def kernels_of(options: AscendOptions) -> KernelTable:
-    """The kernels of the chip of a build, of the toolkit that is installed here or of the one that occ knows."""
+    """Kernel tables of the chip: of the installed toolkit, else those that occ knows."""
     return kernels_for(options.target.removeprefix("ascend"))
 
 
 def _chip(options: AscendOptions) -> Chip:
-    """What the graphs of a build may ask of the chip; kernels whose fitness sizes decide do not go with several sizes."""
+    """What the graphs of a build may ask of the chip.
+
+    Kernels whose fitness sizes decide do not go with several sizes.
+    """
     chip = CHIPS[options.target]
     sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
     return replace(
@@ -184,7 +187,10 @@ def _run_by_a_unit(
 
 
 def sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
-    """The sizes of the symbolic dims at which the one graph of a model is made; none where all extents are constant."""
+    """The sizes of the symbolic dims at which the one graph of a model is made.
+
+    None where all extents are constant.
+    """
     if options.dynamic_ranges:
         return samples(ranges(m, options))
     return gears(m, options) if options.gears else []
@@ -193,7 +199,9 @@ def sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
 def one_graph(
     m: Module, sizes: Sequence[Mapping[str, int]], options: AscendOptions, source: str, at: At
 ) -> DeviceGraph:
-    """The graph of a model for several sets of sizes; where those of the model as it is optimised for each differ, with the same ops at all.
+    """The graph of a model for several sets of sizes.
+
+    Where those of the model as it is optimised for each differ, with the same ops at all.
 
     Gears of 1 and 2, at which axes go and recurrences are written out, get the graph of all sizes around the gears, where they
     have none with the others.
@@ -268,7 +276,7 @@ def _known(m: Module, sizes: Sequence[Mapping[str, int]]) -> Known:
 
 
 def _whole(m: Module, where: Sequence[int]) -> Part:
-    """All of a module as one part: its inputs and, of its outputs, some positions, in the order in which it declares them.
+    """A module as one part: all of its inputs, and some of its outputs by position.
 
     Each gear has values of its own; what they have in common is this order, so that it is what binds.
     """

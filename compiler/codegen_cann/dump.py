@@ -23,7 +23,7 @@ from occ.compiler.targets.target import Build, Piece
 
 
 def graphs(c: Build, m: Module, form: str) -> str | Sequence[Piece]:
-    """The stage `ge`: a text or JSON of all parts, or the ONNX view or C++ of each part on the device.
+    """The stage `ge`: text or JSON of all parts, or ONNX or C++ of each device part.
 
     Raises:
         CompileError: the model cannot be built.

@@ -116,7 +116,9 @@ def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, 
 
 
 def linker_for(setup: Setup) -> Toolchain | None:
-    """What compiles and links C++ for the machine that kernels are made for; None if there is nothing for its kind.
+    """What compiles and links C++ for the machine that kernels are made for.
+
+    None if there is nothing for its kind.
 
     Raises:
         CompileError: OCC0401 the compiler that an environment variable names is not there.
@@ -142,7 +144,9 @@ def machine(target: str, cache: Cache, sanitize: str = "off") -> str:
 
 
 def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None = None) -> bytes:
-    """The shared library of the kernels of these keys and of an entry; the same of them give the same bytes.
+    """The shared library of the kernels of these keys and of an entry.
+
+    The same of them give the same bytes.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.

@@ -27,7 +27,10 @@ def comment(text: str) -> str:
 
 
 def generator(f: TeFunc, nodes: Sequence[str] = (), *, halves_in_f32: bool = False) -> str:
-    """The C++ class of a te function, registered under its name; `halves_in_f32` for a processor that does not convert f16 itself."""
+    """The C++ class of a te function, registered under its name.
+
+    `halves_in_f32` for a processor that does not convert f16 itself.
+    """
     return _Generator(f, nodes, halves_in_f32).text()
 
 

@@ -167,7 +167,7 @@ class Printer:
                 raise AssertionError(type(e))
 
     def _bordered(self, e: Select) -> str:
-        """Tests of other axes apart from those of the axis of vectors, for Halide to cut its loop where those become false."""
+        """Conditions on other axes apart from those on the vector axis, so that Halide can split the loop."""
         tests = _conjunction(e.cond)
         along = [c for c in tests if self._is_along_border(c)]
         inside, outside = self.data(e.then, guarded=True), self.data(e.other, guarded=True)
@@ -271,7 +271,10 @@ class Printer:
         return e.dtype.kind == "i" and e.dtype.bits >= 32 and self._ranges.overflows(e)
 
     def _ieee(self, e: Binary, a: str, b: str, *, guarded: bool) -> str:
-        """An operation of floats on its own; a product and the sum that it goes into are left to be fused."""
+        """An operation of floats on its own.
+
+        A product and the sum that it goes into are left to be fused.
+        """
         if e.op in ("add", "sub"):
             if _is_product(e.rhs, e.lhs) and id(e.rhs) not in self.names:
                 return f"({a} {_SIGNS[e.op]} {self._product(e.rhs, guarded=guarded)})"
@@ -354,8 +357,9 @@ def physical_index(index: list[str], layout: object) -> list[str]:
 
 
 def _is_product(e: Expr, other: Expr) -> bool:
-    """Whether an expression is a product that may be fused into a sum with another: Halide would leave out one with zero, and
-    take the two together where they share a factor.
+    """Whether an expression is a product that may be fused into a sum with another one.
+
+    Halide would leave out a product with zero, and factor out what two have in common.
     """
     if not isinstance(e, Binary) or e.op != "mul":
         return False

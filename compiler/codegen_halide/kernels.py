@@ -74,8 +74,10 @@ class Setup:
 
 
 def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:
-    """Translation units by name: kernels dealt out so that all have about as much text, the longest first, each to the unit
-    that has least; and one of those that users wrote. A short text is one unit.
+    """Translation units by name: kernels distributed so that all have about as much text.
+
+    The longest first, each to the unit that has least; and one unit of kernels that users wrote. A short text is one
+    unit.
     """
     count = min(count, 1 + sum(len(k.text) for k in kernels) // _SHORT)
     dealt: list[list[Kernel]] = [[] for _ in range(count)]
@@ -119,9 +121,10 @@ class Compiled:
 def compile_kernels(
     kernels: Sequence[Kernel], setup: Setup, cache: Cache, jobs: int, tell: Tell = lambda _: None
 ) -> Compiled:
-    """Compile the kernels of one model into the cache, those that are not there: in translation units at once (`units`), then
-    `jobs` kernels at once. Those with which Halide does not end, or did not in an earlier build, get plain loops, and a
-    `RuntimeWarning` says so.
+    """Compile the kernels of one model that are not in the cache.
+
+    Translation units at once (`units`), then `jobs` kernels at once. Kernels whose compilation does not end, or did not
+    in an earlier build, get the fallback schedule, and a `RuntimeWarning` says so.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.

@@ -113,8 +113,9 @@ def _described(command: tuple[str, ...]) -> Compiler:
 
 
 def cross_compiler(arch: Arch) -> Compiler | None:
-    """A C++ compiler that makes code for a kind of machine: this machine's, or the first there is of what OCC_CXX_<ARCH> says,
-    Debian's compiler, and the package ziglang.
+    """A C++ compiler for a kind of machine: this machine's, or a cross compiler.
+
+    Cross compilers are, in order, what OCC_CXX_<ARCH> names, Debian's, and the package ziglang.
 
     Raises:
         CompileError: OCC0401 the one that is named is not there, or this machine has none.

@@ -177,7 +177,7 @@ class KernelEmitter(Expressions):
     # reductions
 
     def _reduce(self, r: Reduce, plan: LoopPlan, envs: list[Env]) -> list[Any]:
-        """A reduction for a few positions at once, so that they share the loads that do not depend on the row."""
+        """A reduction for several positions at once, which share loads that do not depend on the row."""
         along = plan.vector if plan.vector in {a.name for a in r.axes} else ""
         state = self._start(r, envs, plan.width if along else envs[0].width)
         outer = [a for a in r.axes if a.name != along]

@@ -97,7 +97,10 @@ def _libm(o: Ops, fn: str, args: list[Any]) -> Any:
 
 
 def _integer_power(o: Ops, args: list[Any], dtype: DType) -> Any:
-    """Integer powers by squaring over the bits of the exponent; a negative exponent gives 0, or +-1 for a base of +-1."""
+    """Integer powers by squaring over the bits of the exponent.
+
+    A negative exponent gives 0, or +-1 for a base of +-1.
+    """
     base, exponent = o.match(*args)
     n = lanes(base)
     one, zero = o.constant(1, dtype, n), o.constant(0, dtype, n)

@@ -121,7 +121,10 @@ def _instance(
 
 
 def _apply(rule: Rule, made: Instance) -> str:
-    """Apply a rule to the instance, a copy of the ops staying next to it; returns why that was not possible."""
+    """Apply a rule to the instance, a copy of the ops staying next to it.
+
+    Returns why that was not possible.
+    """
     region = made.region
     outputs = region.yields
     root = outputs[0].defining_op

@@ -328,7 +328,7 @@ class Compilation:
         ).artifact()
 
     def _untold(self, names: Sequence[str], m: Module) -> CompileError:
-        """A plan has sizes that a run could not tell: those of a model whose inputs do not show them, or a fault of a pass."""
+        """The error of a plan whose sizes a run could not know."""
         shown = ", ".join(f"`{shorten(m.symbols[n].label if n in m.symbols else n)}`" for n in names[:4])
         text = f"nothing that a run is given tells the size {shown}"
         return error("OCC0310", text, where=self.source, help="give the extents of inputs with --shape or --dim")

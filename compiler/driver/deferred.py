@@ -90,7 +90,10 @@ class DeferredCompiler:
         return compiled([x for x, c in zip(operands, constant, strict=True) if not c])
 
     def _moved(self, text: str, operands: Sequence[Any]) -> list[Any] | None:
-        """What the reference implementation makes of an op; None where it is none that only moves, or does not take the operands."""
+        """What the reference implementation makes of an op.
+
+        None where it is none that only moves, or does not take the operands.
+        """
         from occ.compiler.frontend.text import parse
 
         if text not in self._references:

@@ -137,7 +137,7 @@ def compile_model(source: Source, settings: Settings, threads: int | None = None
 
 
 def _is_kept(source: Source) -> bool:
-    """Whether a session may hold on to its model, for sizes that need another plan: a path, or a message that is small."""
+    """Whether a session may keep its model for other plans: a path, or a small message."""
     if isinstance(source, (bytes, ModelProto)):
         return (len(source) if isinstance(source, bytes) else source.ByteSize()) <= _LARGEST_KEPT
     return not is_text(source)

@@ -43,7 +43,10 @@ def assumptions(found: Mapping[str, Broadcast], places: Places) -> list[Assumpti
 
 
 def cases(found: Mapping[str, Broadcast], given: Overrides) -> Iterator[Overrides]:
-    """What to fix for plans of an artifact: sizes that stand beside other symbols and numbers, one of each two, and several at once."""
+    """Cases of sizes that an artifact gets plans for.
+
+    Sizes that are added to other symbols and numbers, one of each two, and several at once.
+    """
     names = [n for n, b in found.items() if b.plain]
     sets = chain.from_iterable(combinations(names, k) for k in range(1, len(names) + 1))
     apart = (s for s in sets if not any(found[n].other in s for n in s))

@@ -147,7 +147,7 @@ class _Exporter:
         return [node]
 
     def _import(self, op: Op) -> None:
-        """Ask for the operator set that the op needs, and no newer one than other runtimes know if that says the same."""
+        """Require the op's opset version, but no newer one than other runtimes know if possible."""
         version = op.spec.since
         if not op.spec.domain and version > _KNOWN:
             try:

@@ -247,7 +247,10 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    """Whether `path`, links followed, is below `folder`; a name that no file can have, or links in a circle, do not."""
+    """Whether `path`, links followed, is below `folder`.
+
+    A name that no file can have, or links in a circle, do not.
+    """
     try:
         path.exists()  # which refuses names that are too long
         return path.resolve().is_relative_to(folder.resolve())

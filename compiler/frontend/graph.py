@@ -378,12 +378,15 @@ def _needs(node: NodeProto) -> list[str]:
 
 
 def _find(name: str, scopes: list[Scope]) -> Value | None:
-    """The value of a name; None where nothing defines it, and for an input of a function that its call leaves out."""
+    """The value of a name.
+
+    None where nothing defines it, and for an input of a function that its call leaves out.
+    """
     return next((s[name] for s in reversed(scopes) if name in s), None)
 
 
 def _has_place(schema: OpSchema | None, count: int) -> bool:
-    """Whether the last of so many operands may be absent, and yet has to be counted, as the condition of a Loop."""
+    """Whether the last of `n` operands may be absent and yet counts, as a Loop's condition."""
     if schema is None or count > min(schema.min_input, len(schema.inputs)):
         return False
     return schema.inputs[count - 1].option == OpSchema.FormalParameterOption.Optional

@@ -11,7 +11,7 @@ from occ.compiler.ir.kernel import CODE, TeKernel
 
 
 def te_kernel(text: str) -> TeKernel:
-    """A te function as the meaning of an operator, in the form in which dumps of the stage `scheduled` show it.
+    """A te function from text, in the form that dumps of the stage `scheduled` have.
 
     Args:
         text: `te @twice[n](%x: f32[n]) -> (y: f32[n]) { y[i<n] = %x[i] + %x[i] }`. Operands are its parameters in order;

@@ -69,7 +69,10 @@ class Overrides:
 
 
 def label_of(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
-    """What a dim of an input is called; one that the model gives no name has the input's and the number of its axis."""
+    """What a dim of an input is called.
+
+    One that the model gives no name has the input's and the number of its axis.
+    """
     return d.dim_param if _is_named(d) else symbol_name(f"{name}_{axis}")
 
 

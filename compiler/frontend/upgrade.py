@@ -140,8 +140,10 @@ def _upsample(n: Node) -> None:
 
 
 def _resize10(n: Node) -> None:
-    """Below opset 11 the nearest element is the one before along an axis that grows, and the one after along one that shrinks:
-    ONNX's own test of opset 10 and onnxruntime say so. A Resize of today takes one of them for all axes.
+    """Resize of opset 10, whose nearest element is the one before or after by direction.
+
+    It is the one before along an axis that grows, and the one after along one that shrinks: ONNX's own test of opset 10
+    and onnxruntime say so. A Resize of today takes one of them for all axes.
     """
     x, scales = n.operands
     n.attrs["coordinate_transformation_mode"] = "asymmetric"

@@ -138,7 +138,10 @@ class CalibratedPart:
                 yield node
 
     def _markable(self, node: Node) -> Iterator[Node]:
-        """The node if the mark changes how it is computed; else the nearest nodes before it of which that is true."""
+        """The node if the mark changes how it is computed.
+
+        Else the nearest nodes before it of which that is true.
+        """
         by_name = {n.name: n for n in self.chip.root.nodes}
         work, seen = [node], {node.name}
         while work:
@@ -169,7 +172,10 @@ def _largest(x: np.ndarray) -> float:
 
 
 def _error(want: np.ndarray, got: np.ndarray) -> float:
-    """The largest gap as a share of the largest value, where the result in FLOAT is finite; 0 of what is not FLOAT."""
+    """The largest gap as a share of the largest value, where the result in FLOAT is finite.
+
+    0 of what is not FLOAT.
+    """
     if want.dtype.kind != "f":
         return 0.0
     known = np.isfinite(want)

@@ -34,7 +34,10 @@ def _strided_slice(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _masked_slice(node: Node, x: Arrays) -> np.ndarray:
-    """A slice that names begin, end and step of every axis; a bit of a mask leaves the bound of its axis out (as TensorFlow's StridedSlice)."""
+    """A slice that names begin, end and step of every axis.
+
+    A bit of a mask leaves the bound of its axis out (as TensorFlow's StridedSlice).
+    """
     a, v = node.attrs, x[0]
     if any(a.get(f"{m}_mask", 0) for m in ("ellipsis", "new_axis", "shrink_axis")):
         raise BadGraph(f"{node.name}: masks of axes")

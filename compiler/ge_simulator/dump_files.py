@@ -143,7 +143,10 @@ def _extents(t: dict[str, int | list[int]], name: str) -> list[int]:
 
 
 def _array(t: dict[str, int | list[int]], data: bytes) -> np.ndarray | None:
-    """The elements of a tensor in the extents that it has in the graph; None where its format is not read."""
+    """The elements of a tensor in the extents that it has in the graph.
+
+    None where its format is not read.
+    """
     dtype, shape = proto_type(_number(t, _DATA_TYPE)), _extents(t, _SHAPE)
     if dtype is None or len(data) < prod(shape) * dtype.itemsize:
         return None

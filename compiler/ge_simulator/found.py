@@ -57,7 +57,10 @@ def _selected(boxes: np.ndarray, scores: np.ndarray, limit: int, iou: float, lea
 
 
 def _boxes(node: Node, x: Arrays) -> np.ndarray:
-    """Rows of batch, class and box; after those of each class as many of -1 as there is room, as the older kernels do."""
+    """Rows of batch, class and box.
+
+    After those of each class as many of -1 as there is room, as the older kernels do.
+    """
     boxes, scores = x[0], x[1]
     given = [None if len(x) <= k or x[k] is None else x[k].reshape(-1)[0] for k in (2, 3, 4)]
     limit, iou, least = (0 if v is None else v for v in given)

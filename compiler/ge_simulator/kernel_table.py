@@ -43,7 +43,10 @@ FLOATS = ("FLOAT", "FLOAT16", "BF16")
 
 
 def chip_of(soc: str) -> str:
-    """The kind of chip that a soc_version names: `Ascend910B` without a digit is a first-generation 910; the 910_93 has the kernels of the 910B."""
+    """The kind of chip that a soc_version names: `Ascend910B` without a digit is a first-generation 910.
+
+    The 910_93 has the kernels of the 910B.
+    """
     name = soc.removeprefix("Ascend")
     if name.startswith("910_93") or (name.startswith("910B") and name != "910B"):
         return "910B"
@@ -148,7 +151,10 @@ def _name(desc: Tensor) -> str:
 
 
 def float_type(node: Node) -> str:
-    """The floating-point type that decides which kernel a node gets: of its first such operand, or else result; empty without one."""
+    """The floating-point type that decides which kernel a node gets: of its first such operand, or else result.
+
+    Empty without one.
+    """
     named = [_name(d) for d in (*node.input_descs, *node.output_descs)]
     return next((n for n in named if n in FLOATS), "")
 

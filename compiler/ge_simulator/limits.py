@@ -83,7 +83,10 @@ MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
 
 
 def beyond(node: Node, chip: str) -> Iterator[str]:
-    """In what a node exceeds the limits of a chip, and states formats that it does not take; unknown extents do not."""
+    """In what a node exceeds the limits of a chip, and states formats that it does not take.
+
+    Unknown extents do not.
+    """
     for row in formats():
         if row.operator != node.type or chip not in row.chips:
             continue

@@ -83,7 +83,10 @@ def _anti_quant(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _scales(node: Node, encoded: np.ndarray) -> np.ndarray:
-    """The scales: of half precision, or in the low half of 64 bits, whose other half has what is not used here, and must be 0."""
+    """Scales: half precision, or the low half of 64 bits.
+
+    The other half has what is not used here, and must be 0.
+    """
     if node.input_descs[1].dtype == np.float16:
         if encoded.ndim != 1 or not np.all(np.isfinite(encoded) & (encoded > 0)):
             raise BadGraph(f"{node.name}: a scale is not positive, or they are no vector")

@@ -39,7 +39,10 @@ def _fit(node: Node, wanted: Sequence[tuple[str, Any, tuple[int, ...]]]) -> None
 
 
 def _dynamic_rnn(node: Node, x: Arrays) -> list[np.ndarray]:
-    """An LSTM: rows of inputs and states times `w` give the gates i, j, f, o; the state that goes on is in half precision."""
+    """An LSTM: rows of inputs and states times `w` give the gates i, j, f, o.
+
+    The state that goes on is in half precision.
+    """
     _check(node)
     given: Arrays = [*x, *[None] * 10]
     v, w, b, lengths, h, c = given[:6]

@@ -274,7 +274,7 @@ class _Box:
 
 
 def _contract(factors: list[Any], shape: tuple[int, ...], rank: int) -> Array:
-    """Sum of a product over the axes from `rank` on, as an einsum over the axes on which the factors vary."""
+    """Sum of a product over the axes from `rank` on, as an einsum of its factors."""
     arrays = [np.asarray(x) for x in factors]
     arrays = [x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in arrays]
     varying = [k for k in range(len(shape)) if any(x.shape[k] > 1 for x in arrays)]

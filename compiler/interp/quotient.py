@@ -44,8 +44,10 @@ def without_quotients(found: tuple[Any, ...] | None) -> tuple[Dim | float | None
 
 
 def truncated(x: Dim, y: Dim) -> Dim | None:
-    """The quotient rounded towards zero, as ONNX Div has it: that of `H - 3`, which no bound of H keeps from being
-    negative, is `max((H - 3)//4, min(H//4, 0))`, and that `max((H - 3)//4, 0)`.
+    """The quotient rounded towards zero, as ONNX Div rounds.
+
+    That of `H - 3`, which no bound of H keeps from being negative, is `max((H - 3)//4, min(H//4, 0))`, and that `max((H
+    - 3)//4, 0)`.
     """
     if dim.lower(x) >= 0:
         return dim.floordiv(x, y)

@@ -111,8 +111,10 @@ class _Scalar:
 
 
 def _held(dtype: DType, x: Element) -> Element:
-    """A number as a type holds it: integers wrap, floats are rounded (10 times 0.7 in f32 is 7, and is less in f64), and the 0 and 1 of constants are truth values. Sizes are taken to fit 32 bits, and are not known in types of less, nor
-    where they are too long to be worked with.
+    """A number as a type stores it: integers wrap, floats are rounded.
+
+    10 times 0.7 in f32 is 7, and is less in f64. The 0 and 1 of constants are truth values. Sizes are taken to fit 32
+    bits. They are not known in narrower types, nor where they are too long to be worked with.
     """
     if isinstance(x, Quotient):
         return x if dtype.bits >= 32 and dim.weight(x.top) <= dim.LONGEST else None

@@ -52,7 +52,10 @@ def attributes(op: Op) -> SimpleNamespace:
 
 
 def tensor_of(value: Value | None, name: str, known: Known, *, static: bool) -> Any:
-    """An operand as the functions of an operator see it; with its elements if they are known and it is `static`."""
+    """An operand as the functions of an operator see it.
+
+    With its elements if they are known and it is `static`.
+    """
     if value is None:
         return None
     if not isinstance(value.type, TensorType):

@@ -95,7 +95,9 @@ class GraphBuilder:
         self, name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type],
         body: Callable[..., Sequence[Value]], results: Sequence[Type], **attrs: Any,
     ) -> tuple[Value, ...]:  # fmt: skip
-        """Append an op of control flow with a body of its own, a new function of the module; returns its results.
+        """Append an op of control flow with a body of its own, a new function of the module.
+
+        Returns its results.
 
         Args:
             name: `Loop`, `Scan` or `SequenceMap`.

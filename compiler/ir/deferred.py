@@ -65,7 +65,7 @@ def is_deferred(op: Op) -> bool:
 
 
 def result_types(op: Op, known: Known) -> Sequence[Type]:
-    """Result types of an op, of a deferred one where the data of a run decide them or their extents become too long.
+    """Result types of an op; of a deferred one where they are data-dependent or too long.
 
     Raises:
         Invalid: the operands do not fit.
@@ -86,7 +86,7 @@ def _shortened(t: Type, k: int) -> Type:
 
 
 def _too_long(t: Type) -> bool:
-    """Whether an extent is no more to be worked with: those of a chain of Concat and Slice double with each pair."""
+    """Whether an extent's formula is too long: a chain of Concat and Slice doubles it each time."""
     return isinstance(t, TensorType) and any(weight(d) > LONGEST for d in t.shape or ())
 
 

@@ -89,7 +89,7 @@ class Layout:
         return (*outer, *(size for _, size in self.tiles))
 
     def memory_shape(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """The same of the tensor that it is a part of, as far as it matters: the outermost extent may be larger."""
+        """The shape in memory, of the surrounding tensor for a part; its outermost extent may be larger."""
         return self.physical_shape(tuple(dict(self.within).get(k, n) for k, n in enumerate(shape)))
 
     def moved(self, axes: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -149,7 +149,10 @@ _MANY_VECTORS = 64  # of which one more, of padding, costs less than tiles of a 
 
 
 def panel_width(extent: int, lanes: int, least: int) -> int:
-    """Two vectors, or three or one where the number of vectors is odd and small; 0 where panels would be mostly padding."""
+    """Two vectors, or three or one where the number of vectors is odd and small.
+
+    0 where panels would be mostly padding.
+    """
     if extent < least:
         return 0
     while lanes >= 2 * max(extent, 4):

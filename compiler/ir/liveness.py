@@ -13,7 +13,10 @@ from occ.compiler.ir.types import TensorType, Type
 
 
 def is_live(op: Op, sizes: Container[str]) -> bool:
-    """Whether something reads a result of an op, or a size among `sizes` that it alone tells; or whether it checks something."""
+    """Whether something reads a result of an op, or a size among `sizes` that it alone tells.
+
+    Or whether it checks something.
+    """
     if not op.results or any(r.uses for r in op.results) or "checks" in op.attrs or _compares(op):
         return True
     return any(s in sizes for s in _told(op))
@@ -29,7 +32,7 @@ def _compares(op: Op) -> bool:
 
 
 def told_sizes(func: Func) -> dict[str, int]:
-    """Sizes that steps of a function tell, and nothing that it is given, by the number of the first such step."""
+    """Sizes that a function's own steps define, with the number of the first such step."""
     given, told = given_sizes(func), dict[str, int]()
     for k, op in enumerate(func.body.body):
         for name in _told(op) - given - told.keys():
@@ -43,14 +46,14 @@ def given_sizes(func: Func) -> set[str]:
 
 
 def _told(op: Op) -> set[str]:
-    """Sizes that an op tells: those in the types of its results that its operands do not show, and those that it finds."""
+    """Sizes that an op defines: those in result types that operands do not show, and data-dependent ones."""
     shown = {s for v in op.inputs for s in _data_symbols_of(v.type)}
     found = {str(d) for d in op.attrs.get("finds", ()) if isinstance(d, Sym) and d.is_symbol}
     return found | {s for r in op.results for s in _data_symbols_of(r.type)} - shown
 
 
 def data_symbols(op: Op) -> set[str]:
-    """Symbols of sizes that are known only at run time, in the types of the results of an op and in its attributes."""
+    """Symbols of run-time sizes in the result types and attributes of an op."""
     found = {s for r in op.results for s in _data_symbols_of(r.type)}
     return found | {s for value in op.attrs.values() for d in _dims_in(value) for s in symbols(d) if depends_on_data(d)}
 

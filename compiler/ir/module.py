@@ -139,7 +139,7 @@ class Module:
         self.release_weight(old)
 
     def release_weight(self, weight: Weight) -> None:
-        """Give back the memory of a constant that something else was made from, and forget it if nothing reads it any more.
+        """Release the memory of a constant that was replaced, and forget it if nothing reads it.
 
         Passes call this for one constant after the other, because the weights of a model may be most of its memory.
         """

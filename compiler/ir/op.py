@@ -167,7 +167,7 @@ class Op:
 
     @property
     def operator(self) -> OpSpec | str:
-        """What a copy of the op is made of: its definition, or its name if nothing has asked for that yet."""
+        """The operator definition for a copy of the op, or its name if not yet resolved."""
         return self._spec or self.name
 
     @property

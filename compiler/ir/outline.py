@@ -37,7 +37,7 @@ def outline(m: Module, op: Op, regions: Mapping[str, Region]) -> None:
 
 
 def outline_batches(m: Module, op: Op, body: Region) -> None:
-    """Give a Scan of opset 8, without sequence lengths, the later form: a Scan over the batch, whose body scans the steps.
+    """Rewrite a Scan of opset 8 as a Scan over the batch whose body scans the steps.
 
     Args:
         m: gets the functions.

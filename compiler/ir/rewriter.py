@@ -100,7 +100,7 @@ class Rewriter:
         self.replace_operands(op, [v if v is None else values.get(v, v) for v in op.operands])
 
     def move(self, ops: Iterable[Op], region: Region, before: Op | None = None) -> None:
-        """Take ops out of their region and put them into another one, before an op of it or at its end."""
+        """Move ops to another region, before an op of it or at its end."""
         for op in ops:
             assert op.parent is not None
             op.parent.remove(op)
@@ -172,7 +172,10 @@ def erase_dead(m: Module) -> int:
 
 
 def _erase_dead(region: Region, rw: Rewriter, sizes: set[str]) -> int:
-    """Erase dead ops of a region; `sizes` are the data symbols that ops after them read, and grow by those of the region."""
+    """Erase dead ops of a region.
+
+    `sizes` are the data symbols that ops after them read, and grow by those of the region.
+    """
     erased = 0
     for op in reversed(region):
         if not is_live(op, sizes):
@@ -185,7 +188,10 @@ def _erase_dead(region: Region, rw: Rewriter, sizes: set[str]) -> int:
 
 
 def _unlink(op: Op) -> None:
-    """Let an op and those in its regions read nothing; regions that another op has taken over stay as they are."""
+    """Let an op and those in its regions read nothing.
+
+    Regions that another op has taken over stay as they are.
+    """
     op.set_operands(())
     for region in op.regions:
         if region.owner is op:

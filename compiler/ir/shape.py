@@ -98,8 +98,10 @@ def assume_at_least(size: Dim, least: Dim) -> None:
 
 
 def equal_dims(a: Dim, b: Dim, what: str, *, spread: bool = False) -> Dim:
-    """The dim that `a` and `b` both are; where that is not proven, it is assumed and checked at run time. Where `spread`, one that is
-    1 would be broadcast: whoever compiles again for that extent has another plan.
+    """The dim that `a` and `b` both are.
+
+    Where that is not proven, it is assumed and checked at run time. Where `spread`, one that is 1 would be broadcast:
+    whoever compiles again for that extent has another plan.
 
     Raises:
         Invalid: the dims surely differ; `what` names the operator and its rule.
@@ -189,7 +191,9 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[
 
 
 def broadcasts_to(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None:
-    """Have an operand a shape that broadcasts to another one; where that is not proven, it is assumed and checked at run time.
+    """Have an operand a shape that broadcasts to another one.
+
+    Where that is not proven, it is assumed and checked at run time.
 
     Raises:
         Invalid: it surely does not; `what` says so.
@@ -244,7 +248,7 @@ def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -
 
 
 def _copies_nothing(d: Dim, copied: Dim) -> None:
-    """Assume that `d`, an extent in the shape of a Reshape, is not 0, unless `copied`, which a 0 stands for, is 0 as well."""
+    """Assume that the extent `d` of a Reshape is not 0, unless the copied extent is 0."""
     if d == -1 or is_positive(d):
         return
     parts = terms_of(d)

@@ -27,7 +27,10 @@ class Spill:
         self._segments: list[_Segment] = []
 
     def keep(self, data: np.ndarray) -> np.ndarray:
-        """The same array in a file, read-only; itself if it is small, in a file already, or the disk is full."""
+        """The same array in a file, read-only.
+
+        Itself if it is small, in a file already, or the disk is full.
+        """
         if data.nbytes < _LEAST or mapped_file(data) is not None or data.dtype.hasobject:
             return data
         with suppress(OSError):

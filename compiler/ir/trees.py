@@ -145,7 +145,10 @@ def _before(x: Array) -> Array:
 
 
 def _below(x: Array, dtype: np.dtype) -> Array:
-    """The greatest number of a type that is not above: rows of that type are below or equal to both, or to none."""
+    """The greatest number of a type that is not above another one.
+
+    Rows of that type are below or equal to both, or to none.
+    """
     with np.errstate(over="ignore"):
         near = x.astype(dtype)
     return np.where(near.astype(np.float64) > x, np.nextafter(near, dtype.type(-np.inf)), near)
@@ -233,7 +236,10 @@ def _grouped(nodes: _Nodes, t: Trees, targets: int) -> tuple[Array, tuple[int, .
 
 
 def _owners(nodes: _Nodes, t: Trees) -> Array | None:
-    """The one target that each tree gives to; None if a tree gives to several, or two trees have nodes in common."""
+    """The one target that each tree gives to.
+
+    None if a tree gives to several, or two trees have nodes in common.
+    """
     tree = np.full(len(nodes.feature), -1)
     here, of = t.roots, np.arange(len(t.roots))
     while len(here):
@@ -251,7 +257,7 @@ def _owners(nodes: _Nodes, t: Trees) -> Array | None:
 
 
 def _laid(nodes: _Nodes, roots: Array) -> tuple[Array, Array]:
-    """Nodes in pairs, a level after the other: which node is in each slot, and the slot that follows to its left.
+    """Nodes in pairs, level by level: which node is in each slot, and its left child's slot.
 
     A node that several lead to is in several slots; node `len(nodes)` is a leaf without a value.
     """
@@ -270,7 +276,7 @@ def _laid(nodes: _Nodes, roots: Array) -> tuple[Array, Array]:
 
 
 def _table(t: Trees, count: int, columns: Sequence[int], targets: int, dtype: np.dtype, how: str) -> Array:
-    """The weights of each node [count + 1, columns]: those of all leaves in one column, or a column for each target."""
+    """Leaf weights of each node [count + 1, columns]: one column, or one for each target."""
     place = np.zeros(targets, np.int64)
     place[list(columns)] = np.arange(len(columns))
     table = np.full((count + 1, max(len(columns), 1)), NONE[how], dtype)

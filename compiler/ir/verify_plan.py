@@ -173,7 +173,7 @@ class _Plan:
                 yield f"{op_text(a)} and {op_text(b)} have the same bytes at the same time"
 
     def _outputs(self) -> Iterator[str]:
-        """Memory of callers has the bytes of the result that it is for: it begins with that result, and has no more."""
+        """Check that an output buffer has the bytes of its result, which is first in it."""
         claimed = [
             op
             for op in self.func.body.body
@@ -222,7 +222,7 @@ class _Plan:
 
 
 def _laid_out(t: TensorType) -> int:
-    """Bytes of a tensor whose axes and sizes have no less than one element: what lays it out multiplies all the same."""
+    """Bytes of a tensor, with at least one element along each axis, as the layout computes it."""
     least = {name: max(s.lo, 1) for name, s in symbols(*t.dims).items()}
     return prod(max(evaluate(d, least), 1) for d in t.dims) * t.dtype.itemsize
 
@@ -302,7 +302,10 @@ def _offset(op: Op) -> int:
 
 
 def _reach(t: TensorType) -> Dim:
-    """Bytes from the first element of a tensor to the end of its last one; 0 of a tensor without elements."""
+    """Bytes from the first element of a tensor to the end of its last one.
+
+    0 of a tensor without elements.
+    """
     sizes, strides = t.physical, t.strides
     if any(n == 0 for n in sizes):
         return 0

@@ -27,8 +27,9 @@ def typical(dims: Sequence[DimInfo], names: Sequence[str]) -> dict[str, int]:
 
 
 def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list[int]]]:
-    """The slots from the bottom of the arena up, each with those that it has to be above: no others of those alive with it are on
-    top when it comes, and what is below one of them in turn need not be named.
+    """The slots from the bottom of the arena up, each with those that it has to be above.
+
+    No others of those alive with it are on top when it comes, and what is below one of them in turn need not be named.
 
     Args:
         slots: of a routine.

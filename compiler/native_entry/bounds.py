@@ -56,8 +56,10 @@ def _below(e: DimExpr) -> DimExpr:
 
 
 def vanish_together(plan: Plan, step: Step) -> bool:
-    """Whether the sizes that a step finds take no memory where one of them is 0, however large the others are, as those of a
-    Reshape of nothing: all tensors that have one of them as an extent have all of them, and no other step finds sizes by them.
+    """Whether the sizes that a step defines take no memory if one of them is 0.
+
+    That is, however large the others are, as those of a Reshape of nothing: all tensors that have one of them as an
+    extent have all of them, and no other step defines sizes by them.
     """
     found = {name for _, _, name in step.binds}
     others = [s for s in plan.steps if s is not step and (s.binds or s.kind not in ("kernel", "copy", "host"))]

@@ -72,7 +72,7 @@ def compile_entry(m: Manifest, arch: Arch, *, ranged: bool) -> tuple[str, bytes]
 
 
 def entry_key(m: Manifest, arch: Arch) -> str:
-    """What the object depends on: the plan, the machine, the sources that emit it and those that say where things are, LLVM."""
+    """The cache key of the object: the plan, the machine, the sources that emit it, LLVM."""
     facts = repr(
         (m.name, m.machine, m.weights, m.inputs, m.outputs, m.dims, m.constraints, m.plan, m.functions, m.special)
     )

@@ -75,7 +75,10 @@ class Builder(ir.IRBuilder):
 
 
 def number(v: Any) -> int | None:
-    """The number that a scalar integer is known to be, as a signed one; None if it is not known, and for bools."""
+    """The number that a scalar integer is known to be, as a signed one.
+
+    None if it is not known, and for bools.
+    """
     if not isinstance(v, ir.Constant) or not isinstance(v.type, ir.IntType) or v.type == I1:
         return None
     return _signed(v.constant, v.type.width) if isinstance(v.constant, int) else None

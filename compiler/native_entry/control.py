@@ -168,7 +168,10 @@ def _padded(values: Sequence[int] | None, n: int) -> Sequence[int]:
 
 
 def _require_shapes(e: RoutineEmitter, k: int, inner: Inner, shapes: Sequence[Sequence[DimExpr] | None]) -> None:
-    """Fail where a function gives other extents than the step has room for; None for room of the shape that it gives."""
+    """Fail where a function gives other extents than the step has room for.
+
+    None for room of the shape that it gives.
+    """
     plan = e.others[inner.name].r.plan
     for index, shape in zip(plan.outputs, shapes, strict=True):
         if shape is None:

@@ -95,7 +95,9 @@ def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(x)`: the elements of i64[n] are sizes; those that are known have to be what they are, the others no more than `most`.
+    """`(x)`: the elements of i64[n] are sizes.
+
+    Those that are known have to be what they are, the others no more than `most`.
 
     What has no elements needs no memory: there sizes may be larger.
     """
@@ -118,7 +120,7 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def _check_known(e: RoutineEmitter, count: Any, axis: int, step: Step, k: int) -> None:
-    """Fail where the extent of the result was known before, as that of another step's, and is not what was found now."""
+    """Fail where an extent found now differs from that of another step."""
     if not step.binds:
         e.require(count, e.sizes.of(e.r.plan.buffers[step.writes[0]].shape[axis]), k)
 

@@ -36,8 +36,10 @@ _COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when 
 
 
 def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) -> None:
-    """Emit the facts of a model, and its entry if it can have one; else that of the model without its last steps, as
-    `occ_model_begin`, which is for those alone who run the steps after it.
+    """Emit the facts of a model, and its entry if it can have one.
+
+    Else that of the model without its last steps, as `occ_model_begin`, which is for those alone who run the steps
+    after it.
 
     Args:
         module: where to; kernels that it does not have are declared.
@@ -145,7 +147,10 @@ class _Entry:
                 self.support.store(self.b, i64(n), results, 8 * at)
 
     def _of_cases(self, c: Cases) -> list[Any]:
-        """The extents of one of two shapes; where their ranks differ the rank, then room for as many as there can be."""
+        """The extents of one of two shapes.
+
+        Where their ranks differ the rank, then room for as many as there can be.
+        """
         left, right = (i64(self.sizes.of(e)) for e in c.when)
         holds = self.b.icmp_signed("==", left, right)
         rows: list[list[Any]] = [list(map(self.sizes.of, shape)) for shape in (c.then, c.otherwise)]

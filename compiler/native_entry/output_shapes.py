@@ -36,7 +36,7 @@ class Row:
 
 
 def result_rows(m: Manifest) -> list[Row]:
-    """Where a call reports the extents of outputs: in order, with room for the most axes where sizes decide the rank."""
+    """Where a call returns the output extents, with room for the largest rank."""
     rows: list[Row] = []
     at = 0
     for o in m.outputs:

@@ -50,7 +50,10 @@ def obstacles(m: Manifest) -> list[str]:
 
 
 def nodes_after(m: Manifest) -> list[str]:
-    """The nodes of the last steps that Python runs after a native entry that has the rest; none if no entry has that."""
+    """The nodes of the last steps that Python runs after a native entry that has the rest.
+
+    None if no entry has that.
+    """
     parts = without_last_steps(m)
     if parts is None or obstacles(parts[0]):
         return []
@@ -105,7 +108,10 @@ class _Reader:
         return r
 
     def _outputs(self, r: Routine) -> None:
-        """A storage that no kernel writes, but control flow, may be an output as it is; the first that shows it."""
+        """A storage that no kernel writes, but control flow, may be an output as it is.
+
+        The first that shows it.
+        """
         for k, b in enumerate(r.plan.outputs):
             storage = r.plan.buffers[b].storage
             if r.plan.storages[storage].kind in ("output", "host"):
@@ -174,7 +180,7 @@ class _Reader:
             r.bounds[name] = upper(["max", then, other], r.bounds)
 
     def _cased(self, r: Routine, step: Step) -> dict[int, int]:
-        """The results of an If that have one of two shapes, as sizes decide, with the outputs of the model that they are."""
+        """Results of an If with one of two shapes, with the model outputs that they are."""
         if not r.is_main or step.kind != "if" or "when" not in step.attrs:
             return {}
         bound = {step.writes[k] for k, _, _ in step.binds}

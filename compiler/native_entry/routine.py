@@ -270,7 +270,7 @@ class RoutineEmitter:
     # for steps
 
     def copy(self, target: Any, source: Any, size: Size) -> None:
-        """Copy bytes, unless they are where they belong: a caller may have put an input into the memory of an output."""
+        """Copy bytes, unless source and destination are the same memory."""
         there = self.b.icmp_unsigned("==", target, source)
         size = self.b.select(there, I64(0), i64(size))
         self.support.memcpy(self.b, target, source, size)

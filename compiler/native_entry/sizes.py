@@ -95,8 +95,9 @@ class Sizes:
                 return self.b.select(self.b.icmp_signed("<" if op == "min" else ">", a, b), a, b)
 
     def _floordiv(self, a: Any, b: Any) -> Any:
-        """Processors end a program that divides by zero, or the least number by -1; a size that such a division makes is of no
-        use anyway, and is whatever comes first.
+        """Processors end a program that divides by zero, or the least number by -1.
+
+        A size that such a division makes is of no use anyway, and is whatever comes first.
         """
         zero, opposite = I64(0), None
         if not isinstance(b, ir.Constant) or b.constant in (0, -1):

@@ -23,7 +23,7 @@ class NativeCode:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the plan of the model is there too: of machines that there is no compiler for, there are kernels alone."""
+        """Whether the plan is in it too; without a compiler for the machine, only kernels are."""
         return "entry.o" in self.objects
 
     @property

@@ -102,7 +102,7 @@ PROCESSORS = {
 
 
 def default_target() -> str:
-    """The Halide target of what code is made for where no option says it: of the processor in OCC_TARGET_CPU, or `host`.
+    """The default Halide target: of the processor in OCC_TARGET_CPU, or `host`.
 
     Raises:
         CompileError: OCC0603 the variable names no known processor.
@@ -116,7 +116,10 @@ def default_target() -> str:
 
 
 def arch_of(target: str = "host") -> Arch | None:
-    """The kind of machine that a Halide target, or `host`, names; None for one that whole artifacts are not made for."""
+    """The kind of machine that a Halide target, or `host`, names.
+
+    None for one that whole artifacts are not made for.
+    """
     if target.partition("-")[0] == "host":
         here = KINDS.get(platform.machine()) if platform.system() == "Linux" else None
         return next((a for a in ARCHES if a.halide == f"{here}-linux"), None)

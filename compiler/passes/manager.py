@@ -135,7 +135,10 @@ class Manager:
 
 
 def text_alone(m: Module) -> str | None:
-    """The text of a module with its weights inside; None where that is too large to be kept for each pass."""
+    """The text of a module with its weights inside.
+
+    None where that is too large to be kept for each pass.
+    """
     size = sum(w.data.nbytes for w in m.weights.values())
     return module_text(m, inline=True) if size <= _LARGEST_INLINE else None
 

@@ -254,9 +254,7 @@ class _Planner:
         )  # fmt: skip
 
     def _binds(self, results: Sequence[Value | None], finds: Sequence[Dim]) -> list[list[Any]]:
-        """Sizes that are known once the results are there: which result, which axis of it (or, of what `sizes` finds, which
-        element), and the name.
-        """
+        """Sizes that a step's results define: the result, the axis (or element), and the name."""
         binds: list[list[Any]] = []
         for k, d in enumerate(finds):
             if is_found(d) and str(d) not in self._bound:

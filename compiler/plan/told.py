@@ -9,7 +9,7 @@ from occ.runtime.manifest import Manifest, Plan
 
 
 def untold_sizes(m: Manifest) -> list[str]:
-    """Symbols in a manifest that no input shows, no step finds, and no function is given: of a model that is right, none.
+    """Symbols in a manifest that nothing defines: no input, no step, no caller of a function.
 
     Those of functions are known by whoever runs them too. Parts of a device run in artifacts of their own, which tell theirs.
     """

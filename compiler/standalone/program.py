@@ -147,7 +147,7 @@ def write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
 
 
 def _one_object(name: str, objects: Mapping[str, bytes], work: Path, cxx: Compiler, arch: Arch | None) -> Path:
-    """All of a model as one object, of which others see its functions only: kernels of two models may have equal names."""
+    """A model as one object with local kernels, since two models may have kernels of one name."""
     texts = sources()
     (work / "linked.h").write_text(texts["linked.h"])  # other headers of libocc may have the name of the model's
     parts = work / "parts"

@@ -43,7 +43,10 @@ class Machine:
     rows: int = 0
 
     def lanes(self, bits: int, extent: object = None) -> int:
-        """Elements of a vector; where a loop has a constant `extent`, halved until it has as many, but one at least."""
+        """Elements of a vector.
+
+        Where a loop has a constant `extent`, halved until it has as many, but one at least.
+        """
         lanes = self.fixed_lanes or max(self.vector_bits // max(bits, 8), 1)
         while isinstance(extent, int) and lanes > max(extent, 1):
             lanes //= 2

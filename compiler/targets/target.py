@@ -48,7 +48,9 @@ class Build(Protocol):
     def progress(self) -> Callable[[str], None]: ...
 
     def at(self, dims: Mapping[str, int], alike: bool = False) -> Module:
-        """The model at the last stage, compiled again with values for its symbols; `alike` for the same ops at all of them.
+        """The model at the last stage, compiled again with values for its symbols.
+
+        `alike` for the same ops at all of them.
 
         Raises:
             CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.

@@ -182,7 +182,10 @@ class Tuner:
         return True
 
     def _key(self, f: TeFunc) -> str:
-        """Names stand for contents, so the name of a kernel will do; what was best was best among the schedules of the rules."""
+        """Names stand for contents, so the name of a kernel will do.
+
+        What was best was best among the schedules of the rules.
+        """
         rules = source_digest("occ.compiler.passes", "occ.compiler.codegen_halide")
         return digest(["tuned", f.name, self.setup.identity, rules, machine_identity(), str(self.threads)])
 

@@ -127,7 +127,9 @@ class Workers:
         return failed
 
     def call(self, among: Sequence[Facts], function: Callable[..., T], *args: object) -> T | None:
-        """What a function of this package returns on one of some workers; None if all of them are gone, or several were lost by it.
+        """What a function of this package returns on one of some workers.
+
+        None if all of them are gone, or several were lost by it.
 
         Raises:
             Exception: what the function raises there.

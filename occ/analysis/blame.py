@@ -31,7 +31,9 @@ def judged(
     plain: Callable[[], Outputs],
     exact: Callable[[], Outputs],
 ) -> tuple[list[Row], str]:
-    """Rows of outputs after a second run of onnxruntime and, where that helps nothing, one of the interpreter; and what it says.
+    """Rows of outputs after a second run of onnxruntime and, where that helps nothing, one of the interpreter.
+
+    And what it says.
 
     Args:
         rows: of the first run; one that differs is the same all the same if only the optimiser makes it differ.

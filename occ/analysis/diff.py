@@ -287,7 +287,7 @@ def _of_artifact(path: str, names: list[str], given: Arrays) -> dict[str, Any]:
 
 
 def _interpreted(model: Any, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
-    """The outputs of the interpreter: of .occ text as it is, of a model with the operators of the rules alone."""
+    """The outputs of the interpreter: of .occ text as it is, else without rewrite rules."""
     from occ.compiler.debugging.validate import NotInterpretable, results
     from occ.compiler.driver.plugins import extensions
 

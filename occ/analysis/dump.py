@@ -88,7 +88,10 @@ def stage_dump(
 
 
 def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path | None) -> str:
-    """A dump that is the target's own; what comes in pieces is written, and the names of the files are the text."""
+    """A dump that is the target's own.
+
+    What comes in pieces is written, and the names of the files are the text.
+    """
     if form not in own.formats:
         raise error(
             "OCC0603", f"the format `{form}` is not for the stage `{stage}`, which has {', '.join(own.formats)}"
@@ -105,7 +108,10 @@ def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path |
 
 
 def _written(pieces: Sequence[Piece], out: Path, suffix: str) -> str:
-    """Write pieces, and what they refer to next to them: one to the file that was asked for, several to files named after them."""
+    """Write pieces: one to the requested file, several to files named after them.
+
+    What they refer to is written next to them.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     alone = len(pieces) == 1
     paths = [out if alone else out.with_name(f"{out.stem}.{p.name}{out.suffix or suffix}") for p in pieces]

@@ -62,7 +62,7 @@ def extract(
 
 
 def _values(model: ModelProto, names: Sequence[str], *, end: bool) -> list[str]:
-    """The values that names of values and nodes stand for: what a node gives at the end, what it reads at the start."""
+    """The values that names of values and nodes denote: results at the end, operands at the start."""
     weights = {t.name for t in model.graph.initializer}
     known = {v.name for v in model.graph.input} | {n for node in model.graph.node for n in node.output}
     found: list[str] = []

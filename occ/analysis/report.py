@@ -114,7 +114,7 @@ def page_of(
 
 
 def _name_units(nodes: Iterable[dict[str, Any]], artifact: Artifact) -> None:
-    """Give the nodes of an artifact for Ascend what runs them: a line for each node of GE, or that the CPU does."""
+    """Annotate Ascend nodes with their unit: a line for each GE node, or the CPU."""
     lines: dict[str, list[str]] = defaultdict(list)
     for part in artifact.manifest.parts:
         for p in json.loads(artifact.files.get(f"device/{part.name}.units.json", b"[]")):
@@ -141,7 +141,10 @@ def html(title: str, data: Mapping[str, Any]) -> str:
 
 
 def _times(nodes: Iterable[dict[str, Any]], found: Profile | None, given: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Give the nodes the times of their kernels, which run in the order of the graph; what stands at the top of the page."""
+    """Give the nodes the times of their kernels, which run in the order of the graph.
+
+    What stands at the top of the page.
+    """
     if found is None:
         return {"peak": 0, "facts": "this target has no kernels to time"}
     waiting: dict[tuple[str, tuple[str, ...]], list[Event]] = defaultdict(list)
@@ -165,7 +168,10 @@ def _finite(x: float) -> float:
 def _against(
     model: Source, found: Profile, given: Mapping[str, np.ndarray], nodes: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Rows of ONNX nodes with the times of both sides, and which nodes of the graph they are; or why there are none."""
+    """Rows of ONNX nodes with the times of both sides, and which nodes of the graph they are.
+
+    Or why there are none.
+    """
     if not isinstance(model, (str, os.PathLike)) or Path(model).suffix not in (".onnx", ".ort"):
         return {"rows": []}
     try:
@@ -197,7 +203,7 @@ def _sizes(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def _memory(m: Manifest, given: Mapping[str, np.ndarray]) -> list[dict[str, int]]:
-    """Storages of the arena at the sizes of the run: bytes, offset, and the steps in which they are in use."""
+    """Arena storages at the run's sizes: bytes, offset, and the steps in which they are used."""
     sizes = {e: n for i in m.inputs if i.name in given for e, n in zip(i.shape, np.shape(given[i.name]), strict=False) if isinstance(e, str)}  # fmt: skip
     arena = [s for s in m.plan.storages if s.kind == "arena" and is_known(s.size, sizes)]
     each = [evaluate(s.size, sizes) for s in arena]

@@ -57,7 +57,10 @@ def _node(key: str, op: Op, m: Module, compilation: Compilation) -> dict[str, An
 
 
 def _parts(op: Op, m: Module, keys: dict[Value, str]) -> dict[str, Any]:
-    """Ops of the region of a fused op, or stages of the te function of a call; nothing where there is but one."""
+    """Ops of the region of a fused op, or stages of the te function of a call.
+
+    Nothing where there is but one.
+    """
     te = m.te.get(str(op.attrs.get("te", "")))
     if te is not None:
         made = _stages(te, [keys.get(v, "") if v is not None else "" for v in op.operands])

@@ -24,7 +24,7 @@ class ArtifactReuse:
 
     @classmethod
     def of(cls, model: str, target: str, save_stages: bool, flags: Flags) -> ArtifactReuse | None:
-        """Where to look, or None if this build is to be done anew: what it reads is not all in the key."""
+        """The cache entry of a build; None if the build reads what is not in the key."""
         if flags.no_cache or flags.verify or flags.rules or project_rules():
             return None
         if not model.endswith(".onnx") or not Path(model).is_file():
@@ -58,5 +58,8 @@ class ArtifactReuse:
         }
 
     def keep(self, place: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> str:
-        """Keep an artifact that was just written, for the next build; returns why it is not kept, empty where it is."""
+        """Keep an artifact that was just written, for the next build.
+
+        Returns why it is not kept, empty where it is.
+        """
         return self.cache.keep(self.request, place, files, facts)

@@ -159,7 +159,10 @@ def _path(args: Sequence[str]) -> str:
 
 
 def _inputs(path: str) -> dict[str, list[int | str]]:
-    """The inputs of a model in order, with their extents by the names that occ gives them; none where it cannot be read."""
+    """The inputs of a model in order, with their extents by the names that occ gives them.
+
+    None where it cannot be read.
+    """
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -126,7 +126,10 @@ def _memory_bounded(limit: int) -> Generator[None]:
 
 
 def _used() -> int:
-    """Bytes of data that the process has now, as the system counts them for its limit; 0 where it does not tell."""
+    """Bytes of data that the process has now, as the system counts them for its limit.
+
+    0 where it does not tell.
+    """
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmData")).split()[1]) << 10

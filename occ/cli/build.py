@@ -298,7 +298,10 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
 
 
 def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
-    """The one compiled part under the name that was asked for; several, or one with weights next to it, in a folder."""
+    """The one compiled part under the name that was asked for.
+
+    Several, or one with weights next to it, in a folder.
+    """
     members = sorted({n for p in artifact.manifest.parts for n in (p.om, *p.files)})
     if len(members) == 1 and not artifact.manifest.islands:
         return {out: artifact.files[members[0]]}

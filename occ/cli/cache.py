@@ -23,7 +23,7 @@ from occ.cli.console import json_line
 )  # fmt: skip
 @options.as_json
 def command(clear: bool, to: Path | None, of: Path | None, as_json: bool) -> None:
-    """Show where the build cache is and how large it is, or clear it, or share its kernels as a file.
+    """Show the location and size of the build cache, clear it, or share its kernels as a file.
 
     Entries are found by processor features, toolchain and version of occ, so that a store of another kind of machine does no
     harm, and is of no use.

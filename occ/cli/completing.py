@@ -102,7 +102,10 @@ def listed(one: Completer) -> Completer:
 
 
 def _graph(ctx: click.Context) -> GraphProto | None:
-    """The graph of the model that was typed, if it is one; click leaves arguments unread where an option lacks its value."""
+    """The graph of the model that was typed, if it is one.
+
+    Click leaves arguments unread where an option lacks its value.
+    """
     path = Path(ctx.params.get("model") or next(iter(ctx.args), ""))
     if path.suffix != ".onnx" or not path.is_file() or path.stat().st_size > _LARGEST:
         return None

@@ -187,7 +187,7 @@ def shapes_of(values: Sequence[str]) -> dict[str, list[int | str]]:
 
 
 def sizes_in_turn(shapes: Sequence[str], dims: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """The values of --shape and --dim for the plan for all sizes, then for each of the plans for the sizes that are given in turn.
+    """The values of --shape and --dim: for the general plan, then for each plan of certain sizes.
 
     What is given once holds for all of them.
 

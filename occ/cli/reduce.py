@@ -88,7 +88,7 @@ def _by_command(test: str) -> Callable[[Module], bool]:
 
 
 def _failure(code: int, text: str) -> tuple[str, ...]:
-    """What kind of failure it was: the exit code, and the diagnostic code or the type of the exception that was printed."""
+    """The kind of a failure: the exit code, and the diagnostic code or exception type."""
     kinds = re.findall(r"^error\[(\w+)\]|^([\w.]*(?:Error|Exception|Interrupt))\b", text, re.MULTILINE)
     return (f"exit code {code}", *(a or b for a, b in kinds[-1:]))
 

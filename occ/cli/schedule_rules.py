@@ -33,7 +33,7 @@ def show_fired(compilation: Compilation, *, as_json: bool) -> None:
 
 
 def show_why(compilation: Compilation, kernel: str, *, as_json: bool) -> None:
-    """Print what each rule answered that was asked about a kernel, by its name or that of a node that it computes.
+    """Print what each schedule rule answered for a kernel, or for the kernel of a node.
 
     Raises:
         CompileError: OCC0205 there is no such kernel.

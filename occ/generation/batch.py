@@ -99,7 +99,7 @@ class Batch:
         self._starts[self._slots] = starts
 
     def _give_up(self) -> None:
-        """Move the sequences to the beginning of the caches, where that frees as much as they take, or the caches are full."""
+        """Move the sequences to the beginning of the caches if that frees enough, or they are full."""
         first = int(self._starts[self._slots].min())
         if first >= max(_SLACK, self._end - first) or self._end == self._room:
             self._move(-first)

@@ -199,7 +199,10 @@ class BatchScheduler:
         return changed
 
     def _fail(self, error: Exception) -> list[GenerationRequest]:
-        """End all that are served with an error; the next step begins with new memory, and may fail in its turn."""
+        """End all that are served with an error.
+
+        The next step begins with new memory, and may fail in its turn.
+        """
         served = [*self._prefill, *([] if self._batch is None else self._batch.requests)]
         self._batch, self._prefill = None, []
         for request in served:

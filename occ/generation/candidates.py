@@ -11,7 +11,9 @@ _BLOCK = 1024  # weights of a partial sum
 
 
 def with_greatest(scores: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` greatest scores f32 `[n]`, and of those that equal the last of them; the greatest first.
+    """The places of the `count` greatest scores f32 `[n]`, and of those that equal the last of them.
+
+    The greatest first.
 
     The count-th greatest maximum of columns is at most the count-th greatest score, so one pass leaves few to sort.
     Equal scores come in the order of their places.

@@ -92,12 +92,12 @@ class Decoder:
         return logits
 
     def _parts(self, count: int) -> int:
-        """How many runs read so many tokens: one where nothing is held from run to run, or the file asks how many there are."""
+        """How many runs read a prompt of some tokens: one without caches, or if the file needs its length."""
         return max(1, round(count / PREFILL_CHUNK)) if self.reads_in_chunks else 1
 
     @cached_property
     def reads_in_chunks(self) -> bool:
-        """Whether several runs may read a prompt: something is held from run to run, and the file does not ask for its length."""
+        """Whether several runs may read a prompt: there are caches, and the file does not need its length."""
         branches = any(step.kind == "if" for step in self.session.artifact.manifest.plan.steps)
         return bool(self._caches or self._states) and not branches
 
@@ -124,7 +124,7 @@ class Decoder:
     def hand_over(
         self, caches: Sequence[Cache], states: Sequence[State], start: int = 0, rows: slice = slice(None)
     ) -> None:
-        """Copy what is held of the tokens to memory for several sequences: to some of its rows, from a place on."""
+        """Copy the cache of a text to a batch: to some of its rows, from a position on."""
         for mine, other in zip(self._caches, caches, strict=True):
             other.rows[start : start + len(self.tokens), rows] = mine.rows[: len(self.tokens)]
         for mine, other in zip(self._states, states, strict=True):
@@ -196,7 +196,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, list[Cache], list[State]]:
-    """The type of the tokens that a decoder takes, and what it keeps of `count` sequences of at most `capacity` tokens.
+    """The token type of a decoder, and its memory for `count` sequences of `capacity` tokens.
 
     Raises:
         RunError: OCC0501 the session is of no decoder whose caches grow in place.

@@ -86,7 +86,7 @@ def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iter
 
 
 def build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> tuple[Artifact, Iterable[Path]]:
-    """The artifact of a decoder, whose caches grow in place, and the files besides the model that it was made from.
+    """The artifact of a decoder with growing caches, and the other files that it was made from.
 
     Raises:
         CompileError: the model cannot be compiled.

@@ -100,7 +100,10 @@ def _memory(field: str) -> int:
 
 
 def _answers(name: str, model: Path, threads: int, capacity: int, channel: Any) -> None:
-    """Serve requests: `ids` and `count` to write a text, with `sampled` tokens or the most probable ones; `ids` and `tokens` to follow one, none for peak memory."""
+    """Serve requests: `ids` and `count` to write a text, with `sampled` tokens or the most probable ones.
+
+    `ids` and `tokens` to follow one, none for peak memory.
+    """
 
     def say(**answer: Any) -> None:
         channel.write(json.dumps(answer) + "\n")

@@ -62,7 +62,7 @@ class OccRuntime:
         return self._last
 
     def distances(self, ids: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """How far tokens that another runtime wrote are from the most probable one, as shares of the range of the logits."""
+        """Distance of another runtime's tokens from the most probable ones, as shares of the logits' range."""
         self._decoder.trim(0)
         found: list[float] = []
         new = list(ids)

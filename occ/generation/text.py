@@ -53,7 +53,7 @@ class Tokenizer:
         return self._reader.decode(list(ids), skip_special_tokens=True)
 
     def token(self, id_: int) -> str:
-        """The text of one token, or the word of the vocabulary where it is special or holds a part of a character."""
+        """The text of one token, or its vocabulary word if special or part of a character."""
         text = self._reader.decode([id_])
         return text if text and _REPLACEMENT not in text else self._reader.id_to_token(id_) or ""
 
@@ -157,7 +157,7 @@ class TextStream:
         return "" if self.ended else self._checked(self._tokenizer.decode(self._ids)[self._before :], final=True)
 
     def pieces(self, tokens: Sequence[int], as_text: bool) -> list[Any]:
-        """What whole texts are written in: pieces of text, or their tokens, up to the one with which a stop text has come."""
+        """Whole texts in pieces: text or tokens, up to the one that completes a stop text."""
         found: list[Any] = []
         for token in tokens:
             text = self.push(token)
@@ -167,7 +167,7 @@ class TextStream:
         return [*found, self.finish()] if as_text else found
 
     def _checked(self, new: str, *, final: bool) -> str:
-        """What of the text so far ends before a stop text, and before what may become one unless it is the last."""
+        """The text before a stop text, and before what may become one unless it is the last."""
         text = self._held + new
         found = [at for s in self._stop if (at := text.find(s)) >= 0]
         if found:

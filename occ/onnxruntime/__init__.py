@@ -97,7 +97,10 @@ def _claims_of_cpu(target: str, options: dict[str, Any], least: int, way: str) -
 
 
 def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:
-    """The provider for Ascend devices; a machine, a chip or an option that does not fit is refused here, not in a session."""
+    """The provider for Ascend devices.
+
+    A machine, a chip or an option that does not fit is refused here, not in a session.
+    """
     onnxruntime = onnxruntime_module()
 
     new = ASCEND not in _registered

@@ -117,7 +117,9 @@ class AscendClaims:
 
 
 def check_left(facts: GraphFacts, groups: list[Group], left: Mapping[int, str], target: str, *, whole: bool) -> None:
-    """Refuse a model of which the device takes nothing, or `whole`, not all; what another provider has taken does not count.
+    """Refuse a model of which the device takes nothing, or `whole`, not all.
+
+    What another provider has taken does not count.
 
     Raises:
         CompileError: OCC0301, with the nodes and reasons.

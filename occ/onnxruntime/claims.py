@@ -112,8 +112,9 @@ class Claims:
         return None if model is None else self.build(model)
 
     def build(self, model: ModelProto) -> Path | None:
-        """The artifact of a group, out of the cache if it was built before; None if there is no native code for it, `PENDING` if
-        there may be later.
+        """The artifact of a group, out of the cache if it was built before.
+
+        None if there is no native code for it, `PENDING` if there may be later.
         """
         data = model.SerializeToString(deterministic=True)
         how = [

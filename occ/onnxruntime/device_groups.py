@@ -298,7 +298,10 @@ def _symbols(model: ModelProto) -> list[str]:
 
 
 def _gears(facts: GraphFacts, key: str, given: str) -> list[dict[str, int]]:
-    """The gears of a graph by the names of its dims; what does not fit is refused when it is compiled."""
+    """The gears of a graph by the names of its dims.
+
+    What does not fit is refused when it is compiled.
+    """
     inputs = [facts.types[n] for n in facts.inputs if n in facts.types and n not in facts.weights]
     axes = {"dynamic_batch_size": (0,), "dynamic_image_size": (2, 3)}.get(key)
     names = [

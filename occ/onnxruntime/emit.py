@@ -143,7 +143,7 @@ def _made(nodes: list[int], path: Path, texts: Mapping[str, str]) -> _Made:
 
 
 def _notes(model: ModelProto, source: Path | None, out: Path, groups: list[tuple[list[int], Path]]) -> str:
-    """Where the plugin finds the model for runs that the artifact refuses: its SHA-256 and its path from the folder of `out`.
+    """Where the plugin finds the model for runs that the artifact refuses: SHA-256 and relative path.
 
     Nothing where the artifact takes all sizes, is not the whole model, or the model is not one file in that folder.
     """

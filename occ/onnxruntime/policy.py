@@ -32,7 +32,7 @@ def supported(node: NodeProto, registry: Mapping[str, object] | None = None) -> 
 
 
 def decided_by_data(node: NodeProto, constants: Collection[str]) -> bool:
-    """Whether a node looks at values, such as a shape, that are not constant: they may be known only in a run."""
+    """Whether a node depends on values, such as a shape, that are not constant."""
     spec = Registry().get(f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type)
     if spec is None:
         return False

@@ -37,7 +37,10 @@ class _Asked:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What requests of one batch have in common: extents but for the first, and that is the same for all inputs."""
+        """What requests of one batch have in common: their extents but for the first.
+
+        The first one is the same for all inputs.
+        """
         alone = len({x.shape[0] for x in self.inputs.values()}) > 1 and id(self)
         return (alone, *((n, x.shape[1:]) for n, x in sorted(self.inputs.items())))
 
@@ -136,8 +139,10 @@ def _fail(asked: _Asked, e: Exception) -> None:
 
 
 def can_batch(session: Session) -> bool:
-    """Whether rows of requests may share a run: all inputs and outputs begin with one symbolic dim, and a run of random
-    rows gives for each what a run of it alone does. A model that mixes rows, or whose first dim is time, does not.
+    """Whether requests may share a run: inputs and outputs begin with one symbolic dim.
+
+    A run of random rows gives for each what a run of it alone does. A model that mixes rows, or whose first dim is
+    time, does not.
     """
     ports = [*session.inputs, *session.outputs]
     firsts = {p.shape[0] if p.shape and p.kind == "tensor" else 0 for p in ports}

@@ -27,7 +27,9 @@ class ArrayRequest(InferenceRequest):  # pyright: ignore[reportUntypedBaseClass]
 
 
 def request_of(body: bytes, header: int | None) -> ArrayRequest:
-    """A request from the body of an HTTP request, of which the first `header` bytes are JSON; all if it is None.
+    """A request from the body of an HTTP request, of which the first `header` bytes are JSON.
+
+    All if it is None.
 
     Raises:
         InferenceError: 400, it is none.

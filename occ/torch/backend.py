@@ -60,7 +60,7 @@ setattr(backend, "reset", GRAPHS.clear)  # noqa: B010 - torch._dynamo.reset() ca
 
 
 def _check(options: Mapping[str, Any], mode: str | None) -> None:
-    """Refuse what no graph can be compiled with: it is a mistake of the user, and no limit of a graph."""
+    """Refuse invalid calls: a mistake of the user, not a limit of a graph."""
     from occ.api import settings_of
     from occ.compiler.targets.registry import get_target
 

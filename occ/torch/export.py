@@ -105,7 +105,7 @@ def _give_one_type(model: ModelProto) -> None:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Keep back what torch says of its own exporter while it works: packages that are not installed, what is deprecated in it."""
+    """Suppress torch's messages about its own exporter while it works."""
     loggers = [logging.getLogger(name) for name in _TALKERS]
     before = [log.level for log in loggers]
     for log in loggers:

@@ -65,7 +65,7 @@ def freeze(gm: Any, inputs: Sequence[Any]) -> Frozen:
 
 
 def constant_numbers(gm: Any) -> tuple[int, ...]:
-    """Positions of numbers that a graph is called with and that decide more than values, such as the epsilon of a norm.
+    """Positions of scalar arguments that decide more than values, such as a norm's epsilon.
 
     Dynamo makes them inputs where it takes nothing for fixed (`dynamic=True`, or a number that changes between calls), and the
     exporter has to know them: they have to be positive, or are attributes of an operator. A number that is only added to tensors or

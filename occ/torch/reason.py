@@ -13,7 +13,7 @@ class Fallback(Exception):
 
 
 def reason_of(e: BaseException) -> str:
-    """The reason that an exception gives: that of its first cause, without colours and without what torch says to do next."""
+    """The reason of an exception: its first cause, without colours and torch's advice."""
     while not isinstance(e, Fallback) and e.__cause__ is not None:
         e = e.__cause__
     text = _COLOURS.sub("", str(e)).strip().split("\n\n")[0]

@@ -50,7 +50,7 @@ class Part:
         self.outputs = self._order("output", self.record.outputs, model.outputs)
 
     def _order(self, side: str, want: Sequence[PartTensor], have: Sequence[ModelTensor]) -> list[int]:
-        """Inputs go by name where the model has all of the names, else by position, as outputs do: atc renames those."""
+        """Inputs by name where the model has all names, else by position; outputs by position."""
         names = [t.name for t in want]
         by_name = sorted(names) == sorted(t.name for t in have) and len(set(names)) == len(names)
         order = [names.index(t.name) for t in have] if by_name else list(range(len(have)))

@@ -38,7 +38,10 @@ class _Keys:
             self._places = {k: n for n, k in reversed(list(enumerate(listed)))}
 
     def find(self, x: np.ndarray) -> np.ndarray:
-        """The position of each element in the keys, -1 where it is none; of equal keys the first counts, a NaN is like a NaN."""
+        """The position of each element in the keys, -1 where it is none.
+
+        Of equal keys the first counts, a NaN is like a NaN.
+        """
         if self._places is not None and (self._text or x.size <= _FEW):
             given = x.reshape(-1).tolist()
             found = [self._places.get(_text(v) if self._text else v, -1) for v in given]

@@ -58,7 +58,10 @@ def concat_from_sequence(sequence: list[Any], *, a: SimpleNamespace) -> np.ndarr
 
 
 def split_to_sequence(x: np.ndarray, split: np.ndarray | None = None, *, a: SimpleNamespace) -> list[Any]:
-    """Pieces of one size (the last may be smaller), of given sizes, or of extent 1 with or without the axis."""
+    """Pieces of one size (the last may be smaller), of given sizes, or of extent 1.
+
+    The last with or without the axis.
+    """
     length = x.shape[a.axis]
     if split is None:
         pieces = np.split(x, length, a.axis) if length else []

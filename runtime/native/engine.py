@@ -79,7 +79,9 @@ class NativeEngine:
         return Entry(m, self._library, self._weights, self.threads, workers, name)
 
     def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """A run in native code, if the arrays are such as it takes as they are; None says to call `run`.
+        """A run in native code, if the arrays are such as it takes as they are.
+
+        None says to call `run`.
 
         Raises:
             RunError: as `run`.
@@ -92,7 +94,10 @@ class NativeEngine:
         return None if found is None else self._last.run(found.values())
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call of native code for many runs on the same arrays, which are checked; None where `run` has to do it."""
+        """A call of native code for many runs on the same arrays, which are checked.
+
+        None where `run` has to do it.
+        """
         if self._entry is None or self._last is not None or self.observer is not None:
             return None
         return self._entry.bind(inputs, outputs)

@@ -227,7 +227,7 @@ class Entry:
         self._run.argtypes = [ctypes.c_void_p]
 
     def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """A run on arrays by name that are all as the kernels take them; None if they are not, or do not fit.
+        """A run on arrays that kernels take as they are; None if they do not fit.
 
         This is most of what a model of a few operations costs, so loops over operands are those of builtin functions.
         """
@@ -263,7 +263,7 @@ class Entry:
         return not count
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call on arrays that are checked, for many runs; None if a run has to find the extents of an output."""
+        """A call on checked arrays, for many runs; None if a run defines the extents of an output."""
         known = self._known.get(shapes := tuple([x.shape for x in inputs])) or self._learn(shapes)
         if known is None or self._decided:
             return None
@@ -387,7 +387,7 @@ class BoundCall:
 
 
 def check_error(step: Step, k: int) -> RunError:
-    """A check of the data found what the node cannot work on; a plan may have come from a text that lists fewer checks."""
+    """The error of a failed data check, even where the plan lists fewer checks."""
     return RunError("OCC0504", step.checks[k - 1] if k <= len(step.checks) else f"check {k} of `{step.name}` fails")
 
 

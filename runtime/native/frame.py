@@ -1,4 +1,7 @@
-"""A frame: what a run needs for one phase of a plan and one set of extents, made once and used by one run at a time."""
+"""A frame: buffers and argument blocks for one phase of a plan and one set of extents.
+
+It is made once, and used by one run at a time.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +182,10 @@ class Frame:
         return np.may_share_memory(value, self.arena)
 
     def array(self, buffer: int, moving: Mapping[int, Any]) -> Any:
-        """A buffer as an array (or, opaque ones, as they are); `moving` are the values by storage that no arena holds."""
+        """A buffer as an array (or, opaque ones, as they are).
+
+        `moving` are the values by storage that no arena holds.
+        """
         b = self.plan.buffers[buffer]
         if b.opaque:
             storage = self.plan.storages[b.storage]

@@ -1,4 +1,4 @@
-"""Plans that end in texts, maps and sequences: the rest of such a plan can have a native entry, and Python runs what comes last.
+"""Trailing host steps of a plan (texts, maps, sequences), which Python runs after the native entry.
 
 Classifiers that scikit-learn's converter writes end so: in the names of classes, and in a map from each name to its score.
 """
@@ -47,7 +47,10 @@ class LastSteps:
 
 
 def without_last_steps(m: Manifest) -> tuple[Manifest, LastSteps] | None:
-    """A model without its last steps, and those; None if it has none, or if what they read is in no dense tensor."""
+    """A model without its last steps, and those.
+
+    None if it has none, or if what they read is in no dense tensor.
+    """
     if m.special or m.engine != "native":
         return None
     plan = m.plan
@@ -70,7 +73,10 @@ def without_last_steps(m: Manifest) -> tuple[Manifest, LastSteps] | None:
 
 
 def _last(plan: Plan) -> list[Step]:
-    """The host steps whose results no step reads but such as come last themselves; results of sizes that a run finds stay."""
+    """The host steps whose results no step reads but such as come last themselves.
+
+    Results of sizes that a run finds stay.
+    """
     needed: set[int] = set()
     found: list[Step] = []
     for s in reversed(plan.steps):

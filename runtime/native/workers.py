@@ -37,7 +37,9 @@ class _Loop:
                 self._done.put(None)
 
     def finish(self) -> int:
-        """Wait for the parts of other threads, which write to the memory of the run; the first error code, or 0.
+        """Wait for the parts of other threads, which write to the memory of the run.
+
+        The first error code, or 0.
 
         Raises:
             BaseException: what the handler of a signal raised, when all have finished.

@@ -39,7 +39,10 @@ def occ_type(name: str) -> DType:
 
 
 def stored(value: np.ndarray) -> bytes:
-    """The bytes of a constant: those of its elements in a row; of INT4 the first one is in the low half of a byte."""
+    """The bytes of a constant: those of its elements in a row.
+
+    Of INT4 the first one is in the low half of a byte.
+    """
     flat = np.ascontiguousarray(value).reshape(-1)
     if flat.dtype != ml_dtypes.int4:
         return flat.tobytes()

@@ -27,7 +27,7 @@ _TYPES = {
 
 
 def kernels_for(chip: str) -> KernelTable:
-    """The kernels of a chip: those of the toolkit under ASCEND_HOME_PATH where it has tables of the chip, else those that occ knows.
+    """Kernel tables of a chip: from the toolkit under ASCEND_HOME_PATH, else those that occ knows.
 
     Raises:
         CompileError: OCC0404 a table of the toolkit cannot be read.
@@ -48,7 +48,9 @@ def _installed(home: str, chip: str, _stamp: tuple[int, ...]) -> KernelTable | N
 
 
 def read_tables(home: Path, chip: str) -> dict[str, list[Kernel]]:
-    """The kernels by operator as the tables of a toolkit have them, those of AI Core first; none where it has no table of the chip.
+    """The kernels by operator as the tables of a toolkit have them, those of AI Core first.
+
+    None where it has no table of the chip.
 
     Raises:
         CompileError: OCC0404 a table cannot be read.

@@ -42,8 +42,10 @@ class Range:
     plus: int = 0
 
     def at(self, part: float) -> int:
-        """A size that far from the lower bound to the upper one; not 1, at which transpositions are no moves and axes go, nor 2,
-        for which the steps of a recurrence are written out.
+        """A size that far from the lower bound to the upper one.
+
+        Not 1, at which transpositions are no moves and axes go, nor 2, for which the steps of a recurrence are written
+        out.
 
         Where one size alone is left, which would be taken for a constant, it goes on to the next one.
         """

@@ -83,7 +83,7 @@ def _within(e: Emitter, distance: np.ndarray, limit: int, base: Ref | None, sign
 
 
 def _biased(e: Emitter, scores: Ref, mask: Ref) -> tuple[Ref, Ref]:
-    """Scores with a mask added, and where it is not -inf: nothing is added there, so that NaN and inf do no harm."""
+    """Scores plus a mask, added only where it is not -inf, so that NaN and inf do no harm."""
     kept = e.op("Greater", mask, e.scalar(-np.inf, mask), out=Desc("BOOL", mask.shape))
     finite = e.op("SelectV2", kept, mask, e.scalar(0, mask), out=mask.desc)
     return e.op("Add", scores, e.cast(finite, scores.dtype), out=scores.desc), kept
@@ -154,7 +154,7 @@ def _section_angles(e: Emitter, op: Op, cache: Ref, positions: Ref) -> Ref:
 
 
 def _key_mask(e: Emitter, op: Op, mask: Ref, *_: Ref | None) -> Ref:
-    """What is added to scores, from a mask of ones and zeros, or from the ends of rows and where they start."""
+    """The additive mask of scores, from a mask of ones and zeros or from row ends and starts."""
     out = e.type(op.result)
     rows, queries, keys = out.shape[0], out.shape[2], out.shape[3]
     if len(mask.shape) > 1:
@@ -184,7 +184,7 @@ def _for_heads(e: Emitter, x: Ref, heads: int) -> Ref:
 def _linear_attention_step(
     e: Emitter, op: Op, state: Ref, q: Ref, k: Ref, v: Ref, decay: Ref | None = None, beta: Ref | None = None
 ) -> tuple[Ref, Ref]:
-    """All on the vector unit: the state is carried from step to step, and its operands would be rounded on the matrix unit."""
+    """One step on the vector unit, since the matrix unit would round the state in each step."""
     n, heads, dk, dv = state.shape
     every = max(q.shape[1], heads)
     key = e.reshape(_for_heads(e, e.cast(k, "FLOAT"), heads), (n, heads, dk, 1))

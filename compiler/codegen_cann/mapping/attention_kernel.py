@@ -97,7 +97,10 @@ def _operands(e: Emitter, root: Node) -> Operands | None:
 
 
 def _of_all_heads(x: Ref | None) -> Ref | None:
-    """A value of four axes before the rows of the heads that share keys were joined, or parted; else as it is."""
+    """A value of four axes before the rows of the heads that share keys were joined, or parted.
+
+    Else as it is.
+    """
     inner = made_by(x, "Reshape")
     if x is None or inner is None or len(x.shape) != 4 or len(inner.shape) != 4:
         return x

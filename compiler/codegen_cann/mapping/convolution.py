@@ -107,7 +107,10 @@ def conv_transpose_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> l
 
 
 def _conv_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) -> Ref:
-    """By GE's own operator, in half precision where the chip has no other kernel; else as zeros between the elements and a convolution with the turned kernel."""
+    """By GE's own operator, in half precision where the chip has no other kernel.
+
+    Else as zeros between the elements and a convolution with the turned kernel.
+    """
     a, n = op.a, len(x.shape) - 2
     strides, dilations = list(a.strides or [1] * n), list(a.dilations or [1] * n)
     begins = conv_transpose_pads(op, x.shape[2:], w.shape[2:])

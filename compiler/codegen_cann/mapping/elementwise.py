@@ -42,7 +42,7 @@ _WIDER = {
 
 
 def computing_type(e: Emitter, kind: str, dtype: str, position: int = 0) -> str:
-    """The element type in which a GE operator can compute on operands of `dtype`: one that AI Core has a kernel for, else another unit.
+    """The element type in which a GE operator computes on `dtype`: one with an AI Core kernel if possible.
 
     Raises:
         Unsupported: there is none for the type, nor for one that holds all its values.
@@ -82,7 +82,10 @@ def _has(e: Emitter, kind: str, dtype: str) -> bool:
 
 
 def _selected(e: Emitter, kind: str, x: Ref, y: Ref) -> Ref:
-    """The larger or smaller of two, of types that a comparison has a kernel for, and Maximum none; NaN stays NaN."""
+    """The larger or smaller of two, of types that a comparison has a kernel for, and Maximum none.
+
+    NaN stays NaN.
+    """
     desc = elementwise([x, y])
     out = Desc("BOOL", desc.shape)
     first = e.op(_EXTREMA[kind], x, y, out=out)

@@ -247,7 +247,7 @@ class Emitter:
         self._made, self._source = [], op.loc.nodes
 
     def finish(self, op: Op, results: Sequence[Ref]) -> None:
-        """Name the nodes of an op: the one that computes its first result after the ONNX node, the others below it."""
+        """Name the nodes of an op: the one with its first result after the ONNX node, others below."""
         base = op.loc.nodes[-1] if op.loc.nodes else f"{op.name}_{op.results[0].name}"
         main = results[0].node if results else None
         for node in [main, *self._made]:

@@ -138,7 +138,9 @@ def _gated(v: Ref) -> Ref | None:
 
 
 def add_norms(e: Emitter) -> None:
-    """Put AddRmsNorm for each RmsNorm of a sum of two tensors of its shape; what reads the sum reads its third result.
+    """Put AddRmsNorm for each RmsNorm of a sum of two tensors of its shape.
+
+    What reads the sum reads its third result.
 
     It stands where the Add did, since nodes between the two may read the sum.
     """
@@ -175,7 +177,10 @@ RULES: tuple[Rule, ...] = (attention, rms_norm, rotary, swiglu)
 
 
 def fuse(e: Emitter) -> None:
-    """Put one node for each such group into a graph; what nothing reads any more stays until dead nodes are removed."""
+    """Put one node for each such group into a graph.
+
+    What nothing reads any more stays until dead nodes are removed.
+    """
     users = Users(e.graph)
     for root in list(e.graph.nodes):
         if not users[root]:

@@ -18,7 +18,10 @@ _SCATTERED = frozenset({"FLOAT16", "FLOAT", "BF16", "INT32", "INT8", "UINT8"})
 
 
 def _tensor_scatter(e: Emitter, op: Op, past: Ref, update: Ref, starts: Ref | None = None) -> Ref:
-    """`Scatter` writes whole rows from a position on, as caches need it; what it does not take goes element by element."""
+    """`Scatter` writes whole rows from a position on, as caches need it.
+
+    What it does not take goes element by element.
+    """
     rank = len(past.shape)
     axis = op.a.axis % rank
     at = e.cast(starts, "INT32") if starts is not None else e.constant(np.zeros(past.shape[0], np.int32))
@@ -62,7 +65,7 @@ def _past_lengths(e: Emitter, op: Op, seqlens: Ref, *_: Ref | None) -> Ref:
 
 
 def _cache_append(e: Emitter, op: Op, past: Ref | None, new: Ref, lengths: Ref, *_: Ref | None) -> Ref:
-    """The first keys of each row of a cache, then the new ones, then zeros: what is not kept is cleared, and written over."""
+    """A cache's first keys of each row, then new ones, then zeros: cleared, then written over."""
     out = e.type(op.result)
     if new.dtype not in _SCATTERED:
         raise Unsupported(f"GE writes no rows of {new.dtype}")

@@ -39,7 +39,7 @@ def product(e: Emitter, x: Ref, y: Ref, dtype: str | None = None, *, ta: bool = 
 
 
 def _product_of_codes(e: Emitter, x: Ref, y: Ref, *, ta: bool, tb: bool) -> Ref:
-    """A product of INT8 where extents may be unknown, which no kernel of INT8 takes: in half precision, with sums in FLOAT.
+    """A dynamic INT8 product in half precision with FLOAT sums, since INT8 kernels need known extents.
 
     It is exact, as sums of so few products are below 2^24; longer rows are cut.
 
@@ -73,7 +73,10 @@ def _codes_as_half(e: Emitter, v: Ref, axis: int, start: int, stop: int) -> Ref:
 
 
 def _rows_times(e: Emitter, x: Ref, y: Ref, *, ta: bool, tb: bool) -> Ref:
-    """A product of FLOAT16 with sums in FLOAT; all rows times one matrix are one product, whose kernels have these on every chip."""
+    """A product of FLOAT16 with sums in FLOAT.
+
+    All rows times one matrix are one product, whose kernels have these on every chip.
+    """
     if len(y.shape) > 2 or ta:
         return product(e, x, y, "FLOAT", ta=ta, tb=tb)
     rows = product(e, e.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1])), y, "FLOAT", tb=tb)

@@ -100,7 +100,7 @@ def _outputs(proto: Prototype, op: Op, operands: Sequence[Ref | None]) -> list[D
 
 
 def _unread(formal: Formal, operands: Sequence[Ref | None]) -> Desc:
-    """An output that the model leaves out: of the one type that it can have, or that of the first operand."""
+    """An omitted output, with the one type that it can have or that of the first operand."""
     first = next((r.dtype for r in operands if r is not None), "FLOAT")
     fits = not formal.dtypes or first in formal.dtypes
     return Desc(first if fits and len(formal.dtypes) != 1 else min(formal.dtypes), _ANY_SHAPE)

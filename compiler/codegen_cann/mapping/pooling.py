@@ -82,7 +82,7 @@ def _has_kernel(e: Emitter, x: Ref, kernel: Sequence[int], strides: Sequence[int
 
 
 def _by_slices(e: Emitter, kind: str, x: Ref, kernel: Sequence[int], strides: Sequence[int]) -> Ref:
-    """A pooling of an input with its pads, written out: along one axis after the other, an operation for each step."""
+    """A pooling of a padded input, along one axis after the other, an operation for each step."""
     if sum(kernel) > _MOST_SLICES:
         raise Unsupported(
             f"GE pools windows of at most {WINDOW} elements in steps of at most {STRIDE}, not"

@@ -30,7 +30,7 @@ _FEWEST_STEPS = 2  # with fewer, what is written out is no more
 
 
 def fits(op: Op, table: KernelTable, precision: str) -> bool:
-    """Whether an LSTM or a GRU is one node on a chip: no peepholes, lengths, clips, or activations of its own; constant weights."""
+    """Whether the GE kernels take an LSTM or GRU: constant weights, no peepholes, lengths, clips or activations."""
     kernel = _KERNELS[op.name]
     if not any(k.unit == "AI Core" for k in table.kernels(kernel)):
         return False

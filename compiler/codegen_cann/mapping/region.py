@@ -71,7 +71,10 @@ def _compared(e: Emitter, kind: str, x: Ref, value: float) -> Ref:
 
 
 def _max_roi_pool(e: Emitter, op: Op, x: Ref, rois: Ref) -> Ref:
-    """The largest pixel of each bin: over rows that are in it first, then over columns; 0 of an empty bin."""
+    """The largest pixel of each bin: over rows that are in it first, then over columns.
+
+    0 of an empty bin.
+    """
     (n, c), (height, width), (down, across) = (rois.shape[0], x.shape[1]), x.shape[2:], op.a.pooled_shape
     axis = e.constant(np.array(0, np.int32))
     batch = e.cast(e.reshape(_column(e, rois, 0), (n,)), "INT32")

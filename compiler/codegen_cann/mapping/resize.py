@@ -125,7 +125,7 @@ def _interpolated(e: Emitter, op: Op, x: Ref, plan: list[AxisResize], matrices: 
 
 
 def _by_matrix(e: Emitter, x: Ref, axis: int, matrix: np.ndarray) -> Ref:
-    """The axis as a product: rows from the left where it is the last but one, else as the last axis."""
+    """Resize of an axis as a matrix product: from the left for the last but one axis."""
     rank = len(x.shape)
     weights = matrix.astype(np.float16 if x.dtype == "FLOAT16" else np.float32)
     if rank >= 2 and axis == rank - 2:
@@ -138,7 +138,7 @@ def _by_matrix(e: Emitter, x: Ref, axis: int, matrix: np.ndarray) -> Ref:
 
 
 def _center_crop_pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
-    """The centre: of what is too long the extra element goes at the end, of what is too short as well."""
+    """Crops or pads around the centre; an odd element is cut or added at the end."""
     left = [
         max(n - size, 0) // 2 - max(size - n, 0) // 2 for n, size in zip(e.type(op.result).shape, x.shape, strict=True)
     ]

@@ -13,7 +13,9 @@ _BLOCK = 64  # elements that the widths of heads are multiples of, for the older
 
 
 def embedded(e: Emitter, x: Ref, cos: Ref, sin: Ref, heads_at: int = 1) -> Ref | None:
-    """`x` turned by the angles, its halves being the two parts of a number; None where the chip has no kernel for it.
+    """`x` turned by the angles, its halves being the two parts of a number.
+
+    None where the chip has no kernel for it.
 
     Args:
         x: of four axes: batch, rows, heads, width.

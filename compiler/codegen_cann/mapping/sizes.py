@@ -66,7 +66,10 @@ def in_order(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _end(flags: np.ndarray) -> int | None:
-    """The `c` for which row `q` of flags may be true up to the key `q + c`; None where no row ends between two keys."""
+    """The `c` for which row `q` of flags may be true up to the key `q + c`.
+
+    None where no row ends between two keys.
+    """
     counts = flags.sum(1)
     ending = np.flatnonzero((counts > 0) & (counts < flags.shape[1]))
     return int(counts[ending[0]] - 1 - ending[0]) if len(ending) else None
@@ -253,7 +256,10 @@ class Sizes:
         )
 
     def _fitted(self, values: Sequence[int | None]) -> tuple[int, ...] | None:
-        """A sum of multiples of extents that has the values that are known, at each gear; None where there is none."""
+        """A sum of multiples of extents that has the values that are known, at each gear.
+
+        None where there is none.
+        """
         known = [k for k, v in enumerate(values) if v is not None]
         if not known:
             return None
@@ -309,7 +315,7 @@ class Sizes:
         return made
 
     def _from_known(self, values: tuple[int, ...]) -> Ref | None:
-        """A multiple of an extent of the model, moved: the last row of a window, which is one of so many."""
+        """A multiple of an extent plus a constant, such as the start of the last window."""
         for d, at in self._known.values.items():
             other = next(k for k in range(len(at)) if at[k] != at[0])
             factor, rest = divmod(values[other] - values[0], at[other] - at[0])
@@ -321,7 +327,7 @@ class Sizes:
         return self._clamped(values)
 
     def _clamped(self, values: tuple[int, ...]) -> Ref | None:
-        """A multiple of an extent, but not more than a number: the end of a slice that may reach beyond its operand."""
+        """A multiple of an extent, clamped: the end of a slice that may exceed its operand."""
         most = max(values)
         for extent in self._extents:
             below = [(v, at) for v, at in zip(values, extent.values, strict=True) if v < most]

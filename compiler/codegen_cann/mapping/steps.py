@@ -123,7 +123,10 @@ def requantised(e: Emitter, total: Ref, factor: np.ndarray, zero: float, out: st
 
 
 def relu_of_product(e: Emitter, codes: Ref) -> Ref | None:
-    """The codes of a product without the negative ones, for which AscendDequant has a flag; None where they are of something else."""
+    """The codes of a product without the negative ones, for which AscendDequant has a flag.
+
+    None where they are of something else.
+    """
     quant = codes.node
     if quant.type in _VIEWS and quant.inputs[0] is not None:
         inner = relu_of_product(e, quant.inputs[0])
@@ -142,7 +145,10 @@ def _nearest(scale: np.ndarray) -> np.ndarray:
 
 
 def _half_scales(e: Emitter) -> bool:
-    """Whether AscendDequant has its scales in half precision, as on the 310 and the 910: small ones are given by their root, and applied twice."""
+    """Whether AscendDequant has scales in half precision, as on the 310 and the 910.
+
+    Small ones are stored as their root, and applied twice.
+    """
     return bool(e.unit_for("AscendDequant", "FLOAT16", 1)) and not e.unit_for("AscendDequant", "UINT64", 1)
 
 

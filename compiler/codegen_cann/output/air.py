@@ -52,7 +52,7 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
 
 
 def _outside(graph: Graph, limit: int) -> dict[Node, str]:
-    """The constants that go to files of their own where they do not all fit: large ones, and others until the rest fits."""
+    """Constants for files of their own: large ones, then others until the rest fits."""
     constants = [n for g in graph.all() for n in g.nodes if n.type == "Const"]
     total = sum(stored_size(n.value) for n in constants)
     moved: dict[Node, str] = {}

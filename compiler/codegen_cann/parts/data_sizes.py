@@ -127,7 +127,7 @@ def sets_of(m: Module, ops: Sequence[Op], names: set[str]) -> list[dict[str, int
 
 @contextmanager
 def at_sizes(m: Module, sizes: Sizes) -> Generator[None]:
-    """The main function of a module with numbers instead of some of its sizes, for as long as the context lasts."""
+    """A context in which the main function has numbers for some of its symbolic sizes."""
     body = m.main.body.body
     values = [*m.main.args, *(r for op in body for r in op.results)]
     types, attrs = [v.type for v in values], [(op, dict(op.attrs)) for op in body]

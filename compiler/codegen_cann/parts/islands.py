@@ -53,7 +53,10 @@ def _functions(op: Op, m: Module, made: Module) -> None:
 
 
 def clone(op: Op, copies: dict[Value, Value]) -> Op:
-    """A copy of an op on other operands; its results, and those of the ops in its regions, are added to `copies`."""
+    """A copy of an op on other operands.
+
+    Its results, and those of the ops in its regions, are added to `copies`.
+    """
     regions = [_clone_region(r, copies) for r in op.regions]
     operands = [None if v is None else copies.get(v, v) for v in op.operands]
     names = [r.name for r in op.results]

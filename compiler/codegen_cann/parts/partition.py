@@ -143,7 +143,10 @@ def _copied(phases: Sequence[Sequence[Op]], sides: Mapping[Op, bool], m: Module)
 
 
 def split(ops: Sequence[Op], fits: Callable[[Sequence[Op]], bool]) -> list[list[Op]]:
-    """Cut ops in order into the fewest runs that fit, each as long as it can be; a single op is a run even if it does not."""
+    """Cut ops in order into the fewest runs that fit, each as long as it can be.
+
+    A single op is a run even if it does not.
+    """
     runs: list[list[Op]] = []
     start = 0
     while start < len(ops):

@@ -67,7 +67,10 @@ class _PartPlanner:
         return self.on_host[value]
 
     def _host_storage(self, value: Value) -> Storage:
-        """Where a value is on the host; what the data decide the size of is there when its step has run."""
+        """Where a value is on the host.
+
+        What the data decide the size of is there when its step has run.
+        """
         if value in self.home:
             return Storage("output", self.home[value])
         t = value.type

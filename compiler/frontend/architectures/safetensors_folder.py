@@ -100,7 +100,7 @@ def _tensors(path: Path) -> dict[str, Stored]:
 
 
 def _header(path: Path) -> tuple[Mapping[str, Any], np.ndarray]:
-    """Types, shapes and places of tensors, which the library has found to fit the file, and the bytes behind the header."""
+    """The header of a safetensors file: tensors with types, shapes and offsets, and where their bytes begin."""
     try:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError:

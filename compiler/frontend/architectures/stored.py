@@ -76,7 +76,9 @@ def floats(stored: np.ndarray | Blocks) -> np.ndarray:
 
 
 def split_rows(weights: Mapping[str, Stored], name: str, parts: Mapping[str, int]) -> dict[str, Stored]:
-    """Weights with one tensor, and its bias, cut along its rows into others, if it has as many rows as these together.
+    """Weights with one tensor, and its bias, split along its rows into several.
+
+    Only if it has as many rows as these together.
 
     Args:
         weights: by name; those without the tensor are returned as they are.
@@ -109,7 +111,7 @@ def unfused(d: Decoder, weights: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def halves_apart(heads: int, head: int) -> np.ndarray:
-    """Rows of a projection whose pairs lie side by side, in the order in which the second halves of heads follow the first.
+    """Reorders rows of interleaved pairs, so that second halves of heads follow the first.
 
     llama.cpp's converter interleaves the rows of queries and keys of the llama architecture (`LlamaModel.permute`).
     """

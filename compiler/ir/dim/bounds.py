@@ -58,8 +58,9 @@ def _bounds(d: Sym) -> tuple[float, float]:
 
 
 def cases(d: Sym) -> tuple[Callable[[Iterable[float]], float], list[Dim]] | None:
-    """What `d` is the least or the greatest of, where it is one term more than a `min` or `max`: `N - max(N - 1, 0)` is
-    `min(1, N)`.
+    """The operands of a `min` or `max` with terms added to each.
+
+    `N - max(N - 1, 0)` is `min(1, N)`.
     """
     for mono, coeff in d.terms:
         if len(mono) != 1 or mono[0][1] != 1:
@@ -72,7 +73,9 @@ def cases(d: Sym) -> tuple[Callable[[Iterable[float]], float], list[Dim]] | None
 
 
 def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
-    """`(e, k)` with `e/k` a bound of `d` from below (sign 1) or above (-1), one atom simpler; None if none is.
+    """`(e, k)` with `e/k` a bound of `d` from below (sign 1) or above (-1), one atom simpler.
+
+    None if none is.
 
     A symbol whose `hi` is symbolic goes to its extreme value: that is what proves `S*i + j < S*n` for `i < n` and
     `j < S`. A quotient by a constant is put between its neighbours: `x - k + 1 <= k*(x//k) <= x`.

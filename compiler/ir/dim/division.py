@@ -58,7 +58,10 @@ def _ratio(a: int | Fraction, b: int | Fraction) -> int | Fraction:
 
 
 def _leading(d: Dim) -> tuple[Monomial, int | Fraction]:
-    """The first term, and how much of it there is; of `K//2` of an even `K` that is `K` and 1/2."""
+    """The first term, and how much of it there is.
+
+    Of `K//2` of an even `K` that is `K` and 1/2.
+    """
     mono, coeff = terms_of(d)[0]
     whole, share = whole_of(mono)
     return whole, coeff * share

@@ -188,7 +188,10 @@ def build(total: Mapping[Monomial, int]) -> Dim:
 
 
 def _gathered(total: Mapping[Monomial, int]) -> dict[Monomial, int]:
-    """One term for all that are shares of one product: `K - K//2` is `K//2` where `K` is even, and `2*(K//2)` is `K`."""
+    """One term for all fractions of one product.
+
+    `K - K//2` is `K//2` where `K` is even, and `2*(K//2)` is `K`.
+    """
     wholes: dict[Monomial, int | Fraction] = {}
     for mono, coeff in total.items():
         whole, share = whole_of(mono)
@@ -199,7 +202,10 @@ def _gathered(total: Mapping[Monomial, int]) -> dict[Monomial, int]:
 
 @cache
 def whole_of(mono: Monomial) -> tuple[Monomial, int | Fraction]:
-    """A monomial without quotients that leave no rest, and the share of it that it is: `K**2` and 1/2 of `K*(K//2)`."""
+    """A monomial without exact quotients, and the factor that they make.
+
+    `K**2` and 1/2 of `K*(K//2)`.
+    """
     whole: Monomial = ()
     parts = 1
     for atom, power in mono:
@@ -215,7 +221,9 @@ def whole_of(mono: Monomial) -> tuple[Monomial, int | Fraction]:
 
 
 def share_of(whole: Monomial, share: int | Fraction) -> tuple[Monomial, int] | None:
-    """The inverse of `whole_of`: the term that is so much of a product of symbols; None where it may not be an integer.
+    """The inverse of `whole_of`: the term that is so much of a product of symbols.
+
+    None where it may not be an integer.
 
     The first factor that can be divided is divided as far as that goes, so that there is one term for each share.
     """

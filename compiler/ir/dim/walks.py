@@ -89,8 +89,10 @@ def _put(atom: Atom, values: Mapping[str | Func, Dim]) -> Dim:
 
 
 def in_terms_of(d: Dim, unit: Dim, value: Dim) -> Dim:
-    """A dim with `value` for a polynomial that can be divided out, also within functions, where it needs none of its symbols then:
-    `N*h - N*(h//2) + 3` is `N*value + 3` where the unit is `h - h//2`. Else as it is.
+    """A dim with `value` for a polynomial that can be divided out.
+
+    Also within functions, where it needs none of its symbols then: `N*h - N*(h//2) + 3` is `N*value + 3` where the unit
+    is `h - h//2`. Else as it is.
     """
     names = symbols(unit).keys()
     if isinstance(d, int) or names.isdisjoint(symbols(d)):

@@ -53,7 +53,7 @@ def _labels(equation: str, term: str, rank: int) -> Labels:
 
 
 def _extents(terms: Sequence[tuple[Tensor, Labels]]) -> dict[str, Dim]:
-    """Of each label: an extent of 1 is repeated, as in numpy, but for a label that one operand has twice."""
+    """The extent of each label; 1 broadcasts, except for a label that one operand has twice."""
     found: dict[str, Dim] = {}
     for x, labels in terms:
         own: dict[str, Dim] = {}

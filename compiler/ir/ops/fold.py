@@ -41,7 +41,7 @@ class Col2Im:
         terms = [min(pair) for pair in zip(covering, block, strict=True)]
 
         def found(k, at, j):
-            """The j-th block that may have a pixel in it along axis k, the tap that it is there, and whether it is."""
+            """The j-th block that may cover a pixel along axis k, its tap, and whether it does."""
             if terms[k] == block[k]:
                 reach = at + pads[k] - j * dilations[k]
                 place = reach // strides[k]

@@ -61,7 +61,10 @@ def positions(t: Builder, indices: Tensor, extents: Sequence[Dim], name: str) ->
 
 
 def _has_elements(n: Dim, indices: Tensor, name: str) -> None:
-    """Have an axis an element at least if positions are taken from it; one that never has any is for the operator to leave alone."""
+    """Have an axis an element at least if positions are taken from it.
+
+    One that never has any is for the operator to leave alone.
+    """
     if n != 0 and lower(n) <= 0:
         count = dim.minimum(product(indices.shape), 1)
         equal_dims(count, dim.minimum(count, n), f"`{name}` has indices of an axis without elements")

@@ -272,7 +272,10 @@ class TreeEnsembleClassifier:
 
 
 def _one_score(b: GraphBuilder, score: Value, k: int, a: SimpleNamespace) -> tuple[Value, Value]:
-    """Two classes, and leaves that give to one only: the score of the second, a probability if no weight is negative."""
+    """Two classes whose leaves add to one only: the score of the second.
+
+    It is a probability if no weight is negative.
+    """
     base, dtype = _base_values(a), score.tensor.dtype
     if len(base) not in (0, 1, 2):
         raise Invalid(f"`base_values` has {len(base)} elements for 2 targets", code="OCC0107")

@@ -72,7 +72,7 @@ class ReverseSequence:
 def cache_places(
     t: Builder, past: Tensor, update: Tensor, starts: Tensor | None, axis: int, *, circular: bool, name: str
 ) -> Callable[[Expr], Expr]:
-    """Where what a batch of `update` is for begins in a cache, as a function of the batch, with a check that it fits."""
+    """Where each batch's `update` begins in a cache, as a function of the batch, with a bounds check."""
     size, length = wrap(past.shape[axis]), wrap(update.shape[axis])
 
     def start(n: Expr) -> Expr:
@@ -138,7 +138,7 @@ class Det:
 
 
 def largest_pivot_first(t: Builder, m: Tensor, c: int) -> tuple[Tensor, Tensor]:
-    """Rows of `m` swapped so that row `c` has the largest element of column `c` from there on, and how many rows below it lay."""
+    """Swaps rows of `m` so that row `c` has the largest pivot; also by how many rows."""
     n, batch = int(m.shape[-2]), m.shape[:-2]
     found = t.reduce("argmax", batch, [n - c], lambda *i: f.absolute(m[(*i[:-1], i[-1] + c, wrap(c))]), name="pivot")
 

@@ -25,7 +25,7 @@ Reader = Callable[[Sequence[Expr]], Expr]
 
 
 def scale_at(name: str, x: Tensor, scale: Tensor, axis: int, block: int) -> Reader:
-    """Reads a scale or zero point at a position of `x`: one of the tensor, one of each slice, or one of each block.
+    """Reads the scale or zero point of an element: per tensor, per axis or per block.
 
     Raises:
         Invalid: its shape fits none of the three.
@@ -132,14 +132,14 @@ def centred(t: Builder, x: Tensor, zero: Tensor | None, at: Reader | None = None
 
 
 def _of_rows(value: Tensor | None) -> Reader | None:
-    """Reads a scale or zero point of a left matrix: a number, one of each row, or rows with batch axes."""
+    """Reads a scale or zero point of a left matrix: a number, or one of each row."""
     if value is None or value.type.size == 1:
         return None
     return (lambda i: value[i[-2]]) if value.rank == 1 else (lambda i: value.at((*i[:-1], wrap(0))))
 
 
 def _of_columns(value: Tensor | None) -> Reader | None:
-    """Reads a scale or zero point of a right matrix: a number, one of each column, or columns with batch axes."""
+    """Reads a scale or zero point of a right matrix: a number, or one of each column."""
     if value is None or value.type.size == 1:
         return None
     return (lambda i: value[i[-1]]) if value.rank == 1 else (lambda i: value.at((*i[:-2], wrap(0), i[-1])))
@@ -179,7 +179,10 @@ def scaled(b: GraphBuilder, acc: Value, *scales: Value, by: Value | None = None)
 
 
 def column(b: GraphBuilder, value: Value | None, behind: int = 1) -> Value | None:
-    """One value of each row or channel, so that it broadcasts along the axes after it, `behind` of them; others as they are."""
+    """One value of each row or channel, so that it broadcasts along the axes after it, `behind` of them.
+
+    Others as they are.
+    """
     if value is None or value.tensor.rank != 1 or value.tensor.size == 1:
         return value
     return b.Reshape(value, b.constant(np.array([-1, *[1] * behind], np.int64)))

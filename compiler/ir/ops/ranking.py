@@ -155,7 +155,10 @@ def _scattered(
     t: Builder, shape: tuple[Dim, ...], axis: int, k: Dim, over: tuple[Dim, ...],
     place: Callable[..., Expr], value: Callable[..., Expr],
 ) -> Tensor:  # fmt: skip
-    """`k` values where `place` says; what it puts at `k` or after goes to a row of its own, which is cut off."""
+    """`k` values where `place` says.
+
+    What it puts at `k` or after goes to a row of its own, which is cut off.
+    """
     spare = tuple(k + 1 if j == axis else d for j, d in enumerate(shape))
     target = lambda *u: _put(u, axis, minimum(place(*u), wrap(k)))
     made = t.scatter(spare, lambda *i: literal(0, I64), over, target, value)

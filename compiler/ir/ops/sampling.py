@@ -25,7 +25,7 @@ CUBIC_A = -0.75  # of Keys' cubic convolution, as PyTorch has it
 
 
 def tap_weight(tap: Expr, d: Expr, taps: int) -> Expr:
-    """Weight of neighbour `tap` of a point at `d` past a pixel: of two linear ones, or of four cubic ones."""
+    """The linear or cubic weight of neighbour `tap` of a point at `d` past a pixel."""
     if taps == 2:
         return where(equal(tap, 0), 1.0 - d, d)
 

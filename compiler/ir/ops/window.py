@@ -338,7 +338,7 @@ def _max_positions(
 
 
 def _inside(row: Expr, before: Dim, step: int) -> Expr:
-    """The first tap within the input if `row` is before it, as where no element is more than what pads are."""
+    """The first tap within the input if `row` is before it, as where pads exceed the kernel."""
     return row if before == 0 else where(row < 0, row % step, row)
 
 

@@ -19,7 +19,7 @@ def fits_planes(x: Tensor, w: Tensor, a: SimpleNamespace) -> bool:
 
 
 def runs_along_rows(x: Tensor, w: Tensor, a: SimpleNamespace) -> bool:
-    """Whether vectors of a convolution without groups run along the rows of planes: few filters do not fill one along channels.
+    """Whether a convolution's vectors run along image rows, since few filters do not fill one.
 
     Less than 8 filters always do. With less than 16, up to half of a vector would be idle on processors with 512 bits: they do so
     too where rows are long, and there are so many taps that to bring the channels last for other operators takes less than

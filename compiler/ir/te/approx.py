@@ -110,8 +110,9 @@ def erf(x: Expr) -> Expr:
 
 
 def _quarters(x: Expr) -> tuple[Expr, Expr]:
-    """How many quarters of a circle an arc is, modulo 4 and as an i32, and the rest of it, within half a quarter (Payne and
-    Hanek, 1983): right for all f32.
+    """The quadrant of an angle modulo 4, i32, and the remainder within an eighth of a turn.
+
+    Right for all f32 (Payne and Hanek, 1983).
     """
     size = call("abs", x)
     scaled, terms = size, [literal(c, F32) for c in _QUARTERS[0][1]]

@@ -116,7 +116,7 @@ def _parts(s: AnyStage) -> list[tuple[tuple[Axis, ...], tuple[Expr, ...]]]:
 
 
 def _is_fixed(e: Expr) -> bool:
-    """Whether an index depends on positions and sizes alone: then what is not known of it is more than 64 bits hold."""
+    """Whether an index depends on positions and sizes only: then it may just exceed 64 bits."""
     return all(
         isinstance(n, (Const, Index, Size, Select)) or (isinstance(n, Binary) and n.op in (*_BINARY, "and", "or"))
         for n in walk(e)

@@ -12,7 +12,7 @@ FLOAT8 = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
 
 
 def convert(x: Expr, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Expr:
-    """`x` as ONNX Cast gives it: float8 saturates unless `saturate` is 0, and out of range integers below a byte wrap.
+    """ONNX Cast of `x`: float8 saturates unless `saturate` is 0, and sub-byte integers wrap.
 
     Raises:
         Invalid: the round mode is unknown.

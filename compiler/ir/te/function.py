@@ -186,8 +186,9 @@ def loads(*exprs: Expr) -> list[Load]:
 
 
 def certain_loads(*exprs: Expr) -> set[Load]:
-    """The loads that happen at every position; one that only stands on a side of a choice may be outside of what it reads
-    wherever the other side is taken.
+    """The loads that happen at every position.
+
+    One that only stands on a side of a choice may be outside of what it reads wherever the other side is taken.
     """
     found: set[Load] = set()
     seen: set[int] = set()

@@ -15,7 +15,10 @@ def exp(x: Expr) -> Expr:
 
 
 def decay(x: Expr) -> Expr:
-    """e**x of an x that is never above 0, as after a maximum is subtracted; targets compute it in half the time."""
+    """e**x of an x that is never above 0, as after a maximum is subtracted.
+
+    Targets compute it in half the time.
+    """
     return call("decay", x)
 
 
@@ -65,7 +68,10 @@ def hard_swish(x: Expr) -> Expr:
 
 
 def erf(x: Expr) -> Expr:
-    """The error function; of integers too, as operator set 9 has it, where onnx.reference rounds to f32 before it cuts: 1 from 4 on."""
+    """The error function.
+
+    Of integers too, as operator set 9 has it, where onnx.reference rounds to f32 before it cuts: 1 from 4 on.
+    """
     return call("erf", x) if x.dtype.is_float else cast(x.dtype, cast(F32, call("erf", cast(F64, x))))
 
 
@@ -133,7 +139,10 @@ def in_acc(x: Expr) -> Expr:
 
 
 def compute_type(dtype: DType) -> DType:
-    """The float type in which means and norms of `dtype` are computed; of integers one that has them all, or nearly."""
+    """The float type in which means and norms of `dtype` are computed.
+
+    Of integers one that has them all, or nearly.
+    """
     return dtype.acc if dtype.is_float else F64 if dtype.bits > 16 else F32
 
 

@@ -38,8 +38,9 @@ class Part:
 
 
 def parts(s: TeStage) -> tuple[Part, ...]:
-    """The parts of a stage in order, with all of its last axis; none where it is the same everywhere, or if the order of the places
-    where it changes depends on sizes.
+    """The parts of a stage in order, with all of its last axis.
+
+    None where it is the same everywhere, or if the order of the places where it changes depends on sizes.
     """
     if not s.axes or s.axes[-1].extent in (0, 1):
         return ()

@@ -81,7 +81,10 @@ def _fits(found: Range, e: Expr) -> bool:
 
 
 def _exact(e: Expr, of: Callable[[Expr], Range]) -> Range:
-    """The range of a node before it wraps, of those of its children; that of its type where nothing more is known."""
+    """The range of a node before it wraps, of those of its children.
+
+    That of its type where nothing more is known.
+    """
     match e:
         case Const(value=int() | float() as value) if value == value:
             return value, value

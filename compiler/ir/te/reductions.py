@@ -35,9 +35,10 @@ BLOCK = 512  # terms of a sum of floats that are added in order; the sums of blo
 
 
 def sums_in_blocks(kind: str, dtype: DType, extents: Iterable[Dim]) -> bool:
-    """Whether a reduction is a sum of floats that may be long: the error of one chain of `n` terms grows with `n`, that of
-    a sum of blocks with the number of blocks and the length of one (Higham, Accuracy and Stability of Numerical
-    Algorithms, 4.2).
+    """Whether a reduction is a sum of floats that may be long, so that blocks reduce its error.
+
+    The error of one chain of `n` terms grows with `n`, that of a sum of blocks with the number of blocks and the length
+    of one (Higham, Accuracy and Stability of Numerical Algorithms, 4.2).
     """
     return kind == "sum" and dtype.is_float and most_steps(extents) > BLOCK
 

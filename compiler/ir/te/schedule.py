@@ -34,8 +34,9 @@ class AtMost:
 
     @property
     def simplest(self) -> AtMost:
-        """The same test as Halide states it to itself, which it then finds again in the choice between the stages of two
-        variants: `2*N - max(0, 2*N - 3) <= 2`, the last 3 rows, is `N <= 1`.
+        """The condition as Halide simplifies it, so that Halide recognises it between two variants.
+
+        `2*N - max(0, 2*N - 3) <= 2`, the last 3 rows, is `N <= 1`.
         """
         d = self.left - self.right
         while isinstance(d, Sym) and (found := cases(d)) is not None:

@@ -99,7 +99,10 @@ def decode(code: Expr, dtype: DType) -> Expr:
 
 
 def encode(x: Expr, dtype: DType) -> Expr:
-    """The code of a value: an integer keeps its low bits, a float rounds to nearest even (f64 to f32 first, as ml_dtypes)."""
+    """The code of a value: an integer keeps its low bits, a float rounds to nearest even.
+
+    f64 rounds to f32 first, as in ml_dtypes.
+    """
     if dtype.is_int:
         wide = cast(I32, clamp(x, dtype.lowest, dtype.highest)) if x.dtype.is_float else cast(I32, x)
         return cast(U8, wide & ((1 << dtype.bits) - 1))

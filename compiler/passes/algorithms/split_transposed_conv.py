@@ -43,7 +43,7 @@ class SplitTransposedConv(Pass):
 
 
 def _window(op: Op) -> Window | None:
-    """The window, if the op has the form that can be split: constant weight, one group, no dilation, nothing put around."""
+    """The window if the op can be split: constant weight, one group, no dilation or output padding."""
     x, w = op.operands[:2]
     bias = op.operands[2] if len(op.operands) > 2 else None
     if x is None or not isinstance(w, Weight) or op.a.group != 1 or not (bias is None or isinstance(bias, Weight)):
@@ -75,7 +75,10 @@ def _split(op: Op, win: Window, rw: Rewriter) -> Value:
 
 
 def _phase_weights(w: np.ndarray, taps: list[int], strides: tuple[int, ...]) -> np.ndarray:
-    """[C, O, k...] --> [phases*O, C, taps...], the taps in the order of a convolution; taps past the kernel are zero."""
+    """[C, O, k...] --> [phases*O, C, taps...], the taps in the order of a convolution.
+
+    Taps past the kernel are zero.
+    """
     margins = [(0, 0), (0, 0)] + [(0, t * s - k) for t, s, k in zip(taps, strides, w.shape[2:], strict=True)]
     padded = np.pad(w, margins)
     parts: list[np.ndarray] = []

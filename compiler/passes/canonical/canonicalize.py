@@ -75,8 +75,9 @@ def view_of_view(op: Op, rw: Rewriter) -> bool:
 
 
 def _is_known(op: Op, source: Value) -> bool:
-    """Whether the extents of a result are known without the op and the view that it reads: the data of their operands, such as the
-    axes of an Unsqueeze, may decide them.
+    """Whether a result's extents are known without the op and the view that it reads.
+
+    The data of their operands, such as the axes of an Unsqueeze, may decide them.
     """
     given = dim.symbols(*((source.type.shape or ()) if isinstance(source.type, TensorType) else ()))
     return all(set(dim.symbols(d)) <= set(given) for d in op.result.tensor.dims if depends_on_data(d))

@@ -75,8 +75,9 @@ class Fold(Pass):
 
 
 def tell_sizes(m: Module) -> None:
-    """Replace sizes by numbers where the operand that decides them is a constant by now, such as the scales of a
-    Resize: the op waits no more, and nothing else defines them.
+    """Replace sizes by numbers where the operand that decides them is a constant by now.
+
+    Such as the scales of a Resize: the op waits no more, and nothing else defines them.
     """
     values: dict[str, Dim] = {}
     for func in m.funcs.values():

@@ -126,7 +126,9 @@ def _bounds(clip: Op) -> tuple[float, float] | None:
 
 
 def bias_codes(bias: Value | None, x: Codes, w: Codes, b: GraphBuilder) -> Value | None:
-    """A constant bias of one element a channel in steps of the accumulator, i32; None if it has no such form.
+    """A constant bias of one element a channel in steps of the accumulator, i32.
+
+    None if it has no such form.
 
     What a DequantizeLinear gives has that form as it is when its scale is the product of the others', as it should be.
     """

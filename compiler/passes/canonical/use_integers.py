@@ -48,8 +48,9 @@ def product_before_relu(op: Op, rw: Rewriter) -> bool:
 def _biased(
     op: Op, axis: int, to: Codes, rw: Rewriter, *, constant: bool = False
 ) -> tuple[Codes, Codes, Value | None] | None:
-    """The codes of the operands of a product, and the bias in steps of its sums; None where one of them has none, or
-    where weights that have to be `constant` are not.
+    """The codes of the operands of a product, and the bias in steps of its sums.
+
+    None where one of them has none, or where weights that have to be `constant` are not.
     """
     x, w = codes_of(op.operands[0]), codes_of(op.operands[1], axis=axis)
     if x is None or w is None or not _fits(x, w, to) or (constant and not isinstance(w.data, Weight)):

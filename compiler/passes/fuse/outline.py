@@ -53,7 +53,7 @@ def outline(group: list[Op], rw: Rewriter, before: Op | None = None, **attrs: An
 def outline_foreign(
     group: list[Op], operands: list[Value], results: list[Value], rw: Rewriter, before: Op | None = None, **attrs: Any
 ) -> Op:
-    """Move the ops of a group, in order, into the region of a new `foreign` op, which states what it computes.
+    """Move the ops of a group, in order, into the region of a new `foreign` op.
 
     Args:
         group: the ops.

@@ -44,7 +44,7 @@ def decide(m: Module, known: Known) -> bool:
 
 
 def spread_unlike(m: Module, known: Known) -> bool:
-    """Give sizes to the ops whose operands broadcast as only a run shows: a last resort, when all other sizes are known.
+    """Give run-time sizes to ops with unknown broadcasts, when all other sizes are known.
 
     `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {finds=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
     """
@@ -117,7 +117,10 @@ class _Decision:
         return value
 
     def elements(self, k: int) -> Sequence[Dim | float | None] | None:
-        """What is known of the elements of a vector, None for each that is not; None if not even their number is."""
+        """What is known of the elements of a vector, None for each that is not.
+
+        None if not even their number is.
+        """
         value = self.given(k)
         n = value.tensor.shape[0] if value.tensor.shape and value.tensor.rank == 1 else None
         found = (self.known.elements(value) or (None,) * n) if isinstance(n, int) and n <= MOST_AXES else None

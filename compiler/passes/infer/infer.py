@@ -104,8 +104,9 @@ def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inferenc
 
 
 def _forget_types(m: Module) -> None:
-    """Forget the types of what functions take and return: loops may have been taken to carry something less known than it is. Other
-    ops find theirs again, with the sizes that their data decide under the names that `sizes` may have by now.
+    """Forget the types of functions' parameters and results, which may have been less known than now.
+
+    Other ops find theirs again, with data-dependent sizes under the names that `sizes` may have by now.
     """
     for func in m.funcs.values():
         results = (r for op in func.body.walk() if "control" in op.spec.tags for r in op.results)
@@ -341,7 +342,7 @@ _MOST_SIZES = 64  # of a `dims` op, which compares a position with that of each;
 
 
 def _grows(op: Op, count: int, kept: Container[Value]) -> bool:
-    """Whether the `count` elements of the result of an op are more than it is made of, or made of some that are."""
+    """Whether the result has more than `count` elements than it is made of."""
     if op.name == "Shape" or count == 1:
         return False
     types = [v.type for v in op.inputs if isinstance(v.type, TensorType) and v.type.shape is not None]

@@ -221,7 +221,10 @@ def _start(inf: Inference, func: Func, types: Types, first: int) -> list[Type | 
 def _widen(
     inf: Inference, func: Func, k: int, carried: Type | None, found: Type | None, *, only_known: bool = False
 ) -> Type | None:
-    """A type that both are; an extent that differs becomes a symbol of the function, for its lifetime the same one."""
+    """A type that both are.
+
+    An extent that differs becomes a symbol of the function, for its lifetime the same one.
+    """
     if not isinstance(carried, TensorType) or not isinstance(found, TensorType):
         if only_known or carried == found or found is None:
             return carried

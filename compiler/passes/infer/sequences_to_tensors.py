@@ -59,7 +59,7 @@ def _states(op: Op) -> int:
 
 
 def _even(m: Module, op: Op) -> bool:
-    """Sizes of pieces that are a constant of as many elements as there happen to be are one number for all."""
+    """One size for all pieces, where the sizes are a constant of unknown length."""
     sizes = op.operands[1] if len(op.operands) > 1 else None
     maker = None if sizes is None else sizes.defining_op
     if maker is None or maker.name != "ConstantOfShape" or sizes is None or sizes.tensor.rank != 1:
@@ -89,7 +89,7 @@ def _take_from_whole(m: Module, op: Op, known: Known) -> bool:
 
 
 def _is_taken(m: Module, use: Use, *names: str) -> bool:
-    """Whether an op reads a sequence as one of these names do, or gives it to a function all of whose ops do."""
+    """Whether all readers of a sequence, functions included, can read a tensor instead."""
     op, k = use
     inner = list(_captured(m, op, k))
     return op.name in names or (bool(inner) and all(_is_taken(m, u, *names) for v in inner for u in v.uses))
@@ -144,7 +144,7 @@ def _scan_appended(m: Module, op: Op, k: int) -> bool:
 
 
 def _scan_joined(m: Module, op: Op, k: int) -> bool:
-    """The same for what the body joins to the end of its k-th state, a tensor, which is copied in each iteration else."""
+    """The same for a state to which the body concatenates: without it, each iteration copies the state."""
     (func,) = m.called(op)
     join, arg, start = func.results[1 + k].defining_op, func.args[2 + k], op.operands[2 + k]
     if join is None or join.name != "Concat" or start is None or len(join.operands) != 2 or join.operands[0] is not arg:

@@ -11,7 +11,7 @@ from occ.compiler.ir.types import TensorType
 
 
 def show_sizes(m: Module) -> None:
-    """Name the extents of inputs, and say the sizes within them in terms of those, so that a run can tell each.
+    """Name input extents, and express sizes in terms of them, so that a run can compute each.
 
     `f32[4*M]` --> `f32[K]` with `K` a multiple of 4, and `K//4` for `M`
     """
@@ -34,7 +34,7 @@ def _extents(m: Module) -> Iterator[Dim]:
 
 
 def _linear(d: Dim, s: Symbol) -> tuple[int, int] | None:
-    """`(a, b)` of `a*s + b`, where a whole number less `b` says what `s` is by its divisors alone: one of them is 1 or 0."""
+    """`(a, b)` of `a*s + b`, where the divisibility of a number less `b` determines `s`."""
     variable, more = split_constant(d)
     match terms_of(variable):
         case [(((atom, 1),), times)] if (

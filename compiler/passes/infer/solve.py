@@ -64,7 +64,7 @@ def _known_from(d: Dim, told: Mapping[str, int]) -> int:
 
 
 def _not_empty(x: Dim) -> dict[str, Dim] | None:
-    """A bound of one symbol that makes an extent of at most 1 be 1: `min(1, N)` is that for `N` from 1."""
+    """The bound of a symbol from an extent that has to be 1: `min(1, N)` gives `N >= 1`."""
     if dim.upper(x) > 1:
         return None
     for s in dim.symbols(x).values():
@@ -75,8 +75,9 @@ def _not_empty(x: Dim) -> dict[str, Dim] | None:
 
 
 def _in_place_of(old: dim.Symbol, y: Dim) -> dict[str, Dim] | None:
-    """The substitution of `y` for a symbol; None if what is taken for granted of the symbol is not known of `y`. Another symbol
-    takes over its bounds.
+    """The substitution of `y` for a symbol.
+
+    None if what is taken for granted of the symbol is not known of `y`. Another symbol takes over its bounds.
     """
     if (old.lo, old.hi, old.divisible_by) == (0, None, 1):
         return {old.name: y}

@@ -145,7 +145,7 @@ def _split(m: Module, op: Op, func: Func, made: set[str]) -> bool:
 
 
 def _following(op: Op) -> list[Op]:
-    """The ops of the same region that read the results of an op, or what is computed of them, in order."""
+    """The ops of the region that depend on the results of an op, in order."""
     found: list[Op] = []
     values = set(op.results)
     later = op.next

@@ -143,7 +143,7 @@ def _runs(op: Op, known: Known) -> bool:
 
 
 def _is_harmless(value: Value, m: Module, callers: Mapping[str, Op], seen: set[Value]) -> bool:
-    """Whether no reader of one element can tell if it has an axis: what it is broadcast with has one, or it is a condition."""
+    """Whether no reader depends on the rank of a one-element value: it broadcasts, or is a condition."""
     if value in seen:
         return True
     seen.add(value)
@@ -167,7 +167,7 @@ def _absorbs(op: Op, value: Value) -> bool:
 
 
 def _inside(op: Op, k: int, m: Module) -> Iterator[Value]:
-    """What an operand of an If or a Loop is called in the functions that it runs, and what a state is after them."""
+    """Names of an If's or Loop's operand in its functions, and of a state after them."""
     first = 1 if op.name == "If" else 2
     if k < first:
         return

@@ -208,7 +208,10 @@ class _Chooser:
         return True
 
     def _view(self, op: Op) -> None:
-        """A view keeps the bytes where each group of axes that it joins or splits is together; else rows are made."""
+        """A view keeps the bytes where each group of axes that it joins or splits is together.
+
+        Else rows are made.
+        """
         value = op.operands[0]
         assert value is not None
         if isinstance(value.type, TensorType) and value.tensor.layout.is_permuted:
@@ -241,7 +244,7 @@ def _same(a: Layout, b: Layout, rank: int) -> bool:
 
 
 def reshaped_order(source: Sequence[Dim], order: Order, target: Sequence[Dim]) -> Order | None:
-    """The order of the axes after a reshape that leaves the bytes where they are, or None if they would have to move.
+    """The axis order after a reshape that moves no bytes; None if they would have to move.
 
     `[n, c, h, w]` in the order `n h w c`, reshaped to `[n, c, h*w]`, has the order `n hw c`.
     """

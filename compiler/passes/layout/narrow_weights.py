@@ -52,7 +52,10 @@ def _is_streamed(w: Weight) -> bool:
 
 
 def _rows(op: Op) -> int:
-    """Rows of the product of some rows by a matrix; 0 if they are not known, or the op is no product of weights."""
+    """Rows of the product of some rows by a matrix.
+
+    0 if they are not known, or the op is no product of weights.
+    """
     if op.spec.weight is None or "contraction" not in op.spec.tags:
         return 0
     rows = product(op.result.tensor.dims[:-1])

@@ -52,7 +52,10 @@ class PlaceJoins(Pass):
 
 
 def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool, always: bool = False) -> int:
-    """Place the operands of a join, `always` or where most of them can be computed there; returns the number of changes."""
+    """Place the operands of a join, `always` or where most of them can be computed there.
+
+    Returns the number of changes.
+    """
     layout = _layout_inside(join)
     if layout is None or (layout.within and not strided):
         return _copy_all(join, rw)
@@ -88,7 +91,10 @@ def _copying(value: Value, layout: Layout) -> str:
 
 
 def _layout_inside(join: Op) -> Layout | None:
-    """The layout of parts of the result of a join; None where rows of it have no constant length, or are too short."""
+    """The layout of parts of the result of a join.
+
+    None where rows of it have no constant length, or are too short.
+    """
     whole, axis = join.result.tensor, axis_of(join)
     order = whole.layout.order or tuple(range(whole.rank))
     place = order.index(axis)

@@ -150,7 +150,10 @@ class _Lowering:
     def _lowered(
         self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value], hint: str = ""
     ) -> _Lowered:
-        """The kernels of some ops, or of a group that is alike; checks name their node, so those are not shared."""
+        """The kernels of some ops, or of a group that is alike.
+
+        Checks name their node, so those are not shared.
+        """
         key = (kind, hint, structural_key(ops, args, results))
         if key not in self.known or self.known[key].checks:
             f = build_te(kind, ops, args, results)

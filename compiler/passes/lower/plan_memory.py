@@ -109,7 +109,7 @@ def _to_destination(op: Op, bases: Mapping[int, Value], rw: Rewriter) -> None:
 
 
 def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int], rw: Rewriter) -> None:
-    """Let the buffers of the operands of a join be parts of that of its result, which is there before any of them.
+    """Make the buffers of a join's operands parts of the buffer of its result.
 
     Args:
         op: the join; those that it is in are done.
@@ -179,7 +179,7 @@ def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set
 
 
 def _is_told_later(value: Value, root: Value) -> bool:
-    """Whether the extents of a view may be known only after its bytes are there, as of a Reshape to what is computed."""
+    """Whether a view's extents may be known only after its bytes, as of a Reshape to a computed shape."""
     shown = symbols(*root.tensor.dims)
     return any(depends_on_data(d) and not symbols(d).keys() <= shown.keys() for d in value.tensor.dims)
 

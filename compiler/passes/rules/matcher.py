@@ -86,7 +86,7 @@ class Matcher:
             self._furthest = (len(state.ops), text())
 
     def outputs(self, patterns: Sequence[Pattern], op: Op) -> Iterator[tuple[State, tuple[Value, ...]]]:
-        """The matches of a rule whose first pattern is a result of `op`, with the values that its patterns stand for."""
+        """Matches of a rule whose first pattern is a result of `op`, with the bound values."""
         first, *rest = patterns
         for value in op.results:
             for state in self.value(first, value, State()):

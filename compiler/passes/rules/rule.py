@@ -82,7 +82,10 @@ class Match:
 
     @property
     def escaping(self) -> Value | None:
-        """An interior value that an op outside of the match reads, though it is not shared; None if there is none."""
+        """An interior value that an op outside of the match reads, though it is not shared.
+
+        None if there is none.
+        """
         inside = set(self.ops)
         for op in self.ops:
             for result in op.results:

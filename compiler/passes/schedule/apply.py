@@ -25,7 +25,7 @@ def first_of(rules: Iterable[ScheduleRule], f: TeFunc, machine: Machine, log: Lo
 
 
 def by_rules(rules: Sequence[ScheduleRule], f: TeFunc, machine: Machine, log: Log) -> TeFunc:
-    """The function with each stage in memory scheduled by the first rule that applies to it, from the last stage on.
+    """Schedules each stage in memory by the first rule that applies, from the last stage on.
 
     A rule may schedule other stages in memory in the loops of that; one for whole functions leaves nothing to others.
     """

@@ -15,9 +15,10 @@ Directives = list[Directive]
 
 
 def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
-    """Rows of a register tile, up to `most`: what a tile computes beyond the extent is wasted, and every tile loads its
-    weights again, which costs about as much as a row. Of a symbolic extent a divisor, if there is one, which needs no
-    tail. What a user wants counts before that.
+    """Rows of a register tile, up to `most`; for a symbolic extent a divisor, if any.
+
+    What a tile computes beyond the extent is wasted, and every tile loads its weights again, which costs about as much
+    as a row. A divisor needs no tail. What a user wants counts before that.
     """
     if wanted:
         return min(wanted, extent) if isinstance(extent, int) else wanted

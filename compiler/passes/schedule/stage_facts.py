@@ -174,7 +174,10 @@ def same_axes(s: TeStage, acc: TeStage) -> bool:
 
 
 def element_bits(s: AnyStage) -> int:
-    """Width of the elements that a stage computes with; not of positions, which are 32 bits wide whatever they come from."""
+    """Width of the elements that a stage computes with.
+
+    Not of positions, which are 32 bits wide whatever they come from.
+    """
     found: list[int] = []
     todo = list(s.exprs)
     seen: set[int] = set()
@@ -216,7 +219,10 @@ class Contraction:
     dot: str = ""
 
     def with_rows_as_loop(self) -> Contraction:
-        """The same with the tile along the next axis of `A`, if it has one; its innermost one is a loop like others."""
+        """The same with the tile along the next axis of `A`, if it has one.
+
+        Its innermost one is a loop like others.
+        """
         *outer, tile = *self.outer, self.tile
         return replace(self, tile=outer[-1] if outer else "", outer=(*outer[:-1], tile) if tile else ())
 

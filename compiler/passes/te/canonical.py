@@ -22,7 +22,7 @@ FLAG = "flag"  # the result that is the number of the first failed check, or 0
 
 
 def checks_to_stage(f: TeFunc) -> TeFunc:
-    """The function with its checks as a last result: an i32 that is 0, or 1 + the index of a check that fails."""
+    """Adds the checks as a last result: an i32 that is 0, or 1 + the failing check's index."""
     if not f.checks:
         return f
     total: Expr | None = None
@@ -88,14 +88,16 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
 
 
 def _named(name: str, d: Dim) -> Dim:
-    """A symbol that may be counted on to be as large as a dim is at least, and a multiple of what that is a multiple of."""
+    """A symbol with the least value and the divisibility of a dim."""
     least = dim.lower(d)
     return dim.symbol(name, int(least) if 0 < least < inf else 0, None, dim.factor_of(d))
 
 
 def _units(f: TeFunc) -> list[Dim]:
-    """What a function takes for its dims, in order: each of them, the monomial that alone has it, or the sum or the largest function
-    of dims outside of which it does not occur.
+    """Size parameters of a function, in order: its dims, or larger subexpressions that contain them.
+
+    A subexpression is the monomial that alone has a dim, or the sum or the largest function of dims outside of which it
+    does not occur.
     """
     dims = list(dict.fromkeys(occurring(f.params, f.stages, f.results, f.checks)))
     monomials = dict.fromkeys(dim.monomial(*mono) for d in dims for mono, _ in dim.terms_of(d) if mono)
@@ -117,8 +119,9 @@ def _is_sum(d: Dim) -> bool:
 
 
 def _sums(f: TeFunc, dims: Sequence[Dim]) -> list[Dim]:
-    """Sums, less their constants, that are extents of tensors, and all that a kernel has to know of the dims in them: those of
-    different ones are different.
+    """Sums, less their constants, that are tensor extents and all that a kernel needs of their dims.
+
+    Those of different ones are different.
     """
     extents = (d for p in (*f.params, *f.results) for d in p.type.dims)
     found: dict[Dim, None] = {}
@@ -142,7 +145,7 @@ def _functions(d: Dim, name: str) -> Iterator[dim.Sym]:
 
 
 def _is_all(unit: dim.Sym, holders: Mapping[str, Sequence[Dim]]) -> bool:
-    """Whether all that a kernel has to know of the symbols of a function is its value, which is no less than 0."""
+    """Whether a function's value, if not negative, is all that a kernel needs of its symbols."""
     names, atom = dim.symbols(unit).keys(), _atom(unit)
     if atom is None or dim.lower(unit) < 0:
         return False

@@ -26,9 +26,7 @@ def collapse(f: TeFunc) -> TeFunc:
 
 
 def _fixed(f: TeFunc) -> set[str]:
-    """Sources whose shape must stay: tiled layouts, what scatters touch, and all stages where a role keeps an axis of one
-    element.
-    """
+    """Sources whose shape must stay: tiled layouts, scatter targets, stages whose role keeps unit axes."""
     names = {p.name for p in (*f.params, *f.results) if not p.type.layout.is_row_major}
     for s in f.stages:
         if isinstance(s, Scatter):

@@ -77,8 +77,9 @@ def _as_read(r: Reduce) -> Reduce | None:
 
 
 def _keeps_rows(s: AnyStage, order: Order, orders: dict[str, Order], f: TeFunc) -> bool:
-    """Whether a stage is better off in the order of what it reads: a border around a picture of a few channels. Not one of codes, of
-    which channels that follow each other are multiplied in one lane: in fours, or as i16 in twos.
+    """Whether a stage keeps its operand's order, as a border around an image of few channels.
+
+    Not one of codes, of which channels that follow each other are multiplied in one lane: in fours, or as i16 in twos.
     """
     narrow = s.axes[order[-1]].extent
     if (

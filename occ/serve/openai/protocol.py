@@ -15,7 +15,7 @@ _IGNORED = frozenset(
 
 
 def _encodable(text: Any) -> Any:
-    """A text that UTF-8 can hold: JSON can name half of a surrogate pair, and nothing can be made of it."""
+    """Refuses half a surrogate pair, which JSON can hold and UTF-8 cannot."""
     if isinstance(text, str):
         try:
             text.encode()

@@ -47,7 +47,9 @@ def check_blocks(name: str, bits: int, size: int | None) -> None:
 
 
 def _check_size(what: str, v: Tensor, shape: Sequence[int]) -> None:
-    """That an operand has a shape, or its elements in a row, as older files have it; the runtime checks what is not proven.
+    """That an operand has a shape, or its elements in a row, as older files have it.
+
+    The runtime checks what is not proven.
 
     Raises:
         Invalid: it has not.

@@ -105,7 +105,9 @@ CODES: Mapping[int, Callable[[Dim], tuple[DType, Dim]]] = {
 
 
 def _scales(scale: Tensor, heads: Dim, size: Dim) -> Callable[..., Expr]:
-    """The scale of element `d` of head `h`: one of all, or one of each, which may be in a row.
+    """The scale of element `d` of head `h`: one for all, or one for each.
+
+    Those may be in a row.
 
     Raises:
         Invalid: there is another number of them.

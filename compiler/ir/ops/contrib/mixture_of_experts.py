@@ -178,7 +178,10 @@ def _mixture(b: GraphBuilder, x: Value, experts: Value, shares: Value, times: Ca
 def _chosen(
     b: GraphBuilder, x: Value, router: Value, weights: Sequence[Value | None], a: SimpleNamespace
 ) -> tuple[Value, Value]:
-    """Scores f32 `[R, k]` and numbers i64 `[R, k]` of the experts of each row of `x`, whose `weights` there have to be."""
+    """The experts of each row of `x`: scores f32 `[R, k]`, indices i64 `[R, k]`.
+
+    Their `weights` have to be there.
+    """
     if router.tensor.rank != 2:
         raise Invalid(f"router_probs of a mixture of experts is {router.type}, not `[rows, experts]`")
     equal_dims(
@@ -194,7 +197,7 @@ def _chosen(
 
 
 def _sparse_shares(b: GraphBuilder, router: Value, best: Value, experts: Value) -> Value:
-    """Shares f32 `[R, 2]` by SparseMixer: of each of the two, its softmax among the experts whose scores are near to its own.
+    """SparseMixer weights f32 `[R, 2]`: each expert's softmax among those with scores near to its own.
 
     Near is within 2 % of the larger of the two numbers; the first expert does not count for the second. This is what
     transformers computes for PhiMoE, and the CUDA provider of onnxruntime; its CPU provider ignores the attribute.

@@ -162,7 +162,7 @@ class BlockMatmul:
 
 
 def sums_fit(bits: int, size: int) -> bool:
-    """Whether sums of half of the products of a block of `size` codes of `bits` bits with signed bytes fit into i16."""
+    """Whether half of a block's products, with codes of `bits` bits, sum within i16."""
     return size // 2 * ((1 << bits) - 1) * 128 < 1 << 15
 
 

@@ -88,7 +88,7 @@ class Part:
 
 
 def _lies_within(first: Dim, count: Dim, step: int, extent: Dim) -> None:
-    """Assume that positions are on an axis, as `slice_places` finds them: who reads a plan knows no more than is said."""
+    """Assume that positions are on an axis, as `slice_places` makes them."""
     end = first + step * (count - 1)
     if step > 0:
         assume_equal(dim.minimum(end + 1, extent), end + 1)

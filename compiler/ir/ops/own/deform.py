@@ -35,7 +35,10 @@ class DeformSamples:
         dtype = x.dtype.acc
 
         def along(k: int) -> tuple[list[Tensor], list[Tensor]]:
-            """Positions, -1 outside, and weights of the two pixels along an axis; the mask is part of the weights of the first axis."""
+            """Positions, -1 outside, and weights of the two pixels along an axis.
+
+            The mask is part of the weights of the first axis.
+            """
 
             def place(n: Expr, p: Expr, q: Expr, g: Expr) -> Expr:
                 tap = unflatten(g % taps, a.kernel)[k]

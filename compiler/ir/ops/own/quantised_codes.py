@@ -59,7 +59,10 @@ def _bytes(t: Builder, x: Tensor) -> Tensor:
 
 
 def _wide(t: Builder, x: Tensor, some: int) -> Tensor:
-    """Codes of which two are in a lane are 16 bits wide, which is how processors without VNNI multiply them; fours as they are."""
+    """Codes of which two are in a lane are 16 bits wide, which is how processors without VNNI multiply them.
+
+    Fours as they are.
+    """
     return x if x.dtype == BF16 or some == 4 else t.map(x.shape, lambda *i: cast(I16, x[i]), name="wide")
 
 

@@ -27,7 +27,9 @@ RESULT = ((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), 
 
 
 def quarters_of_weight(w: np.ndarray, width: int) -> np.ndarray:
-    """f[K, N] --> the same type [4, K/2, N/2], its quarters 11, 12, 21, 22; N is a multiple of `2 * width`.
+    """f[K, N] --> the same type [4, K/2, N/2], its quarters 11, 12, 21, 22.
+
+    N is a multiple of `2 * width`.
 
     The halves of K follow each other; those of N alternate, `width` columns at a time.
     """

@@ -96,7 +96,10 @@ class _Copies:
 
 
 def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
-    """Copies of the stages for a few queries; None if it is no attention, always has more, or they have no chunks."""
+    """Copies of the stages for a few queries.
+
+    None if it is no attention, always has more, or they have no chunks.
+    """
     parts = stages_by_role(f, ATTENTION)
     if parts is None:
         return None
@@ -156,9 +159,9 @@ class _Decode:
         self.tile = self.width * vectors
 
     def _tile_of_values(self, row: int) -> tuple[int, int]:
-        """Heads that share values and vectors of a row of so many: their sums are held in registers, enough of them that none waits
-        for the last. Rows are read whole where that can be, in order as they are in memory, if need be for some heads
-        and then for others.
+        """Heads that share values, and vectors of a row, in one register tile: enough sums to hide latency.
+
+        Rows are read whole where that can be, as they are in memory, if need be for some heads and then for others.
         """
         tiles = [(h, v) for h in _divisors(self.group) for v in _divisors(row) if h * v <= _SUMS]
         return max(tiles, key=lambda tile: (tile[0] * tile[1] >= _SUMS // 2, tile[1], tile[0]))
@@ -244,7 +247,7 @@ class _Decode:
         return next(fits, 1), self.group
 
     def _tile_of_scores(self, dot: TeStage, tile: TeStage, at: Level, size: tuple[int, int]) -> list[Directive]:
-        """Of some keys and heads: sums in the lanes of registers, then those of all lanes at once, pair by pair."""
+        """Scores of some keys and heads: sums in vector lanes, which are added pair by pair."""
         start, update = StageSchedule(tile), StageSchedule(tile, update=1)
         (*outer, head, row, key), (lane,), (keys, heads) = start.axes, update.reduced, size
         start.compute_at(*at).bound_extent(key, keys).bound_extent(head, heads)
@@ -293,8 +296,10 @@ class _Decode:
         return [*start.vectorize(lane).directives, *update.directives]
 
     def _parts(self, p: StageSchedule) -> Loop:
-        """Schedules what chunks give; returns the loop of tasks, in which all of one is computed: a chunk of all heads, or of those
-        that share a head of keys.
+        """Schedules what chunks give.
+
+        Returns the loop of tasks, in which all of one is computed: a chunk of all heads, or of those that share a head
+        of keys.
         """
         chunk, *outer, head, row, last = p.axes
         task, size = chunk, fixed(self.made.parts.axes[-1])
@@ -332,7 +337,10 @@ class _Decode:
         return self.group * _LINE // cache.param.type.dtype.itemsize // self.lanes
 
     def _added(self, stage: TeStage, start: StageSchedule) -> tuple[list[Directive], Loop]:
-        """Sums of sums: in order into memory, each a vector at a time; and the loop over tiles of a row."""
+        """Sums of sums: in order into memory, each a vector at a time.
+
+        And the loop over tiles of a row.
+        """
         update = StageSchedule(stage, update=1)
         (*outer, head, row, d), (x,) = update.axes, update.reduced
         groups, head = update.split(head, self.heads, into="pg")
@@ -345,7 +353,7 @@ class _Decode:
         return [*start.directives, *update.directives], tiles
 
     def _tile(self, acc: TeStage, at: Level) -> list[Directive]:
-        """A tile of sums in registers for the heads that share values, at the loop over tiles of what adds them up."""
+        """A register tile of sums for heads that share values, at the loop over tiles."""
         start, update = StageSchedule(acc).compute_at(*at), StageSchedule(acc, update=1)
         (*before, head, row, e), (r,) = start.axes, update.reduced
         start.bound_extent(head, self.heads).bound_extent(e, self.tile)

@@ -71,8 +71,10 @@ def attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _tiles(extent: Dim, rows: int, most: int) -> int:
-    """Tiles of a block: what is computed beyond the extent is wasted, and every block reads the keys again, which costs
-    about as much as an eighth of a tile. A block is never longer than the extent.
+    """Tiles of a block: balances wasted computation beyond the extent with reading keys again.
+
+    Every block reads the keys again, which costs about as much as an eighth of a tile. A block is never longer than the
+    extent.
     """
     if not isinstance(extent, int):
         return most

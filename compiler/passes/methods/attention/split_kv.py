@@ -153,12 +153,15 @@ def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> ChunkStages:
 
 
 def _has_keys(s: TeStage, e: TeStage) -> bool:
-    """Whether the last axis of a stage is that of keys, as that of the exponentials, and the others are its rows."""
+    """Whether the last axis of a stage is the keys' and the others are its rows."""
     return [a.extent for a in s.axes] == [a.extent for a in e.axes]
 
 
 def _read(e: Expr, chunked: set[str], axis: str, keys: _Keys, at: Expr) -> Expr:
-    """An expression of a key as one of its place in a chunk; other stages in chunks are read at the same place."""
+    """An expression of a key as one of its place in a chunk.
+
+    Other stages in chunks are read at the same place.
+    """
 
     def change(n: Expr) -> Expr | None:
         if not isinstance(n, Load) or n.source not in chunked:
@@ -207,7 +210,10 @@ def _in_tiles(s: TeStage, lanes: int) -> list[TeStage]:
 
 
 def _of_the_chunk(e: TeStage, role: dict[str, TeStage], how: Chunks) -> TeStage:
-    """Exponentials with the maximum of all keys, or what stands in its place, as that of the chunk; 0 where that is infinite."""
+    """Exponentials with the maximum of all keys, or what stands in its place, as that of the chunk.
+
+    0 where that is infinite.
+    """
     top = role[ATTENTION["top"]]
     peaks = {s.name for s in (top, role.get(PEAK)) if s is not None}
     low, zero = literal(top.dtype.lowest, top.dtype), literal(0, top.dtype)

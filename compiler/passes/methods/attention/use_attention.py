@@ -133,7 +133,10 @@ def _is_softmax(op: Op) -> bool:
 
 
 def _chain(x: Value, most: int) -> list[Op] | None:
-    """The MatMul that `x` comes from and the elementwise ops after it, in order; each is read by the next one alone."""
+    """The MatMul that `x` comes from and the elementwise ops after it, in order.
+
+    Each is read by the next one alone.
+    """
     maker = x.defining_op
     if maker is None or len(x.uses) != 1:
         return None
@@ -149,8 +152,9 @@ def _chain(x: Value, most: int) -> list[Op] | None:
 
 
 def _unscaled(v: Value, rw: Rewriter) -> tuple[Value, float]:
-    """A value without the constant that it is multiplied by, also before its heads are repeated or its axes exchanged, and
-    that constant.
+    """A value without its constant factor, and that factor.
+
+    Also where heads are repeated or axes exchanged after the multiplication.
     """
     x, moved = v, None
     while (maker := x.defining_op) is not None and len(x.uses) == 1 and maker.name in _MOVES and maker.operands[0]:

@@ -67,7 +67,7 @@ def _tiles(rows: Dim, machine: Machine) -> list[int]:
 
 
 def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
-    """When a run takes a tile, for those that one can take: 3*D rows fill no tile of 1 or 2."""
+    """The run-time condition of each tile size that can occur: 3*D rows fill no tile of 2."""
     found: dict[AtMost, int] = {}
     for tile in tiles:
         test = AtMost(rows, tile).simplest
@@ -254,7 +254,7 @@ class _Variant:
 
     @staticmethod
     def _unroll_digits(s: TeStage, start: StageSchedule, update: StageSchedule, lanes: int = 1) -> None:
-        """Unrolls the axis of the digits of activations, which comes before the `lanes` axes of a vector, if there are several."""
+        """Unrolls the axis of activation digits, before the `lanes` axes of a vector, if it has several."""
         axis, digit = s.axes[-1 - lanes], start.axes[-1 - lanes]
         if axis.extent in (2, 3):
             start.bound(digit, 0, fixed(axis)).unroll(digit)

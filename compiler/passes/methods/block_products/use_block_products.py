@@ -184,7 +184,10 @@ def _as(b: GraphBuilder, x: Value, dtype: DType) -> Value:
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two constants are the same bytes, in whatever shape; most often they are at the same place of the file."""
+    """Whether two constants are the same bytes, in whatever shape.
+
+    Most often they are at the same place of the file.
+    """
     x, y = a.reshape(-1), b.reshape(-1)
     if x.dtype != y.dtype or x.size != y.size:
         return False

@@ -39,7 +39,10 @@ class SplitDeformConv(Pass):
 
 
 def _parts(op: Op) -> int:
-    """In how many parts the channels are sampled, whole groups of channels and of offsets; 0 if the op stays as it is."""
+    """In how many parts the channels are sampled, whole groups of channels and of offsets.
+
+    0 if the op stays as it is.
+    """
     x, w = op.operands[:2]
     if x is None or not isinstance(w, Weight) or w.tensor.rank != 4 or x.tensor.dtype != F32:
         return 0

@@ -23,7 +23,7 @@ _FEW = 8  # channels and filters: fewer channels are not last in memory, fewer f
 
 
 def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
-    """The rules for products of integers, `some` in a lane, or as many as the machine adds up at a time."""
+    """The rules for integer products with `some` in a lane, or as many as the machine adds at once."""
     some, panel = some or machine.dots_bytes, 2 * machine.lanes(32)
 
     def convolution(op: Op, rw: Rewriter) -> bool:
@@ -122,7 +122,7 @@ def _sums(x: Value, zero: Value | None, axis: int, count: int, b: GraphBuilder) 
 
 
 def _weight(op: Op, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """The weight as i8 and its zero points as i32, those of filters or of columns, if it is a constant.
+    """A constant weight as i8 and its zero points as i32, of filters or columns.
 
     The zero points are None where they are 0, or where the weight less them is i8 too.
     """

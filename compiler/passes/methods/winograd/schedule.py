@@ -130,7 +130,7 @@ class _Winograd:
         return None if self.symbolic else isinstance(tiles, int) and tiles <= self._block
 
     def _panels(self, count: int, cores: int) -> Dim:
-        """Panels of the result that a task computes: a share of them where a plane is one block, and all of them where there are more."""
+        """Panels of the result in a task: some of them if a plane is one block, else all."""
         share = -(-count // cores)
         if not self.symbolic:
             return share
@@ -198,9 +198,11 @@ class _Winograd:
 
     @property
     def _bounded(self) -> bool:
-        """Whether a block of symbolic sizes has memory for a fixed number of tiles, with which the sums are 3 % faster. Halide's own
-        bounds of the tiles of a block, rows * across + columns, are exact where `across` is no sum: of one, such as (w + 1)//2 - 1,
-        they take each term at another end, and memory for a block would have less room than the kernel uses.
+        """Whether a block of symbolic sizes has memory for a fixed number of tiles (3 % faster).
+
+        Halide's own bounds of the tiles of a block, rows * across + columns, are exact where `across` is no sum: of
+        one, such as (w + 1)//2 - 1, they take each term at another end, and memory for a block would have less room
+        than the kernel uses.
         """
         return self.symbolic and (isinstance(self.across, int) or self.across.is_atom)
 
@@ -269,8 +271,10 @@ def _outputs(size: Dim, tiles: Dim) -> int:
 
 
 def block_of(across: Dim, down: Dim, channels: int, points: int = 36) -> tuple[int, Dim]:
-    """Tiles of a block along x and y: divisors of the counts, whole planes where they are small; where counts are symbolic,
-    as many as are multiplied together some times. Tiles along one axis have fewer `points`, so more of them fit.
+    """Tiles of a block along x and y: divisors of the counts, whole planes where they are small.
+
+    Where counts are symbolic, as many as are multiplied together some times. Tiles along one axis have fewer `points`,
+    so more of them fit.
     """
     if not isinstance(across, int) or not isinstance(down, int):
         most = _TOGETHER * (6 if channels <= 128 else 3)

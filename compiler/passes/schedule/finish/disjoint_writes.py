@@ -37,7 +37,7 @@ def overlapping(f: TeFunc) -> list[Directive]:
 
 
 def _overlapping(directives: list[Directive], extents: dict[str, Dim]) -> list[Directive]:
-    """Follow the loops from the axes on: how many iterations each has, 0 if that is not known, and whether its last one is inwards."""
+    """Follow the loops from the axes on: iteration counts (0: unknown), and whether the last is shifted inwards."""
     count = {axis: n if isinstance(n, int) else 0 for axis, n in extents.items()}
     inwards: dict[str, bool] = dict.fromkeys(extents, False)
     found: list[Directive] = []

@@ -99,7 +99,7 @@ def _place(order: Sequence[Axis], few: dict[str, int]) -> tuple[list[Axis], Axis
 
 
 def _length(extent: Dim, most: int, unrolled: int) -> int:
-    """Steps of a block: what divides the extent if there is such a number, and is unrolled as the whole is."""
+    """Steps of a block: a divisor of the extent if there is one, unrolled as the whole is."""
     most = max(most, 1)
     if isinstance(extent, int):
         for n in range(min(most, extent), max(most // 4, 1) - 1, -1):
@@ -156,7 +156,7 @@ class _Rename:
         return f"{name}{self.mark}"
 
     def directives(self, d: Directive, of: str) -> list[Directive]:
-        """What a directive becomes where it is about the stage `of`, or about what is computed in its loops, which the terms read."""
+        """Adapts a directive to the stage `of`, and to what is computed in its loops."""
         args = tuple(self.loop(a) if isinstance(a, str) and a not in TAILS else a for a in d.args)
         if d.stage != of:
             return [replace(d, args=(self.part, args[1])) if d.call == "compute_at" and d.args[0] == of else d]

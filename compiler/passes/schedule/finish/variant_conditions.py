@@ -66,9 +66,10 @@ def _variable(t: AtMost) -> Dim:
 
 
 def _is_lost(t: AtMost, among: bool) -> bool:
-    """Whether Halide does not find a test again: one that depends on the least or greatest of sizes, or, among several of a stage,
-    one of more than a single dim, whose negation it states in another way once it has dealt with the next. Of the rest it learns
-    how far loops go.
+    """Whether Halide does not recognise a condition again once it has simplified it.
+
+    One that depends on the least or greatest of sizes; or, among several of a stage, one of more than a single dim,
+    whose negation it states in another way once it has dealt with the next. Of the rest it learns how far loops go.
     """
     variable = _variable(t)
     alone = len(found := terms_of(variable)) == 1 and len(mono := found[0][0]) == 1 and mono[0][1] == 1

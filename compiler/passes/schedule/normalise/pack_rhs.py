@@ -88,8 +88,9 @@ def _packed(acc: TeStage, b: Load, f: TeFunc, width: int) -> tuple[TeStage, Load
 
 
 def unpacked(acc: TeStage, f: TeFunc) -> TeStage:
-    """A product that reads panels, reading what they were made of instead if its columns are in order: a few rows take less
-    than the packing.
+    """A product that reads its operand unpacked, since a few rows take less than the packing.
+
+    Only where its columns are in order.
     """
     packed = f.by_role.get(COLUMNS)
     read = next((n for n in loads(acc.expr) if packed is not None and n.source == packed.name), None)

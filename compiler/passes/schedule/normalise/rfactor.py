@@ -56,7 +56,9 @@ def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
 
 
 def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
-    """A reduction along a contiguous axis as one over lanes, which vectors can do, and a rest; all have its role.
+    """A reduction along a contiguous axis as one over lanes, which vectors can do, and a rest.
+
+    All have its role.
 
     `acc[i] = sum[r<n](f(r))` --> `part[i, l<16] = sum[q<n//16](f(16*q + l))`,
     `rest[i] = sum[t<n%16](f(16*(n//16) + t))`, `acc[i] = sum[l<16](part[i, l]) + rest[i]`
@@ -81,8 +83,10 @@ def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
 
 
 def _by_fours(s: TeStage, part: TeStage, start: Dim) -> list[TeStage]:
-    """What the lanes come to in a vector of four, with the fours that follow from `start` on; then the elements of that
-    vector, and the fewer than four that are left. Rows of 56 take half as long as one element after the other.
+    """What the lanes come to in a vector of four, with the fours that follow from `start` on.
+
+    Then the elements of that vector, and the fewer than four that are left. Rows of 56 take half as long as one element
+    after the other.
 
     `four[i, l<4] = sum[x<4](part[i, 4*x + l])`, `next[i, l<4] = sum[q<n%16//4](f(16*(n//16) + 4*q + l))`,
     `acc[i] = (four[i, 0] + next[i, 0] + four[i, 2] + next[i, 2]) + (..) + rest[i]`

@@ -92,8 +92,10 @@ def _in_pieces(out: StageSchedule, s: TeStage, piece: int, facts: ScheduleFacts)
 
 
 def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
-    """The parts in which a stage is computed in order; none where a border alone is tested, which loops are cut at, or
-    rows, or most of the parts, are shorter than vectors.
+    """The parts in which a stage is computed in order.
+
+    None where a border alone is tested, which loops are cut at, or rows, or most of the parts, are shorter than
+    vectors.
     """
     extent, lanes = s.axes[-1].extent, facts.machine.lanes(element_bits(s))
     if lanes > facts.machine.lanes(element_bits(s), extent) or (s.role == PAD and isinstance(s.expr, Select)):
@@ -138,7 +140,7 @@ def across(s: TeStage, facts: ScheduleFacts) -> str:
 
 
 def _in_squares(out: StageSchedule, s: TeStage, across: str, facts: ScheduleFacts) -> Directives:
-    """Squares of a cache line by a cache line, so that what is read across stays in cache until it is used up."""
+    """Tiles of a cache line by a cache line, so that strided reads stay in cache."""
     *outer, last = out.axes
     place, extent = outer.index(Loop(across)), s.axes[-1].extent
     length = s.axes[place].extent

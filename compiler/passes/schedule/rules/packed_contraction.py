@@ -81,8 +81,9 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 
 
 def _down_rows(acc: TeStage, c: Contraction) -> Contraction | None:
-    """The tile of a convolution with one filter, whose vectors run along rows: the same columns of a few rows, which share what
-    they read where the innermost loop goes down the window.
+    """The tile of a convolution with one filter: vectors along rows, a few rows at once.
+
+    The rows share what they read where the innermost loop goes down the window.
 
     Zen 5, one thread, 8 channels of 5x5 on 172x264: 338 --> 142 us.
     """
@@ -111,8 +112,9 @@ def _width(extent: Dim, lanes: int) -> int:
 
 
 def _unrolled(extent: Dim, wanted: int) -> int:
-    """How often the innermost reduced axis is unrolled: as is wanted, whole, or by a divisor, since a test for the end in
-    the innermost loop costs more than unrolling gains.
+    """The unroll factor of the innermost reduced axis: the user's, all of it, or a divisor.
+
+    A test for the end in the innermost loop costs more than unrolling gains.
     """
     if not isinstance(extent, int):
         return 1

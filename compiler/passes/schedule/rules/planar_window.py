@@ -17,7 +17,7 @@ _UNROLLED = 16  # taps that stand in order
 
 
 def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Windows in planes whose rows are contiguous, as in pools: the columns of a row into L1, then windows along that.
+    """Windows over contiguous rows, as in pools: column results into L1, then along the row.
 
     A border along the rows is tested in loops of its own (`likely`), and never copied.
     """
@@ -54,8 +54,9 @@ def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 
 
 def lanes_along(s: TeStage, acc: TeStage, machine: Machine) -> int:
-    """Elements of a vector along the rows: half of a vector where rows are short or of symbolic length, since elements are
-    gathered one by one in those vectors that reach over a border.
+    """Vector width along the rows: half where rows are short or of symbolic length.
+
+    Elements are gathered one by one in those vectors that reach over a border.
     """
     width, whole = s.axes[-1].extent, machine.lanes(32)
     lanes = machine.lanes(max(element_bits(acc), element_bits(s)), width)
@@ -114,7 +115,10 @@ def _is_border(p: AnyStage, down: TeStage, facts: ScheduleFacts) -> bool:
 
 
 def _border(p: AnyStage, root: str, level: Loop, facts: ScheduleFacts) -> Directives:
-    """A border around what is in memory is tested for each tap; one around what takes functions is copied, a plane at a time."""
+    """A border around what is in memory is tested for each tap.
+
+    One around what takes functions is copied, a plane at a time.
+    """
     assert isinstance(p, TeStage)
     functions = any(isinstance(n, Call) for x in (p, *facts.inlined_into(p)) for n in walk(x.expr))
     if isinstance(p.expr, Select) and not functions:

@@ -45,9 +45,10 @@ def sequential_folds(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _together(p: TeStage) -> Directives:
-    """The steps of some neighbours on the last axis at once, for one row after the other; those beyond the last are of
-    nobody, and nothing reads them. Neighbours are apart in memory, or LLVM would make vectors of them, which it gathers an
-    element at a time.
+    """The steps of some neighbours on the last axis at once, for one row after the other.
+
+    Those beyond the last are of nobody, and nothing reads them. Neighbours are apart in memory, or LLVM would make
+    vectors of them, which it gathers an element at a time.
     """
     update = StageSchedule(p, update=1)
     (row, *others), steps = update.axes, _steps(p, update)
@@ -62,7 +63,7 @@ def _together(p: TeStage) -> Directives:
 
 
 def _steps(s: TeStage, update: StageSchedule) -> list[Loop]:
-    """The axis of a fold if it is a loop: Halide puts 0 instead of one that has a single step."""
+    """The axis of a fold if it is a loop: Halide replaces an axis of one step by 0."""
     return [loop for a, loop in zip(reduce_axes(s.expr), update.reduced, strict=True) if a.extent != 1]
 
 

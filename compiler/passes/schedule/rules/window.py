@@ -78,7 +78,10 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 
 
 def _lanes(s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> int:
-    """Elements of a vector along the last axis; 0 where vectors cannot run along it, or it is too short for them."""
+    """Elements of a vector along the last axis.
+
+    0 where vectors cannot run along it, or it is too short for them.
+    """
     if not sums or not all(same_axes(s, r) and contiguous(r, r.axes[-1].name, facts) for r in sums):
         return 0
     bits, extent = max(element_bits(r) for r in sums), s.axes[-1].extent
@@ -103,7 +106,10 @@ def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFact
 
 
 def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
-    """Whether a border tests nothing along the last axis, and only passes on what it reads, widened for all neighbours or not."""
+    """Whether a border tests nothing along the last axis, and only passes on what it reads.
+
+    Widened for all neighbours or not.
+    """
     e = p.expr if isinstance(p, TeStage) else None
     e = e.arg if isinstance(e, Cast) and e.dtype == F32 and facts.machine.widens_f16 else e
     if not isinstance(p, TeStage) or not isinstance(e, Select) or not isinstance(e.then, Load):
@@ -116,7 +122,7 @@ def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
 
 
 def _border(p: AnyStage, root: str, level: Loop, tile: int, facts: ScheduleFacts) -> Directives:
-    """A border: tested once for all neighbours of a tile where it can be, or else added to some rows at a time."""
+    """A border: tested once for all neighbours of a tile if possible, else for some rows."""
     if tile > 1 and _is_outside_vectors(p, facts):
         return StageSchedule(p).compute_inline().directives
     made = StageSchedule(p).compute_at(root, level)

@@ -91,8 +91,9 @@ def _together(s: TeStage, f: TeFunc, machine: Machine) -> int:
 
 
 def _mine(s: TeStage, f: TeFunc, machine: Machine) -> list[TeStage]:
-    """What this schedule computes in the loops of a stage: stages without memory, and a border that it places there; another one
-    stays in memory, for both schedules.
+    """What this schedule computes in the loops of a stage: stages without memory, and a border that it places there.
+
+    Another one stays in memory, for both schedules.
     """
     facts = facts_of(f, machine)
     names = {x.name for x in facts.inlined_into(s)} | {d.stage for d in _wide(s, f, machine)} - {s.name}

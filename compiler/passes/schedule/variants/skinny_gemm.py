@@ -59,7 +59,7 @@ def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
 
 
 def _with_half(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
-    """With a tile of `_HALF` rows for as many: a batch of three or four of a recurrence, GRU of 80: 1.8 times as fast."""
+    """A variant for tiles of `_HALF` rows: a GRU of 80 for a batch of 3 gains 80 %."""
     found = contraction(acc, f)
     assert found is not None, "it has a tile"
     tile = next(

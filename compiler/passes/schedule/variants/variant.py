@@ -19,8 +19,9 @@ def with_variant(
     f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost, loops: Loops, *,
     onto: TeFunc | None = None, suffix: str = "few",
 ) -> TeFunc:  # fmt: skip
-    """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test; instead of
-    its own if all do, and as it is if none does or the rule does not apply.
+    """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test.
+
+    Instead of its own if all do, and as it is if none does or the rule does not apply.
 
     Args:
         f: a scheduled function.
