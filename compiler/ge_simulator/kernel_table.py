@@ -14,6 +14,7 @@ from importlib.resources import files
 import ml_dtypes
 import numpy as np
 
+from occ.compiler.ge_simulator.fusion_passes import replacement
 from occ.compiler.ge_simulator.reader import Node, NoKernel, Tensor
 
 CHIPS = ("310", "310B", "310P", "910", "910B")
@@ -204,15 +205,26 @@ def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> Fou
     unknown = is_dynamic(node) and not fixed
     if any(r.unit == "PASS" and (r.chips[chip] or not unknown) for r in rows):
         return Found("AICore", *wanted.pairs[0])
+    if (put := replacement(node)) is not None:
+        core = [r for r in kernels_of(put.type) if chip in r.chips and r.unit == "AICore"]
+        if (found := _on_unit("AICore", put, core, chip, wanted, unknown=unknown)) is not None:
+            return found
     alone = not any(r.unit in ("AICore", "AICPU") for r in kernels_of(node.type))
     for unit in UNITS if alone else UNITS[:2]:  # TensorFlow's have no types that the others lack, as far as is known
-        own = [r for r in rows if r.unit == unit and (r.chips[chip] or not unknown or unit == "TF")]
-        if any(r.combinations is None for r in own):
-            return Found(unit, *wanted.pairs[0])
-        for pair in wanted.pairs:
-            if any(_serves(row, node, pair, wanted.free) for row in own):
-                return Found(unit, *pair)
+        if (found := _on_unit(unit, node, rows, chip, wanted, unknown=unknown)) is not None:
+            return found
     raise NoKernel(_refusal(node, chip, rows, wanted, unknown=unknown))
+
+
+def _on_unit(
+    unit: str, node: Node, rows: Sequence[Kernels], chip: str, wanted: Wanted, *, unknown: bool
+) -> Found | None:
+    """The kernel that a unit has for a node; None without one."""
+    own = [r for r in rows if r.unit == unit and (r.chips[chip] or not unknown or unit == "TF")]
+    if any(r.combinations is None for r in own):
+        return Found(unit, *wanted.pairs[0])
+    fitting = (pair for pair in wanted.pairs if any(_serves(row, node, pair, wanted.free) for row in own))
+    return next((Found(unit, *pair) for pair in fitting), None)
 
 
 def _serves(row: Kernels, node: Node, pair: tuple[str, str], free: frozenset[str]) -> bool:

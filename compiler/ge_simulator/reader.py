@@ -53,7 +53,12 @@ class Tensor:
 
 @dataclass(eq=False)
 class Node:
-    """A node: `inputs` are (producer, output index), or None."""
+    """A node.
+
+    Attributes:
+        inputs: (producer, output index), or None.
+        constants: the values of the inputs that are constants, by position.
+    """
 
     name: str
     type: str
@@ -62,6 +67,7 @@ class Node:
     input_descs: list[Tensor]
     output_descs: list[Tensor]
     subgraphs: list[str]
+    constants: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
 
 
 @dataclass(eq=False)
@@ -134,6 +140,10 @@ def _graph(message: Any, files: Mapping[str, bytes]) -> Graph:
         for edge in n.inputs:
             if edge is not None and (edge[0] not in by_name or edge[1] >= len(by_name[edge[0]].output_descs)):
                 raise BadGraph(f"{n.name}: no output {edge[0]}:{edge[1]}")
+        makers = {k: by_name[edge[0]] for k, edge in enumerate(n.inputs) if edge is not None}
+        n.constants = {
+            k: m.attrs["value"] for k, m in makers.items() if m.type in ("Const", "Constant", "FileConstant")
+        }
     made = Graph(message.name, _ordered(nodes, by_name))
     made.data = sorted((n for n in nodes if n.type == "Data"), key=lambda n: n.attrs["index"])
     if [n.attrs["index"] for n in made.data] != list(range(len(made.data))):

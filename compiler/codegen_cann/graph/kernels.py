@@ -7,12 +7,13 @@ installed, its own tables take their place (`installed.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from occ.compiler.codegen_cann.graph.fusion_passes import replacement
 from occ.compiler.codegen_cann.graph.graph import Graph, Node
 
 RELEASE = "8.1.RC1"  # of `kernels.json`
@@ -150,15 +151,17 @@ class KernelTable:
         if node.type in _NO_KERNEL:
             return "GE"
         unknown = is_dynamic(node) if dynamic is None else dynamic
-        if node.type in _REPLACED or (node.type == "StridedSliceV2" and self._sliced_by_attributes(node, unknown)):
+        if node.type in _REPLACED:
             return "AI Core"
-        rows = self._kernels.get(node.type, ())
-        return next((k.unit for k in rows if (k.dynamic or not unknown) and k.takes(node, precision)), "")
+        put = replacement(node)
+        if put is not None and "AI Core" in self._units(put, precision, unknown):
+            return "AI Core"
+        return next(self._units(node, precision, unknown), "")
 
-    def _sliced_by_attributes(self, node: Node, unknown: bool) -> bool:
-        """Whether a pass makes a StridedSliceD of a StridedSliceV2, as it does with constant bounds."""
-        constant = all(r is not None and r.node.type == "Const" for r in node.inputs[1:])
-        return constant and any(k.dynamic or not unknown for k in self._kernels.get("StridedSliceD", ()))
+    def _units(self, node: Node, precision: str, unknown: bool) -> Iterator[str]:
+        """The units that have a kernel for a node."""
+        rows = self._kernels.get(node.type, ())
+        return (k.unit for k in rows if (k.dynamic or not unknown) and k.takes(node, precision))
 
     def unit_for(self, operator: str, dtype: str, position: int, precision: str, *, dynamic: bool) -> str:
         """The unit that has a kernel whose operand at a position is of an element type; empty where none has.

@@ -11,8 +11,8 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.chip import HALF_MODES
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
+from occ.compiler.codegen_cann.mapping.indexing import from_end
 from occ.compiler.codegen_cann.mapping.linear import matmul
-from occ.compiler.codegen_cann.mapping.shape import from_end
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]

@@ -14,7 +14,8 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.elementwise import computing_type
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
-from occ.compiler.codegen_cann.mapping.shape import gathered, scattered
+from occ.compiler.codegen_cann.mapping.indexing import scattered
+from occ.compiler.codegen_cann.mapping.shape import gathered
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]

@@ -10,9 +10,9 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
+from occ.compiler.codegen_cann.mapping.indexing import scattered
 from occ.compiler.codegen_cann.mapping.linear import product
 from occ.compiler.codegen_cann.mapping.reduce import reduced
-from occ.compiler.codegen_cann.mapping.shape import scattered
 from occ.compiler.codegen_cann.mapping.window import pad
 from occ.compiler.ir.op import Op
 

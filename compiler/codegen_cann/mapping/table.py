@@ -17,6 +17,7 @@ from occ.compiler.codegen_cann.mapping import (
     elementwise,
     experts,
     found,
+    indexing,
     kv_cache,
     linear,
     passed,
@@ -42,7 +43,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
-    elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, resize, quantize, qlinear, attention, control,
+    elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, indexing, resize, quantize, qlinear, attention, control,
     sample, region, kv_cache, experts, signal, taps, found, passed, recurrent,
 )  # fmt: skip
 
