@@ -48,13 +48,13 @@ class Artifact:
     files: Mapping[str, bytes] = field(default_factory=dict)
     variants: Sequence[Artifact] = ()
 
-    def island(self, name: str) -> Artifact:
-        """The artifact of an island: a part that the CPU takes, in `islands/NAME/`.
+    def cpu_subgraph(self, name: str) -> Artifact:
+        """The artifact of a CPU subgraph: a part that the CPU takes, in `cpu_subgraphs/NAME/`.
 
         Raises:
             RunError: OCC0502 it is missing or damaged.
         """
-        return self._read(Nested(self.files, f"islands/{name}/"), Path(f"islands/{name}"))
+        return self._read(Nested(self.files, f"cpu_subgraphs/{name}/"), Path(f"cpu_subgraphs/{name}"))
 
     # writing
 
@@ -219,7 +219,7 @@ class Artifact:
             RunError: OCC0502 they have changed.
         """
         self._compare(WEIGHTS, self.weight_pieces())
-        for inner in (*map(self.island, self.manifest.islands), *self.variants):
+        for inner in (*map(self.cpu_subgraph, self.manifest.cpu_subgraphs), *self.variants):
             inner.verify()
 
     def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:

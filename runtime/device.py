@@ -105,24 +105,24 @@ class Accelerator(Protocol):
 
 
 class DeviceEngine:
-    """Executes a plan with device parts and islands.
+    """Executes a plan with device parts and CPU subgraphs.
 
     Args:
         manifest: of the artifact.
         weights: constants that the plan copies.
         files: members of the artifact.
         device: where the parts run; closed with the engine, or when a part does not load.
-        islands: engines of the islands, by name; each takes and gives arrays by position.
+        cpu_subgraphs: engines of the CPU subgraphs, by name; each takes and gives arrays by position.
     """
 
     resident = True
 
     def __init__(
         self, manifest: Manifest, weights: Sequence[np.ndarray], files: Mapping[str, bytes], device: Accelerator,
-        islands: Mapping[str, Engine],
+        cpu_subgraphs: Mapping[str, Engine],
     ) -> None:  # fmt: skip
         self.manifest, self.device = manifest, device
-        self._weights, self._islands = weights, islands
+        self._weights, self._cpu_subgraphs = weights, cpu_subgraphs
         buffers, steps = manifest.plan.buffers, manifest.plan.steps
         self.on_host = {buffers[b].storage for s in steps if s.kind not in _ON_DEVICE for b in s.reads}
         try:
@@ -178,7 +178,7 @@ def _check_gear(part: DevicePart, env: Mapping[str, int]) -> None:
         raise RunError("OCC0501", f"the model was built for other extents than {have}", f"its gears: {known}")
 
 
-class Island:
+class CpuSubgraph:
     """A part that the CPU takes, as an engine: its sizes follow from the arrays that it gets."""
 
     resident = False
@@ -351,9 +351,9 @@ class _Run:
 
     def _on_host(self, step: Step) -> None:
         reads = [self._value(b) for b in step.reads]
-        if step.kind == "island":
+        if step.kind == "cpu_subgraph":
             writes = [self.array(b) if self._is_sized(b) else None for b in step.writes]
-            made = self.engine._islands[step.name].run(reads, self.env, writes)
+            made = self.engine._cpu_subgraphs[step.name].run(reads, self.env, writes)
             self.host |= {self._storage(b): v for b, v in zip(step.writes, made, strict=True)}
             return
         if step.kind == "copy" and not self._is_sized(step.writes[0]):

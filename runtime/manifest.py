@@ -126,7 +126,7 @@ STEP_KINDS: dict[str, tuple[str, ...]] = {
     "download": ("attrs",),  # device to host
     "wait": ("attrs",),  # stream `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far
     "sync": ("attrs",),  # the host waits for the stream
-    "island": (),  # runs a part that the CPU takes, on host buffers
+    "cpu_subgraph": (),  # runs a part that the CPU takes, on host buffers
 }
 
 
@@ -227,7 +227,7 @@ class Manifest:
     Attributes:
         engine: what runs it: `native`, `interp` or `ascend`.
         functions: what steps of control flow run, by name.
-        parts, islands: device parts of the plan, and those that the CPU takes, each an artifact of its own in `islands/NAME/`.
+        parts, cpu_subgraphs: device parts of the plan, and those that the CPU takes, each an artifact of its own in `cpu_subgraphs/NAME/`.
         options: options that the runtime reads: device, memory limit and the like.
         also: further machines that there is code for; each has an artifact of its own in `machines/NAME/`.
         special, assumed: plans for certain extents, in the order in which they are tried before `plan`; sizes it takes for others.
@@ -249,7 +249,7 @@ class Manifest:
     summary: dict[str, Any] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     parts: list[DevicePart] = field(default_factory=list)
-    islands: list[str] = field(default_factory=list)
+    cpu_subgraphs: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     also: list[str] = field(default_factory=list)
     special: list[Special] = field(default_factory=list)

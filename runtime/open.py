@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from occ.runtime.artifact import Artifact
-from occ.runtime.device import Accelerator, DeviceEngine, Island
+from occ.runtime.device import Accelerator, CpuSubgraph, DeviceEngine
 from occ.runtime.dims import evaluate, symbols
 from occ.runtime.errors import RunError
 from occ.runtime.machine import best_of, missing_feature, shown
@@ -106,16 +106,16 @@ def _on_device(
     options: Mapping[str, Any],
 ) -> DeviceEngine:
     m = artifact.manifest
-    islands: dict[str, Island] = {}
-    for name in m.islands:
-        made = artifact.island(name)
-        islands[name] = Island(made.manifest, open_artifact(made, threads, run_deferred=run_deferred).engine)
+    cpu_subgraphs: dict[str, CpuSubgraph] = {}
+    for name in m.cpu_subgraphs:
+        made = artifact.cpu_subgraph(name)
+        cpu_subgraphs[name] = CpuSubgraph(made.manifest, open_artifact(made, threads, run_deferred=run_deferred).engine)
     if device is None:
         from occ.runtime.acl.ascend import AscendDevice
         from occ.runtime.acl.options import Options
 
         device = AscendDevice(Options.read(m.options, options))
-    return DeviceEngine(m, artifact.weights, artifact.files, device, islands)
+    return DeviceEngine(m, artifact.weights, artifact.files, device, cpu_subgraphs)
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> Session:

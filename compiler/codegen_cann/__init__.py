@@ -1,9 +1,9 @@
 """Ascend NPUs: GE graph IR for CANN, from named operators.
 
-mapping.py, map_*.py   which GE nodes stand for each operator
-emitter.py graph.py    nodes under construction, and the graphs they make
-prototypes.py          GE's operators as their headers state them; validate.py checks nodes against them
-air.py proto.py        the `.air` file: ge.proto.ModelDef
-partition.py           what runs on the device and what on the CPU; islands.py, schedule.py: modules and plan of the parts
-build.py               all of it in order; atc.py the command that makes `.om` files
+build.py         all of it in order: what the device can take, parts, graphs, files, plan
+device_graphs.py the GE graphs of the parts; gears and ranges are one graph for several sizes
+mapping/         which GE nodes stand for each operator, and which groups of nodes one kernel serves
+graph/           nodes, GE's prototypes, the kernels of the chips, gears, ranges, precision
+parts/           what runs on the device and what on the CPU, and the plan of the parts
+output/          `.air` files, C++, the command of `atc`, the toolkit that makes `.om` files
 """

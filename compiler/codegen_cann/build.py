@@ -39,8 +39,8 @@ from occ.compiler.codegen_cann.output.onnx_view import onnx_view
 from occ.compiler.codegen_cann.output.single_op import program, single_ops
 from occ.compiler.codegen_cann.output.text import graph_text
 from occ.compiler.codegen_cann.parts.cost import Estimate, estimate
+from occ.compiler.codegen_cann.parts.cpu_subgraphs import cpu_module
 from occ.compiler.codegen_cann.parts.data_sizes import misplaced, used
-from occ.compiler.codegen_cann.parts.islands import island_module
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, make_parts, partition, split
 from occ.compiler.codegen_cann.parts.pictures import configuration, take_pictures
 from occ.compiler.codegen_cann.parts.plan import constant_results, plan_parts
@@ -196,18 +196,18 @@ def _need(m: Module, ops: Sequence[Op], options: AscendOptions) -> int:
     return total(graph_of(m, part, options))
 
 
-def build(m: Module, options: AscendOptions, compile_island: Compile, source: str, at: At) -> Artifact:
+def build(m: Module, options: AscendOptions, compile_cpu_part: Compile, source: str, at: At) -> Artifact:
     """The artifact of a module for an Ascend target.
 
     Args:
         m: at the last stage of the target.
         options: of the target.
-        compile_island: compiles what the CPU runs, of which it is given what makes the module.
+        compile_cpu_part: compiles what the CPU runs, of which it is given what makes the module.
         source: how messages name the model.
         at: the module at given values of its symbols, as `target.Build` has it.
 
     Raises:
-        CompileError: as `cut`, or an island does not compile.
+        CompileError: as `cut`, or a CPU subgraph does not compile.
     """
     parts, graphs = parts_of(m, options, source, at)
     units = _units(graphs, options)
@@ -226,16 +226,16 @@ def build(m: Module, options: AscendOptions, compile_island: Compile, source: st
         files[f"device/{d.graph.name}.units.json"] = (json.dumps(where, indent=0) + "\n").encode()
     if records:
         files["device/compile.sh"] = script([r.command for r in records]).encode()
-    islands = [p for p in parts if not p.on_device]
-    for part in islands:
-        made = compile_island(partial(island_module, m, part))
-        files |= {f"islands/{part.name}/{name}": data for name, data in made.members().items()}
+    cpu_subgraphs = [p for p in parts if not p.on_device]
+    for part in cpu_subgraphs:
+        made = compile_cpu_part(partial(cpu_module, m, part))
+        files |= {f"cpu_subgraphs/{part.name}/{name}": data for name, data in made.members().items()}
     weights = constant_results(m)
     inputs, outputs, dims, constraints = signature(m)
     made = Manifest(
         m.name, options.target, f"occ {occ_version()}", dims, inputs, outputs, constraints,
         weight_infos([w.name for w in weights], [w.data.nbytes for w in weights]), plan_parts(m, parts), engine="ascend",
-        machine=options.soc_version, parts=records, islands=[p.name for p in islands],
+        machine=options.soc_version, parts=records, cpu_subgraphs=[p.name for p in cpu_subgraphs],
         options={k: getattr(options, k) for k in ("device_id", "npu_mem_limit", "arena_extend_strategy")},
         summary={**_summary(parts, graphs, options), **_places(units, options), "device_weights": sum(r.weights for r in records)},
     )  # fmt: skip

@@ -15,7 +15,7 @@ from occ.compiler.codegen_cann.output.cpp import cpp
 from occ.compiler.codegen_cann.output.onnx_view import onnx_view
 from occ.compiler.codegen_cann.output.single_op import single_ops
 from occ.compiler.codegen_cann.output.text import graph_text
-from occ.compiler.codegen_cann.parts.islands import island_module
+from occ.compiler.codegen_cann.parts.cpu_subgraphs import cpu_module
 from occ.compiler.codegen_cann.parts.partition import Part
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import op_text
@@ -66,7 +66,7 @@ def _text(c: Build, m: Module, parts: Sequence[Part], graphs: Sequence[DeviceGra
         if part in by_part:
             made.append(graph_text(by_part[part]) + "\n")
         else:
-            made.append("".join(f"  {op_text(op)}\n" for op in island_module(m, part).main.body.body) + "\n")
+            made.append("".join(f"  {op_text(op)}\n" for op in cpu_module(m, part).main.body.body) + "\n")
     return "".join(made)
 
 

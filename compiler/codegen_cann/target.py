@@ -45,10 +45,10 @@ def _check(c: Build, m: Module) -> list[Diagnostic]:
 def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.codegen_cann.build import build
 
-    return Generated(build(m, c.options, lambda island: _island(c, island), c.source, c.at))
+    return Generated(build(m, c.options, lambda part: _cpu_subgraph(c, part), c.source, c.at))
 
 
-def _island(c: Build, made: Callable[[], Module]) -> Artifact:
+def _cpu_subgraph(c: Build, made: Callable[[], Module]) -> Artifact:
     """What the CPU takes of a model; without a C++ compiler or Halide, through LLVM.
 
     Args:

@@ -10,7 +10,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from occ.compiler.ge_simulator import compute, data, found, fused, quantised, recurrent, reductions, sampling, window
+from occ.compiler.ge_simulator import (
+    compute,
+    data,
+    data_dependent,
+    fused,
+    quantised,
+    recurrent,
+    reductions,
+    sampling,
+    window,
+)
 from occ.compiler.ge_simulator.limits import beyond
 from occ.compiler.ge_simulator.precision import Computed, Precision
 from occ.compiler.ge_simulator.reader import BadGraph, Graph, Node, NoKernel, NotSimulated, Tensor, read
@@ -27,7 +37,7 @@ _MOST_TOLD = 4  # of the nodes that a chip cannot run
 def kernels() -> Mapping[str, Kernel]:
     """What each operator type computes: a function of the node and its operands (None where absent)."""
     table: dict[str, Kernel] = {}
-    for family in (compute, window, reductions, data, sampling, quantised, fused, found, recurrent):
+    for family in (compute, window, reductions, data, sampling, quantised, fused, data_dependent, recurrent):
         table |= family.KERNELS
     return MappingProxyType(table)
 

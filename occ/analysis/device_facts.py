@@ -32,7 +32,7 @@ def device_facts(m: Manifest, labels: Mapping[str, str], files: Mapping[str, byt
     return {
         "chip": ", ".join(sorted({p.soc for p in m.parts})) or m.machine,
         "precision": m.summary.get("precision", ""),
-        "parts": [_part(p) for p in m.parts] + [f"{name}: on the CPU" for name in m.islands],
+        "parts": [_part(p) for p in m.parts] + [f"{name}: on the CPU" for name in m.cpu_subgraphs],
         "ge_operators": m.summary.get("ge_operators", {}),
         "on_the_cpu": m.summary.get("cpu_operators", []),
         **{k: m.summary[k] for k in ("kernel_tables", "units", "ai_cpu") if k in m.summary},

@@ -284,7 +284,7 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
         parts = {n.removeprefix("device/"): d for n, d in artifact.files.items() if n.startswith("device/")}
         graphs = [d for n, d in parts.items() if n.endswith(".air")]
         beside = [n for n in parts if not n.endswith((".air", ".units.json", ".sh"))]  # weights
-        alone = len(graphs) == 1 and not beside and not artifact.manifest.islands
+        alone = len(graphs) == 1 and not beside and not artifact.manifest.cpu_subgraphs
         return {out: graphs[0]} if alone else {out / n: d for n, d in parts.items()}
     if emit == "om":
         return _compiled_parts(artifact, out)
@@ -303,7 +303,7 @@ def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
     Several, or one with weights next to it, in a folder.
     """
     members = sorted({n for p in artifact.manifest.parts for n in (p.om, *p.files)})
-    if len(members) == 1 and not artifact.manifest.islands:
+    if len(members) == 1 and not artifact.manifest.cpu_subgraphs:
         return {out: artifact.files[members[0]]}
     return {out / n.removeprefix("device/"): artifact.files[n] for n in members}
 

@@ -259,8 +259,8 @@ def _compile(
 
     artifact = Compilation(data, Settings(target, options=options)).artifact()
     m = artifact.manifest
-    if len(m.parts) != 1 or m.islands:
-        if not m.parts and not m.islands:
+    if len(m.parts) != 1 or m.cpu_subgraphs:
+        if not m.parts and not m.cpu_subgraphs:
             return b"", "", [t.name for t in m.outputs]
         raise error("OCC0301", f"it would become {len(m.parts)} parts on the device")
     missing = sorted({t.name for t in m.outputs} - {t.name for t in m.parts[0].outputs})

@@ -75,7 +75,7 @@ def in_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> 
 
 
 def kinds(artifact: Artifact) -> set[str]:
-    assert artifact.manifest.islands == []
+    assert artifact.manifest.cpu_subgraphs == []
     (part,) = artifact.manifest.parts
     return {n.type for n in next(iter(read(artifact.files[part.air]).values())).nodes}
 

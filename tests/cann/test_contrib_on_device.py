@@ -18,7 +18,7 @@ import test_experimental_operators as experimental
 import test_experts as experts
 import test_group_query as group_query
 from simulating import built, simulated
-from test_steps import operators
+from test_ascend_quant import operators
 
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.ir.dtype import F32

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from building import model_of, reference
 from simulating import built, worst
-from test_steps import operators
+from test_ascend_quant import operators
 
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.sessions import open_session

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from building import model_of, reference
 from simulating import built, simulated, worst
+from test_ascend_quant import operators
 from test_kernel_tables import loaded
-from test_steps import operators
 
 from occ.compiler.codegen_cann.graph.graph import Desc
 from occ.compiler.driver.sessions import open_session

@@ -21,7 +21,9 @@ NEW = ("ascend310p", "ascend910b", "ascend910_93")
 def top_k(shape: list[int], k: int, dtype: str = "float", **attrs: int) -> object:
     listed = ", ".join(f"{name} = {value}" for name, value in attrs.items())
     sizes = ", ".join(map(str, shape))
-    text = f"g ({dtype}[{sizes}] x) => ({dtype}[?, ?] v, int64[?, ?] i) {{ v, i = TopK <{listed or 'axis = -1'}> (x, k) }}"
+    text = (
+        f"g ({dtype}[{sizes}] x) => ({dtype}[?, ?] v, int64[?, ?] i) {{ v, i = TopK <{listed or 'axis = -1'}> (x, k) }}"
+    )
     return model_of(text, {"k": np.array([k])})
 
 

@@ -68,7 +68,11 @@ def test_an_op_that_ge_lacks_makes_three_parts():
     model = sandwich()
     x = {"x": RNG.standard_normal((2, 8), dtype=np.float32)}
     made = built(model)
-    assert [s.name for s in made.manifest.plan.steps if s.kind in ("device", "island")] == ["part0", "island0", "part1"]
+    assert [s.name for s in made.manifest.plan.steps if s.kind in ("device", "cpu_subgraph")] == [
+        "part0",
+        "cpu0",
+        "part1",
+    ]
     assert made.manifest.summary["cpu_operators"] == ["GridSample"]
     assert worst(simulated(made, x), reference(model, x)) < 1e-5
 
@@ -77,16 +81,16 @@ def test_what_stays_on_the_device_is_not_copied():
     """`b` is read by the second part too; the device keeps it."""
     steps = built(sandwich()).manifest.plan.steps
     kinds = [s.kind for s in steps]
-    assert kinds.count("upload") == 2  # x, and what the island gives
-    assert kinds.count("download") == 2  # what the island reads, and the result
-    assert kinds.index("sync") < kinds.index("island")
+    assert kinds.count("upload") == 2  # x, and what the CPU subgraph gives
+    assert kinds.count("download") == 2  # what the CPU subgraph reads, and the result
+    assert kinds.index("sync") < kinds.index("cpu_subgraph")
 
 
 def test_the_dump_shows_the_parts(occ_cli: Occ, tmp_path: Path):
     done = occ_cli("dump", saved(sandwich(), tmp_path), "-t", "ascend310", "--stage", "ge")
     assert done.code == 0
     heads = [line for line in done.out.splitlines() if line.startswith("#")]
-    assert [h.split(":")[0] for h in heads] == ["# part0", "# island0", "# part1"]
+    assert [h.split(":")[0] for h in heads] == ["# part0", "# cpu0", "# part1"]
     assert "GridSample" in done.out
     assert "MatMulV2(x1=" in done.out
 
@@ -183,7 +187,7 @@ def test_op_by_op_makes_a_part_of_every_node():
 
 
 def test_side_branches_make_no_cycle():
-    """An op that occ leaves to the CPU, parallel to a device branch: the parts stay two device parts and one island."""
+    """An op that occ leaves to the CPU, parallel to a device branch: the parts stay two device parts and one CPU subgraph."""
     text = """g (float[2, 8] x) => (float[2, 8] y, float[2, 8] z) {
         a = Relu(x)
         u = Reshape(a, square)
@@ -224,7 +228,7 @@ def test_a_sequence_between_cpu_parts_survives_the_disk(tmp_path: Path):
     }"""
     model = model_of(text, {"w": np.eye(3, dtype=np.float32) * 2, "zero": np.array(0)}, opset=18)
     made = built(model)
-    assert made.manifest.islands == ["island0", "island1"]
+    assert made.manifest.cpu_subgraphs == ["cpu0", "cpu1"]
     made.save(tmp_path / "m.occ")
     x = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
     (got,) = simulated(Artifact.load(tmp_path / "m.occ"), x)

@@ -14,7 +14,7 @@ class Chip:
     Attributes:
         missing: element types, by GE's name, that it does not compute with.
         block_products: its matrix unit multiplies by weights of 4 bits with a scale for each block.
-        steps: AscendQuant and AscendDequant keep quantised products in the matrix unit, where it has them.
+        ascend_quant: AscendQuant and AscendDequant keep quantised products in the matrix unit, where it has them.
         attention: which kernel of attention it has, or empty; PromptFlashAttention goes with IncreFlashAttention.
         table: its kernels; None where any will do.
         dynamic: extents may be unknown, so that kernels of fixed extents alone do not serve.
@@ -23,7 +23,7 @@ class Chip:
 
     missing: frozenset[str] = frozenset({"STRING"})
     block_products: bool = False
-    steps: bool = True
+    ascend_quant: bool = True
     attention: str = ""
     boxes: int = 0
     table: KernelTable | None = None

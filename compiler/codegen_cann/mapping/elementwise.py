@@ -11,8 +11,8 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.formats import FLOATS, occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
+from occ.compiler.codegen_cann.mapping.ascend_quant import relu_of_product
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, elementwise
-from occ.compiler.codegen_cann.mapping.steps import relu_of_product
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]

@@ -31,7 +31,7 @@ _WRAPPING = (("Less", 0), ("Add", 0), ("SelectV2", 1))  # operators, and an oper
 
 
 def _wrapped_around(e: Emitter, indices: Ref, size: np.ndarray, dtype: str = "") -> Ref:
-    """Indices with a size added to negative ones, in an element type or, without one, in the widest of AI Core."""
+    """Indices with a size added to negative ones, by default in the widest type that AI Core has."""
     wide = indices.dtype == "INT64" and all(e.unit_for(kind, "INT64", k) == "AI Core" for kind, k in _WRAPPING)
     at = e.cast(indices, dtype or ("INT64" if wide else "INT32"))
     length = e.constant(size.astype(occ_type(at.dtype).numpy))

@@ -10,9 +10,9 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.formats import occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.ascend_quant import signed_form, unsigned
 from occ.compiler.codegen_cann.mapping.chip import HALF_MODES, STRIDE, WINDOW
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
-from occ.compiler.codegen_cann.mapping.steps import signed_form, unsigned
 from occ.compiler.codegen_cann.mapping.window import flat, pad, padded, strided, window_pads
 from occ.compiler.ir.op import Op
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.ascend_quant import factor_of, number, quantised
 from occ.compiler.codegen_cann.mapping.convolution import convolve
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.quantize import dequantized, integer_product, rounded, signed, sums, times
-from occ.compiler.codegen_cann.mapping.stepped import Stepped, convolution
-from occ.compiler.codegen_cann.mapping.stepped import product as stepped_product
-from occ.compiler.codegen_cann.mapping.steps import factor_of, number, quantised
+from occ.compiler.codegen_cann.mapping.quantized_chains import QuantizedChain, convolution
+from occ.compiler.codegen_cann.mapping.quantized_chains import product as quantized_product
 from occ.compiler.codegen_cann.mapping.window import pad, window_pads
 from occ.compiler.ir.op import Op
 
@@ -88,7 +88,7 @@ def _requantized(e: Emitter, total: Ref, scale: Ref, zero: Ref | None, out: str)
 def _qlinear_conv(
     e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, w: Ref, ws: Ref, wz: Ref, ys: Ref, yz: Ref, b: Ref | None = None
 ) -> Ref:
-    how = Stepped(xz, wz, factor_of(xs, ws, ys), yz, b, e.type(op.result).dtype)
+    how = QuantizedChain(xz, wz, factor_of(xs, ws, ys), yz, b, e.type(op.result).dtype)
     if (made := convolution(e, op, x, w, how)) is not None:
         return made
     total = _convolution(e, op, x, w, xz, wz)
@@ -108,8 +108,8 @@ def _of_rows(e: Emitter, v: Ref) -> Ref:
 def _qlinear_matmul(
     e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, y: Ref, ys: Ref, yz: Ref, scale: Ref, zero: Ref
 ) -> Ref:
-    how = Stepped(xz, yz, factor_of(xs, ys, scale), zero, None, e.type(op.result).dtype)
-    if (made := stepped_product(e, x, y, how)) is not None:
+    how = QuantizedChain(xz, yz, factor_of(xs, ys, scale), zero, None, e.type(op.result).dtype)
+    if (made := quantized_product(e, x, y, how)) is not None:
         return made
     total = integer_product(e, x, y, xz, yz)
     xs, ys, scale = (e.cast(v, "FLOAT") for v in (xs, ys, scale))
@@ -130,8 +130,8 @@ def _qgemm(
 ) -> Ref:  # fmt: skip
     x, y = _turned(e, x, op.a.transA), _turned(e, y, op.a.transB)
     if scale is not None and op.a.alpha == 1:
-        how = Stepped(xz, yz, factor_of(xs, ys, scale), zero, c, e.type(op.result).dtype)
-        if (c is None or c.shape == y.shape[1:]) and (made := stepped_product(e, x, y, how)) is not None:
+        how = QuantizedChain(xz, yz, factor_of(xs, ys, scale), zero, c, e.type(op.result).dtype)
+        if (c is None or c.shape == y.shape[1:]) and (made := quantized_product(e, x, y, how)) is not None:
             return made
     total = integer_product(e, x, y, xz, yz)
     if c is not None:

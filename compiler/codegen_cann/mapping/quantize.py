@@ -9,11 +9,11 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.formats import occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.ascend_quant import UNSIGNED, dequantised, number, quantised, signed_form
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.linear import matmul, product
 from occ.compiler.codegen_cann.mapping.reduce import reduced
 from occ.compiler.codegen_cann.mapping.shape import joined
-from occ.compiler.codegen_cann.mapping.steps import UNSIGNED, dequantised, number, quantised, signed_form
 from occ.compiler.codegen_cann.mapping.window import strided
 from occ.compiler.ir.op import Op
 

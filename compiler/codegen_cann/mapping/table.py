@@ -12,15 +12,16 @@ from occ.compiler.codegen_cann.mapping import (
     attention,
     blocks,
     control,
+    conv_emulation,
     convolution,
+    data_dependent,
     einsum,
     elementwise,
     experts,
-    found,
     indexing,
     kv_cache,
     linear,
-    passed,
+    passthrough,
     pooling,
     qlinear,
     quantize,
@@ -31,7 +32,6 @@ from occ.compiler.codegen_cann.mapping import (
     sample,
     shape,
     signal,
-    taps,
 )
 from occ.compiler.codegen_cann.mapping.chip import Chip
 from occ.compiler.codegen_cann.mapping.elementwise import Row
@@ -44,7 +44,7 @@ from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, indexing, resize, quantize, qlinear, attention, control,
-    sample, region, kv_cache, experts, signal, taps, found, passed, recurrent,
+    sample, region, kv_cache, experts, signal, conv_emulation, data_dependent, passthrough, recurrent,
 )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def make_parts(m: Module, groups: Sequence[tuple[bool, list[Op]]]) -> list[Part]
     parts: list[Part] = []
     counts = {True: 0, False: 0}
     for on_device, ops in groups:
-        name = f"{'part' if on_device else 'island'}{counts[on_device]}"
+        name = f"{'part' if on_device else 'cpu'}{counts[on_device]}"
         counts[on_device] += 1
         parts.append(Part(name, on_device, ops))
     for part in parts:

@@ -42,7 +42,7 @@ class _PartPlanner:
             if part.on_device:
                 self._device(part)
             else:
-                self._island(part)
+                self._cpu_subgraph(part)
         outputs = [self._output(k, v, weights) for k, v in enumerate(self.m.main.results)]
         for stream in sorted(set(self.pending.values())):
             self.steps.append(Step("sync", "", [], [], attrs={"stream": stream}))
@@ -124,11 +124,11 @@ class _PartPlanner:
             self.steps.append(Step("sync", "", [], [], attrs={"stream": stream}))
             self.pending = {v: s for v, s in self.pending.items() if s != stream}
 
-    def _island(self, part: Part) -> None:
+    def _cpu_subgraph(self, part: Part) -> None:
         self._arrived(part.inputs)
         reads, writes = ([self._host(v) for v in vs] for vs in (part.inputs, part.outputs))
         nodes = [n for op in part.ops for n in op.loc.nodes]
-        self.steps.append(Step("island", part.name, reads, writes, nodes=nodes))
+        self.steps.append(Step("cpu_subgraph", part.name, reads, writes, nodes=nodes))
 
     def _output(self, k: int, value: Value, weights: Sequence[Weight]) -> int:
         """The buffer of an output; inputs, constants and values given twice are copied."""

@@ -45,7 +45,7 @@ def quantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out: 
         out: element type of the codes.
     """
     if (
-        not (e.chip.steps and e.chip.has("AscendQuant"))
+        not (e.chip.ascend_quant and e.chip.has("AscendQuant"))
         or out not in _BYTES
         or x.dtype not in ("FLOAT", "FLOAT16")
         or scale is None
@@ -76,7 +76,7 @@ def dequantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out
     if x in e.signed and zero is not None:
         x, zero = e.signed[x], zero - UNSIGNED
     if (
-        not (e.chip.steps and e.chip.has("AscendAntiQuant"))
+        not (e.chip.ascend_quant and e.chip.has("AscendAntiQuant"))
         or x.dtype != "INT8"
         or scale is None
         or zero is None
@@ -155,7 +155,7 @@ def _half_scales(e: Emitter) -> bool:
 def can(e: Emitter, w: Ref, w_zero: Ref | None, numbers: Sequence[Ref | None], factor: np.ndarray | None) -> bool:
     """Whether a product with weights `w` goes by AscendDequant: they are constant and signed, and all scales known."""
     if (
-        not (e.chip.steps and e.chip.has("AscendDequant"))
+        not (e.chip.ascend_quant and e.chip.has("AscendDequant"))
         or w.node.type != "Const"
         or w.dtype != "INT8"
         or factor is None

@@ -8,7 +8,7 @@ from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.value import Value, Weight
 
 
-def island_module(m: Module, part: Part) -> Module:
+def cpu_module(m: Module, part: Part) -> Module:
     """A canonical module that computes a part: its arguments are the inputs, its results the outputs, by position."""
     made = Module(f"{m.name}.{part.name}", "canonical")
     made.symbols, made.constraints = dict(m.symbols), list(m.constraints)

@@ -101,10 +101,10 @@ def test_extents_may_have_the_names_of_those_of_inputs():
 
 
 def test_each_row_of_what_torch_npu_writes_is_read_or_refused_with_a_reason():
-    from occ.compiler.codegen_cann.mapping import passed
+    from occ.compiler.codegen_cann.mapping import passthrough
 
-    assert set(passed._NAMES.values()) <= set(prototypes())
-    for name in sorted(passed._SEVERAL):
+    assert set(passthrough._NAMES.values()) <= set(prototypes())
+    for name in sorted(passthrough._SEVERAL):
         with pytest.raises(CompileError, match=f"`{name}` stands for several operators of GE"):
             built(node_model(name, [("x", F, [2, 3])], [("r", F, [2, 3])]))
 

@@ -11,17 +11,17 @@ from math import prod
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
+from occ.compiler.codegen_cann.mapping.ascend_quant import can, direct, known_sums, number, requantised
 from occ.compiler.codegen_cann.mapping.chip import DILATION, FILTER, PAD, STRIDE
 from occ.compiler.codegen_cann.mapping.convolution import convolve
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.quantize import signed
-from occ.compiler.codegen_cann.mapping.steps import can, direct, known_sums, number, requantised
 from occ.compiler.codegen_cann.mapping.window import padded, window_pads
 from occ.compiler.ir.op import Op
 
 
 @dataclass(frozen=True)
-class Stepped:
+class QuantizedChain:
     """How the operands and the result of a product are quantised.
 
     Attributes:
@@ -59,7 +59,7 @@ def _bias(e: Emitter, given: Ref | None, less: np.ndarray | None) -> Ref | None:
     return e.constant(-less if given is None else given.node.value.reshape(-1) - less)
 
 
-def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: Stepped) -> Ref | None:
+def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: QuantizedChain) -> Ref | None:
     """A convolution over one or two axes; None where it does not go by AscendDequant."""
     n, a = len(x.shape) - 2, op.a
     if n not in (1, 2) or not how.fits(e, w) or e.unit_for("Conv2D", "INT8") != "AI Core":
@@ -92,7 +92,7 @@ def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: Stepped) -> Ref | None:
     return e.reshape(made, shape)
 
 
-def product(e: Emitter, x: Ref, y: Ref, how: Stepped) -> Ref | None:
+def product(e: Emitter, x: Ref, y: Ref, how: QuantizedChain) -> Ref | None:
     """Rows of codes times a matrix; None where it does not go by AscendDequant."""
     if len(x.shape) < 2 or len(y.shape) != 2 or not how.fits(e, y) or e.unit_for("MatMulV2", "INT8") != "AI Core":
         return None
