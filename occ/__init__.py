@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from occ.compiler.passes.base import Pass
     from occ.compiler.passes.rules.rule import fusion, rewrite
     from occ.compiler.targets.target import Target
+    from occ.generation.embedding import EmbeddingModel, Reranker, embed, rerank
     from occ.generation.language_model import LanguageModel
     from occ.loading import load
     from occ.runtime.acl.tensor import DeviceTensor
@@ -39,14 +40,15 @@ _WHERE = {
     "operator": "occ.compiler.ir.operator.custom", "c_kernel": "occ.compiler.ir.operator.custom", "halide_kernel": "occ.compiler.ir.operator.custom",
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
     "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
-    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "RunQueue": "occ.runtime.run_queue", "DeviceTensor": "occ.runtime.acl.tensor",
+    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "LanguageModel": "occ.generation.language_model", "EmbeddingModel": "occ.generation.embedding",
+    "Reranker": "occ.generation.embedding", "embed": "occ.generation.embedding", "rerank": "occ.generation.embedding", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "RunQueue": "occ.runtime.run_queue", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 _MODULES = ("backend", "onnxruntime", "torch")
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "LanguageModel", "Pass", "RunError", "RunQueue", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
-    "compile", "diff", "dump", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "report", "rewrite", "targets", "te_kernel", "torch",
+    "Artifact", "CompileError", "DeviceTensor", "EmbeddingModel", "LanguageModel", "Pass", "Reranker", "RunError", "RunQueue", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
+    "compile", "diff", "dump", "embed", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "report", "rerank", "rewrite", "targets", "te_kernel", "torch",
 ]  # fmt: skip
 
 

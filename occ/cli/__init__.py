@@ -18,6 +18,7 @@ COMMANDS = {
     "diff": "compare results with another runtime",
     "extract": "write a part of a model as a model of its own",
     "generate": "write text with a language model",
+    "embed": "make vectors of texts, or score texts",
     "report": "write a page that shows a model as it is compiled",
     "bench": "time a model and other runtimes",
     "serve": "serve a language model in the form of OpenAI's API, or other models in KServe's",

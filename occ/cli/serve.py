@@ -1,4 +1,4 @@
-"""`occ serve`: an HTTP server for a language model, or one for models of other kinds."""
+"""`occ serve`: an HTTP server for a language model or an encoder of texts, or one for models of other kinds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def command(
 ) -> None:  # fmt: skip
     """Serve models over HTTP.
 
-    The folder of a language model is served in the form of OpenAI's API: /v1/completions and /v1/chat/completions. Other
+    The folder of a language model, or its .gguf file, is served in the form of OpenAI's API: /v1/completions and
+    /v1/chat/completions; that of an embedding model at /v1/embeddings, that of a reranker at /v1/rerank. Other
     models and artifacts, several at once, are served by MLServer in KServe's V2 protocol: REST at the port, gRPC at the
     next one, metrics at the one after it.
     """
@@ -84,6 +85,8 @@ def command(
 
 
 def _is_language_model(path: str) -> bool:
+    if Path(path).suffix in (".gguf", ".safetensors"):
+        return True
     return Path(path).is_dir() and not (Path(path) / "manifest.json").exists()
 
 
@@ -124,6 +127,8 @@ def _serve_language_model(
     model: str, host: str, port: int, settings: Mapping[str, Any], capacity: int, threads: int | None
 ) -> None:
     """Listen at once, and say that the model is served when it is."""
+    from occ.generation.embedding import EmbeddingModel, Reranker
+    from occ.generation.embedding_folder import encoder_kind
     from occ.generation.folder import Folder
     from occ.runtime.errors import RunError
 
@@ -136,7 +141,8 @@ def _serve_language_model(
         raise _missing(e.name, "serve") from None
     check_ports(host, port, 1)
     path = Path(model)
-    if Folder.of(path).tokenizer is None:
+    kind = encoder_kind(path)
+    if not kind and Folder.of(path).tokenizer is None:
         raise RunError("OCC0501", f"`{model}` has no tokenizer.json", "add the tokenizer of the model")
     name, failures = path.resolve().name, list[Exception]()
 
@@ -149,7 +155,11 @@ def _serve_language_model(
 
     app = create_app(
         ServerSettings(name=name, **settings),
-        lambda: LanguageModel(path, threads, capacity, several=settings["parallel"] > 1),
+        {
+            "embedding": lambda: EmbeddingModel(path, threads),
+            "reranking": lambda: Reranker(path, threads),
+            "": lambda: LanguageModel(path, threads, capacity, several=settings["parallel"] > 1),
+        }[kind],
         ready,
     )
     say(f"building `{name}`; http://{host}:{port}/health says when it is ready")

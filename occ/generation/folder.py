@@ -57,9 +57,9 @@ class Folder:
         if not path.exists():
             raise RunError("OCC0501", f"`{path}` does not exist", "give a folder with a model, or an artifact")
         home = path if path.is_dir() and not (path / "manifest.json").exists() else path.parent
-        genai, config = _read(home / "genai_config.json").get("model", {}), _read(home / "config.json")
-        generation, words = _read(home / "generation_config.json"), _read(home / "tokenizer_config.json")
-        model = _model(home, genai) if home == path else path
+        genai, config = read_object(home / "genai_config.json").get("model", {}), read_object(home / "config.json")
+        generation, words = read_object(home / "generation_config.json"), read_object(home / "tokenizer_config.json")
+        model = model_file(home, genai) if home == path else path
         if model.suffix == ".gguf":
             return _of_gguf(model)
         file = home / "tokenizer.json"
@@ -70,7 +70,7 @@ class Folder:
         return cls(model, file if file.exists() else None, _template(home, words), special, ends, int(context), head)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object of a JSON file; empty if there is no such file.
 
     Raises:
@@ -87,7 +87,12 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _model(home: Path, genai: dict[str, Any]) -> Path:
+def model_file(home: Path, genai: dict[str, Any]) -> Path:
+    """The model in a folder.
+
+    Raises:
+        RunError: OCC0501 there is none, or several.
+    """
     named = genai.get("decoder", {}).get("filename")
     for name in (*([named] if named else []), *_MODELS):
         if (home / name).exists():

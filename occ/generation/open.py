@@ -1,17 +1,15 @@
 """Opens the model of a folder, and builds an ONNX file first.
 
 Builds are kept in the build cache.
-
-Builds are kept in the build cache.
 """
 
 from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from occ.compiler.targets.default import DEFAULT
 from occ.generation import prepare
@@ -22,6 +20,7 @@ from occ.runtime.session import Session
 
 if TYPE_CHECKING:
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
+    from occ.compiler.driver.source import Source
 
 
 def open_model(folder: Folder, threads: int | None = None, target: str = DEFAULT, *, batched: bool = False) -> Session:
@@ -31,7 +30,20 @@ def open_model(folder: Folder, threads: int | None = None, target: str = DEFAULT
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder; OCC0502 the artifact cannot be used.
     """
-    found = find_or_build(folder, target, batched=batched)
+    return _opened(find_or_build(folder, target, batched=batched), threads)
+
+
+def open_plain(model: Path, threads: int | None = None, target: str = DEFAULT) -> Session:
+    """A model as it is, ready to run.
+
+    Raises:
+        CompileError: it cannot be compiled.
+        RunError: OCC0502 the artifact cannot be used.
+    """
+    return _opened(_find_or_build(model, {"target": target}, lambda: _built(model, target)), threads)
+
+
+def _opened(found: Path | Artifact, threads: int | None) -> Session:
     if isinstance(found, Path):
         return load(found, threads)
     from occ.compiler.driver.sessions import open_session
@@ -46,24 +58,27 @@ def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = Fals
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder.
     """
-    model = folder.model
+    from occ.compiler.cache.cache import digest
+
+    generation = digest([Path(prepare.__file__).read_bytes()])
+    how = {"generation": generation, "target": target, "head": folder.head, "batched": batched}
+    return _find_or_build(folder.model, how, lambda: build(folder, target, batched=batched))
+
+
+def _find_or_build(
+    model: Path, how: Mapping[str, Any], make: Callable[[], tuple[Artifact, Iterable[Path]]]
+) -> Path | Artifact:
     if model.is_dir() or _is_zip(model):
         return model
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
-    from occ.compiler.cache.cache import Cache, digest
+    from occ.compiler.cache.cache import Cache
     from occ.compiler.cache.file_stamps import Stamps
 
     cache = Cache()
-    how = {
-        "generation": digest([Path(prepare.__file__).read_bytes()]),
-        "target": target,
-        "head": folder.head,
-        "batched": batched,
-    }
     request, kept = Request(model, how, Stamps(cache)), ArtifactCache(cache)
     if (found := kept.find(request)) is not None:
         return found.path
-    artifact, files = build(folder, target, batched=batched)
+    artifact, files = make()
     found = kept.find(request) if _keep(kept, request, artifact, files) else None
     return artifact if found is None else found.path
 
@@ -92,10 +107,13 @@ def build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> tu
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder.
     """
+    module = prepare.prepared(folder.model, folder.head, batched=batched)
+    return _built(module, target, {"caches": "growing"})
+
+
+def _built(source: Source, target: str, options: Mapping[str, str] | None = None) -> tuple[Artifact, Iterable[Path]]:
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.settings import Settings
 
-    compilation = Compilation(
-        prepare.prepared(folder.model, folder.head, batched=batched), Settings(target, options={"caches": "growing"})
-    )
+    compilation = Compilation(source, Settings(target, options=dict(options or {})))
     return compilation.artifact(), compilation.module.files

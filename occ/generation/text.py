@@ -42,11 +42,35 @@ class Tokenizer:
         except Exception as e:  # the library raises nothing narrower
             name = "the vocabulary of the model" if isinstance(source, str) else f"`{source}`"
             raise RunError("OCC0501", f"{name} is no tokenizer: {e}", "take the file of the model again") from None
+        self._cutting: dict[int | None, Any] = {}  # others like it, which leave out what is too long
         self.source, self.template, self.special = source, template, dict(special or {})
+
+    @property
+    def size(self) -> int:
+        """Tokens of the vocabulary, added ones among them."""
+        return self._reader.get_vocab_size()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text, with those that the model wants around it if `special`."""
         return list(self._reader.encode(text, add_special_tokens=special).ids)
+
+    def encode_rows(
+        self, texts: Sequence[str | tuple[str, str]], longest: int | None
+    ) -> list[tuple[list[int], list[int]]]:
+        """Tokens of texts, or of pairs of texts, as a model takes them, and for each which of the two it is of.
+
+        Args:
+            texts: each alone, without padding.
+            longest: tokens at the most; of longer texts the end is left out, of pairs that of the longer text.
+        """
+        if longest not in self._cutting:
+            reader = type(self._reader).from_str(self._reader.to_str())
+            reader.no_padding()
+            reader.no_truncation()
+            if longest is not None:
+                reader.enable_truncation(longest)
+            self._cutting[longest] = reader
+        return [(list(e.ids), list(e.type_ids)) for e in self._cutting[longest].encode_batch(list(texts))]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without special ones."""

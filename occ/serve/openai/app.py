@@ -17,13 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from occ.generation.batch_scheduler import QueueIsFull
+from occ.generation.embedding import TextEncoder
 from occ.generation.language_model import LanguageModel
+from occ.generation.text import Tokenizer
 from occ.runtime.errors import RunError
+from occ.serve.openai.encoders import EncoderService
 from occ.serve.openai.metrics import Metrics
 from occ.serve.openai.protocol import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    EmbeddingRequest,
+    RerankRequest,
     ResponseRequest,
     TokenizeRequest,
 )  # fmt: skip
@@ -64,12 +69,47 @@ class State:
     """What the server has: a service once the model is built, or why there is none."""
 
     def __init__(self) -> None:
-        self.service: Service | None = None
+        self.service: Service | EncoderService | None = None
         self.failure: Exception | None = None
+
+    @property
+    def writing(self) -> Service:
+        """The service of a language model.
+
+        Raises:
+            RunError: OCC0501 the model is an encoder.
+        """
+        if not isinstance(self.service, Service):
+            raise RunError("OCC0501", "the model writes no text", "ask /v1/embeddings or /v1/rerank")
+        return self.service
+
+    @property
+    def encoding(self) -> EncoderService:
+        """The service of an encoder.
+
+        Raises:
+            RunError: OCC0501 the model writes text.
+        """
+        if not isinstance(self.service, EncoderService):
+            raise RunError(
+                "OCC0501", "the model writes text, and makes no vectors", "serve the folder of an embedding model"
+            )
+        return self.service
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the model."""
+        if isinstance(self.service, EncoderService):
+            return self.service.encoder.tokenizer
+        found = self.writing.lm.tokenizer
+        assert found is not None, "checked before the server starts"
+        return found
 
 
 def create_app(
-    settings: ServerSettings, load: Callable[[], LanguageModel], ready: Callable[[Exception | None], object] = bool
+    settings: ServerSettings,
+    load: Callable[[], LanguageModel | TextEncoder],
+    ready: Callable[[Exception | None], object] = bool,
 ) -> FastAPI:
     """The application. It listens while the model is built, and answers 503 until then.
 
@@ -98,13 +138,16 @@ def create_app(
 
 
 async def _load(
-    state: State, metrics: Metrics, settings: ServerSettings, load: Callable[[], LanguageModel],
+    state: State, metrics: Metrics, settings: ServerSettings, load: Callable[[], LanguageModel | TextEncoder],
     ready: Callable[[Exception | None], object],
 ) -> None:  # fmt: skip
     try:
-        lm = await asyncio.to_thread(load)
-        state.service = Service(lm, settings.parallel, settings.waiting)
-        metrics.watch(state.service.scheduler)
+        model = await asyncio.to_thread(load)
+        if isinstance(model, TextEncoder):
+            state.service = EncoderService(model, settings.name, settings.waiting)
+        else:
+            state.service = Service(model, settings.parallel, settings.waiting)
+            metrics.watch(state.service.scheduler)
     except Exception as e:  # told to who waits for it, and to clients
         state.failure = e
     ready(state.failure)
@@ -186,8 +229,7 @@ def _add_errors(app: FastAPI) -> None:
 
 def _add_routes(app: FastAPI, settings: ServerSettings, state: State, metrics: Metrics) -> None:
     def answering(request: Request) -> Answering:
-        assert state.service is not None, "the gate lets nobody in before"
-        return Answering(state.service, settings.name, request, metrics)
+        return Answering(state.writing, settings.name, request, metrics)
 
     @app.get("/health")
     async def health() -> Response:  # pyright: ignore[reportUnusedFunction]
@@ -226,13 +268,21 @@ def _add_routes(app: FastAPI, settings: ServerSettings, state: State, metrics: M
     async def responses(asked: ResponseRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
         return await answering(request).response(asked)
 
+    @app.post("/v1/embeddings")
+    async def embeddings(asked: EmbeddingRequest) -> Any:  # pyright: ignore[reportUnusedFunction]
+        return await state.encoding.embed(asked)
+
+    @app.post("/v1/rerank")
+    async def rerank(asked: RerankRequest) -> Any:  # pyright: ignore[reportUnusedFunction]
+        return await state.encoding.rerank(asked)
+
     @app.post("/tokenize")
-    async def tokenize(asked: TokenizeRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
-        return {"tokens": answering(request).tokenizer.encode(asked.content, special=asked.add_special)}
+    async def tokenize(asked: TokenizeRequest) -> Any:  # pyright: ignore[reportUnusedFunction]
+        return {"tokens": state.tokenizer.encode(asked.content, special=asked.add_special)}
 
     @app.post("/detokenize")
-    async def detokenize(asked: DetokenizeRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
+    async def detokenize(asked: DetokenizeRequest) -> Any:  # pyright: ignore[reportUnusedFunction]
         try:
-            return {"content": answering(request).tokenizer.decode(asked.tokens)}
+            return {"content": state.tokenizer.decode(asked.tokens)}
         except (OverflowError, TypeError):
             raise RunError("OCC0501", "a token is not a number of the vocabulary", "give tokens of the model") from None

@@ -281,3 +281,31 @@ class DetokenizeRequest(_Strict):
     """POST /detokenize."""
 
     tokens: list[int]
+
+
+class EmbeddingRequest(_Strict):
+    """POST /v1/embeddings."""
+
+    input: Text | list[Text] | list[int] | list[list[int]]
+    model: str = ""
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+
+    @property
+    def inputs(self) -> list[str | list[int]]:
+        """Texts and tokens, one or several."""
+        given = self.input
+        if isinstance(given, str):
+            return [given]
+        tokens = [x for x in given if isinstance(x, int)]
+        return [tokens] if tokens else [x for x in given if not isinstance(x, int)]
+
+
+class RerankRequest(_Strict):
+    """POST /v1/rerank, in the form of Jina's and Cohere's API."""
+
+    query: Text
+    documents: list[Text]
+    model: str = ""
+    top_n: int | None = Field(None, ge=1)
+    return_documents: bool = False
