@@ -171,6 +171,10 @@ CODES: dict[str, Code] = {
         "`--workers` takes the address of a scheduler of dask.distributed (`dask scheduler`) with workers (`dask worker ADDRESS`)"
         " that have the same version of occ, and a C++ compiler: `pip install 'occ-compiler[workers]'`.",
     ),
+    "OCC0409": Code(
+        "the library that quantises is not installed",
+        "`occ quantize` makes codes by onnxruntime.quantization, which is optional: `pip install 'occ-compiler[quantize]'`.",
+    ),
     "OCC0501": Code(
         "an input does not fit the model",
         "An input is missing or unknown, or its element type, rank or extents differ from the signature. `occ inspect`"
@@ -276,6 +280,11 @@ CODES: dict[str, Code] = {
         "the code of an operator failed",
         "The `body`, `composite` or `infer` of an operator that a rule file or a package defines raised an exception. The"
         " notes name it and the line.",
+    ),
+    "OCC0617": Code(
+        "the model cannot be quantised",
+        "It is quantised already, its weights are not in f32, none of its operators can work on codes, or the quantiser of"
+        " onnxruntime fails on it. docs/quantize.md lists what each form takes; `--keep` and `--operators` leave nodes out.",
     ),
     "OCC0901": Code(
         "internal error",

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, shape_inference
 
-from occ.compiler.diagnostics import error
+from occ.compiler.diagnostics import error, shorten
 from occ.compiler.frontend.onnx import not_a_model
 from occ.compiler.frontend.ort_format import is_ort, read_ort
 
@@ -70,6 +70,17 @@ def exposed(model: ModelProto, names: list[str]) -> ModelProto:
 
 
 def with_data(model: ModelProto, folder: Path) -> ModelProto:
-    """The same with its external data inside."""
-    onnx.load_external_data_for_model(model, str(folder))
+    """The same with its external data inside.
+
+    Raises:
+        CompileError: OCC0106 they cannot be read, or lie outside of the folder.
+    """
+    try:
+        onnx.load_external_data_for_model(model, str(folder))
+    except (OSError, ValueError, onnx.checker.ValidationError) as e:
+        reason = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        help_ = "the data file belongs next to the model, under the name that the model gives"
+        raise error(
+            "OCC0106", f"the external data of the model cannot be read: {shorten(reason, 200)}", help=help_
+        ) from None
     return model

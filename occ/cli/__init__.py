@@ -17,6 +17,7 @@ COMMANDS = {
     "check": "say whether a target can take a model, and what it cannot take",
     "diff": "compare results with another runtime",
     "extract": "write a part of a model as a model of its own",
+    "quantize": "write a model with weights, or weights and activations, in 8 or 4 bits",
     "generate": "write text with a language model",
     "embed": "make vectors of texts, or score texts",
     "report": "write a page that shows a model as it is compiled",

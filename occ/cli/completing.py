@@ -84,6 +84,11 @@ def operators(_ctx: click.Context, _incomplete: str) -> Items:
     return [s.name for s in extensions().registry.values() if not s.is_internal]
 
 
+def operators_of_model(ctx: click.Context, _incomplete: str) -> Items:
+    graph = _graph(ctx)
+    return sorted({n.op_type for n in graph.node}) if graph else []
+
+
 def runtimes(_ctx: click.Context, _incomplete: str) -> Items:
     from occ.benchmark import PEERS
     from occ.generation.benchmark import PEERS as OF_TEXTS
@@ -143,7 +148,7 @@ COMPLETERS: dict[str, Completer] = {
     "--target": targets, "-C": target_settings, "--target-cpu": processors, "--also": processors, "--stage": stages,
     "--passes": listed(passes), "--print-before": passes_or_all, "--print-after": passes_or_all, "--stop-after": passes,
     "--rules": files, "--inputs": files, "--input": inputs_from_files, "--calibrate": files, "--onnx": files,
-    "--shape": input_names, "--dim": dims, "--outputs": values, "--from": values, "--to": values, "--node": values,
+    "--shape": input_names, "--dim": dims, "--outputs": values, "--keep": values, "--operators": listed(operators_of_model), "--from": values, "--to": values, "--node": values,
     "--against": listed(runtimes),
     "--workers": nothing, "--prompt": nothing, "--tokens": nothing, "--stop": nothing, "--host": nothing, "--why": nothing,
     "--test": nothing, "--generate": nothing, "--api-key": nothing, "--cors": nothing,

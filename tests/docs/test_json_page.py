@@ -24,6 +24,7 @@ COMMANDS = {
     "`occ bench`": "bench m.occ --rounds 1",
     "`occ bench --per-op`": "bench MODEL -t cpu-jit --per-op",
     "`occ extract`": "extract MODEL --to node_relu -o part.onnx",
+    "`occ quantize`": "quantize MODEL -t cpu-jit -o q.onnx --rounds 1",
     "`occ report`": "report MODEL -t cpu-jit --against none",
     "`occ targets`": "targets",
     "`occ ops`": "ops Relu",

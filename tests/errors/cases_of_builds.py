@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 
 import onnx
 from building import mlp
@@ -82,6 +83,12 @@ def _(s: Scene):
     s.patch.delenv("OCC_ASCENDCL", raising=False)
     occ.build(s.model(RELU), "ascend310p", s.folder / "m.occ", shapes={"x": [1, 2]})
     return ["run", str(s.folder / "m.occ")]
+
+
+@case("OCC0409")
+def _(s: Scene):
+    s.patch.setitem(sys.modules, "onnxruntime.quantization", None)
+    return ["quantize", s.model(RELU), "-o", str(s.folder / "q.onnx")]
 
 
 @case("OCC0601")
@@ -168,6 +175,12 @@ def _(s: Scene):
     sets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.example", 1)]
     model = s.save(onnx.helper.make_model(graph, opset_imports=sets, ir_version=10))
     return ["build", model, "-t", "interp", "--rules", str(file)]
+
+
+@case("OCC0617")
+def _(s: Scene):
+    coded = "g (float[n, 2] x) => (uint8[n, 2] y) { s = Constant <value = float {0.5}> ()  y = QuantizeLinear(x, s) }"
+    return ["quantize", s.model(coded), "-o", str(s.folder / "q.onnx")]
 
 
 @case("OCC0615")

@@ -1,0 +1,150 @@
+"""`occ quantize`: a model in 8 or 4 bits, and what that gains and loses."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from occ.cli import options
+from occ.cli.console import json_line, progress, say, tell_sizes
+
+if TYPE_CHECKING:
+    from occ.quantization.comparison import Comparison
+    from occ.quantization.quantize import Quantized
+
+_BLOCKS = ("16", "32", "64", "128", "256")
+
+
+@click.command("quantize")
+@options.model
+@options.target
+@click.option("-o", "--out", type=options.OutPath(), required=True, help="The ONNX file to write.")
+@click.option(
+    "--calibrate",
+    metavar="DATA",
+    help="Static int8: the inputs of typical runs, in an .npz file or a folder of such. Without this, and without --weights, "
+    "activations are coded as they come (dynamic int8).",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(["int8", "int4"]),
+    help="Code the matrices of products alone; activations stay in floats.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="NAME",
+    help="Leave a node in floats, by its name or that of its result. Repeat for more.",
+)
+@click.option(
+    "--operators", metavar="TYPE,TYPE", default="", help="Quantise operators of these types alone, such as Conv,MatMul."
+)
+@click.option(
+    "--method",
+    type=click.Choice(["minmax", "entropy", "percentile"]),
+    default="minmax",
+    show_default=True,
+    help="With --calibrate: how the ranges of activations are found.",
+)
+@click.option(
+    "--block",
+    type=click.Choice(_BLOCKS),
+    default="32",
+    show_default=True,
+    help="With --weights: elements that share a scale.",
+)
+@click.option("--per-tensor", is_flag=True, help="One scale for each weight instead of one for each of its channels.")
+@click.option(
+    "--reduce-range", is_flag=True, help="Weights of 7 bits, for runtimes that saturate on processors without VNNI."
+)
+@click.option(
+    "--inputs", "npz", metavar="FILE.npz", help="Inputs to compare with; the first of DATA, or random ones, by default."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="Blocks of runs that times are of; 0 takes none.",
+)
+@click.option("--no-compare", is_flag=True, help="Write the model and compare nothing.")
+@options.threads
+@options.compile_options
+@options.as_json
+def command(
+    model: str, target: str, out: Path, calibrate: str | None, weights: Any, keep: tuple[str, ...], operators: str, method: Any,
+    block: str, per_tensor: bool, reduce_range: bool, npz: str | None, rounds: int, no_compare: bool, threads: int | None,
+    as_json: bool, flags: options.Flags,
+) -> None:  # fmt: skip
+    """Write MODEL, an .onnx file in f32, with codes of 8 or 4 bits, and say what that gains and loses.
+
+    Speed, on one thread unless --threads says more, and differences are of occ and of onnxruntime, whose quantiser it is.
+    """
+    from occ.compiler.ir.module import Module
+    from occ.quantization.quantize import quantize
+
+    if calibrate is not None and weights is not None:
+        raise click.UsageError("--weights codes no activations: leave --calibrate out")
+    source = options.source_of(model)
+    if isinstance(source, (str, Module)) or model.endswith(".occ"):
+        raise click.UsageError(
+            "models in .onnx files can be quantised; of .occ text, `occ dump --format onnx` makes one"
+        )
+    types = [t.strip() for t in operators.split(",") if t.strip()]
+    with progress() as tell:
+        tell("quantising")
+        made = quantize(
+            source, out, calibrate=calibrate, weights=weights, target=target, method=method, keep=keep, operators=types, block=int(block),
+            per_channel=not per_tensor, reduce_range=reduce_range,
+        )  # fmt: skip
+    facts = {"path": str(out), "form": made.form, "nodes": made.nodes, "runs": made.samples}
+    if not as_json:
+        say(f"wrote    {out}: {made.form}")
+        say(f"codes    {made.types}")
+    found = None if no_compare else _compared(made, model, target, calibrate, npz, rounds, threads or 1, flags)
+    if as_json:
+        click.echo(json_line(facts | (found.as_data() if found is not None else {})))
+    elif found is not None:
+        click.echo("\n".join(found.lines()))
+
+
+def _compared(
+    made: Quantized, model: str, target: str, calibrate: str | None, npz: str | None, rounds: int, threads: int, flags: options.Flags
+) -> Comparison:  # fmt: skip
+    """The table of a quantised model; what cannot be compared is a note in it, since the model is written."""
+    from occ.compiler.driver.sessions import compile_model
+    from occ.quantization.comparison import Comparison, compare
+    from occ.quantization.settings import form_of
+
+    found = Comparison(made.bytes_before, made.bytes_after, threads)
+    here = not form_of(target).device
+    if not here:
+        found.notes.append(
+            f"`{target}` does not run here: `occ diff {made.path} -t {target} --simulate` runs the model on the simulator"
+        )
+    settings = flags.settings(target if here else "interp", running=True)
+    floats = made.floats if model == "-" else model
+    session = compile_model(floats, settings, threads)
+    inputs = _inputs(made, session, calibrate, npz, flags)
+    opened = (lambda m: session if m is floats else compile_model(m, settings, threads)) if here else None
+    compare(found, floats, str(made.path), inputs, opened, rounds)
+    with suppress(MemoryError):
+        found.losses = made.losses(inputs)
+    return found
+
+
+def _inputs(
+    made: Quantized, session: Any, calibrate: str | None, npz: str | None, flags: options.Flags
+) -> dict[str, Any]:
+    """Inputs to compare with: those that were given, the first that ranges were found by, or random ones."""
+    from occ.inputs import given_inputs
+    from occ.quantization.calibration import samples_of
+
+    if npz is None and calibrate is not None:
+        return next(iter(samples_of(calibrate, made.floats.graph)))
+    if npz is None:
+        tell_sizes(session, flags.sizes)
+    return given_inputs(session, {}, npz, flags.sizes, 0)

@@ -1,0 +1,76 @@
+"""What is asked of a quantisation, and what the targets want."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Weights = Literal["int8", "int4"]
+Method = Literal["minmax", "entropy", "percentile"]
+METHODS: dict[str, str] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}  # names of the library
+BITS: dict[str, int] = {"int8": 8, "int4": 4}
+
+# Products, and what lies between them and takes codes as they are. Sums of two computed values, as in residual nets, go with them;
+# Concat and Resize do not: tensors of unlike ranges would share a scale there, as boxes and scores of a detector.
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_BETWEEN = (
+    "Add", "AveragePool", "Clip", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Reshape", "Squeeze", "Sum",
+    "Transpose",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Form:
+    """The codes that a kind of target computes with.
+
+    Attributes:
+        operators: that static quantisation turns into operators on codes.
+        signed: whether the codes of activations are `int8` about a zero point of 0, rather than `uint8` with one of their own.
+        options: further ones of the library.
+        device: whether runs need one, which this machine may not have.
+    """
+
+    operators: tuple[str, ...]
+    signed: bool
+    device: bool = False
+    options: tuple[tuple[str, bool], ...] = ()
+
+
+# x86 multiplies `uint8` by `int8` (vpdpbusd); 8-bit kernels of ARM take either.
+CPU = Form((*_PRODUCTS, *_BETWEEN), signed=False)
+# AMCT quantises the operands of convolutions and of products with constants; AscendQuant has `int8` codes, and a zero point of 0
+# leaves nothing to take out of the sums (docs/ascend.md, "Quantised models").
+ASCEND = Form(
+    (*_PRODUCTS, "AveragePool", "MaxPool", "Relu"), signed=True, device=True, options=(("ActivationSymmetric", True), ("MatMulConstBOnly", True)),
+)  # fmt: skip
+
+
+def form_of(target: str) -> Form:
+    """The form for a target, by its name."""
+    return ASCEND if target.startswith("ascend") else CPU
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a model is quantised.
+
+    Attributes:
+        weights: weights alone, in as many bits; None for weights and activations of 8 bits.
+        target: what the codes are for.
+        method: how the ranges of activations are found: their extremes, the loss of information, or the percentile 99.999.
+        keep: nodes, or values that nodes give, that stay in floats.
+        operators: types of operators to quantise; those that the form lists if empty.
+        block: elements of a column of a weight that share a scale, where weights alone are quantised.
+        per_channel: whether each channel of a weight has a scale of its own.
+        reduce_range: whether weights have 7 bits, so that no runtime saturates that adds products of bytes in 16 bits.
+    """
+
+    weights: Weights | None = None
+    target: str = "cpu"
+    method: Method = "minmax"
+    keep: Sequence[str] = ()
+    operators: Sequence[str] = ()
+    block: int = 32
+    per_channel: bool = True
+    reduce_range: bool = False
