@@ -79,7 +79,7 @@ def command(
     block: str, per_tensor: bool, reduce_range: bool, npz: str | None, rounds: int, no_compare: bool, threads: int | None,
     as_json: bool, flags: options.Flags,
 ) -> None:  # fmt: skip
-    """Write MODEL, an .onnx file in f32, with codes of 8 or 4 bits, and say what that gains and loses.
+    """Write MODEL, an .onnx file in f32, in 8 or 4 bits, and say what that gains and loses.
 
     Speed, on one thread unless --threads says more, and differences are of occ and of onnxruntime, whose quantiser it is.
     """

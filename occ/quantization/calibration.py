@@ -78,7 +78,7 @@ def _number(path: Path) -> tuple[int, str]:
 
 
 def _read(files: tuple[Path, ...], ports: tuple[ValueInfoProto, ...]) -> dict[str, np.ndarray]:
-    """The arrays of a sample by the names of inputs, or by their order where files have no names that the model knows."""
+    """The arrays of a sample by the names of inputs; by their order where files have no such names."""
     found: list[tuple[str, np.ndarray]] = [pair for f in files for pair in arrays_of(str(f)).items()]
     known = {p.name for p in ports}
     in_order = len(files) > 1 or (len(found) == len(ports) == 1 and all(f.suffix != ".npz" for f in files))

@@ -74,7 +74,10 @@ class Comparison:
         return asdict(self) | {"differences": rows, "speed": {name: self.speed(name) for name in self.differences}}
 
     def speed(self, runtime: str) -> float | None:
-        """How many runs in codes take the time of one in floats, processor time on one thread; None where it was not measured."""
+        """How many runs in codes take the time of one in floats; None where it was not measured.
+
+        Processor time on one thread, wall clock on more.
+        """
         floats, codes = (self.times.get(f"{runtime} {kind}") for kind in (FLOATS, CODES))
         if floats is None or codes is None:
             return None

@@ -1,4 +1,4 @@
-"""What each node of a quantised model loses alone: its result from codes, of operands in floats, beside its result in floats."""
+"""What each node of a quantised model loses alone: operands in floats, its result from codes beside that in floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model as the quantiser needs it: weights as constants, functions inlined, nodes with names, and an operator set that has codes."""
+"""A model as the quantiser needs it: constant weights, no functions, named nodes, an operator set with codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HALVES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16:
 
 
 def prepared(model: ModelProto, folder: Path, *, halves: bool, upgrade: bool) -> ModelProto:
-    """A model of the same meaning with its weights inside, as constants that its nodes read, and a name for each node.
+    """A model of the same meaning with constant weights inside, and a name for each node.
 
     Args:
         model: as it was read; it is not changed.
@@ -86,9 +86,10 @@ def _gather_constants(graph: GraphProto) -> None:
     del graph.node[:]
     graph.node.extend(kept)
     fixed = {t.name for t in graph.initializer}
-    inputs = [v for v in graph.input if v.name not in fixed]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    for declared in (graph.input, graph.value_info):  # the quantiser transposes weights, whatever is declared of them
+        others = [v for v in declared if v.name not in fixed]
+        del declared[:]
+        declared.extend(others)
 
 
 def constant(node: NodeProto) -> TensorProto | None:
@@ -125,7 +126,7 @@ def _upgraded(model: ModelProto) -> ModelProto:
 
 
 def _name_nodes(graph: GraphProto) -> None:
-    """Give nodes without a name, or with that of another, the name of their first result: nodes are left out by name."""
+    """Name nodes that have no name of their own after their first result: nodes are left out by name."""
     seen: set[str] = set()
     for node in graph.node:
         if not node.name or node.name in seen:
@@ -134,7 +135,9 @@ def _name_nodes(graph: GraphProto) -> None:
 
 
 def named(graph: GraphProto, original: GraphProto, names: Sequence[str]) -> list[str]:
-    """The nodes of a prepared graph that names stand for: of a node there or in the original, or of a value that one gives.
+    """The nodes of a prepared graph that names stand for.
+
+    A name is of a node, there or in the original, or of a value that one gives.
 
     Raises:
         CompileError: OCC0205 there is no such node or value.
@@ -160,6 +163,6 @@ def named(graph: GraphProto, original: GraphProto, names: Sequence[str]) -> list
 
 
 def saved(model: ModelProto, path: Path) -> None:
-    """Write a model; weights above a gigabyte go to a file of its name and `.data`, which protobuf could not hold."""
+    """Write a model; weights above a gigabyte, which protobuf may not hold, go to a `.data` file beside it."""
     big = sum(len(t.raw_data) for t in model.graph.initializer) > 1 << 30
     onnx.save(model, str(path), save_as_external_data=big, location=f"{path.name}.data")

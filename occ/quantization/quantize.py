@@ -206,7 +206,7 @@ def _static(floats: ModelProto, original: ModelProto, asked: Asked, samples: Sam
 
 
 def _shifts(graph: GraphProto) -> list[str]:
-    """Sums with a constant, which are parts of longer functions such as HardSwish: codes between their steps cost more than they save."""
+    """Sums with a constant: parts of functions such as HardSwish, where codes cost more than they save."""
     fixed = {t.name for t in graph.initializer}
     return [n.name for n in graph.node if n.op_type in ("Add", "Sum") and not fixed.isdisjoint(n.input)]
 

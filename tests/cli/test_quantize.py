@@ -197,6 +197,10 @@ def test_models_that_are_written_in_other_ways(here):
     )
     assert list(occ.quantize(function, "q.onnx", calibrate="mlp.npz").nodes.values()) == ["MatMul"]
 
+    declared = convnet()  # as torch declares its weights
+    declared.graph.value_info.append(onnx.helper.make_tensor_value_info("w3", onnx.TensorProto.FLOAT, [10, 16]))
+    assert "Gemm 1" in occ.quantize(declared, "q.onnx").types
+
     onnx.save(onnx.load("net.onnx"), "away.onnx", save_as_external_data=True, location="away.bin", size_threshold=0)
     made = occ.quantize("away.onnx", "q.onnx", calibrate="net.npz")
     assert made.bytes_before > (here / "away.bin").stat().st_size > made.bytes_after

@@ -20,7 +20,6 @@ CODE = ("python", "c", "cpp", "lua", "js", "json", "toml", "cmake")
 # What runs the code of a page from its first block to its last.
 RUN_BY = {
     "README.md": "packaging/test_install.py",
-    "ascend-from-cann.md": "acl/test_from_cann_page.py",
     "ascend-onnxruntime.md": "acl/test_ort_page.py",
     "ascend-running.md": "acl/test_whole_path.py",
     "c.md": "native/test_standalone.py",
