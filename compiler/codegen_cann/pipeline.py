@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from occ.compiler.codegen_cann.device_graphs import kernels_of
+from occ.compiler.codegen_cann.mapping.chip import HALF_RESULTS
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.passes.canonical.apply_rewrites import ApplyRewrites
 from occ.compiler.passes.canonical.cast_ports import CastPorts
@@ -19,6 +21,14 @@ def ascend(options: AscendOptions) -> Pipeline:
     ports = CastPorts(getattr(options, "input_fp16_nodes", ""), getattr(options, "output_type", ""))
     return {
         "inferred": (*inferred(sizes=False), *((ports,) if ports != CastPorts() else ())),
-        "canonical": canonical(UseBlockWeights(), *integers),
+        "canonical": canonical(UseBlockWeights(columns=_has_column_scales(options)), *integers),
         "fused": (ApplyRewrites("fused"), Expand(), FoldEmpty(), Dce()),
     }
+
+
+def _has_column_scales(options: AscendOptions) -> bool:
+    """Whether products of half precision with weights of INT8 that have a scale for each column are one kernel."""
+    if options.precision not in HALF_RESULTS:
+        return False
+    kernel = "WeightQuantBatchMatmulV2", "INT8", 1, options.precision
+    return kernels_of(options).unit_for(*kernel, dynamic=bool(options.dynamic_ranges)) == "AI Core"

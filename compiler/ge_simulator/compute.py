@@ -182,6 +182,8 @@ def _weight_quantised(node: Node, x: Arrays) -> np.ndarray:
         raise BadGraph(f"{node.name}: groups of {group} in an axis of {inner}")
     groups = -(-inner // group) if group else 1
     expected = (weight.shape[0], groups) if turned else (groups, weight.shape[1])
+    if not group and scale.ndim == 1:  # one for each column, in a vector
+        scale, offset = scale.reshape(expected), offset if offset is None else offset.reshape(expected)
     if scale.shape != expected or (offset is not None and offset.shape != expected):
         raise BadGraph(f"{node.name}: scales {scale.shape} and offsets do not fit, {expected} do")
     at, axis = np.arange(inner) // (group or inner), 1 if turned else 0

@@ -112,6 +112,53 @@ def test_weights_of_the_kernel_take_half_a_byte_each():
     assert halves < 256 * 128 * 2 + 64
 
 
+IN_8_BITS = ("ascend310p", "ascend910b", "ascend910_93")
+
+
+@pytest.mark.parametrize("target", [*CHIPS, "ascend310b", "ascend910_93"])
+@pytest.mark.parametrize("extra", ["", "zero bias"])
+def test_columns_with_one_scale_are_codes_of_8_bits_where_the_chip_has_the_kernel(target: str, extra: str):
+    model = product(size=128, bits=8, extra=extra, accuracy_level=2)
+    x = {"A": RNG.standard_normal((2, 3, 128), dtype=np.float32)}
+    made = built(model, target)
+    assert ("WeightQuantBatchMatmulV2" in kinds(made)) == (target in IN_8_BITS)
+    assert worst(simulated(made, x), in_onnxruntime(model, x)) < 2e-3
+
+
+COLUMNS = {
+    "a scale for each column": ("f = DequantizeLinear <axis = 1> (w, s) y = MatMul (x, f)", (40, 24), 24, np.int8),
+    "one scale": ("f = DequantizeLinear (w, s) y = MatMul (x, f)", (40, 24), 0, np.int8),
+    "turned, with zero points": ("f = DequantizeLinear <axis = 0> (w, s, z) y = Gemm <transB = 1> (x, f, b)", (24, 40), 24, np.uint8),
+    "transposed": ("f = DequantizeLinear <axis = 0> (w, s) t = Transpose (f) y = MatMul (x, t)", (24, 40), 24, np.int8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [*CHIPS, "ascend310b", "ascend910_93"])
+@pytest.mark.parametrize(("body", "shape", "scales", "kind"), COLUMNS.values(), ids=COLUMNS)
+def test_columns_that_dequantize_linear_reads_stay_codes(target: str, body: str, shape, scales: int, kind: type):
+    info = np.iinfo(kind)
+    weights = {
+        "w": RNG.integers(info.min, info.max, shape).astype(kind), "b": RNG.standard_normal(24, dtype=np.float32),
+        "s": RNG.uniform(0.01, 0.02, (scales,) if scales else ()).astype(np.float32),
+        "z": RNG.integers(100, 150, 24).astype(np.uint8),
+    }  # fmt: skip
+    model = model_of(f"g (float[3, 40] x) => (float[3, 24] y) {{ {body} }}", weights)
+    x = {"x": RNG.standard_normal((3, 40), dtype=np.float32)}
+    halves = built(model, target, precision_mode_v2="mixed_float16")
+    assert ("WeightQuantBatchMatmulV2" in kinds(halves)) == (target in IN_8_BITS)
+    assert worst(simulated(halves, x), reference(model, x)) < 2e-3
+    assert "WeightQuantBatchMatmulV2" not in kinds(built(model, target))  # which keeps results in FLOAT
+
+
+def test_scales_that_half_precision_cuts_short_stay_out_of_the_kernel():
+    model = model_of(
+        "g (float[3, 40] x) => (float[3, 24] y) { f = DequantizeLinear (w, s) y = MatMul (x, f) }",
+        {"w": RNG.integers(-99, 99, (40, 24)).astype(np.int8), "s": np.array(3e-5, np.float32)},
+    )
+    made = built(model, "ascend310p", precision_mode_v2="mixed_float16")
+    assert "WeightQuantBatchMatmulV2" not in kinds(made)
+
+
 @pytest.mark.parametrize("target", CHIPS)
 @pytest.mark.parametrize(("bits", "extra"), [(4, ""), (4, "zero"), (8, "zero"), (2, "")])
 def test_rows_of_tables_are_gathered_as_codes(target: str, bits: int, extra: str):

@@ -86,6 +86,18 @@ PLANTED = {
     "dilations": (lambda e, x, w: conv(e, x, w, dilations=[1, 1, 1, 300]), "dilations of Conv2D are"),
     "axes": (lambda e, x, w: pad(e, e.reshape(x, (1,) * 5 + x.shape)), "rank of PadV3 are"),
     "a format": (lambda e, x, w: conv(e, x, w, layout="ND"), "`x` of Conv2D is ND, Ascend310P takes NCHW, NHWC"),
+    "groups of weights": (
+        lambda e, x, w: e.op(
+            "WeightQuantBatchMatmulV2",
+            e.cast(e.reshape(x, (1, 100)), "FLOAT16"),
+            e.constant(np.zeros((9, 100), np.int8)),
+            e.constant(np.ones((9, 4), np.float16)),
+            out=Desc("FLOAT16", (1, 9)),
+            transpose_weight=True,
+            antiquant_group_size=32,
+        ),
+        "weight groups of WeightQuantBatchMatmulV2 are",
+    ),
     "operands": (lambda e, x, w: e.op("ConcatD", [x] * 64, out=x.desc, concat_dim=0, N=64), "inputs of ConcatD are"),
     "an operator without a kernel": (
         lambda e, x, w: e.op("Einsum", [x, x], out=x.desc, equation="abcd,abcd->abcd", N=2),

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
-from occ.compiler.codegen_cann.mapping.chip import HALF_MODES
+from occ.compiler.codegen_cann.mapping.chip import HALF_MODES, HALF_RESULTS
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.indexing import from_end
 from occ.compiler.codegen_cann.mapping.linear import matmul
@@ -18,7 +18,7 @@ from occ.compiler.ir.op import Op
 Row = Callable[..., Any]
 _HALF_LEVELS = (2, 3, 4)  # of accuracy, at which the model allows activations in half precision or less
 _LARGEST = 65535  # inner extents of WeightQuantBatchMatmulV2
-_HALF_MAX = 65504.0
+_HALF_MAX, _LEAST_HALF = 65504.0, 2.0**-14  # between them numbers of half precision have all their bits
 
 
 def constant_operand(e: Emitter, op: Op, name: str) -> np.ndarray | None:
@@ -56,8 +56,9 @@ def _matmul_nbits(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> Ref:
     codes = fields(packed.reshape(a.N, -1), a.bits, blocks * a.block_size)[:, : a.K]
     scales = scales.reshape(a.N, blocks)
     zeros = zero_points(constant_operand(e, op, "zero_points"), a.bits, (a.N, blocks))
-    if groups is None and _has_kernel(e, op, zeros):
-        made = _weight_quantised(e, op, x, codes, scales, zeros)
+    kind = _kernel_codes(e, op, scales, zeros) if groups is None else ""
+    if kind:
+        made = _weight_quantised(e, op, x, kind, codes, scales, zeros)
     else:
         at = np.arange(a.K) // a.block_size if groups is None else groups[: a.K]
         wide = (codes.astype(np.float32) - zeros.astype(np.float32)[:, at]) * scales.astype(np.float32)[:, at]
@@ -72,22 +73,36 @@ def narrowed(e: Emitter, w: np.ndarray, dtype: str) -> Ref:
     return e.constant(np.ascontiguousarray(w.astype(kind)))
 
 
-def _has_kernel(e: Emitter, op: Op, zeros: np.ndarray) -> bool:
-    """Whether the chip multiplies by 4-bit blocks, and the model allows activations in half precision."""
+def _kernel_codes(e: Emitter, op: Op, scales: np.ndarray, zeros: np.ndarray) -> str:
+    """The type of the codes that the chip's WeightQuantBatchMatmulV2 would have; empty where it is not for the product.
+
+    It has INT4 in blocks on some chips, and INT8 with one scale for each column of the result. Rows and results are in half
+    precision, which the model or the precision mode must allow.
+    """
     a = op.a
-    fits = a.bits == 4 and a.block_size % 32 == 0 and a.block_size < a.K and max(a.K, a.N) <= _LARGEST and a.K % 2 == 0
-    allowed = a.accuracy_level in _HALF_LEVELS or e.precision in HALF_MODES
-    return e.chip.block_products and fits and allowed and zeros.dtype.kind == "i"
+    allowed = a.accuracy_level in _HALF_LEVELS or e.precision in HALF_RESULTS
+    scaled = np.abs(scales[scales != 0].astype(np.float32))
+    normal = bool(np.all((scaled >= _LEAST_HALF) & (scaled <= _HALF_MAX)))
+    if not (allowed and normal) or max(a.K, a.N) > _LARGEST or zeros.dtype.kind != "i":
+        return ""
+    if a.bits == 4 and e.chip.block_products and a.block_size % 32 == 0 and a.block_size < a.K and a.K % 2 == 0:
+        return "INT4"
+    whole = a.block_size >= a.K and e.unit_for("WeightQuantBatchMatmulV2", "INT8", 1) == "AI Core"
+    return "INT8" if whole else ""
 
 
-def _weight_quantised(e: Emitter, op: Op, x: Ref, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray) -> Ref:
+def _weight_quantised(
+    e: Emitter, op: Op, x: Ref, kind: str, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray
+) -> Ref:
     rows = e.reshape(e.cast(x, "FLOAT16"), (int(np.prod(x.shape[:-1])), op.a.K))
-    weight = e.int4(codes - 8)
-    offset = (8 - zeros).astype(np.float16)
+    centre, grouped = 1 << (op.a.bits - 1), kind == "INT4"
+    weight = e.int4(codes - centre) if grouped else e.constant((codes - centre).astype(np.int8))
+    offset = (centre - zeros).astype(np.float16)
+    per_group = [v if grouped else v.reshape(-1) for v in (scales.astype(np.float16), offset)]
     made = e.op(
-        "WeightQuantBatchMatmulV2", rows, weight, e.constant(scales.astype(np.float16)),
-        e.constant(offset) if offset.any() else None,
-        out=Desc("FLOAT16", (rows.shape[0], op.a.N)), transpose_weight=True, antiquant_group_size=op.a.block_size,
+        "WeightQuantBatchMatmulV2", rows, weight, e.constant(per_group[0]), e.constant(per_group[1]) if offset.any() else None,
+        out=Desc("FLOAT16", (rows.shape[0], op.a.N)), transpose_weight=True,
+        antiquant_group_size=op.a.block_size if grouped else 0,
     )  # fmt: skip
     return e.reshape(e.cast(made, x.dtype), (*x.shape[:-1], op.a.N))
 

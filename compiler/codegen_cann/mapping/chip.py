@@ -57,3 +57,6 @@ OPERANDS = 63
 PADDED = 8  # axes that PadV3 takes
 # Precision modes in which the matrix unit has half precision, so that operators without a kernel for FLOAT work too.
 HALF_MODES = frozenset({"fp16", "cube_fp16in_fp32out", "mixed_float16", "allow_fp32_to_fp16"})
+HALF_RESULTS = HALF_MODES - {
+    "cube_fp16in_fp32out"
+}  # those of them in which results of products are in half precision too

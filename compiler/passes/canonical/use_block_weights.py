@@ -18,37 +18,57 @@ _BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
 _LEAST_BLOCK = 16
 
 
-def product(op: Op, rw: Rewriter) -> bool:
+@dataclass(frozen=True)
+class _Quantised:
+    """A constant matrix that DequantizeLinear reads.
+
+    Attributes:
+        codes: `[N, K]`.
+        scales: `[N, blocks]`; a scale for a whole column of the product counts as one block.
+        zeros: `[N, blocks]` of the element type of the codes, or None.
+        size: of a block.
+    """
+
+    deq: Op
+    codes: Weight
+    turned: bool
+    scales: np.ndarray
+    zeros: np.ndarray | None
+    size: int
+
+
+def product(op: Op, rw: Rewriter, *, columns: bool = False) -> bool:
     """`MatMul` or `Gemm` of a constant that DequantizeLinear reads in blocks along the summed axis --> `MatMulNBits`."""
-    found = _dequantised(op)
+    found = _quantised(op, columns=columns)
     if found is None:
         return False
-    deq, turned = found
     x, c = op.operands[0], (*op.operands, None)[2]
-    data, scales, zeros = (*deq.operands, None)[:3]
     assert x is not None
-    assert isinstance(data, Weight)
-    assert isinstance(scales, Weight)
-    bits, size = _BITS[data.tensor.dtype.name], deq.a.block_size
-    n, k = data.data.shape if turned else data.data.shape[::-1]
-    rows = (lambda v: v) if turned else (lambda v: v.T)
+    dtype, size = found.codes.tensor.dtype, found.size
+    bits, data = _BITS[dtype.name], found.codes.data
+    unsigned = _unsigned(data if found.turned else data.T, bits, dtype.kind)
+    n, k = unsigned.shape
     b = rw.builder(op)
-    codes = np.pad(rows(_unsigned(data, bits)), ((0, 0), (0, -k % size)))
-    operands = [b.constant(_packed(codes, bits).reshape(n, -1, size * bits // 8))]
-    operands.append(b.constant(np.ascontiguousarray(rows(scales.data))))
-    if isinstance(zeros, Weight):
-        operands.append(b.constant(_packed(rows(_unsigned(zeros, bits)), bits)))
-    elif data.tensor.dtype.kind == "u":
-        operands.append(b.constant(np.zeros((n, -(-scales.data.shape[turned] * bits // 8)), np.uint8)))
+    packed = _packed(np.pad(unsigned, ((0, 0), (0, -k % size))), bits)
+    operands = [b.constant(packed.reshape(n, -1, size * bits // 8)), b.constant(np.ascontiguousarray(found.scales))]
+    if found.zeros is not None:
+        operands.append(b.constant(_packed(_unsigned(found.zeros, bits, dtype.kind), bits)))
+    elif dtype.kind == "u":
+        operands.append(b.constant(np.zeros((n, -(-found.scales.shape[1] * bits // 8)), np.uint8)))
     made = b.op("com.microsoft.MatMulNBits", x, *operands, K=k, N=n, bits=bits, block_size=size)
     rw.replace(op, [made if c is None else b.Add(made, c)])
-    if all(u is op for u in deq.result.users):
-        release([data.data])  # at once: the weights of a model may be most of its memory
+    if all(u is op for u in found.deq.result.users):
+        release([data])  # at once: the weights of a model may be most of its memory
     return True
 
 
-def _dequantised(op: Op) -> tuple[Op, bool] | None:
-    """The DequantizeLinear that a product reads, and whether its data is `[N, K]`; None if it is none of this form."""
+def column(op: Op, rw: Rewriter) -> bool:
+    """As `product`, where one scale for each column of the result, or one alone, counts as a block too."""
+    return product(op, rw, columns=True)
+
+
+def _quantised(op: Op, *, columns: bool) -> _Quantised | None:
+    """The constant that a product reads through DequantizeLinear; None if it is none of this form."""
     turned = op.name == "Gemm" and bool(op.a.transB)
     if op.name == "Gemm" and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1):
         return None
@@ -58,36 +78,47 @@ def _dequantised(op: Op) -> tuple[Op, bool] | None:
     if maker is None or maker.name != "DequantizeLinear":
         return None
     data, scales, zeros = (*maker.operands, None)[:3]
+    if not isinstance(data, Weight) or not isinstance(scales, Weight) or not isinstance(zeros, Weight | None):
+        return None
     if (
-        not isinstance(data, Weight)
-        or not isinstance(scales, Weight)
-        or not (zeros is None or isinstance(zeros, Weight))
+        data.data.ndim != 2
+        or data.tensor.dtype.name not in _BITS
+        or not _same_type(op.operands[0], maker.result, scales)
     ):
         return None
+    n, k = data.data.shape if turned else data.data.shape[::-1]
     size, axis = maker.a.block_size, maker.a.axis % 2
-    fits = data.data.ndim == 2 and data.tensor.dtype.name in _BITS and axis == int(turned)
-    if not fits or not size or size < _LEAST_BLOCK or size & (size - 1):
+    given = [v if v is None else v.data for v in (scales, zeros)]
+    if size and size >= _LEAST_BLOCK and not size & (size - 1) and axis == int(turned):
+        by_column = [v if v is None or turned else v.T for v in given]
+    elif columns and not size and (scales.data.size == 1 or axis != int(turned)) and not _codes(op.operands[0]):
+        size = max(_LEAST_BLOCK, 1 << (k - 1).bit_length())
+        by_column = [v if v is None else np.broadcast_to(v.reshape(-1, 1), (n, 1)) for v in given]
+    else:
         return None
-    x = op.operands[0]
-    if (
-        x is None
-        or not x.tensor.rank
-        or x.tensor.dtype != maker.result.tensor.dtype
-        or x.tensor.dtype != scales.tensor.dtype
-    ):
-        return None
-    return maker, turned
+    assert by_column[0] is not None
+    return _Quantised(maker, data, turned, by_column[0], by_column[1], size)
+
+
+def _same_type(x: Value | None, *others: Value) -> bool:
+    return x is not None and bool(x.tensor.rank) and all(v.tensor.dtype == x.tensor.dtype for v in others)
+
+
+def _codes(x: Value | None) -> bool:
+    """Whether a value is quantised itself, so that the product is one of integers."""
+    maker = _maker(x)
+    return maker is not None and maker.name == "DequantizeLinear"
 
 
 def _maker(value: Value | None) -> Op | None:
     return None if value is None else value.defining_op
 
 
-def _unsigned(w: Weight, bits: int) -> np.ndarray:
+def _unsigned(codes: np.ndarray, bits: int, kind: str) -> np.ndarray:
     """Codes as u8; signed ones are moved up, and with them their zero point to the centre."""
-    if w.tensor.dtype.kind == "u":
-        return w.data.astype(np.uint8)
-    return (w.data.astype(np.int16) + (1 << (bits - 1))).astype(np.uint8)
+    if kind == "u":
+        return codes.astype(np.uint8)
+    return (codes.astype(np.int16) + (1 << (bits - 1))).astype(np.uint8)
 
 
 def _packed(codes: np.ndarray, bits: int) -> np.ndarray:
@@ -99,6 +130,7 @@ def _packed(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 RULES: dict[str, tuple[OpRule, ...]] = {"MatMul": (product,), "Gemm": (product,)}
+_WITH_COLUMNS: dict[str, tuple[OpRule, ...]] = {"MatMul": (column,), "Gemm": (column,)}
 
 
 @dataclass(frozen=True)
@@ -110,10 +142,11 @@ class UseBlockWeights(Pass):
     """
 
     name: ClassVar[str] = "use-block-weights"
+    columns: bool = False  # one scale for each column of the result is a block too
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
-        changes = rw.apply(RULES)
+        changes = rw.apply(_WITH_COLUMNS if self.columns else RULES)
         erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)
