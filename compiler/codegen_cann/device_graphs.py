@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
+from occ.compiler.codegen_cann.graph.fold_constants import fold_constants
 from occ.compiler.codegen_cann.graph.gears import gears
 from occ.compiler.codegen_cann.graph.graph import Graph
 from occ.compiler.codegen_cann.graph.installed import kernels_for
@@ -256,6 +257,7 @@ def geared_graph(
         "it takes gears, whose extents are fixed when `atc` compiles: `-C dynamic_dims=...`, or `dynamic_batch_size`"
     )
     _run_by_a_unit(graph, _chip(options), options.precision, fixed=bool(options.gears), remedy=remedy)
+    fold_constants(graph)
     keep.mark(graph, options)
     problems = list(graph_problems(graph))
     assert not problems, problems[:3]
@@ -294,6 +296,7 @@ def device_graphs(m: Module, parts: Sequence[Part], options: AscendOptions) -> l
     for part in parts:
         if part.on_device:
             graph, need = _graph_and_need(m, part, options)
+            fold_constants(graph)
             keep.mark(graph, options)
             problems = list(graph_problems(graph))
             assert not problems, problems[:3]
