@@ -34,7 +34,9 @@ def difference(got: np.ndarray, expected: np.ndarray) -> float:
     return float(gaps(got, expected).max(initial=0.0)) / (largest(expected) or 1.0)
 
 
-def first_apart(got: np.ndarray, expected: np.ndarray, tolerance: float, least: float = 0.0) -> tuple[int, ...] | None:
+def first_difference(
+    got: np.ndarray, expected: np.ndarray, tolerance: float, least: float = 0.0
+) -> tuple[int, ...] | None:
     """Where two arrays of one shape differ first; None if they do not.
 
     Args:

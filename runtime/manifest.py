@@ -206,7 +206,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Special:
+class Specialisation:
     """A plan for inputs of certain extents, in addition to the general plan.
 
     Attributes:
@@ -252,7 +252,7 @@ class Manifest:
     cpu_subgraphs: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     also: list[str] = field(default_factory=list)
-    special: list[Special] = field(default_factory=list)
+    special: list[Specialisation] = field(default_factory=list)
     assumed: list[Assumption] = field(default_factory=list)
     format: int = FORMAT
 

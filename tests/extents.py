@@ -12,7 +12,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Constraint, Func
-from occ.compiler.ir.te.bounds_check import reach_problem
+from occ.compiler.ir.te.bounds_check import out_of_bounds_read
 
 _TRIES, _SIZES, _KEPT = 400, (1, 2, 3, 4, 6), 25
 Kept = Callable[[int, int, int], bool]  # (input, axis, rank) -> whether the extent stays as it is
@@ -80,6 +80,6 @@ def _problems(compilation: Compilation, func: Func) -> Iterator[str]:
         names = sorted(symbols(*dims, *(d for c in relations for d in (c.lhs, c.rhs))))
         for env in _sizes(names, relations):
             given = {n: evaluate(d, env) for n, d in zip(f.dims, dims, strict=True)}
-            if min(given.values(), default=0) >= 0 and (text := reach_problem(f, given)):
+            if min(given.values(), default=0) >= 0 and (text := out_of_bounds_read(f, given)):
                 yield f"{f.name} {text} for {env}"
                 break

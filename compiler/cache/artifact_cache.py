@@ -77,7 +77,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
+class CachedArtifact:
     """An artifact of an earlier build: its file in the cache, and what was noted when it was kept."""
 
     path: Path
@@ -119,7 +119,7 @@ class ArtifactCache:
     def __init__(self, cache: Cache) -> None:
         self.cache, self.limit = cache, limit(cache.root)
 
-    def find(self, request: Request) -> Found | None:
+    def find(self, request: Request) -> CachedArtifact | None:
         """The artifact that building the request would give, if it was built before and nothing has changed."""
         if not self.limit:
             return None
@@ -134,7 +134,7 @@ class ArtifactCache:
                     return None  # damaged: built and kept again
                 with suppress(OSError):  # of a cache that cannot be written
                     os.utime(path.with_suffix(".json"))  # used: see `_shrink`
-                return Found(path, note["facts"], request)
+                return CachedArtifact(path, note["facts"], request)
         except (OSError, ValueError, KeyError):
             pass  # a cache that cannot be read is an empty one
         return None

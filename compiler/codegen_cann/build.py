@@ -209,7 +209,7 @@ def build(m: Module, options: AscendOptions, compile_cpu_part: Compile, source: 
     Raises:
         CompileError: as `cut`, or a CPU subgraph does not compile.
     """
-    parts, graphs = parts_of(m, options, source, at)
+    parts, graphs = parts_and_graphs(m, options, source, at)
     units = _units(graphs, options)
     pictures = take_pictures(m, parts, {d.part.name: d.graph for d in graphs}, options)
     files = {f"device/{configuration(name)}": text.encode() for name, text in pictures.items()}
@@ -242,7 +242,7 @@ def build(m: Module, options: AscendOptions, compile_cpu_part: Compile, source: 
     return Artifact(made, [w.data for w in weights], b"", files)
 
 
-def parts_of(m: Module, options: AscendOptions, source: str, at: At) -> tuple[list[Part], list[DeviceGraph]]:
+def parts_and_graphs(m: Module, options: AscendOptions, source: str, at: At) -> tuple[list[Part], list[DeviceGraph]]:
     """The parts of a module, and the graphs of those on the device; arguments as `build`.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from occ.compiler.codegen_cann.build import estimate_of, parts_of
+from occ.compiler.codegen_cann.build import estimate_of, parts_and_graphs
 from occ.compiler.codegen_cann.device_graphs import DeviceGraph
 from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.gears import arguments
@@ -28,7 +28,7 @@ def graphs(c: Build, m: Module, form: str) -> str | Sequence[Piece]:
     Raises:
         CompileError: the model cannot be built.
     """
-    parts, made = parts_of(m, c.options, c.source, c.at)
+    parts, made = parts_and_graphs(m, c.options, c.source, c.at)
     match form:
         case "json":
             return json.dumps(single_ops(g for d in made for g in d.graph.all()), indent=1) + "\n"
@@ -46,7 +46,7 @@ def commands(c: Build, m: Module, form: str) -> str:
     Raises:
         CompileError: the model cannot be built.
     """
-    _, made = parts_of(m, c.options, c.source, c.at)
+    _, made = parts_and_graphs(m, c.options, c.source, c.at)
     extra = [*arguments(m, c.options), *range_arguments(m, c.options)]
     listed = [atc.command(d.graph.name, c.options, extra) for d in made]
     if form == "json":

@@ -21,7 +21,7 @@ def _generate(c: Build, m: Module) -> Generated:
     options = c.options
     target, sanitize = options.halide_target, options.sanitize
     machine = halide.machine(target, c.cache, sanitize)
-    p = planned([m, *c.specials()], lambda m: cpu_manifest(m, machine))
+    p = planned([m, *c.specialised_modules()], lambda m: cpu_manifest(m, machine))
     entry = entry_code(p.manifest, c.cache)
     built = halide.build(
         p.functions, p.nodes, c.cache, target=target, sanitize=sanitize, jobs=c.jobs, entry=entry, tell=c.progress

@@ -22,7 +22,7 @@ from occ.compiler.ir.te.approx import APPROXIMATIONS
 from occ.compiler.ir.te.expr import FOLDS, Axis, Call, Expr, Reduce, cast
 from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
-from occ.compiler.ir.te.reductions import BLOCK, COMBINE, most_steps, neutral
+from occ.compiler.ir.te.reductions import BLOCK, COMBINE, max_steps, neutral
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.native_entry.builder import number
 from occ.compiler.native_entry.loops import Body, for_loop, while_loop
@@ -189,7 +189,7 @@ class KernelEmitter(Expressions):
                 stop = self.size(first.extent, {})
                 if r.kind == "settle":
                     return self._until_settled(r, first.name, stop, envs, carried)
-                inner = most_steps(a.extent for a in r.axes if a in rest or a.name == along)
+                inner = max_steps(a.extent for a in r.axes if a in rest or a.name == along)
                 span = Span(I64(0), stop, 1, upper(first.extent), inner)
                 return self._steps(r, span, carried, flat, lambda i, c: nest(rest, at | {first.name: i}, c))
             if not along:

@@ -19,7 +19,7 @@ def _generate(c: Build, m: Module) -> Generated:
 
     machine = code_machine(c.options.halide_target, c.options.machine.vector_bits)
     p = planned(
-        [m, *c.specials()],
+        [m, *c.specialised_modules()],
         lambda m: manifest(m, library=LIBRARY, machine=machine.name, tasks=lambda f: llvm.tasks_of(f, machine)),
     )
     built = llvm.build(p.functions, p.manifest, c.cache, machine, always=c.options.optimize == "always")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, default_rng
 
-from occ.compiler.compare import first_apart
+from occ.compiler.compare import first_difference
 from occ.compiler.debugging.rule_samples import Instance, random_operand
 from occ.compiler.diagnostics import Invalid, error
 from occ.compiler.interp.graph import Env, Interpreter
@@ -237,7 +237,7 @@ def difference(a: np.ndarray, b: np.ndarray, dtype: DType) -> str:
     """The first element in which two arrays differ by more than rounding; empty if there is none."""
     if a.shape != b.shape:
         return f"the shape is {list(a.shape)} before and {list(b.shape)} after"
-    at = first_apart(b, a, TOLERANCE.get(str(dtype), 0.25) if dtype.is_float else 0.0, 1.0)
+    at = first_difference(b, a, TOLERANCE.get(str(dtype), 0.25) if dtype.is_float else 0.0, 1.0)
     return "" if at is None else f"element {list(at)} is {a[at]!s} before and {b[at]!s} after"
 
 

@@ -27,7 +27,7 @@ class Verdict:
 
 
 @dataclass
-class Why:
+class MatchExplainer:
     """Listens to the passes that apply rules, as `Settings.why`.
 
     Attributes:

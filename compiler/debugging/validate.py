@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.compiler.compare import first_apart
+from occ.compiler.compare import first_difference
 from occ.compiler.debugging.random_tensors import random_array
 from occ.compiler.diagnostics import error
 from occ.compiler.interp.graph import Env, Interpreter
@@ -104,7 +104,7 @@ def difference(a: Any, b: Any, tolerance: float = TOLERANCE) -> str:
         return "" if type(a) is type(b) else "another kind of value"
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"{a.dtype}{list(a.shape)} became {b.dtype}{list(b.shape)}"
-    at = first_apart(b, a, tolerance, 1e-6)
+    at = first_difference(b, a, tolerance, 1e-6)
     return "" if at is None else f"element {list(at)} was {a[at]!s} and is {b[at]!s}"
 
 

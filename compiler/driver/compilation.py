@@ -27,8 +27,8 @@ from occ.compiler.objects.processors import arch_of
 from occ.compiler.passes.base import Context
 from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
-from occ.compiler.passes.pipeline import alike_at_all_sizes, pipeline_for
-from occ.compiler.plan.told import untold_sizes
+from occ.compiler.passes.pipeline import pipeline_for, size_stable
+from occ.compiler.plan.undefined_sizes import undefined_sizes
 from occ.compiler.targets.registry import get_target
 from occ.compiler.targets.target import Generated, Target
 from occ.runtime.artifact import Artifact
@@ -224,8 +224,8 @@ class Compilation:
         self.settings.progress("generating code")
         generated = self._generate(m)
         made, self.native, self.took = generated.artifact, generated.native, generated.took
-        if untold := untold_sizes(made.manifest):
-            raise self._untold(untold, m)
+        if names := undefined_sizes(made.manifest):
+            raise self._undefined_sizes_error(names, m)
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise unlinked(made.manifest.machine)
@@ -264,10 +264,10 @@ class Compilation:
         overrides = replace(given, shapes={**given.shapes, **shapes})
         other = Compilation(self.given, replace(self.settings, overrides=overrides, special=(), save_stages=False))
         if alike:
-            other.pipeline = alike_at_all_sizes(other.pipeline)
+            other.pipeline = size_stable(other.pipeline)
         return other.advance(other.last_stage)
 
-    def specials(self) -> list[Module]:
+    def specialised_modules(self) -> list[Module]:
         """The model at the last stage with each of the extents for which there is a plan of its own.
 
         Raises:
@@ -327,7 +327,7 @@ class Compilation:
             ),
         ).artifact()
 
-    def _untold(self, names: Sequence[str], m: Module) -> CompileError:
+    def _undefined_sizes_error(self, names: Sequence[str], m: Module) -> CompileError:
         """The error of a plan whose sizes a run could not know."""
         shown = ", ".join(f"`{shorten(m.symbols[n].label if n in m.symbols else n)}`" for n in names[:4])
         text = f"nothing that a run is given tells the size {shown}"

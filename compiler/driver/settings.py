@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from occ.compiler.frontend.signature import Overrides
-from occ.compiler.passes.base import Tune, Why
+from occ.compiler.passes.base import HintSource, MatchListener
 from occ.compiler.passes.manager import Listener
 from occ.compiler.targets.default import DEFAULT
 
@@ -49,7 +49,7 @@ class Settings:
     listeners: Sequence[Listener] = ()
     rules: Sequence[Any] = ()
     progress: Progress = lambda _: None
-    tune: Tune | None = None
-    why: Why | None = None
+    tune: HintSource | None = None
+    why: MatchListener | None = None
     special: Sequence[Overrides] = ()
     cases: bool = False

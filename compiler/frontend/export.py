@@ -14,7 +14,7 @@ from occ.compiler.ir.dim import Dim, Sym, rebuild
 from occ.compiler.ir.dtype import I64, DType
 from occ.compiler.ir.layout import unpack
 from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region, outer_values
+from occ.compiler.ir.op import FuncRef, Op, Region, captured_values
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
@@ -193,7 +193,7 @@ class _Exporter:
         inner = _Names()
         inputs: list[str] = [names.of[v] for v in op.inputs]
         formal = [inner.add(a) for a in region.args]
-        for value in outer_values(region):
+        for value in captured_values(region):
             inputs.append(names.of[value])
             formal.append(inner.add(value))
         body: list[onnx.NodeProto] = []

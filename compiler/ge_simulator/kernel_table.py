@@ -179,7 +179,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class KernelChoice:
     """The kernel of a node: its unit, and the types that it has FLOAT operands and results in."""
 
     unit: str
@@ -187,7 +187,7 @@ class Found:
     results: str
 
 
-def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> Found:
+def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> KernelChoice:
     """The kernel that runs a node, AI Core before AI CPU.
 
     Args:
@@ -200,11 +200,11 @@ def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> Fou
         NoKernel: the chip has none of them.
     """
     if node.type in GE_LOCAL:
-        return Found("GE", *wanted.pairs[0])
+        return KernelChoice("GE", *wanted.pairs[0])
     rows = [r for r in kernels_of(node.type) if chip in r.chips]
     unknown = is_dynamic(node) and not fixed
     if any(r.unit == "PASS" and (r.chips[chip] or not unknown) for r in rows):
-        return Found("AICore", *wanted.pairs[0])
+        return KernelChoice("AICore", *wanted.pairs[0])
     if (put := replacement(node)) is not None:
         core = [r for r in kernels_of(put.type) if chip in r.chips and r.unit == "AICore"]
         if (found := _on_unit("AICore", put, core, chip, wanted, unknown=unknown)) is not None:
@@ -218,13 +218,13 @@ def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> Fou
 
 def _on_unit(
     unit: str, node: Node, rows: Sequence[Kernels], chip: str, wanted: Wanted, *, unknown: bool
-) -> Found | None:
+) -> KernelChoice | None:
     """The kernel that a unit has for a node; None without one."""
     own = [r for r in rows if r.unit == unit and (r.chips[chip] or not unknown or unit == "TF")]
     if any(r.combinations is None for r in own):
-        return Found(unit, *wanted.pairs[0])
+        return KernelChoice(unit, *wanted.pairs[0])
     fitting = (pair for pair in wanted.pairs if any(_serves(row, node, pair, wanted.free) for row in own))
-    return next((Found(unit, *pair) for pair in fitting), None)
+    return next((KernelChoice(unit, *pair) for pair in fitting), None)
 
 
 def _serves(row: Kernels, node: Node, pair: tuple[str, str], free: frozenset[str]) -> bool:

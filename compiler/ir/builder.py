@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from occ.compiler.ir.module import Module
 
 # What definitions of operators come to where nobody thought of a case.
-STUMBLES = (
+OPERATOR_FAILURES = (
     ArithmeticError,
     AssertionError,
     AttributeError,

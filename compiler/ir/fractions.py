@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 
-def meant(number: float) -> Fraction:
+def shortest_fraction(number: float) -> Fraction:
     """The fraction with the least denominator that is rounded to the same `f32`: 2/5 for `float32(0.4)`, 1/3 for `float32(1/3)`.
 
     Args:
@@ -15,7 +15,7 @@ def meant(number: float) -> Fraction:
     """
     exact = Fraction(number)
     if exact < 0:
-        return -meant(-number)
+        return -shortest_fraction(-number)
     below, above = (float(np.nextafter(np.float32(number), np.float32(end))) for end in (-np.inf, np.inf))
     if above == np.inf:
         return exact

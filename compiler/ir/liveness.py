@@ -19,7 +19,7 @@ def is_live(op: Op, sizes: Container[str]) -> bool:
     """
     if not op.results or any(r.uses for r in op.results) or "checks" in op.attrs or _compares(op):
         return True
-    return any(s in sizes for s in _told(op))
+    return any(s in sizes for s in _defined_sizes(op))
 
 
 def _compares(op: Op) -> bool:
@@ -31,21 +31,21 @@ def _compares(op: Op) -> bool:
     return vector is not None and static_elements(vector) != tuple(finds)
 
 
-def told_sizes(func: Func) -> dict[str, int]:
+def defined_sizes(func: Func) -> dict[str, int]:
     """Sizes that a function's own steps define, with the number of the first such step."""
-    given, told = given_sizes(func), dict[str, int]()
+    given, defined = parameter_sizes(func), dict[str, int]()
     for k, op in enumerate(func.body.body):
-        for name in _told(op) - given - told.keys():
-            told[name] = k
-    return told
+        for name in _defined_sizes(op) - given - defined.keys():
+            defined[name] = k
+    return defined
 
 
-def given_sizes(func: Func) -> set[str]:
+def parameter_sizes(func: Func) -> set[str]:
     """Sizes that the data decide in the types of what a function is given."""
     return {s for v in func.args for s in _data_symbols_of(v.type)}
 
 
-def _told(op: Op) -> set[str]:
+def _defined_sizes(op: Op) -> set[str]:
     """Sizes that an op defines: those in result types that operands do not show, and data-dependent ones."""
     shown = {s for v in op.inputs for s in _data_symbols_of(v.type)}
     found = {str(d) for d in op.attrs.get("finds", ()) if isinstance(d, Sym) and d.is_symbol}

@@ -13,7 +13,7 @@ from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial, substitute, symbols
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.shape import DATA_SYMBOL
-from occ.compiler.ir.spill import Spill
+from occ.compiler.ir.spill import SpillFile
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
@@ -104,7 +104,7 @@ class Module:
     target: str = ""
     files: tuple[Path, ...] = ()
     registry: Registry = field(default_factory=Registry, repr=False)
-    _spill: Spill = field(default_factory=Spill, repr=False)
+    _spill: SpillFile = field(default_factory=SpillFile, repr=False)
 
     @property
     def main(self) -> Func:

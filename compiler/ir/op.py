@@ -272,7 +272,7 @@ class Region:
             yield from op.walk()
 
 
-def outer_values(region: Region) -> list[Value]:
+def captured_values(region: Region) -> list[Value]:
     """Values that ops in `region` read but that are defined outside of it (weights too), in order of first use."""
     found: dict[Value, None] = {}
     inside: set[Value] = set(region.args)

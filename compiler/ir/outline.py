@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region, outer_values
+from occ.compiler.ir.op import FuncRef, Op, Region, captured_values
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
@@ -23,7 +23,7 @@ def outline(m: Module, op: Op, regions: Mapping[str, Region]) -> None:
     rw = Rewriter(m)
     captured: dict[Value, None] = {}
     for region in regions.values():
-        captured |= dict.fromkeys(v for v in outer_values(region) if not isinstance(v, Weight))
+        captured |= dict.fromkeys(v for v in captured_values(region) if not isinstance(v, Weight))
     for attr, region in regions.items():
         name = m.unused_func(f"{op.name.lower()}.{attr}")
         args: dict[Value, Value | None] = {v: region.add_arg(None, v.name) for v in captured}

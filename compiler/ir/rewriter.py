@@ -51,7 +51,7 @@ class Rewriter:
         Sizes that the data decide are equal where the values are: nothing defines the size of the old value any more.
         """
         assert old is not new
-        if told := _told_anew(old, new):
+        if told := _renamed_extents(old, new):
             self.module.substitute(told)
             self.renamed = {**told, **{name: substitute(d, told) for name, d in self.renamed.items()}}
         maker, op = new.defining_op, old.defining_op
@@ -135,7 +135,7 @@ class Rewriter:
         return changes
 
 
-def _told_anew(old: Value, new: Value) -> dict[str, Dim]:
+def _renamed_extents(old: Value, new: Value) -> dict[str, Dim]:
     """By symbol, the extents of a value that are those of another one under another name."""
     shapes = [
         _finds(v) or (v.type.shape if isinstance(v.type, TensorType) and v.type.shape else ()) for v in (old, new)

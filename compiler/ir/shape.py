@@ -127,7 +127,7 @@ def equal_shapes(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None
         equal_dims(n, m, said)
 
 
-def parts_of(size: Dim, count: Dim, what: str) -> Dim:
+def equal_part(size: Dim, count: Dim, what: str) -> Dim:
     """The size of each of `count` equal parts; that nothing is left over is assumed where it is not proven.
 
     Raises:

@@ -16,7 +16,7 @@ _LEAST = 1 << 20  # bytes of an array that is worth it
 _SEGMENT = 1 << 28  # bytes of a file, which takes space on the disk only as far as it is written
 
 
-class Spill:
+class SpillFile:
     """The temporary files of one module.
 
     They have no name, and are removed with the last array in them. Room that an array leaves is used again: memory

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.builder import STUMBLES, infer_results
+from occ.compiler.ir.builder import OPERATOR_FAILURES, infer_results
 from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.deferred import has_unknown_rank, is_deferred
 from occ.compiler.ir.dim import Sym, symbols
@@ -141,7 +141,7 @@ def _types(op: Op) -> Iterator[str]:
         if not waits and not any(map(_is_loose, op.results)):
             yield f"{op_text(op)}{' is invalid' if isinstance(e, Invalid) else ''}: {e}"
         return
-    except STUMBLES as e:
+    except OPERATOR_FAILURES as e:
         yield f"{op_text(op)} has no result for these operands and attributes: {type(e).__name__}: {e}"
         return
     if len(op.results) > len(inferred):

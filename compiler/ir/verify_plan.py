@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.builder import STUMBLES, infer_results
+from occ.compiler.ir.builder import OPERATOR_FAILURES, infer_results
 from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, substitute, symbols
 from occ.compiler.ir.dtype import U8, DType
@@ -17,7 +17,7 @@ from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import FuncRef, Op
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.printer import op_text
-from occ.compiler.ir.te.bounds_check import reach_problem
+from occ.compiler.ir.te.bounds_check import out_of_bounds_read
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.storage import is_stored
 from occ.compiler.ir.te.verify import sizes_of
@@ -134,7 +134,7 @@ class _Plan:
             unlike = list({str(g): g for g in given}.values())
             # Evenly spaced ones may all have the same for one of the sizes.
             few = [unlike[k] for k in sorted(Random(0).sample(range(len(unlike)), min(_CALLS, len(unlike))))]
-            self.called[key] = next(filter(None, (reach_problem(f, g) for g in few)), "")
+            self.called[key] = next(filter(None, (out_of_bounds_read(f, g) for g in few)), "")
         return self.called[key]
 
     def _step(self, op: Op) -> Iterator[str]:
@@ -261,7 +261,7 @@ def _routine_problems(op: Op, operator: str, reads: int) -> Iterator[str]:
         infer_results(meant)
     except Unresolved:
         return
-    except (Invalid, *STUMBLES) as e:
+    except (Invalid, *OPERATOR_FAILURES) as e:
         yield f"does not fit `{operator}`: {e}"
     finally:
         meant.set_operands(())

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from occ.compiler.passes.rules.rule import Rule
     from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
 
-Tune = Callable[[Module], Mapping[str, str]]  # the choices of schedules (`Hint`) by te function
-Why = Callable[["Rule", Op, str, Sequence[Op]], None]  # (rule, op, why it does not match there, what it matched)
+HintSource = Callable[[Module], Mapping[str, str]]  # the choices of schedules (`Hint`) by te function
+MatchListener = Callable[
+    ["Rule", Op, str, Sequence[Op]], None
+]  # (rule, op, why it does not match there, what it matched)
 
 
 @dataclass
@@ -48,10 +50,10 @@ class Context:
     source: str = ""
     options: Options | None = None
     rules: tuple[Rule, ...] = ()
-    tune: Tune | None = None
+    tune: HintSource | None = None
     schedule_rules: tuple[ScheduleRule, ...] = ()
     schedule_log: Log | None = None
-    why: Why | None = None
+    why: MatchListener | None = None
 
 
 @dataclass(frozen=True)

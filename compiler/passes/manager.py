@@ -91,7 +91,7 @@ class Manager:
                 raise Stopped
 
     def _one(self, p: Pass, m: Module, ctx: Context, stage: str, *, typed: bool) -> None:
-        before = None if self.restore is not None else text_alone(m)
+        before = None if self.restore is not None else self_contained_text(m)
         for listen in self.listeners:
             listen(p, m, None)
         hits, start = Counter(ctx.hits), time.perf_counter()
@@ -134,7 +134,7 @@ class Manager:
             return f"none: the module cannot be made again ({type(e).__name__}: {e})"
 
 
-def text_alone(m: Module) -> str | None:
+def self_contained_text(m: Module) -> str | None:
     """The text of a module with its weights inside.
 
     None where that is too large to be kept for each pass.
@@ -146,7 +146,7 @@ def text_alone(m: Module) -> str | None:
 def write_reproducer(what: Module | str, command: Sequence[str]) -> str:
     """Write a text that reruns with one command, which stands in its first line; returns its path."""
     folder = Path(tempfile.mkdtemp(prefix="occ-reproducer-"))
-    text = what if isinstance(what, str) else text_alone(what)
+    text = what if isinstance(what, str) else self_contained_text(what)
     if text is None:
         assert isinstance(what, Module)
         text = module_text(what, "reproducer.weights")

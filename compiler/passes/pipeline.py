@@ -105,7 +105,7 @@ def pipeline_for(target: Target, options: Options, more: Iterable[Pass] = ()) ->
     return made
 
 
-def alike_at_all_sizes(pipeline: Pipeline) -> Pipeline:
+def size_stable(pipeline: Pipeline) -> Pipeline:
     """A pipeline after which a model has the same ops whatever extents were fixed.
 
     Nothing is merged that only one extent makes equal, such as the ranges of rows and of columns of a square, and no range or

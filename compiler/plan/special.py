@@ -16,7 +16,7 @@ from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.plan.plan import stored_weights
 from occ.runtime.artifact import weight_infos
-from occ.runtime.manifest import Function, Manifest, Plan, Special, Step
+from occ.runtime.manifest import Function, Manifest, Plan, Specialisation, Step
 
 _CALLED = ("then_branch", "else_branch", "body")  # attributes of steps that name functions
 
@@ -57,7 +57,7 @@ def planned(modules: Sequence[Module], manifest_of: Callable[[Module], Manifest]
         return Planned(made, weights, list(functions.values()), nodes)
     names = [w.name for w in made.weights]
     known = {_digest(w): k for k, w in enumerate(weights)}
-    special: list[Special] = []
+    special: list[Specialisation] = []
     inner = dict(made.functions)
     for k, m in enumerate(others):
         own = manifest_of(m)
@@ -72,7 +72,7 @@ def planned(modules: Sequence[Module], manifest_of: Callable[[Module], Manifest]
         calls = {n: f"{n}.{k}" for n in own.functions}
         inner |= {calls[n]: _moved_function(f, place, calls) for n, f in own.functions.items()}
         plan = _moved(own.plan, place, calls)
-        special.append(Special(own.dims, own.inputs, own.outputs, own.constraints, plan))
+        special.append(Specialisation(own.dims, own.inputs, own.outputs, own.constraints, plan))
     infos = weight_infos(names, [w.nbytes for w in weights])
     manifest = replace(made, weights=infos, functions=inner, special=special)
     return Planned(manifest, weights, list(functions.values()), nodes)

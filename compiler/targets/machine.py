@@ -17,14 +17,14 @@ class Machine:
         vector_bits: width of a vector register.
         registers: number of vector registers.
         cores: that a kernel may expect to share its work.
-        widens_f16: whether f16 become f32 in one instruction.
+        has_f16c: whether f16 become f32 in one instruction.
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
-        dots_bytes: bytes whose products are added up in a lane at a time: four with VNNI, two where they become 16 bits
+        int8_dot_width: bytes whose products are added up in a lane at a time: four with VNNI, two where they become 16 bits
             wide first.
-        sums_neighbours: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
+        has_horizontal_add: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
             vectors of RISC-V, whose length a processor decides.
-        adds_apart: whether sums of vectors run beside multiply-adds, in units of their own, as on Zen 4 and 5.
-        foresees_rows: whether it fetches rows that are read in order by itself, and asking for them only takes longer, as
+        separate_add_ports: whether sums of vectors run beside multiply-adds, in units of their own, as on Zen 4 and 5.
+        hw_prefetches_rows: whether it fetches rows that are read in order by itself, and asking for them only takes longer, as
             on Zen 4.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions that are computed together besides the lanes, if not 0.
@@ -33,12 +33,12 @@ class Machine:
     vector_bits: int = 512
     registers: int = 32
     cores: int = 4
-    widens_f16: bool = True
+    has_f16c: bool = True
     dots_bf16: bool = False
-    dots_bytes: int = 4
-    sums_neighbours: bool = True
-    adds_apart: bool = False
-    foresees_rows: bool = False
+    int8_dot_width: int = 4
+    has_horizontal_add: bool = True
+    separate_add_ports: bool = False
+    hw_prefetches_rows: bool = False
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -74,11 +74,18 @@ def _named(target: str) -> Machine:
         if any(p.startswith("avx512") for p in parts):
             zen4, zen5 = (any(p.startswith(name) for p in parts) for name in ("avx512_zen4", "avx512_zen5"))
             zen = zen4 or zen5
-            return Machine(512, 32, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen, foresees_rows=zen4 and not zen5)
+            return Machine(
+                512,
+                32,
+                dots_bf16=bf16,
+                int8_dot_width=fours,
+                separate_add_ports=zen,
+                hw_prefetches_rows=zen4 and not zen5,
+            )
         width = 256 if {"avx", "avx2"} & set(parts) else 128
-        return Machine(width, 16, widens_f16="f16c" in parts, dots_bytes=fours)
+        return Machine(width, 16, has_f16c="f16c" in parts, int8_dot_width=fours)
     wide = "64" in parts
-    return Machine(128, 32 if wide else 16, widens_f16=wide, sums_neighbours="rvv" not in parts)
+    return Machine(128, 32 if wide else 16, has_f16c=wide, has_horizontal_add="rvv" not in parts)
 
 
 @lru_cache
@@ -93,7 +100,9 @@ def _host() -> Machine:
     if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= flags:
         bf16, zen = "avx512_bf16" in flags, "AuthenticAMD" in flags
         fours, zen4 = 4 if bf16 else 2, zen and "avx_vnni" not in flags  # which Zen 5 has
-        return Machine(512, 32, cores, dots_bf16=bf16, dots_bytes=fours, adds_apart=zen, foresees_rows=zen4)
+        return Machine(
+            512, 32, cores, dots_bf16=bf16, int8_dot_width=fours, separate_add_ports=zen, hw_prefetches_rows=zen4
+        )
     # Halide takes VNNI for a feature of the machine only where there is bf16 or AVX-VNNI besides.
     fours = 4 if "avx_vnni" in flags else 2
-    return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags, dots_bytes=fours)
+    return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags, int8_dot_width=fours)

@@ -57,7 +57,7 @@ class Build(Protocol):
         """
         ...
 
-    def specials(self) -> list[Module]:
+    def specialised_modules(self) -> list[Module]:
         """The model at the last stage with each of the extents for which there is a plan of its own.
 
         Raises:
@@ -151,7 +151,7 @@ class Target:
             `generate` would.
         prepare: begins what every build needs, while the compiler works on the model.
         whole: whether it takes a composite operator that it has with the attributes and operands of an op, for some options; None for always.
-        special: artifacts may have plans for certain extents in addition to the general plan, those of `Build.specials`.
+        special: artifacts may have plans for certain extents in addition to the general plan, those of `Build.specialised_modules`.
     """
 
     name: str

@@ -11,12 +11,12 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.tuning.measure import machine_identity
-from occ.compiler.tuning.tune import Found, Tuner, worth_looking_at
+from occ.compiler.tuning.tune import Tuner, TuningResult, worth_looking_at
 from occ.compiler.tuning.workers import Facts, Workers
 
 
 @dataclass(frozen=True)
-class Asked:
+class TunerRequest:
     """What a worker makes its own tuner of."""
 
     target: str
@@ -38,12 +38,12 @@ class Farm(Tuner):
 
     Attributes:
         workers: that measure.
-        asked: what their tuners are made of.
+        request: what their tuners are made of.
         elsewhere: searches for other kinds of machines.
     """
 
     workers: Workers = field(kw_only=True)
-    asked: Asked = field(kw_only=True)
+    request: TunerRequest = field(kw_only=True)
     elsewhere: int = 0
 
     @classmethod
@@ -54,8 +54,8 @@ class Farm(Tuner):
             CompileError: OCC0603 the target has no schedules to choose.
         """
         own = Tuner.of(settings, seconds)
-        asked = Asked(settings.target, settings.options, own.threads)
-        return cls(**vars(own), workers=workers, asked=asked)
+        request = TunerRequest(settings.target, settings.options, own.threads)
+        return cls(**vars(own), workers=workers, request=request)
 
     def _tune(
         self, functions: Sequence[TeFunc], uses: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], end: float
@@ -71,22 +71,22 @@ class Farm(Tuner):
 
     def _search_all(
         self, among: Sequence[Facts], functions: Sequence[TeFunc], uses: Mapping[str, int], end: float
-    ) -> list[Found]:
+    ) -> list[TuningResult]:
         """What workers of one kind find, kernels that take longest first."""
         try:
             took = self.workers.call(
-                among, rank_there, self.asked, functions, {f.name: uses[f.name] for f in functions}
+                among, rank_there, self.request, functions, {f.name: uses[f.name] for f in functions}
             )
         except CompileError:  # their machine does not run the target
             took = None
         longest, by_name = worth_looking_at(took or {}), {f.name: f for f in functions}
 
-        def one(k: int) -> Found | None:
+        def one(k: int) -> TuningResult | None:
             left = end - time.perf_counter()
             if left <= 0:
                 return None
             self.progress(f"tuning kernel {k + 1} of {len(took or ())}: {longest[k]}")
-            return self.workers.call(among, search_there, self.asked, by_name[longest[k]], left)
+            return self.workers.call(among, search_there, self.request, by_name[longest[k]], left)
 
         with ThreadPoolExecutor(sum(a.threads for a in among)) as pool:
             return [found for found in pool.map(one, range(len(longest))) if found is not None]
@@ -102,12 +102,12 @@ class Farm(Tuner):
         return "\n".join(lines)
 
 
-def rank_there(asked: Asked, functions: Sequence[TeFunc], uses: Mapping[str, int]) -> dict[str, float]:
+def rank_there(request: TunerRequest, functions: Sequence[TeFunc], uses: Mapping[str, int]) -> dict[str, float]:
     """Seconds that a run spends in each kernel, on the worker that is called."""
-    return asked.tuner(0).ranked(functions, uses)
+    return request.tuner(0).ranked(functions, uses)
 
 
-def search_there(asked: Asked, f: TeFunc, seconds: float) -> Found:
+def search_there(request: TunerRequest, f: TeFunc, seconds: float) -> TuningResult:
     """The choices for a kernel on the worker that is called."""
     end = time.perf_counter() + seconds
-    return asked.tuner(seconds).search(f, end)
+    return request.tuner(seconds).search(f, end)

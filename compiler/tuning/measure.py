@@ -17,7 +17,7 @@ import numpy as np
 
 from occ.compiler.cache.cache import digest
 from occ.compiler.codegen_halide.build import cpu_identity
-from occ.compiler.compare import first_apart
+from occ.compiler.compare import first_difference
 from occ.compiler.debugging.random_tensors import random_array
 from occ.compiler.ir.dim import Symbol, evaluate, symbols
 from occ.compiler.ir.te.function import Param, TeFunc
@@ -196,6 +196,6 @@ def _tensor(
 
 def _same(got: list[np.ndarray] | None, want: list[np.ndarray], results: Sequence[Tensor]) -> bool:
     return got is not None and all(
-        first_apart(a, b, _TOLERANCE.get(t.param.type.dtype.name, 0.0)) is None
+        first_difference(a, b, _TOLERANCE.get(t.param.type.dtype.name, 0.0)) is None
         for a, b, t in zip(got, want, results, strict=True)
     )

@@ -78,7 +78,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class Found:
+class TuningResult:
     """What a search found.
 
     Attributes:
@@ -205,10 +205,10 @@ class Tuner:
             self.done.append(Tuned(name, nodes[name], uses[name], found.hint, found.before, found.after))
             found.keep(self.cache)
 
-    def search(self, f: TeFunc, end: float) -> Found:
+    def search(self, f: TeFunc, end: float) -> TuningResult:
         """The choices for one kernel, looked for until a time of `time.perf_counter`."""
         hint, before, after = _Search(self, f, end).best()
-        return Found(self._key(f), f.name, hint, before, after, time.perf_counter() < end)
+        return TuningResult(self._key(f), f.name, hint, before, after, time.perf_counter() < end)
 
     def ranked(self, functions: Sequence[TeFunc], uses: Mapping[str, int]) -> dict[str, float]:
         """Seconds that a run spends in each kernel as the rules schedule it, most first."""

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from occ.cli import options
-from occ.cli.console import json_line, progress, tell_sizes
+from occ.cli.console import json_line, progress, report_sizes
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def command(
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
     inputs = given_inputs(session, {}, npz, flags.sizes, 0)
     if npz is None:
-        tell_sizes(session, flags.sizes)
+        report_sizes(session, flags.sizes)
     if per_op:
         _per_op(session, reference, inputs, as_json=as_json)
         return

@@ -48,7 +48,7 @@ def _finite(data: Any) -> Any:
     return [_finite(v) for v in data] if isinstance(data, (list, tuple)) else data
 
 
-def tell_sizes(session: Session, sizes: Mapping[str, int]) -> None:
+def report_sizes(session: Session, sizes: Mapping[str, int]) -> None:
     """Say what random inputs have for symbolic dims that nobody gave, but for batches of one."""
     from occ.inputs import free_dims
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from occ.cli import options
-from occ.cli.console import json_line, progress, say, tell_sizes
+from occ.cli.console import json_line, progress, report_sizes, say
 
 if TYPE_CHECKING:
     from occ.analysis.diff import Differences, Row
@@ -80,7 +80,7 @@ def command(
         except CannotCompare as e:
             raise click.UsageError(f"{e}{' (--onnx FILE)' if str(e).endswith(': onnx') else ''}") from None
     if given is None:
-        tell_sizes(opened[0], flags.sizes)
+        report_sizes(opened[0], flags.sizes)
     _show(found, as_json=as_json)
     wrong = [r for r in found.rows if not r.ok]
     if found.verdict and not as_json:

@@ -35,7 +35,7 @@ def command(model: str, target: str, test: str | None, out: Path, flags: options
     from occ.compiler.debugging.shrink import reduce
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.outputs import check_not_read
-    from occ.compiler.passes.manager import text_alone
+    from occ.compiler.passes.manager import self_contained_text
 
     check_not_read(out, [model])
     settings = flags.settings(target, running=True)
@@ -48,7 +48,7 @@ def command(model: str, target: str, test: str | None, out: Path, flags: options
         small = reduce(m, fails, say)
     except ValueError as e:
         raise click.UsageError(f"{e}: the command gives 0 on it") from None
-    text = text_alone(small)
+    text = self_contained_text(small)
     if text is None:
         raise click.UsageError("what is left has weights too large for one text; shrink them with --shape or --dim")
     rerun = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from occ.cli import options
-from occ.cli.console import json_line, progress, say, tell_sizes
+from occ.cli.console import json_line, progress, report_sizes, say
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session
@@ -56,7 +56,7 @@ def command(
         source = options.source_of(model)
         page = page_of(source, settings, stage, given, flags.sizes, threads, against, opened.append)
     if given is None:
-        tell_sizes(opened[0], flags.sizes)
+        report_sizes(opened[0], flags.sizes)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(page, "utf-8")
     size = place.stat().st_size

@@ -12,7 +12,7 @@ from occ.cli.console import json_line, say
 from occ.cli.schedule_rules import show_fired, show_listed, show_why
 
 if TYPE_CHECKING:
-    from occ.compiler.debugging.explain_rules import Why
+    from occ.compiler.debugging.explain_rules import MatchExplainer
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.passes.rules.rule import Rule
 
@@ -50,14 +50,14 @@ def command(
         if not loaded:
             say("no rules are loaded: --rules FILE loads some, and `occ rules MODEL` lists the compiler's own rewrites")
         return
-    from occ.compiler.debugging.explain_rules import Why
+    from occ.compiler.debugging.explain_rules import MatchExplainer
     from occ.compiler.driver.compilation import Compilation
 
     if schedule:
         compilation = Compilation(options.source_of(model), settings)
         show_fired(compilation, as_json=as_json) if why is None else show_why(compilation, why, as_json=as_json)
     elif why is not None:
-        heard = Why(why.removeprefix("%").strip('"'))
+        heard = MatchExplainer(why.removeprefix("%").strip('"'))
         _why(Compilation(options.source_of(model), replace(settings, why=heard)), heard, as_json=as_json)
     else:
         _fired(Compilation(options.source_of(model), settings), as_json=as_json)
@@ -82,7 +82,7 @@ def _fired(compilation: Compilation, *, as_json: bool) -> None:
         say("passes: " + ", ".join(f"{n} {k}" for n, k in others.items()))
 
 
-def _why(compilation: Compilation, heard: Why, *, as_json: bool) -> None:
+def _why(compilation: Compilation, heard: MatchExplainer, *, as_json: bool) -> None:
     from occ.compiler.diagnostics import error
 
     value = heard.value

@@ -13,7 +13,7 @@ import numpy as np
 
 from occ.cli import options
 from occ.cli.bounds import Seconds
-from occ.cli.console import json_line, progress, real_inputs_wanted, say, tell_sizes
+from occ.cli.console import json_line, progress, real_inputs_wanted, report_sizes, say
 from occ.cli.deadline import Note, loops, run_within
 from occ.inputs import given_inputs
 
@@ -95,7 +95,7 @@ def _command(
         )
     inputs = given_inputs(session, _named(single, session), npz, flags.sizes, seed)
     if not single and npz is None:
-        tell_sizes(session, flags.sizes)
+        report_sizes(session, flags.sizes)
     note(loops(session))
     if profiled or trace is not None:
         _profile(session, inputs, trace, as_json=as_json)

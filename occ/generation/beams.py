@@ -51,7 +51,7 @@ class Beams:
                 raise RunError("OCC0501", f"{name} is {getattr(self, name)!r}", f"it must be {rule}")
 
 
-class Rows:
+class BeamState:
     """Sequences of one length that take a token each at a time, after a prompt that they have in common.
 
     Args:
@@ -93,7 +93,7 @@ class _Found:
 
 
 def search(
-    how: Beams, prompt: Sequence[int], first: np.ndarray, rows: Rows, count: int, ended: Callable[[Sequence[int]], bool],
+    how: Beams, prompt: Sequence[int], first: np.ndarray, rows: BeamState, count: int, ended: Callable[[Sequence[int]], bool],
     ends: Collection[int],
 ) -> list[list[int]]:  # fmt: skip
     """The best continuations of a prompt, the most probable first.

@@ -15,7 +15,7 @@ import numpy as np
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.targets.default import DEFAULT
 from occ.generation.batch import Batch
-from occ.generation.beams import Beams, Rows, search
+from occ.generation.beams import Beams, BeamState, search
 from occ.generation.decoder import Decoders
 from occ.generation.folder import Folder
 from occ.generation.names import LOGITS, STARTS
@@ -265,7 +265,7 @@ class LanguageModel:
         session = self._for_several()
         with self.decoders.holding(ids) as decoder:
             first = decoder.continue_with(ids)
-            rows = Rows(session, decoder, beams.num_beams, count)
+            rows = BeamState(session, decoder, beams.num_beams, count)
         return search(beams, ids, first, rows, count, ended, ends)
 
     def _batch(self, size: int | None) -> Batch | None:

@@ -60,7 +60,7 @@ def net() -> onnx.ModelProto:
 
 def test_the_machine_is_read_off_the_target() -> None:
     machine = machine_of(AVX2["halide.target"])
-    assert (machine.vector_bits, machine.registers, machine.lanes(32), machine.widens_f16) == (256, 16, 8, False)
+    assert (machine.vector_bits, machine.registers, machine.lanes(32), machine.has_f16c) == (256, 16, 8, False)
 
 
 @pytest.mark.parametrize("schedule", ["rules", "fallback"])

@@ -76,7 +76,9 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> Artifact:
     """`y = x + 1`, and for three rows a plan that makes `y = x + 3` of it, which tells it apart."""
     text = "g (float[n, 2] x) => (float[n, 2] y) {{ c = Constant <value_float = {}.0> () y = Add(x, c) }}"
     other = Compilation(model_of(text.format(3).replace("[n,", "[3,")), Settings("cpu-jit"))
-    monkeypatch.setattr(Compilation, "specials", lambda self: [] if self is other else [other.advance("lowered")])
+    monkeypatch.setattr(
+        Compilation, "specialised_modules", lambda self: [] if self is other else [other.advance("lowered")]
+    )
     return occ.build(model_of(text.format(1)), "cpu-jit")
 
 

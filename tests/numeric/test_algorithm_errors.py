@@ -190,7 +190,7 @@ def taken(c: Compilation) -> str:
 )
 def test_error_against_float64(c: Case) -> None:
     layer = c.make(*c.shape)
-    widens = c.name != "f16" or machines.current().widens_f16  # weights are f32 on a processor that does not
+    widens = c.name != "f16" or machines.current().has_f16c  # weights are f32 on a processor that does not
     options = c.options if widens else {**c.options, "halide.target": machines.TARGETS["x86-64-v3"]}
     compilation = Compilation(layer.model, Settings("cpu", options=options))
     assert taken(compilation) == c.name

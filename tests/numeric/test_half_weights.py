@@ -57,7 +57,7 @@ def weight_bytes(compilation: Compilation) -> int:
 def test_weights_behind_a_cast_stay_narrow_for_few_rows(kind: str, gemm: bool) -> None:
     """On a processor that widens f16 in one instruction."""
     model, x, exact = behind_a_cast(kind, 1, gemm=gemm)
-    widens = {} if machines.current().widens_f16 else {"halide.target": machines.TARGETS["x86-64-v3"]}
+    widens = {} if machines.current().has_f16c else {"halide.target": machines.TARGETS["x86-64-v3"]}
     compilation = Compilation(model, Settings("cpu", options=widens, verify=True))
     session = machines.opened(compilation.artifact())
     assert 2 * 384 * 300 <= weight_bytes(compilation) <= 2 * 384 * 320  # panels are filled up

@@ -20,7 +20,7 @@ from occ.compiler.driver.sessions import open_session
 from occ.runtime.artifact import Artifact
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Special, Storage, TensorInfo, WeightInfo
+from occ.runtime.manifest import Buffer, Function, Manifest, Plan, Specialisation, Storage, TensorInfo, WeightInfo
 from occ.runtime.members import LIBRARY, MANIFEST, WEIGHTS
 
 X = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32)
@@ -156,7 +156,7 @@ def test_the_digest_of_what_code_was_made_for_is_that_of_its_text():
     names = ("inputs", "outputs", "dims", "constraints", "weights", "plan", "functions")
     m = Manifest("m", "cpu", "", [], [TensorInfo('ä"', "f32", [1])], [], [], [WeightInfo("w", 0, 4)] * 65, plan)
     m = replace(m, functions={"b": Function([], [], plan), "a": Function([], [], plan)})
-    for made in (m, replace(m, special=[Special([], [], [], [], plan)] * 70)):
+    for made in (m, replace(m, special=[Specialisation([], [], [], [], plan)] * 70)):
         whole = {n: v for n, v in asdict(made).items() if n in names or (n == "special" and v)}
         text = json.dumps(whole, separators=(",", ":"), sort_keys=True)
         assert made.code_digest == hashlib.sha256(text.encode()).hexdigest()

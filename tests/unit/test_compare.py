@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from occ.compiler.compare import difference, first_apart, gaps
+from occ.compiler.compare import difference, first_difference, gaps
 from occ.compiler.debugging.random_tensors import random_array
 
 INF, NAN = np.inf, np.nan
@@ -21,30 +21,30 @@ def test_infinities_and_nan_are_the_same_as_themselves_alone(dtype) -> None:
         other = special.copy()
         other[k] = value
         assert difference(other, special) == INF
-        assert first_apart(other, special, 1e9) == (k,)
+        assert first_difference(other, special, 1e9) == (k,)
 
 
 def test_floats_may_be_off_by_a_share_of_the_largest_and_integers_by_nothing() -> None:
     x = np.array([[0.0, 1.0], [-10.0, 2.0]], np.float32)
     off = x + np.array([[0, 0], [0, 0.5]], np.float32)
     assert difference(off, x) == pytest.approx(0.05)
-    assert first_apart(off, x, 0.051) is None
-    assert first_apart(off, x, 0.049) == (1, 1)
-    assert first_apart(off / 100, x / 100, 0.049, least=1.0) is None
+    assert first_difference(off, x, 0.051) is None
+    assert first_difference(off, x, 0.049) == (1, 1)
+    assert first_difference(off / 100, x / 100, 0.049, least=1.0) is None
     huge = np.array([2**62, 2**62 + 1])
-    assert first_apart(huge, huge[::-1], 1.0) == (0,)
+    assert first_difference(huge, huge[::-1], 1.0) == (0,)
     assert difference(np.float32(1.0).reshape(1), np.float32([1.0, 1.0])) == INF
 
 
 def test_complex_numbers_texts_and_nothing() -> None:
     z = np.array([1 + 2j, 3 - 1j])
     assert difference(z, z) == 0
-    assert first_apart(z + 1e-3j, z, 1e-6) == (0,)
+    assert first_difference(z + 1e-3j, z, 1e-6) == (0,)
     words = np.array(["a", "b"], object)
     assert (difference(words, words), difference(words[::-1], words)) == (0, INF)
-    assert first_apart(words[::-1], words, 1.0) == (0,)
+    assert first_difference(words[::-1], words, 1.0) == (0,)
     empty = np.zeros((0, 3), np.float32)
-    assert (difference(empty, empty), first_apart(empty, empty, 0.0)) == (0, None)
+    assert (difference(empty, empty), first_difference(empty, empty, 0.0)) == (0, None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import parsed
 from occ.compiler.frontend.text import parse
-from occ.compiler.ir.te.bounds_check import reach_problem
+from occ.compiler.ir.te.bounds_check import out_of_bounds_read
 from occ.runtime.artifact import LIBRARY, Artifact
 from occ.runtime.errors import RunError
 
@@ -83,7 +83,7 @@ def reads(stage: str, extent: str = "4") -> str:
     }}
     """
     (f,) = parse(text).te.values()
-    return reach_problem(f, {})
+    return out_of_bounds_read(f, {})
 
 
 def test_reductions_over_more_than_64_bits_count() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.te.bounds_check import reach_problem
+from occ.compiler.ir.te.bounds_check import out_of_bounds_read
 from occ.compiler.ir.te.expr import Expr, Load, binary, cast, literal, where, wrap
 from occ.compiler.ir.te.function import Param, TeFunc, TeStage
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
@@ -70,11 +70,11 @@ def cases(text: Path) -> Iterator[TeFunc]:
 def test_no_schedule_reads_where_the_other_side_is_taken(text: Path) -> None:
     for f in cases(text):
         for size in SIZES:
-            assert not reach_problem(f, dict.fromkeys(f.dims, size))
+            assert not out_of_bounds_read(f, dict.fromkeys(f.dims, size))
         for machine in MACHINES:
             made = scheduled(f, machine)
             for size in SIZES:
-                assert not reach_problem(made, dict.fromkeys(made.dims, size)), (f, machine)
+                assert not out_of_bounds_read(made, dict.fromkeys(made.dims, size)), (f, machine)
 
 
 def test_the_kernels_have_what_reads_ahead() -> None:

@@ -43,7 +43,7 @@ def test_large_weights_lie_in_a_file_and_stay_equal(dtype) -> None:
 
 def test_an_array_that_is_not_contiguous_and_one_larger_than_a_file(monkeypatch) -> None:
     monkeypatch.setattr(spill, "_SEGMENT", 4 * MIB)
-    s = spill.Spill()
+    s = spill.SpillFile()
     large = np.arange(3 * MIB, dtype=np.int32).reshape(3, -1)
     kept = [s.keep(large.T), s.keep(large[:, ::2]), s.keep(large)]
     np.testing.assert_array_equal(kept[0], large.T)
@@ -52,7 +52,7 @@ def test_an_array_that_is_not_contiguous_and_one_larger_than_a_file(monkeypatch)
 
 
 def test_small_and_mapped_arrays_stay_where_they_are() -> None:
-    s = spill.Spill()
+    s = spill.SpillFile()
     small = np.zeros(7, np.float32)
     assert s.keep(small) is small
     once = s.keep(np.zeros(MIB, np.float32))
@@ -66,11 +66,11 @@ def test_a_full_disk_is_no_error(monkeypatch) -> None:
 
     monkeypatch.setattr(os, "pwrite", full)
     array = np.ones(MIB, np.float32)
-    assert spill.Spill().keep(array) is array
+    assert spill.SpillFile().keep(array) is array
 
 
 def test_released_pages_are_no_memory_and_come_back() -> None:
-    kept = spill.Spill().keep(np.arange(16 * MIB, dtype=np.float32))
+    kept = spill.SpillFile().keep(np.arange(16 * MIB, dtype=np.float32))
     total = kept.sum(dtype=np.float64)
     before = resident_files()
     release([kept])
@@ -164,7 +164,7 @@ def test_nothing_is_read_ahead_that_does_not_fit_or_pay(tmp_path, monkeypatch) -
 
 
 def test_room_that_arrays_leave_is_used_again_and_no_other() -> None:
-    s = spill.Spill()
+    s = spill.SpillFile()
     rng = np.random.default_rng(0)
     sizes = [3, 1, 2, 1, 4]
     made = [rng.integers(0, 255, n * MIB, np.uint8) for n in sizes]

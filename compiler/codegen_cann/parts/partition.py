@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.op import Op, captured_values
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
@@ -37,7 +37,7 @@ def reads(op: Op) -> list[Value]:
     """The values that an op reads, those that its regions capture included."""
     found = dict.fromkeys(op.inputs)
     for region in op.regions:
-        found |= dict.fromkeys(outer_values(region))
+        found |= dict.fromkeys(captured_values(region))
     return list(found)
 
 

@@ -10,7 +10,7 @@ from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.operator.ranks import length, plus, same
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims, static_ints, unflatten
-from occ.compiler.ir.shape import equal_dims, normalize_axes, parts_of, show_shape
+from occ.compiler.ir.shape import equal_dims, equal_part, normalize_axes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Tensor
@@ -34,7 +34,7 @@ class Col2Im:
         ]
         equal_dims(x.shape[2], product(counts), "`Col2Im`: number of blocks")
         taps = int(product(block))
-        channels = parts_of(x.shape[1], taps, "`Col2Im`: channels and the positions of a block")
+        channels = equal_part(x.shape[1], taps, "`Col2Im`: channels and the positions of a block")
         # Along an axis a pixel is in as many blocks at most as their distance goes into one: a sum over those has fewer terms than
         # one over the taps of which most fall between blocks.
         covering = [-(-((b - 1) * d + 1) // s) for b, d, s in zip(block, dilations, strides, strict=True)]

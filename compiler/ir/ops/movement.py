@@ -18,9 +18,9 @@ from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import (
     broadcast_shapes,
     equal_dims,
+    equal_part,
     normalize_axes,
     normalize_axis,
-    parts_of,
     reshape_target,
     show_shape,
 )
@@ -342,7 +342,7 @@ def _blocks(name: str) -> OpSpec:
 
     def depth_to_space(t: Builder, x: Tensor, *, a: SimpleNamespace) -> Tensor:
         b, (n, c, h, w) = block(x, a), x.shape
-        depth = parts_of(c, b * b, "`DepthToSpace`: channels are split among blocks")
+        depth = equal_part(c, b * b, "`DepthToSpace`: channels are split among blocks")
 
         def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
             block = (y % b) * b + z % b
@@ -354,7 +354,7 @@ def _blocks(name: str) -> OpSpec:
     def space_to_depth(t: Builder, x: Tensor, *, a: SimpleNamespace) -> Tensor:
         b, (n, c, h, w) = block(x, a), x.shape
         rows, columns = (
-            parts_of(d, b, f"`SpaceToDepth`: {axis} are split in blocks") for d, axis in ((h, "rows"), (w, "columns"))
+            equal_part(d, b, f"`SpaceToDepth`: {axis} are split in blocks") for d, axis in ((h, "rows"), (w, "columns"))
         )
 
         def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:

@@ -17,7 +17,7 @@ from typing import Any
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, floordiv
 from occ.compiler.ir.dtype import F32, F64, I32, I64
-from occ.compiler.ir.fractions import meant
+from occ.compiler.ir.fractions import shortest_fraction
 from occ.compiler.ir.operator.ranks import same
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims
@@ -66,7 +66,7 @@ def axis_plan(
     scales: Tensor | None,
     sizes: Tensor | None,
     a: Any,
-    factor: Callable[[float], Fraction] = meant,
+    factor: Callable[[float], Fraction] = shortest_fraction,
 ) -> list[AxisResize]:
     """How each axis that changes is resized.
 

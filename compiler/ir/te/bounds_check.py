@@ -30,7 +30,7 @@ _BINARY: dict[str, Any] = {
 _CALLS: dict[str, Any] = {"neg": np.negative, "abs": np.abs, "not": lambda a: 1 - a}
 
 
-def reach_problem(f: TeFunc, dims: Mapping[str, int]) -> str:
+def out_of_bounds_read(f: TeFunc, dims: Mapping[str, int]) -> str:
     """Where a function leaves a tensor; empty if nowhere that is looked at.
 
     Args:

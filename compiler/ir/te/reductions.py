@@ -40,10 +40,10 @@ def sums_in_blocks(kind: str, dtype: DType, extents: Iterable[Dim]) -> bool:
     The error of one chain of `n` terms grows with `n`, that of a sum of blocks with the number of blocks and the length
     of one (Higham, Accuracy and Stability of Numerical Algorithms, 4.2).
     """
-    return kind == "sum" and dtype.is_float and most_steps(extents) > BLOCK
+    return kind == "sum" and dtype.is_float and max_steps(extents) > BLOCK
 
 
-def most_steps(extents: Iterable[Dim]) -> float:
+def max_steps(extents: Iterable[Dim]) -> float:
     """An upper bound of the steps of nested loops; infinite where a size has none."""
     bounds = [upper(n) for n in extents]
     return 0 if 0 in bounds else inf if inf in bounds else prod(bounds)

@@ -51,7 +51,7 @@ class Fold(Pass):
             if self._is_worth_folding(op):
                 folded += _fold(op, m, rw, interpreter)
         if folded:
-            tell_sizes(m)
+            fix_sizes(m)
         m.drop_unused_weights()
         rw.hits["fold"] += folded
         return finish(rw, ctx, folded)
@@ -74,7 +74,7 @@ class Fold(Pass):
         return out <= max(self.small, given) and work <= self.max_work and not (out > _LARGE and _takes_many_sweeps(op))
 
 
-def tell_sizes(m: Module) -> None:
+def fix_sizes(m: Module) -> None:
     """Replace sizes by numbers where the operand that decides them is a constant by now.
 
     Such as the scales of a Resize: the op waits no more, and nothing else defines them.
@@ -86,7 +86,7 @@ def tell_sizes(m: Module) -> None:
                 continue
             assumed: list[Assumed] = []
             with suppress(Invalid), collecting(assumed):  # what does not fit is an error of what follows
-                told = _told(op)
+                told = _defined_by_operands(op)
                 if told:
                     values |= {name: d for name, d in told.items() if name not in values}
                     m.constraints += [Constraint(a, b, str(op.loc), func.name) for a, b, _ in assumed]
@@ -94,7 +94,7 @@ def tell_sizes(m: Module) -> None:
         m.substitute(values)
 
 
-def _told(op: Op) -> dict[str, Dim]:
+def _defined_by_operands(op: Op) -> dict[str, Dim]:
     """The sizes in the types of results that operands define by now."""
     known = [t for t in result_types(op, static_elements) if isinstance(t, TensorType) and t.shape is not None]
     if len(known) < len(op.results):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from occ.compiler.ir.location import fuse as fuse_locations
-from occ.compiler.ir.op import Op, Region, outer_values
+from occ.compiler.ir.op import Op, Region, captured_values
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
@@ -36,7 +36,7 @@ def outline(group: list[Op], rw: Rewriter, before: Op | None = None, **attrs: An
     loc = fuse_locations(op.loc for op in group)
     rw.move(group, body)
     args: dict[Value, Value | None] = {
-        v: body.add_arg(v.type, v.name) for v in outer_values(body) if not isinstance(v, Weight)
+        v: body.add_arg(v.type, v.name) for v in captured_values(body) if not isinstance(v, Weight)
     }
     for op in group:
         rw.map_operands(op, args)

@@ -43,7 +43,7 @@ def decide(m: Module, known: Known) -> bool:
     return _replaced(m, known, lambda op: _RULES.get(op.name) if _waits(op, known) else None)
 
 
-def spread_unlike(m: Module, known: Known) -> bool:
+def resolve_broadcasts(m: Module, known: Known) -> bool:
     """Give run-time sizes to ops with unknown broadcasts, when all other sizes are known.
 
     `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {finds=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
@@ -239,7 +239,7 @@ _RULES: Mapping[str, Rule] = {
 }  # fmt: skip
 
 
-def tell_bounds(m: Module, known: Known) -> None:
+def set_size_bounds(m: Module, known: Known) -> None:
     """Note at each `sizes` the most that its symbols can be, for which native code has memory."""
     most: dict[str, Dim] = {}
     for op in m.walk():

@@ -13,11 +13,11 @@ from occ.compiler.interp.quotient import without_quotients
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
 from occ.compiler.ir.build_te import LARGEST_KNOWN, Elements, build_te, static_elements
-from occ.compiler.ir.builder import STUMBLES
+from occ.compiler.ir.builder import OPERATOR_FAILURES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.liveness import told_sizes
+from occ.compiler.ir.liveness import defined_sizes
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED
@@ -36,13 +36,13 @@ from occ.compiler.passes.infer.checks import (
     check_types,
     no_result,
 )
-from occ.compiler.passes.infer.data_dependent_shapes import decide, spread_unlike, tell_bounds
+from occ.compiler.passes.infer.data_dependent_shapes import decide, resolve_broadcasts, set_size_bounds
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 from occ.compiler.passes.infer.input_ranks import find_ranks
 from occ.compiler.passes.infer.sequences_to_tensors import sequences_to_tensors
 from occ.compiler.passes.infer.show_sizes import show_sizes
-from occ.compiler.passes.infer.solve import drop_untold, solve
-from occ.compiler.passes.infer.split_on_rank import split_cases, tell_conditions
+from occ.compiler.passes.infer.solve import drop_undefined_sizes, solve
+from occ.compiler.passes.infer.split_on_rank import set_shape_conditions, split_cases
 from occ.compiler.passes.infer.unify_ranks import unify_ranks
 
 _CASES = 32  # steps on cases of sizes that decide ranks
@@ -50,7 +50,7 @@ _STEPS = (
     sequences_to_tensors,
     unify_ranks,
     decide,
-    spread_unlike,
+    resolve_broadcasts,
 )  # of making shapes known, each from the start of what the one before left
 _SCALES = 16  # elements of float vectors whose elements are found; Resize of rank 8 has a region of so many
 _ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
@@ -83,10 +83,10 @@ class Infer(Pass):
                 needed = []
             inference = _settled(m, ctx, needed)
         ctx.sink.raise_errors()
-        drop_untold(m)
+        drop_undefined_sizes(m)
         show_sizes(m)
-        tell_conditions(inference, m)
-        tell_bounds(m, inference)
+        set_shape_conditions(inference, m)
+        set_size_bounds(m, inference)
         return inference.materialise(self.grow) > 0 or untyped
 
 
@@ -159,7 +159,7 @@ class _Inference:
                 types = self._result_types(op)
             check_extents(op, types)
             check_sizes(op, types)
-        except STUMBLES as e:
+        except OPERATOR_FAILURES as e:
             self._report(op, no_result(op, e))
             return
         except Invalid as e:
@@ -174,7 +174,7 @@ class _Inference:
         try:
             with collecting([]):  # its types said the same, for its own function
                 self._propagate(op)
-        except STUMBLES as e:
+        except OPERATOR_FAILURES as e:
             self._report(op, no_result(op, e))
 
     def _found(self, op: Op) -> list[Assumed]:
@@ -279,7 +279,7 @@ class _Inference:
         """Replace symbols by what they are assumed equal to; whether anything changed."""
         values: dict[str, Dim] = {}
         rest: list[Constraint] = []
-        told = {name: told_sizes(f) for name, f in self.m.funcs.items()}
+        told = {name: defined_sizes(f) for name, f in self.m.funcs.items()}
         own = {size for f in self.m.funcs.values() if f is not self.m.main for size in told[f.name]}
         for c in self.assumed:
             a, b = dim.substitute(c.lhs, values), dim.substitute(c.rhs, values)

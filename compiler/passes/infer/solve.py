@@ -7,7 +7,7 @@ from math import inf, lcm
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.liveness import given_sizes, told_sizes
+from occ.compiler.ir.liveness import defined_sizes, parameter_sizes
 from occ.compiler.ir.module import DATA_LABEL, Module
 from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
 
@@ -93,9 +93,9 @@ def _in_place_of(old: dim.Symbol, y: Dim) -> dict[str, Dim] | None:
     return {old.name: y} if fits else None
 
 
-def drop_untold(m: Module) -> None:
+def drop_undefined_sizes(m: Module) -> None:
     """Drop what was assumed of sizes that the data decide before other ops took the place of those that did."""
-    told = {name for func in m.funcs.values() for name in told_sizes(func).keys() | given_sizes(func)}
+    told = {name for func in m.funcs.values() for name in defined_sizes(func).keys() | parameter_sizes(func)}
     names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
     held = [c for c in m.constraints if c.lhs != c.rhs]
     m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= told]

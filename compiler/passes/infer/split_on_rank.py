@@ -22,7 +22,7 @@ from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.infer_control import inline_branch
-from occ.compiler.passes.infer.trip_counts import known_number, most_trips
+from occ.compiler.passes.infer.trip_counts import known_number, max_trip_count
 
 _LARGEST = 200  # ops that are copied into both branches
 _BRANCHES = ("then_branch", "else_branch")
@@ -67,14 +67,14 @@ def split_cases(known: Known, m: Module, made: set[str]) -> list[Constraint] | N
     return None
 
 
-def tell_conditions(known: Known, m: Module) -> None:
+def set_shape_conditions(known: Known, m: Module) -> None:
     """Note at each If whose branches give tensors of unlike shapes which sizes it compares, where it does: `when=(T, 1)`.
     The shape of a result can then be told before the run. At a Loop that the data end, the most iterations that it can have.
     """
     for op in m.walk():
         if op.name == "Loop":
             op.attrs.pop("most", None)
-            most = most_trips(known, op)
+            most = max_trip_count(known, op)
             if most is not None and any(_has_rank(r) and any(map(depends_on_data, r.tensor.dims)) for r in op.results):
                 op.attrs["most"] = (most,)
         if op.name == "If":

@@ -38,7 +38,7 @@ def trip_count(known: Known, op: Op, func: Func) -> Dim | None:
     limit, start = op.operands[:2]
     if limit is not None and known_number(known, limit) is None:
         return None
-    most = most_trips(known, op)
+    most = max_trip_count(known, op)
     counts = [] if most is None else [most]
     before = _gaps_before(known, start)
     during = _Body(known, op, func).gaps()
@@ -58,7 +58,7 @@ def trip_count(known: Known, op: Op, func: Func) -> Dim | None:
     return made
 
 
-def most_trips(known: Known, op: Op) -> Dim | None:
+def max_trip_count(known: Known, op: Op) -> Dim | None:
     """The most iterations that a Loop can have, where sizes bound them."""
     limit = op.operands[0]
     most = None if limit is None else known_number(known, limit)

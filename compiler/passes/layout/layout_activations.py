@@ -10,7 +10,7 @@ from occ.compiler.ir.access import ANY, CHANNELS, FIRST, LAST, PLANES, ROWS, acc
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.layout import ROW, Layout, channels_last
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, Region, outer_values
+from occ.compiler.ir.op import Op, Region, captured_values
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -63,7 +63,7 @@ class _Chooser:
     def __init__(self, body: Region, rw: Rewriter) -> None:
         self.body, self.rw = body, rw
         self.packs = self.views = 0
-        self.captured = {v for op in body for r in op.regions if op.name != "fuse" for v in outer_values(r)}
+        self.captured = {v for op in body for r in op.regions if op.name != "fuse" for v in captured_values(r)}
         self._packed: dict[tuple[Value, Layout], Value] = {}
 
     def op(self, op: Op) -> None:

@@ -33,7 +33,7 @@ class NarrowWeights(Pass):
     name: ClassVar[str] = "narrow-weights"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        half = ctx.machine.widens_f16
+        half = ctx.machine.has_f16c
         narrow = 0
         for w in list(m.weights.values()):
             if w.data.size < self.least or not _is_streamed(w) or (data := narrowed(w.data, f16=half)) is None:

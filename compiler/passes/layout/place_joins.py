@@ -9,7 +9,7 @@ from occ.compiler.ir.build_te import build_te
 from occ.compiler.ir.dim import Dim, is_multiple, product
 from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.op import Op, captured_values
 from occ.compiler.ir.ops.movement import Concat
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Scatter
@@ -136,7 +136,7 @@ def _updates_in_place(maker: Op) -> bool:
     if maker.name == "fuse":
         (region,) = maker.regions
         ops, results = region.body, region.yields
-        args = [*region.args, *(v for v in outer_values(region) if isinstance(v, Weight))]
+        args = [*region.args, *(v for v in captured_values(region) if isinstance(v, Weight))]
     else:
         ops, results, args = [maker], maker.results, list(dict.fromkeys(maker.inputs))
     return any(isinstance(s, Scatter) for s in build_te("probe", ops, args, results).stages)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from occ.compiler.ir.access import access
 from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.op import Op, captured_values
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType
@@ -47,7 +47,7 @@ class Claims:
         self.body = func.body
         self.taken: set[Value] = set()
         self._kept = {*func.body.terminator.inputs}
-        self._kept |= {v for op in func.body for r in op.regions if op.name != "fuse" for v in outer_values(r)}
+        self._kept |= {v for op in func.body for r in op.regions if op.name != "fuse" for v in captured_values(r)}
 
     def may_lie_in(self, value: Value | None, join: Op) -> bool:
         """Whether the kernel that computes an operand could write it there, and all its readers find it there."""

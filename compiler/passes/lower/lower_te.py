@@ -11,7 +11,7 @@ from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.build_te import build_te, dims_of
 from occ.compiler.ir.dim import Dim, substitute, symbol
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, outer_values
+from occ.compiler.ir.op import Op, captured_values
 from occ.compiler.ir.printer import te_text
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.te.function import Param, TeFunc
@@ -126,7 +126,7 @@ class _Lowering:
             return
         if op.name == "fuse":
             (region,) = op.regions
-            args = [*region.args, *(v for v in outer_values(region) if isinstance(v, Weight))]
+            args = [*region.args, *(v for v in captured_values(region) if isinstance(v, Weight))]
             made = self._lowered(op.attrs["kind"], region.body, args, region.yields, op.attrs.get("schedule", ""))
             given = dict(zip(region.args, op.operands, strict=True))
             actual = [given.get(a, a) for a in args]

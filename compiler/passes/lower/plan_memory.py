@@ -166,7 +166,7 @@ def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set
         maker = root.defining_op
         if (maker is not None and "host" in maker.attrs) or not _has_buffer(value):
             continue  # given out as it is
-        taken = root in claimed or isinstance(root, Weight) or _is_told_later(value, root)
+        taken = root in claimed or isinstance(root, Weight) or _is_defined_later(value, root)
         if maker is None or maker.name != "alloc" or taken:
             alloc = Op("alloc", (), {}, [value.type], result_names=[value.name])
             func.body.insert(alloc, end)
@@ -178,7 +178,7 @@ def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set
     return claimed
 
 
-def _is_told_later(value: Value, root: Value) -> bool:
+def _is_defined_later(value: Value, root: Value) -> bool:
     """Whether a view's extents may be known only after its bytes, as of a Reshape to a computed shape."""
     shown = symbols(*root.tensor.dims)
     return any(depends_on_data(d) and not symbols(d).keys() <= shown.keys() for d in value.tensor.dims)

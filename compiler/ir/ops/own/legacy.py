@@ -7,7 +7,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import reshaped, static_ints
-from occ.compiler.ir.shape import equal_shapes, normalize_axis, parts_of
+from occ.compiler.ir.shape import equal_part, equal_shapes, normalize_axis
 from occ.compiler.ir.te.expr import wrap
 from occ.compiler.ir.value import Value
 
@@ -27,7 +27,7 @@ class PerChannel:
     """A value per group, repeated for each channel of the group (GroupNormalization, opset < 21)."""
 
     def body(t, x, like, *, a):
-        each = parts_of(like.shape[1], a.num_groups, "`GroupNormalization`: channels are split in groups")
+        each = equal_part(like.shape[1], a.num_groups, "`GroupNormalization`: channels are split in groups")
         if x.shape[0] == 1:  # of all groups, as onnxruntime takes it
             return t.map([like.shape[1]], lambda i: x[wrap(0)], name="per_channel")
         equal_shapes(x.shape, (a.num_groups,), "the scale or bias of `GroupNormalization`")

@@ -12,7 +12,7 @@ from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.passes.methods.attention.kv_layout import Cache, all_together, caches_of
+from occ.compiler.passes.methods.attention.kv_layout import Cache, caches_of, heads_interleaved
 from occ.compiler.passes.methods.attention.schedule import attention
 from occ.compiler.passes.methods.attention.split_kv import APART, TOGETHER, ChunkStages, NotInChunks, in_chunks
 from occ.compiler.passes.rules.schedule_rule import Declined, made_by
@@ -110,7 +110,9 @@ def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
     names = {s.name for s in mine}
     caches = caches_of(f, parts)
     heads = parts["scores"].axes[-3].extent
-    together = all_together(caches) and isinstance(heads, int)  # tiles of all the heads of a key are of a constant size
+    together = heads_interleaved(caches) and isinstance(
+        heads, int
+    )  # tiles of all the heads of a key are of a constant size
     try:
         made = in_chunks([copied(s, names) for s in mine], machine.lanes(32), TOGETHER if together else APART)
     except NotInChunks:
@@ -330,7 +332,7 @@ class _Decode:
 
     def _foreseen(self, cache: Cache) -> bool:
         """Whether the processor fetches rows alone as fast as they are used."""
-        return self.machine.foresees_rows and not self.together and self._work(cache) < _MUCH
+        return self.machine.hw_prefetches_rows and not self.together and self._work(cache) < _MUCH
 
     def _work(self, cache: Cache) -> int:
         """Multiply-adds of vectors for each line of a cache."""

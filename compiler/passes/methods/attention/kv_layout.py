@@ -41,7 +41,7 @@ def caches_of(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, Cache]:
     return found
 
 
-def all_together(caches: dict[str, Cache]) -> bool:
+def heads_interleaved(caches: dict[str, Cache]) -> bool:
     """Whether all heads of a key are together in keys and in values."""
     return bool(caches) and all(c.together for c in caches.values())
 

@@ -35,7 +35,7 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     parts = block_product_stages(f)
     if parts is None:
         return Declined("it is no `block_matmul`")
-    if not machine.sums_neighbours:  # in vectors Halide 21 fails an assertion of LLVM, or computes something else
+    if not machine.has_horizontal_add:  # in vectors Halide 21 fails an assertion of LLVM, or computes something else
         return by_rules((FALLBACK,), f, machine, Log())
     rows: Dim = parts.rows[-1].extent if parts.rows else 1
     tiles = _tiles(rows, machine)

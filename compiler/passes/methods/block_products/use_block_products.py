@@ -53,7 +53,7 @@ class UseBlockProducts(Pass):
             known: dict[tuple[Value, int, int], tuple[Value, Value]] = {}
             for op in [op for op in func.body if op.name == _NAME and takes(op)]:
                 digits = 1 if self.rounded else _DIGITS[op.a.accuracy_level]
-                made = _Product(op, rw, lanes, digits, in_pairs=ctx.machine.dots_bytes == 2)
+                made = _Product(op, rw, lanes, digits, in_pairs=ctx.machine.int8_dot_width == 2)
                 made.replace(known, packed)
                 heads.append(made)
                 changes += 1

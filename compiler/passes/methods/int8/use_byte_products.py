@@ -24,7 +24,7 @@ _FEW = 8  # channels and filters: fewer channels are not last in memory, fewer f
 
 def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
     """The rules for integer products with `some` in a lane, or as many as the machine adds at once."""
-    some, panel = some or machine.dots_bytes, 2 * machine.lanes(32)
+    some, panel = some or machine.int8_dot_width, 2 * machine.lanes(32)
 
     def convolution(op: Op, rw: Rewriter) -> bool:
         return _convolution(op, rw, some)
@@ -235,7 +235,7 @@ class UseByteProducts(Pass):
     name: ClassVar[str] = "use-byte-products"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        if not ctx.machine.sums_neighbours:
+        if not ctx.machine.has_horizontal_add:
             return False
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16

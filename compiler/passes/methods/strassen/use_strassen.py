@@ -47,7 +47,7 @@ class UseStrassen(Pass):
     everywhere: bool = False
 
     def run(self, m: Module, ctx: Context) -> bool:
-        if not (self.everywhere or ctx.machine.adds_apart):
+        if not (self.everywhere or ctx.machine.separate_add_ports):
             return False
         lanes = ctx.machine.lanes(32)
         rw = Rewriter(m)

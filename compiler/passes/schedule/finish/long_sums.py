@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from occ.compiler.ir.dim import Dim, ceildiv
 from occ.compiler.ir.te.expr import Axis, Index, Load, Reduce, binary, literal, where, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, position
-from occ.compiler.ir.te.reductions import BLOCK, most_steps, sums_in_blocks
+from occ.compiler.ir.te.reductions import BLOCK, max_steps, sums_in_blocks
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import TAILS, Directive
 from occ.compiler.ir.te.walks import replace_indices
@@ -76,7 +76,7 @@ def _split(s: TeStage, schedule: Sequence[Directive], few: dict[str, int], mark:
     inner, axis = _place(order, few)
     unrolled = next((d.args[1] for d in update if d.call == "unroll" and d.args[0] == axis.name and len(d.args) > 1), 1)
     assert isinstance(unrolled, int)
-    length = _length(axis.extent, BLOCK // max(int(most_steps(few.get(a.name, a.extent) for a in inner)), 1), unrolled)
+    length = _length(axis.extent, BLOCK // max(int(max_steps(few.get(a.name, a.extent) for a in inner)), 1), unrolled)
     return _in_blocks(s, r, (*inner, axis), length, schedule, mark)
 
 
@@ -93,7 +93,7 @@ def _order(r: Reduce, update: Sequence[Directive]) -> list[Axis]:
 def _place(order: Sequence[Axis], few: dict[str, int]) -> tuple[list[Axis], Axis]:
     """The loops within a block, and the one that blocks are cut along."""
     for k, a in enumerate(order):
-        if most_steps(few.get(x.name, x.extent) for x in order[: k + 1]) > BLOCK:
+        if max_steps(few.get(x.name, x.extent) for x in order[: k + 1]) > BLOCK:
             return list(order[:k]), a
     raise AssertionError("there are more terms than those of a block")
 

@@ -111,7 +111,7 @@ def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
     Widened for all neighbours or not.
     """
     e = p.expr if isinstance(p, TeStage) else None
-    e = e.arg if isinstance(e, Cast) and e.dtype == F32 and facts.machine.widens_f16 else e
+    e = e.arg if isinstance(e, Cast) and e.dtype == F32 and facts.machine.has_f16c else e
     if not isinstance(p, TeStage) or not isinstance(e, Select) or not isinstance(e.then, Load):
         return False
     # Else each tap would gather its lanes, and Halide look at each of those, for minutes.

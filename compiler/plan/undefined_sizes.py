@@ -8,7 +8,7 @@ from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Manifest, Plan
 
 
-def untold_sizes(m: Manifest) -> list[str]:
+def undefined_sizes(m: Manifest) -> list[str]:
     """Symbols in a manifest that nothing defines: no input, no step, no caller of a function.
 
     Those of functions are known by whoever runs them too. Parts of a device run in artifacts of their own, which tell theirs.
@@ -21,7 +21,7 @@ def untold_sizes(m: Manifest) -> list[str]:
     told |= {name for p in plans for s in p.steps for *_, name in s.binds}
     used = [e for t in m.outputs for e in t.shape] + [e for p in plans for e in _sizes(p)]
     found = sorted({s for e in used for s in symbols(e)} - told)
-    return list(dict.fromkeys([*found, *(s for k in range(len(m.special)) for s in untold_sizes(m.at(k)))]))
+    return list(dict.fromkeys([*found, *(s for k in range(len(m.special)) for s in undefined_sizes(m.at(k)))]))
 
 
 def _sizes(plan: Plan) -> Iterator[DimExpr]:
