@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers with a model in ONNX: how a text becomes one vector, or a pair of texts a score.
+"""Folders of sentence-transformers: a model in ONNX that turns texts into vectors, or pairs of texts into scores.
 
 Source: the modules of sentence-transformers (`modules.json`, `1_Pooling/config.json`, `config_sentence_transformers.json`).
 """

@@ -57,7 +57,7 @@ class Tokenizer:
     def encode_rows(
         self, texts: Sequence[str | tuple[str, str]], longest: int | None
     ) -> list[tuple[list[int], list[int]]]:
-        """Tokens of texts, or of pairs of texts, as a model takes them, and for each which of the two it is of.
+        """Tokens of texts, or of pairs of texts, as a model takes them, with token types.
 
         Args:
             texts: each alone, without padding.
