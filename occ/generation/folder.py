@@ -57,6 +57,11 @@ class Folder:
         if not path.exists():
             raise RunError("OCC0501", f"`{path}` does not exist", "give a folder with a model, or an artifact")
         home = path if path.is_dir() and not (path / "manifest.json").exists() else path.parent
+        if home == path and encoder_file(home) is not None:
+            raise RunError(
+                "OCC0501", f"`{path}` is an encoder-decoder, which `occ generate` and `occ transcribe` take",
+                "write its texts with `occ.LanguageModel` or `occ.Transcriber`",
+            )  # fmt: skip
         genai, config = read_object(home / "genai_config.json").get("model", {}), read_object(home / "config.json")
         generation, words = read_object(home / "generation_config.json"), read_object(home / "tokenizer_config.json")
         model = model_file(home, genai) if home == path else path
@@ -68,6 +73,11 @@ class Folder:
         context = genai.get("context_length") or config.get("max_position_embeddings") or 0
         head = int(genai.get("decoder", {}).get("head_size") or config.get("head_dim") or 0)
         return cls(model, file if file.exists() else None, _template(home, words), special, ends, int(context), head)
+
+
+def encoder_file(home: Path) -> Path | None:
+    """The encoder of an encoder-decoder in a folder, or None."""
+    return next((p for n in ("encoder_model.onnx", "onnx/encoder_model.onnx") if (p := home / n).is_file()), None)
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, Self, TypeGuard, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from occ.compiler.targets.default import DEFAULT
 from occ.generation.batch import Batch
 from occ.generation.beams import Beams, BeamState, search
 from occ.generation.decoder import Decoders
-from occ.generation.folder import Folder
+from occ.generation.folder import Folder, encoder_file
 from occ.generation.names import LOGITS, STARTS
 from occ.generation.open import open_model
 from occ.generation.requests import Constraint, Ending, GenerationRequest, generate_batch, generate_one
@@ -54,6 +54,13 @@ class LanguageModel:
         CompileError: the model cannot be compiled.
         RunError: OCC0501 there is no model or no decoder.
     """
+
+    def __new__(cls, path: str | os.PathLike[str], *_: Any, **__: Any) -> Self:
+        """A `TextToText` where the folder has an encoder too."""
+        from occ.generation.text_to_text import TextToText
+
+        other = cls is LanguageModel and encoder_file(Path(path)) is not None
+        return super().__new__(cast(Any, TextToText if other else cls))
 
     def __init__(
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,

@@ -5,6 +5,7 @@ Builds are kept in the build cache.
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from occ.runtime.session import Session
 if TYPE_CHECKING:
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
     from occ.compiler.driver.source import Source
+    from occ.compiler.ir.module import Module
 
 
 def open_model(folder: Folder, threads: int | None = None, target: str = DEFAULT, *, batched: bool = False) -> Session:
@@ -41,6 +43,30 @@ def open_plain(model: Path, threads: int | None = None, target: str = DEFAULT) -
         RunError: OCC0502 the artifact cannot be used.
     """
     return _opened(_find_or_build(model, {"target": target}, lambda: _built(model, target)), threads)
+
+
+def open_prepared(
+    path: Path, make: Callable[[Path], Module], threads: int | None = None, target: str = DEFAULT
+) -> Session:
+    """A part of a model, ready to run, whose caches grow in place.
+
+    Args:
+        path: of the file.
+        make: makes the module of the part; a function of a module.
+        threads, target: as of `open_model`.
+
+    Raises:
+        CompileError: it cannot be compiled.
+        RunError: OCC0501 the file is of something else; OCC0502 the artifact cannot be used.
+    """
+    from occ.compiler.cache.cache import digest
+
+    how = {
+        "part": make.__name__,
+        "source": digest([inspect.getsource(inspect.getmodule(make) or make).encode()]),
+        "target": target,
+    }
+    return _opened(_find_or_build(path, how, lambda: _built(make(path), target, {"caches": "growing"})), threads)
 
 
 def _opened(found: Path | Artifact, threads: int | None) -> Session:

@@ -1,0 +1,137 @@
+"""The parts of an encoder-decoder, as optimum exports it, for one sequence.
+
+They are the encoder, the keys and values of it that the decoder reads, and a step of the decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from occ.compiler.driver.source import load_module
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.rewriter import Rewriter, erase_dead
+from occ.compiler.ir.types import TensorType
+from occ.compiler.passes.infer.infer_control import inline_branch
+from occ.generation.names import IDS, LOGITS, is_cache
+from occ.runtime.errors import RunError
+
+STATES = "encoder_hidden_states"
+_MASK, _WITH_PAST = "encoder_attention_mask", "use_cache_branch"
+_CROSS = ".encoder."  # in the names of keys and values that are those of the encoder
+
+
+def is_cross(name: str) -> bool:
+    """Whether an input or a result has keys or values of the encoder."""
+    return _CROSS in name
+
+
+def prepared_encoder(path: Path) -> Module:
+    """The encoder of one sequence, all of which counts.
+
+    Raises:
+        CompileError: the file cannot be read.
+    """
+    m = load_module(path)
+    _one_sequence(m)
+    _ones_for_masks(m, "attention_mask")
+    return m
+
+
+def prepared_cross(path: Path) -> Module:
+    """What a step reads of `encoder_hidden_states`, by the names of its inputs.
+
+    Args:
+        path: of a decoder without a past, or of a merged one.
+
+    Raises:
+        CompileError: the file cannot be read.
+        RunError: OCC0501 it gives no keys and values of the encoder.
+    """
+    m = load_module(path)
+    _one_sequence(m)
+    _take_branch(m, path, "else_branch")
+    wanted = [n for n in m.main.result_names if is_cross(n)]
+    if not wanted or STATES not in {a.name for a in m.main.args}:
+        raise _refused(path, "it gives no keys and values of the encoder")
+    _keep_results(m, wanted)
+    m.main.result_names = [n.replace("present", "past_key_values", 1) for n in wanted]
+    for a in [a for a in m.main.args if a.name == IDS]:  # whose shape is read
+        a.replace_uses(m.add_weight(IDS, np.zeros((1, 1), a.tensor.dtype.numpy)))
+    _ones_for_masks(m, _MASK)
+    _drop_unused(m, lambda name: name != STATES)
+    return m
+
+
+def prepared_step(path: Path) -> Module:
+    """A step of the decoder: a token, its caches, and keys and values of the encoder go in; logits and caches come out.
+
+    Args:
+        path: of a decoder with a past, or of a merged one.
+
+    Raises:
+        CompileError: the file cannot be read.
+        RunError: OCC0501 it has no past.
+    """
+    m = load_module(path)
+    _one_sequence(m)
+    _take_branch(m, path, "then_branch")
+    pasts = [a.name for a in m.main.args if is_cache(a.name) and not is_cross(a.name)]
+    presents = [n.replace("past_key_values", "present", 1) for n in pasts]
+    if not pasts or not {LOGITS, *presents} <= {*m.main.result_names}:
+        raise _refused(path, "its decoder has no past")
+    _keep_results(m, [LOGITS, *presents])
+    _ones_for_masks(m, _MASK)
+    _drop_unused(m, lambda name: name != IDS and not is_cache(name))
+    return m
+
+
+def _refused(path: Path, why: str) -> RunError:
+    return RunError("OCC0501", f"`{path}`: {why}", "export the model with optimum, for a task `...-with-past`")
+
+
+def _one_sequence(m: Module) -> None:
+    """Let the batch be 1, and one token be given at a time."""
+    for a in m.main.args:
+        if isinstance(a.type, TensorType) and a.type.rank > 1:
+            dims = (1, 1) if a.name == IDS and any(is_cache(b.name) or b.name == STATES for b in m.main.args) else (1,)
+            a.type = TensorType(a.type.dtype, (*dims, *a.type.dims[len(dims) :]))
+
+
+def _take_branch(m: Module, path: Path, name: str) -> None:
+    arg = next((a for a in m.main.args if a.name == _WITH_PAST), None)
+    if arg is None:
+        return
+    branches = [op for op in arg.users if op.name == "If" and op.parent is m.main.body]
+    if not branches:
+        raise _refused(path, f"nothing follows from `{_WITH_PAST}`")
+    arg.replace_uses(m.add_weight(arg.name, np.array([name == "then_branch"])))
+    m.main.body.args.remove(arg)
+    for op in branches:
+        inline_branch(m, op, name)
+
+
+def _keep_results(m: Module, wanted: list[str]) -> None:
+    end, names = m.main.body.terminator, m.main.result_names
+    Rewriter(m).replace_operands(end, [end.operands[names.index(n)] for n in wanted])
+    m.main.result_names = wanted
+
+
+def _ones_for_masks(m: Module, name: str) -> None:
+    """Let a mask count everything, if there is one."""
+    for arg in [a for a in m.main.args if a.name == name]:
+        first = m.main.body.first
+        assert first is not None
+        b = Rewriter(m).builder(first)
+        sizes = b.dims(values=arg.tensor.dims, shape=(arg.tensor.rank,))
+        arg.replace_uses(b.ConstantOfShape(sizes, value=np.ones(1, arg.tensor.dtype.numpy)))
+        m.main.body.args.remove(arg)
+
+
+def _drop_unused(m: Module, may_go: Callable[[str], bool]) -> None:
+    """Take out what no result needs, and then inputs that nothing reads."""
+    erase_dead(m)
+    for a in [a for a in m.main.args if not a.uses and may_go(a.name)]:
+        m.main.body.args.remove(a)
