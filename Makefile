@@ -54,6 +54,9 @@ FIGURES ?= bench/figures/zen3.json
 bench-plot: $(STAMP)  ## draw docs/assets/speed.svg from figures that `make bench BENCH="--json FILE"` wrote; FIGURES=FILE
 	$(BIN)/python bench/plot.py $(FIGURES) docs/assets/speed.svg
 
+bench-operators: $(STAMP)  ## speed of single operators compared with onnxruntime, and the page that shows it; goes on where it stopped
+	$(BIN)/python bench/operators.py --json build/operators.json --page docs/reference/operator-speed.md $(BENCH)
+
 MINUTES ?= 10
 fuzz: $(STAMP)  ## random graphs on all targets, damaged files, operands that do not fit, and new examples of the property tests; MINUTES=10
 	$(BIN)/python -m tools.fuzz graphs --minutes $(MINUTES)
@@ -74,4 +77,4 @@ wheels: $(STAMP)  ## a wheel in dist that brings along compiled C++, for this ki
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-other test-more test-models test-all lint types bench bench-plot fuzz docs site wheels clean
+.PHONY: help setup demo test test-other test-more test-models test-all lint types bench bench-operators bench-plot fuzz docs site wheels clean
