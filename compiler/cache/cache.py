@@ -147,6 +147,11 @@ class Cache:
         except OSError:
             return False
 
+    def has_any(self, kind: str, suffix: str) -> bool:
+        """Whether there is an entry of a kind."""
+        roots = [r for r in (self._root, self._read_only) if r is not None]
+        return any(next((r / kind).glob(f"*/*{suffix}"), None) is not None for r in roots)
+
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
         """What an entry holds; None if there is none, or one that is damaged."""
         with suppress(OSError):

@@ -13,7 +13,9 @@ from occ.compiler.codegen_halide.counting import Tell
 from occ.compiler.codegen_halide.kernels import Setup, compile_kernels, sources
 from occ.compiler.codegen_halide.programs import runtime_object
 from occ.compiler.codegen_halide.toolchain import Toolchain, cross_compiler, run_all, toolchain
+from occ.compiler.diagnostics import error
 from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.objects import elf
 from occ.compiler.objects.processors import arch_of
 
 _LINK = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack", "-lm", "-lpthread")
@@ -107,9 +109,11 @@ def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, 
         sanitize: a sanitizer, as `-C sanitize` names it.
 
     Raises:
-        CompileError: OCC0401, OCC0402, a part of the toolchain is missing.
+        CompileError: OCC0401, OCC0402, a part of the toolchain is missing, and the cache has no kernels.
     """
     tools = replace(toolchain(), sanitize=sanitize)
+    if tools.compiler is None and not cache.has_any("kernel", ".o"):
+        _ = tools.cxx  # nothing can be built
     host = _host_target(tools, cache)
     full = halide_target(target if target != "host" else host, sanitize)
     return Setup.of(tools, full), full.split("-")[:3] == host.split("-")[:3]
@@ -124,8 +128,10 @@ def linker_for(setup: Setup) -> Toolchain | None:
         CompileError: OCC0401 the compiler that an environment variable names is not there.
     """
     arch = arch_of(setup.target)
+    if arch is not None and arch == arch_of() and setup.tools.compiler is None:
+        return setup.tools
     cxx = cross_compiler(arch) if arch is not None else None
-    return replace(setup.tools, cxx=cxx) if cxx is not None else None
+    return replace(setup.tools, compiler=cxx) if cxx is not None else None
 
 
 def is_loaded(target: str) -> bool:
@@ -153,9 +159,12 @@ def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None
     """
     runtime = runtime_object(tools, cache)
     objects = [*(cache.path("kernel", k, ".o") for k in keys), runtime, *([entry] if entry is not None else [])]
-    key = digest(["link", tools.cxx.version, *_LINK, runtime.name, entry.name if entry is not None else "", *keys])
+    linker = "occ" if tools.compiler is None else tools.compiler.version
+    key = digest(["link", linker, *_LINK, runtime.name, entry.name if entry is not None else "", *keys])
     known = cache.path("library", key, ".so")
     if not cache.has("library", key, ".so"):
+        if tools.compiler is None:
+            return cache.put("library", key, _linked(objects), ".so").read_bytes()
         with cache.workspace() as folder:
             work = Path(folder)
             listing = work / "objects.txt"
@@ -163,6 +172,13 @@ def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None
             run_all([[*tools.cxx.command, f"@{listing}", *_LINK, "-o", "model.so"]], work)
             known = cache.adopt("library", key, work / "model.so", ".so")
     return known.read_bytes()
+
+
+def _linked(objects: Sequence[Path]) -> bytes:
+    try:
+        return elf.link(*(p.read_bytes() for p in objects))
+    except elf.LinkError as e:
+        raise error("OCC0401", f"no C++ compiler links this model: {e}", help="install one (`apt install g++`)") from e
 
 
 def _host_target(tools: Toolchain, cache: Cache) -> str:

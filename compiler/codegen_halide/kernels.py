@@ -127,7 +127,7 @@ def compile_kernels(
     in an earlier build, get the fallback schedule, and a `RuntimeWarning` says so.
 
     Raises:
-        CompileError: OCC0403 the toolchain fails.
+        CompileError: OCC0401 kernels are missing, and there is no C++ compiler; OCC0403 the toolchain fails.
     """
 
     def missing(some: Iterable[Kernel]) -> list[Kernel]:
@@ -135,6 +135,13 @@ def compile_kernels(
 
     given_up = {k.name for k in kernels if _is_endless(k, cache)}
     first = missing(k for k in kernels if k.name not in given_up)
+    if first and setup.tools.compiler is None:
+        raise error(
+            "OCC0401",
+            f"no C++ compiler was found, and {len(first)} of {len(kernels)} kernels are not in the build cache",
+            help="install one (`apt install g++`), import a store that has them (`occ cache --import FILE`), or build with "
+            "`-t cpu-jit`, which needs none",
+        )
     made = _run(first, UNITS, setup, cache, jobs, lines=12, tell=tell) if first else _Made({}, {})
     for k in first:
         if made.took.get(k.name) == inf and k.simpler is not None:

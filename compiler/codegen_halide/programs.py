@@ -6,7 +6,7 @@ They are compiled once and kept in the build cache.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +16,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.front_end import front_end
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all, toolchain
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.objects.processors import arch_of
 from occ.compiler.prebuilt import made_of, prebuilt
 
 # Generators, and the program that runs them, run once, so compiling them is what takes time: nothing is optimised, and nothing
@@ -38,6 +39,7 @@ def runtime_source() -> str:
     return text("pool.cpp")
 
 
+Steps = Sequence[Sequence[Sequence[str]]]
 EMITTER, RUNTIME = "emit.bin", "runtime.o"
 
 
@@ -63,7 +65,9 @@ def emitter(tools: Toolchain, cache: Cache, rpath: str = "") -> Path:
     rpath = f"-Wl,-rpath,{rpath or tools.library.parent}"  # generators find what te.h declares in the program itself
     objects = [[*tools.cxx.command, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
     linked = [*tools.cxx.command, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit.bin"]
-    return _once(EMITTER, [objects, [linked]], texts, tools, cache)
+    words = (word for command in (*objects, linked) for word in (*command, ";"))
+    key = digest([tools.identity, tools.cxx.version, *words, *texts.values()])
+    return _once(EMITTER, key, texts, cache, lambda: [objects, [linked]])
 
 
 # From compiler/prebuilt to Halide, where both are installed in one folder.
@@ -86,24 +90,28 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
     if not tools.sanitizer_flags and (found := prebuilt(RUNTIME, made_of(texts))) is not None:
         return found
     flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions", *tools.sanitizer_flags]
-    command = [*tools.cxx.command, *flags, "-c", "runtime.cpp", "-o", "runtime.o"]
-    return _once(RUNTIME, [[command]], texts, tools, cache)
+    here = arch_of()
+    if tools.compiler is None or (here is not None and tools.compiler == toolchain().compiler):
+        # Whichever compiler of this machine made it serves: one from a store does where there is none.
+        key = digest(["runtime", here.name if here is not None else "", *flags, *texts.values()])
+    else:
+        key = digest(["runtime", tools.compiler.version, *tools.compiler.command, *flags, *texts.values()])
+    return _once(
+        RUNTIME, key, texts, cache, lambda: [[[*tools.cxx.command, *flags, "-c", "runtime.cpp", "-o", "runtime.o"]]]
+    )
 
 
-def _once(
-    made: str, steps: Sequence[Sequence[Sequence[str]]], texts: Mapping[str, str], tools: Toolchain, cache: Cache
-) -> Path:
+def _once(made: str, key: str, texts: Mapping[str, str], cache: Cache, steps: Callable[[], Steps]) -> Path:
     """An entry of the cache, which the first to ask for it makes while others wait.
 
     Args:
         made: the file that becomes the entry.
-        steps: commands that make it, those of one step at once.
-        texts: the files that they read.
-        tools: what the commands belong to.
+        key: of the entry.
+        texts: the files that the commands read.
         cache: the build cache.
+        steps: the commands that make it, those of one step at once; asked for where there is none yet.
     """
-    words = (word for step in steps for command in step for word in (*command, ";"))
-    key, suffix = digest([tools.identity, *words, *texts.values()]), Path(made).suffix
+    suffix = Path(made).suffix
     if cache.has("tool", key, suffix):
         return cache.path("tool", key, suffix)
     with cache.turn(key):
@@ -112,7 +120,7 @@ def _once(
         with cache.workspace() as folder:
             for name, text in texts.items():
                 (Path(folder) / name).write_text(text)
-            for commands in steps:
+            for commands in steps():
                 run_all(commands, Path(folder))
             return cache.adopt("tool", key, Path(folder) / made, suffix)
 

@@ -18,6 +18,7 @@ from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.objects.processors import Arch, arch_of
 
 CANDIDATES = ("g++", "c++", "clang++")
+_INSTEAD = ", or build with `-t cpu-jit`, which needs none"
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,30 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler and a Halide.
+    """A Halide, and a C++ compiler where there is one.
+
+    Without a compiler a build takes kernels from the build cache, and links them itself.
 
     Attributes:
-        cxx: the compiler.
+        compiler: the C++ compiler, if there is one.
         halide: folder of the Halide package, with `include` and the libraries.
         halide_version: its version.
         sanitize: the sanitizer of what is compiled into libraries; no part of `identity`, because tools have none.
     """
 
-    cxx: Compiler
+    compiler: Compiler | None
     halide: Path
     halide_version: str
     sanitize: str = "off"
+
+    @property
+    def cxx(self) -> Compiler:
+        """The C++ compiler.
+
+        Raises:
+            CompileError: OCC0401 there is none.
+        """
+        return compiler(_INSTEAD) if self.compiler is None else self.compiler
 
     @property
     def sanitizer_flags(self) -> tuple[str, ...]:
@@ -73,8 +85,8 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """What the output of this toolchain depends on."""
-        return f"{self.cxx.version}; Halide {self.halide_version}, {self.library.stat().st_size} bytes"
+        """What kernels depend on; whichever compiler makes a generator, it emits the same object file."""
+        return f"Halide {self.halide_version}, {self.library.stat().st_size} bytes"
 
 
 def find_cxx() -> str | None:
@@ -143,7 +155,7 @@ def toolchain() -> Toolchain:
     """The toolchain of this machine.
 
     Raises:
-        CompileError: OCC0401 no C++ compiler; OCC0402 no Halide.
+        CompileError: OCC0401 the C++ compiler that OCC_CXX names is not there; OCC0402 no Halide.
     """
     halide = find_halide()
     if halide is None:
@@ -152,7 +164,7 @@ def toolchain() -> Toolchain:
             "Halide is not installed",
             help="`pip install halide`, or build with `-t cpu-jit`, which is the default without it",
         )
-    cxx = compiler(", or build with `-t cpu-jit`, which needs none")
+    cxx = compiler(_INSTEAD) if os.environ.get("OCC_CXX") or find_cxx() is not None else None
     try:
         found = version("halide")
     except PackageNotFoundError:

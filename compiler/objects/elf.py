@@ -1,117 +1,29 @@
 """Links object files into a shared library, without a linker.
 
-Takes what LLVM emits for position-independent code without exceptions: text, read-only data, PC-relative relocations,
-and calls of C library functions, which go through a table that the loader fills. Format: System V ABI, chapters 4 and 5.
+Takes position-independent code without exceptions, as LLVM, Halide and C++ compilers emit it: code, constants, data,
+thread-local data, constructors; calls of C library functions go through a table that the loader fills.
+Format: System V ABI, chapters 4 and 5; thread-local data: Drepper, ELF Handling For Thread-Local Storage, 4.1.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from occ.compiler.objects.elf_object import ObjectFile, Relocation, Section, Symbol, exported
 from occ.compiler.objects.relocations import RELOCATIONS, LinkError, Relocations
 
 __all__ = ["LinkError", "exported", "link"]
 
-_64_BITS = 2
 _C = ("libm.so.6", "libc.so.6")
+_THREADS = "libpthread.so.0"  # before glibc 2.34 threads were apart
 _OWN = "libgcc_s.so.1"  # what processors have no instructions for, such as f16 on x86-64 before f16c
-_SHF_ALLOC, _SHF_EXEC, _SHF_WRITE = 2, 4, 1
-_SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS = 1, 2, 4, 8
+_WEAK = 2
+_HEADER, _SEGMENT, _SYMBOL, _RELA = 64, 56, 24, 24
 
-
-@dataclass
-class _Section:
-    name: str
-    kind: int
-    flags: int
-    data: bytes
-    align: int
-    info: int
-    link: int
-    size: int
-    row: int  # bytes of a row, of tables
-    address: int = 0
-
-
-@dataclass
-class _Symbol:
-    name: str
-    section: int
-    value: int
-    binding: int
-    kind: int
-
-
-def _sections(obj: bytes) -> list[_Section]:
-    if obj[:4] != b"\x7fELF" or obj[5:6] != b"\x01":
-        raise LinkError("not an ELF object, little-endian")
-    wide = obj[4] == _64_BITS
-    row = struct.Struct("<IIQQQQIIQQ" if wide else "<10I")
-    (table,) = struct.unpack_from("<Q" if wide else "<I", obj, 40 if wide else 32)
-    count, names_at = struct.unpack_from("<HH", obj, 60 if wide else 48)
-    rows = [row.unpack_from(obj, table + row.size * k) for k in range(count)]
-    names = rows[names_at]
-    strings = obj[names[4] : names[4] + names[5]]
-    made: list[_Section] = []
-    for name, kind, flags, _, offset, size, link, info, align, cells in rows:
-        data = b"" if kind == _SHT_NOBITS else obj[offset : offset + size]
-        text = strings[name : strings.index(b"\0", name)].decode()
-        made.append(_Section(text, kind, flags, data, max(align, 1), info, link, size, cells))
-    return made
-
-
-def _symbols(sections: list[_Section]) -> list[_Symbol]:
-    table = next((s for s in sections if s.kind == _SHT_SYMTAB), None)
-    if table is None:
-        return []
-    strings = sections[table.link].data
-    made: list[_Symbol] = []
-    row = struct.Struct("<IBBHQQ" if table.row == 24 else "<IIIBBH")
-    for at in range(0, len(table.data), row.size):
-        cells = row.unpack_from(table.data, at)
-        name, info, section, value = (
-            (cells[0], cells[1], cells[3], cells[4]) if table.row == 24 else (cells[0], cells[3], cells[5], cells[1])
-        )
-        text = strings[name : strings.index(b"\0", name)].decode()
-        made.append(_Symbol(text, section, value, info >> 4, info & 15))
-    return made
-
-
-class _Object:
-    """An object file."""
-
-    def __init__(self, data: bytes) -> None:
-        self.sections = _sections(data)
-        (self.machine,) = struct.unpack_from("<H", data, 18)
-        if data[4] != _64_BITS or self.machine not in RELOCATIONS:
-            raise LinkError("no object of x86-64 or aarch64")
-        self.symbols = _symbols(self.sections)
-        self.kept = [
-            s for s in self.sections
-            if s.flags & _SHF_ALLOC and s.name != ".eh_frame" and s.kind in (_SHT_PROGBITS, _SHT_NOBITS)
-        ]  # fmt: skip
-        self.relocations = {
-            r.info: r.data for r in self.sections if r.kind == _SHT_RELA and self.sections[r.info] in self.kept
-        }
-
-    @property
-    def exports(self) -> dict[str, _Symbol]:
-        return {s.name: s for s in self.symbols if _is_exported(s)}
-
-    @property
-    def undefined(self) -> set[str]:
-        """Names that are used here and defined elsewhere."""
-        used = {
-            struct.unpack_from("<QQq", data, at)[1] >> 32
-            for data in self.relocations.values() for at in range(0, len(data), 24)
-        }  # fmt: skip
-        return {self.symbols[k].name for k in used if self.symbols[k].section == 0 and self.symbols[k].name}
-
-    def address(self, s: _Symbol) -> int:
-        """Where a symbol of this object is, when all sections have their places."""
-        return self.sections[s.section].address + s.value
+Place = tuple[ObjectFile, Symbol]
+_ThreadLocal = tuple[ObjectFile, Symbol, int] | None
 
 
 def link(*files: bytes) -> bytes:
@@ -123,160 +35,279 @@ def link(*files: bytes) -> bytes:
     Raises:
         LinkError: the objects need a real linker.
     """
-    objects = [_Object(data) for data in files]
-    exports: dict[str, tuple[_Object, _Symbol]] = {}
+    objects = [ObjectFile(data) for data in files]
+    exports: dict[str, Place] = {}
     for o in objects:
         for name, symbol in o.exports.items():
             if name in exports:
                 raise LinkError(f"two objects define {name}")
             exports[name] = o, symbol
-    imports = sorted({name for o in objects for name in o.undefined} - set(exports))
     machines = {o.machine for o in objects}
     if len(machines) != 1:
         raise LinkError("objects of several machines")
-    own = (_OWN,) if any(n.startswith("__") for n in imports) else ()
-    image = _Image(imports, exports, (*_C, *own), RELOCATIONS[machines.pop()])
-    for s in sorted((s for o in objects for s in o.kept), key=lambda s: not s.flags & _SHF_EXEC):
-        s.address = image.place(s)
-    for o in objects:
-        image.relocate(o)
+    undefined = {n: s for o in objects for n, s in o.undefined.items() if n not in exports}
+    imports = {n: undefined[n] for n in sorted(undefined)}
+    image = _Image(objects, imports, exports, RELOCATIONS[machines.pop()])
+    image.place()
+    image.relocate()
     return image.finish()
 
 
-def _is_exported(s: _Symbol) -> bool:
-    """Whether other objects see the symbol and find its definition here; a weak one counts."""
-    return s.binding in (1, 2) and s.section not in (0, 0xFFF1) and bool(s.name)
+def _needed(imports: Iterable[str]) -> tuple[str, ...]:
+    """The libraries that define some names."""
+    threads = (_THREADS,) if any(n.startswith("pthread_") for n in imports) else ()
+    own = (_OWN,) if any(n.startswith("__") for n in imports) else ()
+    return (*_C, *threads, *own)
 
 
-def exported(obj: bytes) -> list[str]:
-    """Names that an object file of any machine defines for others.
+@dataclass
+class _Region:
+    """Sections one after the other, and their bytes."""
 
-    Raises:
-        LinkError: it is not an ELF object, little-endian.
-    """
-    return [s.name for s in _symbols(_sections(obj)) if _is_exported(s)]
+    at: int = 0
+    end: int = 0
+    align: int = 1
+    data: bytearray = field(default_factory=bytearray)
+
+    def start(self, at: int) -> None:
+        self.at = self.end = at
+
+    def place(self, s: Section) -> None:
+        """Give a section the next address; one of zeros, which comes last, adds no bytes."""
+        self.end = s.address = _align(self.end, s.align)
+        self.align = max(self.align, s.align)
+        if not s.is_zero:
+            self.data += bytes(s.address - self.at - len(self.data)) + s.data
+        self.end += s.size
 
 
 class _Image:
-    """The library under construction: dynamic tables, stubs and code in one readable and executable segment, then a
-    writable one with the dynamic section and the table of imported addresses.
+    """The library under construction.
+
+    One segment is readable and executable: the dynamic tables, stubs of imported functions, code and constants. One is writable:
+    the dynamic section, the table of addresses, data.
+
+    Args:
+        objects: what is linked.
+        imports: names that other libraries define.
+        exports: names that these objects define.
+        processor: how its code is completed.
     """
 
     def __init__(
-        self,
-        imports: list[str],
-        exports: Mapping[str, tuple[_Object, _Symbol]],
-        needed: tuple[str, ...],
-        processor: Relocations,
-    ) -> None:
-        self.imports, self.exports, self.needed, self.processor = imports, exports, needed, processor
+        self, objects: list[ObjectFile], imports: Mapping[str, Symbol], exports: Mapping[str, Place], processor: Relocations
+    ) -> None:  # fmt: skip
+        self.objects, self.imports, self.exports, self.processor = objects, imports, exports, processor
+        self.needed = _needed(imports)
+        kept = [s for o in objects for s in o.kept]
+        self.fixed = sorted((s for s in kept if not s.is_writable), key=lambda s: not s.is_code)
+        written = [s for s in kept if s.is_writable and not s.is_thread_local]
+        self.constructors = [s for s in written if s.is_constructors]
+        self.destructors = [s for s in written if s.is_destructors]
+        self.written = [s for s in written if s not in self.constructors and s not in self.destructors]
+        self.written.sort(key=lambda s: s.is_zero)
+        self.threads = sorted((s for s in kept if s.is_thread_local), key=lambda s: s.is_zero)
+        self.names_of_imports = list(imports)
+        self.threaded = self._thread_locals()
         self.strings = b"\0"
-        self.tables_at = 64 + 56 * 4
-        count = 1 + len(imports) + len(exports)
-        self.dynsym_at = _align(self.tables_at, 8)
-        self.hash_at = self.dynsym_at + 24 * count
-        self.rela_at = _align(self.hash_at + 4 * (2 + 1 + count), 8)
-        self.strings_at = self.rela_at + 24 * len(imports)
-        self.names = {n: self._string(n) for n in [*imports, *exports, *needed]}
-        self.stubs_at = _align(self.strings_at + len(self.strings), 16)
-        self.end = self.stubs_at + 16 * len(imports)
-        self.code = bytearray()
-        self.code_at = self.end = _align(self.end, 64)
+        self.names = {n: self._string(n) for n in [*imports, *self._listed(), *self.needed]}
+        self.code, self.data = _Region(), _Region()
+        self.dynamic: list[bytes] = []  # relocations that the loader does
+
+    def _listed(self) -> list[str]:
+        """The names of functions and data that are exported."""
+        return [n for n, (o, s) in self.exports.items() if not o.sections[s.section].is_thread_local]
+
+    def _thread_locals(self) -> list[_ThreadLocal]:
+        """What code asks `__tls_get_addr` for: each has two words in the table of addresses."""
+        found = [
+            self._thread_local(o, r)
+            for o in self.objects for r in o.relocations
+            if r.kind in (*self.processor.thread_local, *self.processor.thread_block)
+        ]  # fmt: skip
+        return list(dict.fromkeys(found))
+
+    def _thread_local(self, o: ObjectFile, r: Relocation) -> _ThreadLocal:
+        """The variable of a relocation, which is relative to the end of its 4 bytes; or the block that all of them are in."""
+        if r.kind in self.processor.thread_block:
+            return None
+        if self._is_imported(r.symbol):
+            raise LinkError(f"the thread-local variable {r.symbol.name} of another library")
+        return o, r.symbol, r.addend + 4
 
     def _string(self, name: str) -> int:
         at = len(self.strings)
         self.strings += name.encode() + b"\0"
         return at
 
-    def place(self, s: _Section) -> int:
-        if s.flags & _SHF_WRITE:
-            raise LinkError(f"writable section {s.name}")
-        self.end = _align(self.end, s.align)
-        address = self.end
-        self.code += bytes(address - self.code_at - len(self.code)) + s.data + bytes(s.size - len(s.data))
-        self.end += s.size
-        return address
+    # places
 
-    @property
-    def dynamic_at(self) -> int:
-        """Address of what is writable.
+    def place(self) -> None:
+        """Give all sections and tables their addresses."""
+        listed, imports = self._listed(), len(self.imports)
+        loaded = imports + len(self.threaded) + sum(
+            r.kind == self.processor.absolute for o in self.objects for r in o.relocations
+        )  # fmt: skip
+        count = 1 + imports + len(listed)
+        self.segments = 4 + bool(self.threads)
+        self.dynsym_at = _align(_HEADER + _SEGMENT * self.segments, 8)
+        self.hash_at = self.dynsym_at + _SYMBOL * count
+        self.rela_at = _align(self.hash_at + 4 * (2 + 1 + count), 8)
+        self.strings_at = self.rela_at + _RELA * loaded
+        self.stubs_at = _align(self.strings_at + len(self.strings), 16)
+        self.code.start(_align(self.stubs_at + 16 * imports, 64))
+        for s in self.fixed:
+            self.code.place(s)
+        page = self.processor.page
+        # What is writable follows in the file on what is not, and is a page further in memory.
+        self.dynamic_at = _align(self.code.end, 16) + page
+        entries = len(self.needed) + 9 + 2 * bool(self.constructors) + 2 * bool(self.destructors)
+        self.table_at = self.dynamic_at + 16 * entries
+        self.table = bytearray(8 * (imports + 2 * len(self.threaded)))
+        self.data.start(self.table_at + len(self.table))
+        for s in (*self.constructors, *self.destructors):
+            self.data.place(s)
+        self._place_thread_locals()
+        for s in self.written:
+            self.data.place(s)
 
-        It follows in the file on what is not, and is a page further in memory.
-        """
-        return _align(self.end, 16) + self.processor.page
+    def _place_thread_locals(self) -> None:
+        """The block that each thread gets a copy of: what it begins with is data, the zeros after that take no room here."""
+        self.block = _Region()
+        align = max((s.align for s in self.threads), default=1)
+        self.block.start(_align(self.data.end, align))
+        for s in self.threads:
+            self.block.place(s)
+        self.block.align = align
+        if self.block.data:
+            self.data.data += bytes(self.block.at - self.data.at - len(self.data.data))
+            self.data.end = self.block.at + len(self.block.data)
+            self.data.data += self.block.data
 
-    @property
-    def table_at(self) -> int:
-        """Address of the table of imported functions, after the dynamic section."""
-        return self.dynamic_at + 16 * (len(self.needed) + 9)
+    # relocations
 
-    def relocate(self, o: _Object) -> None:
-        """Write the addresses that the sections of an object leave open; all have their places."""
-        for section, data in o.relocations.items():
-            for at in range(0, len(data), 24):
-                offset, info, addend = struct.unpack_from("<QQq", data, at)
-                symbol, kind = o.symbols[info >> 32], info & 0xFFFFFFFF
-                place = o.sections[section].address + offset
-                here = place - self.code_at
-                if kind in self.processor.table and not self._is_imported(symbol):
-                    kind = self.processor.relax(self.code, here, kind)
-                self.processor.patch(self.code, here, kind, place, self._target(o, symbol, kind) + addend)
+    def relocate(self) -> None:
+        """Write the addresses that the sections leave open, and note those that the loader has to write."""
+        for k in range(len(self.imports)):
+            self._load(self.table_at + 8 * k, self.processor.imported, 1 + k)
+        for k, found in enumerate(self.threaded):
+            pair = self.table_at + 8 * (len(self.imports) + 2 * k)
+            self._load(pair, self.processor.module, 0)
+            if found is not None:
+                o, symbol, addend = found
+                struct.pack_into(
+                    "<q", self.table, pair + 8 - self.table_at, self._address(o, symbol) + addend - self.block.at
+                )
+        for o in self.objects:
+            for r in o.relocations:
+                self._relocate(o, r)
 
-    def _is_imported(self, symbol: _Symbol) -> bool:
+    def _relocate(self, o: ObjectFile, r: Relocation) -> None:
+        place, kind = r.section.address + r.offset, r.kind
+        if kind == self.processor.absolute:
+            if self._is_imported(r.symbol):
+                self._load(place, kind, 1 + self.names_of_imports.index(r.symbol.name), r.addend)
+            else:
+                self._load(place, self.processor.relative, 0, self._address(o, r.symbol) + r.addend)
+            return
+        region = self.data if r.section.is_writable else self.code
+        here = place - region.at
+        if kind in (*self.processor.thread_local, *self.processor.thread_block):
+            k = self.threaded.index(self._thread_local(o, r))
+            pair = self.table_at + 8 * (len(self.imports) + 2 * k)
+            self.processor.patch(region.data, here, kind, place, pair - 4)
+            return
+        if kind in self.processor.thread_offset:
+            offset = self._address(o, r.symbol) + r.addend - self.block.at
+            region.data[here : here + 4] = struct.pack("<i", offset)
+            return
+        if kind in self.processor.table and not self._is_imported(r.symbol):
+            kind = self.processor.relax(region.data, here, kind)
+        self.processor.patch(region.data, here, kind, place, self._target(o, r.symbol, kind) + r.addend)
+
+    def _load(self, place: int, kind: int, symbol: int, addend: int = 0) -> None:
+        """A relocation that the loader does."""
+        self.dynamic.append(struct.pack("<QQq", place, symbol << 32 | kind, addend))
+
+    def _is_imported(self, symbol: Symbol) -> bool:
         return symbol.section == 0 and symbol.name in self.imports
 
-    def _target(self, o: _Object, symbol: _Symbol, kind: int) -> int:
-        """The address that a relocation means, without its addend."""
-        if self._is_imported(symbol):
-            k = self.imports.index(symbol.name)
-            return self.table_at + 8 * k if kind in self.processor.table else self.stubs_at + 16 * k
+    def _address(self, o: ObjectFile, symbol: Symbol) -> int:
         owner, found = self.exports[symbol.name] if symbol.section == 0 else (o, symbol)
         return owner.address(found)
 
+    def _target(self, o: ObjectFile, symbol: Symbol, kind: int) -> int:
+        """The address that a relocation means, without its addend."""
+        if self._is_imported(symbol):
+            k = self.names_of_imports.index(symbol.name)
+            return self.table_at + 8 * k if kind in self.processor.table else self.stubs_at + 16 * k
+        return self._address(o, symbol)
+
+    # the file
+
     def finish(self) -> bytes:
-        dynsym = bytes(24) + b"".join(struct.pack("<IBBHQQ", self.names[n], 0x12, 0, 0, 0, 0) for n in self.imports)
-        for name, (o, symbol) in self.exports.items():
+        """The bytes of the library."""
+        dynsym = bytes(_SYMBOL) + b"".join(
+            struct.pack("<IBBHQQ", self.names[n], 0x20 if s.binding == _WEAK else 0x10, 0, 0, 0, 0)
+            for n, s in self.imports.items()
+        )
+        for name in self._listed():
+            o, symbol = self.exports[name]
             dynsym += struct.pack("<IBBHQQ", self.names[name], 0x12, 0, 1, o.address(symbol), 0)
-        count = len(dynsym) // 24
+        count = len(dynsym) // _SYMBOL
         head, chain = 0, [0] * count
         for k in range(count - 1, 0, -1):  # one bucket: libraries have few symbols
             chain[k], head = head, k
         hashes = struct.pack(f"<III{count}I", 1, count, head, *chain)
-        rela = b"".join(
-            struct.pack("<QQq", self.table_at + 8 * k, (1 + k) << 32 | self.processor.imported, 0)
-            for k in range(len(self.imports))
-        )
         stubs = b"".join(
             self.processor.stub(self.stubs_at + 16 * k, self.table_at + 8 * k) for k in range(len(self.imports))
         )
-        size = self.table_at + 8 * len(self.imports) - self.processor.page
+        size = self.data.at + len(self.data.data) - self.processor.page
         out = bytearray(size)
         for at, data in (
-            (0, self._header(size)), (self.dynsym_at, dynsym), (self.hash_at, hashes), (self.rela_at, rela),
-            (self.strings_at, self.strings), (self.stubs_at, stubs), (self.code_at, bytes(self.code)),
-            (self.dynamic_at - self.processor.page, self._dynamic(len(rela))),
+            (0, self._header(size)), (self.dynsym_at, dynsym), (self.hash_at, hashes), (self.rela_at, b"".join(self.dynamic)),
+            (self.strings_at, self.strings), (self.stubs_at, stubs), (self.code.at, self.code.data),
+            (self.dynamic_at - self.processor.page, self._dynamic()), (self.table_at - self.processor.page, self.table),
+            (self.data.at - self.processor.page, self.data.data),
         ):  # fmt: skip
             out[at : at + len(data)] = data
         return bytes(out)
 
     def _header(self, size: int) -> bytes:
         ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-        header = ident + struct.pack("<HHIQQQIHHHHHH", 3, self.processor.elf, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0)
-        at, apart = self.dynamic_at, self.processor.page
-        segments = (
-            (1, 5, 0, 0, self.end), (1, 6, at - apart, at, size + apart - at), (2, 6, at - apart, at, self.table_at - at),
-            (0x6474E551, 6, 0, 0, 0),  # GNU_STACK: not executable
-        )  # fmt: skip
-        for kind, flags, offset, address, length in segments:
-            align = self.processor.page if kind == 1 else 8
-            header += struct.pack("<IIQQQQQQ", kind, flags, offset, address, address, length, length, align)
+        header = ident + struct.pack(
+            "<HHIQQQIHHHHHH", 3, self.processor.elf, 1, 0, _HEADER, 0, 0, _HEADER, _SEGMENT, self.segments, 0, 0, 0
+        )
+        page, at = self.processor.page, self.dynamic_at
+        table = self.table_at - at
+        rows = [  # kind, flags, offset, address, bytes of the file, bytes in memory, alignment
+            (1, 5, 0, 0, self.code.end, self.code.end, page),
+            (1, 6, at - page, at, size + page - at, self.data.end - at, page),
+            (2, 6, at - page, at, table, table, 8),
+            (0x6474E551, 6, 0, 0, 0, 0, 8),  # GNU_STACK: not executable
+        ]
+        if self.threads:
+            b = self.block
+            rows.append((7, 4, b.at - page, b.at, len(b.data), b.end - b.at, b.align))
+        for kind, flags, offset, address, stored, memory, align in rows:
+            header += struct.pack("<IIQQQQQQ", kind, flags, offset, address, address, stored, memory, align)
         return header
 
-    def _dynamic(self, rela_size: int) -> bytes:
+    def _dynamic(self) -> bytes:
         entries = [(1, self.names[n]) for n in self.needed]
-        entries += [(4, self.hash_at), (5, self.strings_at), (6, self.dynsym_at), (10, len(self.strings)), (11, 24)]
-        entries += [(7, self.rela_at), (8, rela_size), (9, 24), (0, 0)]
-        return b"".join(struct.pack("<QQ", tag, value) for tag, value in entries)
+        entries += [
+            (4, self.hash_at),
+            (5, self.strings_at),
+            (6, self.dynsym_at),
+            (10, len(self.strings)),
+            (11, _SYMBOL),
+        ]
+        entries += [(7, self.rela_at), (8, _RELA * len(self.dynamic)), (9, _RELA)]
+        for (tag, size_tag), arrays in (((25, 27), self.constructors), ((26, 28), self.destructors)):
+            if arrays:
+                end = arrays[-1].address + arrays[-1].size
+                entries += [(tag, arrays[0].address), (size_tag, end - arrays[0].address)]
+        return b"".join(struct.pack("<QQ", tag, value) for tag, value in [*entries, (0, 0)])
 
 
 def _align(n: int, to: int) -> int:

@@ -22,12 +22,24 @@ class Relocations(ABC):
         page: bytes of the largest page that its systems have.
         imported: the relocation by which the loader writes the address of a function.
         table: relocations that want an entry of the table of imported addresses.
+        absolute: the relocation of an address in data.
+        relative: that by which the loader adds where the library is to such an address.
+        module: that by which the loader writes the number of a library whose thread-local variables are asked for.
+        thread_local: relocations that want the two words by which `__tls_get_addr` finds a thread-local variable.
+        thread_block: those that want such words for all thread-local variables of the library.
+        thread_offset: those that want where a variable is among these.
     """
 
     elf: ClassVar[int]
     page: ClassVar[int]
     imported: ClassVar[int]
     table: ClassVar[frozenset[int]]
+    absolute: ClassVar[int]
+    relative: ClassVar[int]
+    module: ClassVar[int]
+    thread_local: ClassVar[frozenset[int]] = frozenset()
+    thread_block: ClassVar[frozenset[int]] = frozenset()
+    thread_offset: ClassVar[frozenset[int]] = frozenset()
 
     @abstractmethod
     def stub(self, at: int, entry: int) -> bytes:
@@ -66,6 +78,12 @@ class _X86(Relocations):
     elf, page, imported = 62, 4096, 6  # GLOB_DAT
     _PC32, _PLT32, _PC64 = 2, 4, 24
     table = frozenset((9, 41, 42))  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX
+    absolute, relative, module = 1, 8, 16  # 64, RELATIVE, DTPMOD64
+    thread_local, thread_block, thread_offset = (
+        frozenset((19,)),
+        frozenset((20,)),
+        frozenset((21,)),
+    )  # TLSGD, TLSLD, DTPOFF32
 
     def stub(self, at: int, entry: int) -> bytes:
         return b"\xff\x25" + struct.pack("<i", entry - (at + 6)) + b"\xcc" * 10
@@ -77,7 +95,7 @@ class _X86(Relocations):
         return self._PC32
 
     def patch(self, code: bytearray, at: int, kind: int, place: int, target: int) -> None:
-        if kind in (self._PC32, self._PLT32, *self.table):
+        if kind in (self._PC32, self._PLT32, *self.table, *self.thread_local, *self.thread_block):
             struct.pack_into("<i", code, at, target - place)
         elif kind == self._PC64:
             struct.pack_into("<q", code, at, target - place)
@@ -91,6 +109,8 @@ class _Aarch64(Relocations):
     _JUMPS = (282, 283)  # JUMP26, CALL26
     _GOT_PAGE, _GOT_LOW = 311, 312
     table = frozenset((_GOT_PAGE, _GOT_LOW))
+    # Compilers emit descriptors of thread-local variables, which a real linker knows.
+    absolute, relative, module = 257, 1027, 1028  # ABS64, RELATIVE, TLS_DTPMOD
     # Relocations of the low 12 bits of an address, by the bytes that the instruction loads or stores.
     _LOW = {_ADD_LOW: 1, 278: 1, 284: 2, 285: 4, 286: 8, 299: 16, _GOT_LOW: 8}
     _ADRP, _LOAD, _JUMP, _NOTHING = 0x90000010, 0xF9400211, 0xD61F0220, 0xD503201F  # x16; x17, [x16]; x17

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli import options
-from occ.cli.console import json_line, progress, say, tell_sizes
+from occ.cli.console import json_line, progress, report_sizes, say
 
 if TYPE_CHECKING:
     from occ.quantization.comparison import Comparison
@@ -146,5 +146,5 @@ def _inputs(
     if npz is None and calibrate is not None:
         return next(iter(samples_of(calibrate, made.floats.graph)))
     if npz is None:
-        tell_sizes(session, flags.sizes)
+        report_sizes(session, flags.sizes)
     return given_inputs(session, {}, npz, flags.sizes, 0)

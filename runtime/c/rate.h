@@ -25,10 +25,12 @@ __attribute__((target("avx512f"), optimize("O3", "unroll-loops", "fp-contract=fa
 
 }  // namespace
 
-// f32 operations per second that multiply-adds reach on one core, measured for about a millisecond; 0 if not known.
-extern "C" double occ_fma_rate() {
+// f32 operations per second that multiply-adds of vectors with so many lanes reach on one core, measured for about a millisecond; 0 if
+// not known. The caller says what the processor has: __builtin_cpu_supports would want libgcc's own list of that, in a library that is
+// linked without libgcc.
+extern "C" double occ_fma_rate(int lanes) {
 #if defined(__x86_64__)
-    double (*loop)(int) = __builtin_cpu_supports("avx512f") ? fma_16 : __builtin_cpu_supports("fma") ? fma_8 : nullptr;
+    double (*loop)(int) = lanes == 16 ? fma_16 : lanes == 8 ? fma_8 : nullptr;
     if (!loop) return 0;
     struct timespec a, b;
     clock_gettime(CLOCK_MONOTONIC, &a);

@@ -15,6 +15,7 @@ from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
+from occ.runtime.machine import flags
 from occ.runtime.manifest import Constraint, Manifest, Plan, Step
 from occ.runtime.native.control import CONTROL
 from occ.runtime.native.entry import BEGIN, RUN, BoundCall, Entry, kernel_error
@@ -158,8 +159,9 @@ class NativeEngine:
         probe = None if self._library is None else getattr(self._library.dll, "occ_fma_rate", None)
         if probe is None:
             return 0.0
-        probe.restype = ctypes.c_double
-        return float(max(probe() for _ in range(5))) * self.threads
+        probe.restype, has = ctypes.c_double, flags()
+        lanes = 16 if "avx512f" in has else 8 if {"avx2", "fma"} <= has else 0
+        return float(max(probe(lanes) for _ in range(5))) * self.threads
 
     # kernels
 

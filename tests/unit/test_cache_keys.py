@@ -188,7 +188,7 @@ def test_programs_depend_on_the_commands_that_make_them(monkeypatch, tmp_path):
     assert made[0].read_bytes() == b"object"
     monkeypatch.setattr(programs, "FLAGS", (*programs.FLAGS, "-g"))
     made.append(programs.emitter(TOOLS, Cache(tmp_path)))
-    made.append(programs.emitter(replace(TOOLS, cxx=Compiler(TOOLS.cxx.command, "c++ 2")), Cache(tmp_path)))
+    made.append(programs.emitter(replace(TOOLS, compiler=Compiler(TOOLS.cxx.command, "c++ 2")), Cache(tmp_path)))
     assert len(set(made)) == 3
 
 
