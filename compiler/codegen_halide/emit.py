@@ -331,7 +331,7 @@ class _Generator:
                 self._line(f"Stage {d.stage}_variant{variants[d.stage]} = {d.stage}.specialize({cond});")
                 continue
             if d.call == "fetch_ahead":
-                self._line(f"te_fetch_ahead({', '.join(map(str, d.args))});")
+                self._line(f"te_fetch_ahead({', '.join(self._argument(d, a) for a in d.args)});")
                 continue
             if d.call == "fetch_beyond":
                 self._line(f"te_fetch_beyond({', '.join(map(str, (d.stage, *d.args)))});")

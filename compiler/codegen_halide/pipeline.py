@@ -13,6 +13,7 @@ from occ.compiler.passes.layout.narrow_weights import NarrowWeights
 from occ.compiler.passes.layout.place_joins import PlaceJoins
 from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.layout.widen_weights import WidenWeights
+from occ.compiler.passes.lower.generalize_sizes import GeneralizeSizes
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.lower.schedule import Schedule
@@ -37,7 +38,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             Fold(),
             SplitDeformConv(),
             SplitGroups(),
-            *((UseWinograd(),) if options.winograd != "off" else ()),
+            *((UseWinograd(),) if options.winograd != "off" and options.level != "1" else ()),
             UseAttention(),
             *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),
             UseBlockProducts(rounded=options.precision == "int8"),
@@ -47,6 +48,14 @@ def cpu(options: CpuOptions) -> Pipeline:
             Fuse(lazy_transpose=True),
         ),
         "layout": (LayoutActivations(), NarrowWeights(), WidenWeights(), LayoutWeights(), PlaceJoins()),
-        "scheduled": (LowerTe(), Schedule(options.schedule == "fallback", split_overlaps=options.sanitize == "thread")),
+        "scheduled": (
+            LowerTe(),
+            Schedule(
+                options.schedule == "fallback",
+                split_overlaps=options.sanitize == "thread",
+                variants=options.level != "1",
+            ),
+            *((GeneralizeSizes(),) if options.level != "3" else ()),
+        ),
         "lowered": (PlanMemory(),),
     }

@@ -6,13 +6,13 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
 
-from occ.compiler.ir.dim import Sym, Symbol, symbols
+from occ.compiler.ir.dim import Dim, Sym, Symbol, symbols
 from occ.compiler.ir.dtype import BOOL, F32, I64, DType, from_numpy
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region
@@ -31,7 +31,7 @@ from occ.compiler.ir.te.expr import (
     Select,
     Size,
 )
-from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc
+from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
@@ -170,12 +170,19 @@ def stage_text(s: AnyStage, params: Iterable[str] = ()) -> str:
     return f"{head}{expr_text(s.expr, params)}{role}{loc}"
 
 
+def _reduced(f: TeFunc) -> Iterator[Dim]:
+    """Extents that stages reduce over."""
+    for s in f.stages:
+        yield from (a.extent for e in s.exprs for a in reduce_axes(e))
+
+
 def te_text(f: TeFunc, indent: str = "") -> str:
     """A te function."""
     names = {p.name for p in f.params}
     params = ", ".join(f"%{p.name}: {p.type}" for p in f.params)
     results = ", ".join(f"{r.name}: {r.type}" for r in f.results)
     found = symbols(*(d for p in (*f.params, *f.results) for d in p.type.dims), *(d for s in f.stages for d in s.shape))
+    found = symbols(*(a for d in f.schedule for a in d.args if isinstance(a, Sym)), *_reduced(f)) | found
     dims = ", ".join(f"{d}{_bounds(found[d]) if d in found else ''}" for d in f.dims)
     lines = [f"te {sigil('@', f.name)}[{dims}]({params}) -> ({results}) {{"]
     lines += [f"  {stage_text(s, names)}" for s in f.stages]

@@ -39,6 +39,7 @@ from occ.compiler.passes.layout.narrow_weights import NarrowWeights
 from occ.compiler.passes.layout.place_joins import PlaceJoins
 from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.layout.widen_weights import WidenWeights
+from occ.compiler.passes.lower.generalize_sizes import GeneralizeSizes
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.lower.schedule import Schedule
@@ -84,6 +85,7 @@ _PASSES: tuple[type[Pass], ...] = (
     UseJoins,
     WidenWeights,
     LowerTe,
+    GeneralizeSizes,
     PlanMemory,
     Schedule,
     UseAttention,

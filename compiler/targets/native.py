@@ -51,6 +51,13 @@ class NativeOptions(JitOptions):
         "Halide target of the machine to build for; `--target-cpu` has names for the usual ones",
         key="halide.target",
     )
+    level: Literal["1", "2", "3"] = option(
+        "3",
+        "as `-O` of the command line: `3` makes kernels for the sizes of the model; on `cpu`, `2` makes them for any sizes that their "
+        "schedules allow, so that layers, models and builds of one structure share them, and `1` also leaves out methods and second "
+        "schedules that take long to compile",
+        key="optimize",
+    )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
         """As `Options.read`; what does not name its machine is for the processor in OCC_TARGET_CPU."""

@@ -109,6 +109,7 @@ target_options = click.option(
     metavar="KEY=VALUE",
     help="Set an option of the target; `occ targets TARGET` lists them.",
 )
+_LEVEL = "-O1 for the soonest result, -O2 for kernels that models share, -O3 (default) for the sizes of the model: -C optimize=..."
 _COMPILE = (
     click.option(
         "--shape",
@@ -126,6 +127,7 @@ _COMPILE = (
         help="Fix a symbolic dim; NAME=32..1280:32 gives it bounds instead: multiples of 32 from 32 to 1280.",
     ),
     target_options,
+    click.option("-O", "level", type=click.Choice(["1", "2", "3"]), help=_LEVEL),
     click.option(
         "--target-cpu",
         "processor",
@@ -307,6 +309,7 @@ class Flags:
     shapes: Sequence[str]
     dims: Sequence[str]
     given: Sequence[str]
+    level: str | None
     processor: str | None
     also: Sequence[str]
     rules: Sequence[str]
@@ -321,9 +324,10 @@ class Flags:
 
     @property
     def target_options(self) -> dict[str, str]:
-        """What `-C`, `--target-cpu` and `--also` set."""
+        """What `-C`, `-O`, `--target-cpu` and `--also` set."""
         also = {"also": ",".join(self.also)} if self.also else {}
-        return {**_processor_options(self.processor), **also, **pairs(self.given, "-C", keys=True)}
+        level = {"optimize": self.level} if self.level else {}
+        return {**_processor_options(self.processor), **also, **level, **pairs(self.given, "-C", keys=True)}
 
     def settings(
         self, target: str, outputs: Sequence[str] = (), *, several: bool = False, running: bool = False, **more: Any

@@ -265,3 +265,19 @@ def test_bounds_of_a_size_less_one_of_its_extremes():
     assert dim.substitute(last, {"N": symbol("N", 1)}) == 1
     assert dim.upper(n - dim.minimum(n, 3)) == inf
     assert dim.lower(2 * dim.minimum(n, 3) - n) == -inf
+
+
+def test_rows_and_columns_of_a_position_lie_within_a_picture():
+    h, w = symbol("H", 1), symbol("W", 1)
+    position = symbol("i'", 0, h * w - 1)
+    row = position // w
+    assert (dim.lower(row), dim.lower(h - 1 - row)) == (0, 0)
+    column = position - w * row
+    assert (dim.lower(column), dim.lower(w - 1 - column)) == (0, 0)
+    assert (h * w - 1) // w == h - 1
+
+
+def test_blocks_of_a_symbolic_length_lie_within_all_of_them():
+    n = symbol("N", 1)
+    at = symbol("b'", 0, 1) * n + symbol("i'", 0, n - 1)
+    assert (dim.lower(at), dim.lower(2 * n - 1 - at)) == (0, 0)

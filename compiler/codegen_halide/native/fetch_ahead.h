@@ -14,7 +14,7 @@ using Halide::Expr;
 // The bytes of a panel, and to the one that takes its place: more than its own where some are used in turn. A panel that
 // is used more than once is fetched as often: to fetch it once gains nothing.
 struct Panel {
-    int64_t bytes, distance;
+    Expr bytes, distance;
 };
 
 class FetchAhead : public IRMutator {
@@ -82,6 +82,16 @@ private:
         return !substitute(name, Variable::make(Halide::Int(32), "another"), e).same_as(e);
     }
 
+    // A size of the run as it typically is: a panel and the steps through it grow alike, so that it does not matter what that is.
+    struct Typical : IRMutator {
+        using IRMutator::visit;
+        Expr visit(const Variable *op) override { return make_const(op->type, 64); }
+    };
+    static std::optional<int64_t> typical(const Expr &e) {
+        const auto found = as_const_int(simplify(Typical().mutate(e)));
+        return found ? std::optional<int64_t>(*found) : std::nullopt;
+    }
+
     // The body of the innermost loop with the lines of the next panel that are due in an iteration. The loops are, from the
     // inside: those over a panel, which the index names; those over tiles, which it does not; that from panel to panel.
     Stmt fetched(const Stmt &body, const Load *load, const Lets &known) {
@@ -91,14 +101,13 @@ private:
         for (auto let = known.rbegin(); let != known.rend(); let++) start = substitute(let->first, let->second, start);
         size_t k = loops.size();
         Expr position = 0;
-        int64_t steps = 1, tiles = 1;
+        Expr steps = 1;
+        int64_t tiles = 1;
         while (k > 0 && uses(start, loops[k - 1].name)) {
             const Loop &loop = loops[--k];
-            const auto extent = as_const_int(loop.extent);
-            if (!extent) return body;
-            position = position + (Variable::make(Halide::Int(32), loop.name) - loop.min) * (int)steps;
+            position = position + (Variable::make(Halide::Int(32), loop.name) - loop.min) * steps;
             start = substitute(loop.name, loop.min, start);
-            steps *= *extent;
+            steps = simplify(steps * loop.extent);
         }
         const bool in_panel = k < loops.size();
         Expr tile = 0;
@@ -111,13 +120,15 @@ private:
             tiles *= extent ? *extent : 8;  // as many rows as models with symbolic sizes often have
         }
         const auto [bytes, distance] = panels.at(load->name);
-        const int64_t lines = bytes / kLine, each = (lines + steps * tiles - 1) / (steps * tiles);
-        if (!in_panel || k == 0 || tiles == 1 || each > kMost) return body;
+        const auto typical_bytes = typical(bytes), typical_steps = typical(steps);
+        if (!in_panel || k == 0 || tiles == 1 || !typical_bytes || !typical_steps) return body;
+        const int64_t each = (*typical_bytes / kLine + *typical_steps * tiles - 1) / (*typical_steps * tiles);
+        if (each > kMost) return body;
         const int wide = kLine / load->type.element_of().bytes();
-        position = min((tile * (int)steps + position) * (int)each, (int)(lines - each));
+        position = min((tile * steps + position) * (int)each, simplify(bytes / kLine - (int)each));
         Stmt made = body;
         for (int64_t n = each; n-- > 0;) {
-            Expr index = start + (int)(distance / kLine * wide) + (position + (int)n) * wide;
+            Expr index = start + simplify(distance / kLine * wide) + (position + (int)n) * wide;
             Expr base = Variable::make(Halide::Handle(), load->name);
             Expr call = Call::make(load->type.element_of(), Call::prefetch, {base, index, 1, wide}, Call::Intrinsic);
             made = Block::make(Evaluate::make(call), made);

@@ -288,9 +288,10 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
     for (size_t k = 0; k < extents.size(); k++) buffer.dim(k).set_bounds(0, whole_of(extents.begin()[k])).set_stride(whole_of(strides.begin()[k]));
 }
 
-void te_fetch_ahead(const Func &tensor, int64_t bytes, int64_t distance) {
-    panels[tensor.function->image->name()] = {bytes, distance ? distance : bytes};
+void te_fetch_ahead(const Func &tensor, Expr bytes, Expr distance) {
+    panels[tensor.function->image->name()] = {whole_of(bytes), whole_of(distance)};
 }
+void te_fetch_ahead(const Func &tensor, Expr bytes) { te_fetch_ahead(tensor, bytes, bytes); }
 void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_t far) {
     distances[{stage.function->func.name(), tensor.function->image->name()}] = {near, far};
 }

@@ -153,7 +153,7 @@ void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initi
 
 // While the tiles that share a panel of a tensor are computed, the next panel, of so many bytes, is fetched: the one that follows
 // it in memory, or begins so many bytes after it.
-void te_fetch_ahead(const Func &tensor, int64_t bytes, int64_t distance = 0);
+void te_fetch_ahead(const Func &tensor, Expr bytes), te_fetch_ahead(const Func &tensor, Expr bytes, Expr distance);
 // Where a stage reads rows of a tensor, what lies so many bytes beyond them is fetched into the first level of the cache, and what
 // lies `far` bytes beyond them into the second.
 void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_t far = 0);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from math import gcd, inf, prod
 
@@ -89,14 +89,67 @@ def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
             hidden = any(
                 isinstance(a, Func) and atom.name in symbols(monomial((a, 1))) for mono, _ in d.terms for a, _ in mono
             )
-            if isinstance(atom.hi, Sym) and atom.name not in symbols(atom.hi) and not hidden and (rising or falling):
-                return _put(d, atom, atom.lo if rising else atom.hi), 1
+            joint = any(len(mono) > 1 for mono, _ in terms)  # `i*N` of `i < 2` and any `N`
+            bounded = isinstance(atom.hi, Sym) or (atom.hi is not None and joint)
+            if bounded and not hidden and atom.name not in symbols(_end(atom)) and (rising or falling):
+                return _put(d, atom, atom.lo if rising else _end(atom)), 1
         elif atom.name == "floordiv" and isinstance(atom.args[1], int) and atom.args[1] > 0:
             ((mono, c), *others) = terms
             if not others and mono == ((atom, 1),):
                 x, k = atom.args[0], atom.args[1]
                 return (d - c * monomial((atom, 1))) * k + c * (x - (k - 1) if rising else x), k
+        elif (
+            atom.name == "floordiv"
+            and (rising or falling)
+            and (found := _relax_quotient(d, atom, terms, rising=rising)) is not None
+        ):
+            return found, 1
     return None
+
+
+def _relax_quotient(d: Sym, q: Func, terms: Sequence[tuple[Monomial, int]], *, rising: bool) -> Dim | None:
+    """A bound of a dim with a quotient `x//b` by a size: of `x - b*(x//b)` that is what is left, less than `b`; and of an `x` up to
+    `b*n - 1` the quotient is up to `n - 1`. That is what proves that rows and columns of a position lie within a picture.
+    """
+    x, b = q.args
+    if not (isinstance(b, Sym) and b.is_atom and isinstance(x, Sym) and lower(b) >= 1 and lower(x) >= 0):
+        return None
+    ((((by, _),), _),) = b.terms
+    if any((q, 1) not in mono for mono, _ in terms):
+        return None
+    if all(dict(mono).get(by) == 1 for mono, _ in terms):
+        left = monomial((Symbol(f"{q}%", 0, b - 1), 1))
+        return _replaced(d, terms, (q, by), x - left)
+    if rising:
+        return _replaced(d, terms, (q,), 0)
+    ((((of, _), *_), _), *_) = x.terms
+    most = of.hi if x.is_symbol and isinstance(of, Symbol) else None
+    if most is None or isinstance(most, int) or any(by not in dict(mono) for mono, _ in terms_of(most + 1)):
+        return None
+    return _replaced(d, terms, (q,), _without(most + 1, by) - 1)
+
+
+def _replaced(d: Sym, terms: Sequence[tuple[Monomial, int]], gone: Sequence[Atom], value: Dim) -> Dim:
+    """The dim with a value for a product of atoms, in the terms that have it."""
+    total: Dim = d
+    for mono, c in terms:
+        rest = product(monomial((a, p)) for a, p in mono if a not in gone)
+        total = total - c * monomial(*mono) + c * rest * value
+    return total
+
+
+def _without(d: Dim, atom: Atom) -> Dim:
+    """The dim divided by an atom that each of its terms has."""
+    total: Dim = 0
+    for mono, c in terms_of(d):
+        powers = {**dict(mono), atom: dict(mono)[atom] - 1}
+        total = total + c * product(monomial((a, p)) for a, p in powers.items() if p)
+    return total
+
+
+def _end(s: Symbol) -> Dim:
+    assert s.hi is not None, "it has an end"
+    return s.hi
 
 
 def _put(d: Sym, symbol: Symbol, value: Dim) -> Dim:

@@ -86,6 +86,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     whole, rest = _split_divisible(a, b)
     if lower(rest) >= 0 and is_positive(b - rest):
         return whole
+    if upper(rest) < 0 and lower(b + rest) >= 0:  # (a*b - 1)//b == a - 1
+        return whole - 1
     return whole + monomial((Func("floordiv", (rest, b)), 1))
 
 

@@ -124,7 +124,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "atomic": ((), 0),
     "specialize": ((TEST,), 1),
     "in_parts": ((AXIS,), 1),
-    "fetch_ahead": ((SOURCE, INT, INT), 2),
+    "fetch_ahead": ((SOURCE, SIZE, SIZE), 2),
     "fetch_beyond": ((SOURCE, INT, INT), 2),
 }
 OF_STORAGE = (

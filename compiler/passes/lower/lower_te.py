@@ -188,11 +188,10 @@ class _Lowering:
         self._replace(op, [known[name] for name in made.results])
 
     def _name(self, stem: str, f: TeFunc) -> str:
-        text = te_text(f.with_name("f").without_notes())
+        name, text = kernel_name(stem, f)
         if text not in self.names:
-            digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
-            self.names[text] = f"{stem}_{digest}"
-            self.m.te[self.names[text]] = f.with_name(self.names[text])
+            self.names[text] = name
+            self.m.te[name] = f.with_name(name)
         return self.names[text]
 
     def _insert(self, op: Op, before: Op) -> Op:
@@ -204,6 +203,12 @@ class _Lowering:
             new.name, new.type = old.name, old.type
             old.replace_uses(new)
         self.rw.erase(op)
+
+
+def kernel_name(stem: str, f: TeFunc) -> tuple[str, str]:
+    """The name of a te function, which says what it is, and the text that it is the digest of."""
+    text = te_text(f.with_name("f").without_notes())
+    return f"{stem}_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}", text
 
 
 def _inlined(value: Value | None) -> bool:

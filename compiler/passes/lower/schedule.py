@@ -31,6 +31,7 @@ class Schedule(Pass):
 
     fallback: bool = False  # plain loops for all kernels: the baseline of measurements
     split_overlaps: bool = False  # no two tasks write the same element, which a thread sanitizer would report
+    variants: bool = True  # second schedules for sizes that a run decides
 
     name: ClassVar[str] = "schedule"
 
@@ -38,7 +39,11 @@ class Schedule(Pass):
         hints = ctx.tune(m) if ctx.tune is not None else {}
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
         log = Log() if ctx.schedule_log is None else ctx.schedule_log
-        make = plain if self.fallback else partial(scheduled, rules=(*ctx.schedule_rules, *RULES))
+        make = (
+            plain
+            if self.fallback
+            else partial(scheduled, rules=(*ctx.schedule_rules, *RULES), variants=VARIANTS if self.variants else ())
+        )
         made = {name: make(f, ctx.machine, log) for name, f in m.te.items() if not f.halide}
         if self.split_overlaps:
             made = {name: without_overlaps(f) for name, f in made.items()}
@@ -50,7 +55,14 @@ class Schedule(Pass):
         return bool(changed)
 
 
-def scheduled(f: TeFunc, machine: Machine, log: Log | None = None, *, rules: Sequence[ScheduleRule] = RULES) -> TeFunc:
+def scheduled(
+    f: TeFunc,
+    machine: Machine,
+    log: Log | None = None,
+    *,
+    rules: Sequence[ScheduleRule] = RULES,
+    variants: Sequence[ScheduleRule] = VARIANTS,
+) -> TeFunc:
     """A te function with a schedule, its stages in the form that the schedule takes hold of.
 
     Args:
@@ -58,6 +70,7 @@ def scheduled(f: TeFunc, machine: Machine, log: Log | None = None, *, rules: Seq
         machine: that it is scheduled for.
         log: counts and times the rules that are asked.
         rules: for stages in memory and whole functions.
+        variants: those for second schedules.
     """
     log = Log() if log is None else log
     if SUM_BLOCK in f.by_role or any(d.call == "specialize" for d in f.schedule):
@@ -67,7 +80,7 @@ def scheduled(f: TeFunc, machine: Machine, log: Log | None = None, *, rules: Seq
         machine = replace(machine, fixed_lanes=hint.vectorize, rows=hint.tile)
     f = all_of(NORMALISERS, f, machine, log)
     f = by_rules(rules, f, machine, log)
-    f = first_of(VARIANTS, f, machine, log)
+    f = first_of(variants, f, machine, log)
     return all_of(FINISHERS, f, machine, log)
 
 

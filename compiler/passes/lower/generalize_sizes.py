@@ -1,0 +1,47 @@
+"""The pass `generalize-sizes`: kernels of equal structure become one, for any sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from occ.compiler.ir.module import Module
+from occ.compiler.passes.base import Context, Pass
+from occ.compiler.passes.lower.lower_te import kernel_name
+from occ.compiler.passes.te.generalize import generalized
+
+
+@dataclass(frozen=True)
+class GeneralizeSizes(Pass):
+    """Makes dims of the extents of scheduled te functions, with the facts that their schedules count on: a multiple of the
+    tile, at least one. Calls pass the numbers, and functions that are equal then are kept once.
+
+    `te @f[](%x: f32[3136,64], ..)`, `te @g[](%x: f32[784,128], ..)` --> `te @f[D0, D1](%x: f32[4*D0,8*D1], ..)`
+
+    The schedule was chosen for the sizes at hand, so tiles and the order of sums are those of kernels for these alone. What it unrolls
+    or keeps in registers stays a number: taps of windows, colours, tiles. So do the planes of Winograd convolutions, whose blocks
+    of tiles have memory of a known size: with planes of any size Halide took half as long again for each (Sapphire Rapids).
+    """
+
+    name: ClassVar[str] = "generalize-sizes"
+
+    def run(self, m: Module, ctx: Context) -> bool:
+        made: dict[
+            str, tuple[str, tuple[int, ...]]
+        ] = {}  # by the old name: the new one, and the values of its further dims
+        known = dict(m.te)
+        names: dict[str, str] = {}
+        for name, f in known.items():
+            if (found := generalized(f)) is None:
+                continue
+            new, text = kernel_name(name.rpartition("_")[0], found.function)
+            made[name] = names.setdefault(text, new), found.values
+            m.te.setdefault(made[name][0], found.function.with_name(made[name][0]))
+            del m.te[name]
+        for op in m.walk():
+            if op.name == "call" and op.attrs["te"] in made:
+                name, values = made[op.attrs["te"]]
+                more: dict[str, Any] = {"te": name, "dims": (*op.attrs.get("dims", ()), *values)}
+                op.attrs = {**op.attrs, **more}
+        ctx.hits[self.name] += len(made)
+        return bool(made)

@@ -1,0 +1,69 @@
+"""A te function for given sizes: its dims replaced by numbers, or by other dims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from occ.compiler.ir.dim import Dim, Sym, substitute
+from occ.compiler.ir.te.expr import Axis, Expr, Reduce, Size, wrap
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc
+from occ.compiler.ir.te.schedule import Arg, AtMost, Directive
+from occ.compiler.ir.te.walks import transform
+
+
+def bind_dims(f: TeFunc, values: Mapping[str, Dim]) -> TeFunc:
+    """The function with its dims replaced, those named in `values`; it takes the others.
+
+    Args:
+        f: a function, with or without a schedule.
+        values: what takes the place of a dim, by name.
+    """
+
+    def put(d: Dim) -> Dim:
+        return substitute(d, values)
+
+    def in_schedule(a: Arg) -> Arg:
+        if isinstance(a, AtMost):
+            return AtMost(put(a.left), put(a.right))
+        return put(a) if isinstance(a, Sym) else a
+
+    def with_args(d: Directive) -> Directive:
+        return replace(d, args=tuple(map(in_schedule, d.args)))
+
+    made = with_extents(f, put, lambda e: transform(e, lambda n: _bound(n, put)))
+    dims = tuple(d for d in f.dims if d not in values)
+    return replace(made, dims=dims, schedule=tuple(map(with_args, f.schedule)))
+
+
+def with_extents(f: TeFunc, put: Callable[[Dim], Dim], of: Callable[[Expr], Expr]) -> TeFunc:
+    """The function with other extents of tensors and of the axes of stages, and with other expressions; without `checks`, which are
+    a stage by then.
+    """
+    assert not f.checks, "checks are a stage of their own"
+
+    def axes(listed: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(a.name, put(a.extent)) for a in listed)
+
+    def param(p: Param) -> Param:
+        return Param(p.name, p.type.with_shape(tuple(map(put, p.type.dims))))
+
+    def stage(s: AnyStage) -> AnyStage:
+        if isinstance(s, Scatter):
+            target = tuple(map(of, s.target))
+            return replace(
+                s, axes=axes(s.axes), init=of(s.init), over=axes(s.over), target=target, value=of(s.value)
+            )  # fmt: skip
+        return replace(s, axes=axes(s.axes), expr=of(s.expr))
+
+    return replace(
+        f, params=tuple(map(param, f.params)), stages=tuple(map(stage, f.stages)), results=tuple(map(param, f.results))
+    )
+
+
+def _bound(n: Expr, put: Callable[[Dim], Dim]) -> Expr | None:
+    if isinstance(n, Size):
+        return wrap(put(n.dim))
+    if isinstance(n, Reduce):
+        return replace(n, axes=tuple(Axis(a.name, put(a.extent)) for a in n.axes))
+    return None

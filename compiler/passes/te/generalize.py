@@ -1,0 +1,327 @@
+"""A te function for given sizes as one for any: extents become dims, with the facts that its schedule counts on.
+
+What it makes is checked, not trusted: with the numbers put back in it is the function that it was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+from occ.compiler.ir.dim import Dim, Sym, evaluate, product, substitute, symbol, symbols
+from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.te.expr import COMPARISONS, Axis, Binary, Const, Expr, Index, Load, Reduce, wrap
+from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.index import axis_of, axis_symbol, axis_symbols, is_axis, to_dim, within
+from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.te.schedule import Arg, Directive
+from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.ir.types import TensorType
+from occ.compiler.passes.te.bind_dims import bind_dims
+from occ.compiler.passes.te.dim_names import named_by_role
+from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, loop_facts
+
+SMALL = 8  # extents up to this stay numbers: taps of windows, colours, loops that are unrolled
+_NEAR = 8  # by how much a size that follows from another one may differ from a multiple of it: borders of windows
+
+_TRIALS = 4  # each of which leaves numbers as they are that the one before could not do with
+
+Slot = tuple[str, int]  # an axis of a tensor or stage, by its name and position; or (name, -1), a loop over an axis
+
+
+@dataclass(frozen=True)
+class General:
+    """A function for any sizes, and what it takes for those of one call.
+
+    Attributes:
+        function: its dims are those of the one that it was made from, and then more.
+        values: what the new ones are, in order.
+    """
+
+    function: TeFunc
+    values: tuple[int, ...]
+
+
+def generalized(f: TeFunc) -> General | None:
+    """The function for any sizes, or None where nothing becomes a dim or it cannot be told which of its numbers are sizes.
+
+    Args:
+        f: scheduled, without checks.
+    """
+    if f.halide or not all(isinstance(s, TeStage) for s in f.stages):
+        return None
+    kept: set[int] = set()
+    for merged in (False, True):
+        for _ in range(_TRIALS):
+            made = _Sizes(f, frozenset(kept), merged=merged).general()
+            known = dict(zip(made.function.dims[len(f.dims) :], made.values, strict=True))
+            if bind_dims(made.function, known).without_notes() != f.without_notes():
+                break
+            lost = set(_uncertain(f, made.function))
+            if not lost:
+                return made if made.values else None
+            if merged:
+                kept |= lost
+            else:
+                break
+    return None
+
+
+def _uncertain(f: TeFunc, g: TeFunc) -> Iterator[int]:
+    """Extents of what was surely read within its bounds, and is not for any sizes; and of stages in other parts than before."""
+    for s, t in zip(f.stages, g.stages, strict=True):
+        assert isinstance(s, TeStage)
+        assert isinstance(t, TeStage)
+        extents = [a.extent for a in (*s.axes, *reduce_axes(s.expr))]
+        if len(parts(s)) != len(parts(t)):
+            yield from (n for n in extents[len(s.axes) - 1 : len(s.axes)] if isinstance(n, int))
+        for (certain, extent, names), (still, _, _) in zip(_inside(s, f), _inside(t, g), strict=True):
+            if certain and not still:
+                read = [extent, *(a.extent for a in (*s.axes, *reduce_axes(s.expr)) if a.name in names)]
+                yield from (n for n in read if isinstance(n, int))
+
+
+def _inside(s: TeStage, f: TeFunc) -> Iterator[tuple[bool, Dim, set[str]]]:
+    """For each index of each load whether it is surely within bounds, the extent that it has to be within, and its axes."""
+    axes = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+    shapes = f.shapes
+    for n in loads(s.expr):
+        for i, extent in zip(n.index, shapes[n.source], strict=True):
+            yield within(i, extent, axes), extent, {x.name for x in walk(i) if isinstance(x, Index)}
+
+
+def _is_known(facts: Sequence[AxisFacts]) -> bool:
+    """Whether a schedule counts on a size itself."""
+    tiled = {s for x in facts for s in x.tiled}
+    cut = {s for x in facts for s in x.cut}
+    return any(x.known for x in facts) or bool(tiled and not cut - tiled)
+
+
+class _Sizes:
+    """The sizes of a function: classes of extents that are the same, each of them a number, or a dim that may hang on others."""
+
+    def __init__(self, f: TeFunc, kept: frozenset[int], *, merged: bool) -> None:
+        self.f, self.kept = f, kept
+        self.facts: LoopFacts = loop_facts(f)
+        self.parent: dict[Slot, Slot] = {}
+        self.number: dict[Slot, int] = {}  # of each slot, where it is one
+        self.size: dict[Slot, Dim] = {}  # of each class, by its root
+        self.values: dict[str, int] = {}
+        self._slots()
+        self._same()
+        if merged:
+            first: dict[int, Slot] = {}
+            for slot, n in self.number.items():
+                self._join(first.setdefault(n, slot), slot)
+
+    # classes
+
+    def _slots(self) -> None:
+        for p in self.f.params:
+            for k, n in enumerate(p.type.dims):
+                self._slot((p.name, k), n)
+        for s in self.f.stages:
+            for k, a in enumerate(s.axes):
+                self._slot((s.name, k), a.extent)
+                self._slot((a.name, -1), a.extent)
+                self._join((s.name, k), (a.name, -1))
+            for a in reduce_axes(*s.exprs[:1]):
+                self._slot((a.name, -1), a.extent)
+
+    def _slot(self, slot: Slot, extent: Dim) -> None:
+        self.parent[slot] = slot
+        if isinstance(extent, int):
+            self.number[slot] = extent
+        else:
+            self.size[slot] = extent
+
+    def _root(self, slot: Slot) -> Slot:
+        while self.parent[slot] != slot:
+            slot = self.parent[slot]
+        return slot
+
+    def _join(self, a: Slot, b: Slot) -> None:
+        a, b = self._root(a), self._root(b)
+        if a != b and a in self.number and self.number.get(b) == self.number[a]:
+            self.parent[b] = a
+
+    def _same(self) -> None:
+        for s in self.f.stages:
+            for n in loads(*s.exprs):
+                for k, i in enumerate(n.index):
+                    if isinstance(i, Index):
+                        self._join((n.source, k), (i.name, -1))
+
+    # dims
+
+    def general(self) -> General:
+        for s in reversed(self.f.stages):
+            for a in s.axes:
+                self._base((a.name, -1))
+            for n in loads(*s.exprs):
+                for k, i in enumerate(n.index):
+                    self._of_index(s, n, k, i)
+            for a in reduce_axes(*s.exprs[:1]):
+                self._base((a.name, -1))
+        for p in self.f.params:
+            for k in range(p.type.rank):
+                self._base((p.name, k))
+        stages = tuple(self._stage(s) for s in self.f.stages)
+        params = tuple(self._typed(p) for p in self.f.params)
+        schedule = self._schedule(params)
+        shapes = {s.name: s for s in stages}
+        results = tuple(replace(r, type=r.type.with_shape(shapes[r.name].shape)) for r in self.f.results)
+        f = replace(self.f, params=params, stages=stages, results=results, schedule=schedule)
+        f = replace(f, dims=(*f.dims, *self.values))
+        return General(named_by_role(f, set(self.values)), tuple(self.values.values()))
+
+    def _typed(self, p: Param) -> Param:
+        return replace(p, type=p.type.with_shape(tuple(self._dim((p.name, k), d) for k, d in enumerate(p.type.dims))))
+
+    def _dim(self, slot: Slot, extent: Dim) -> Dim:
+        return self.size.get(self._root(slot), extent) if isinstance(extent, int) else extent
+
+    def _symbol(self, value: int, least: int = 1) -> Sym:
+        name = f"D{len(self.f.dims) + len(self.values)}"
+        self.values[name] = value
+        return symbol(name, least)
+
+    def _base(self, slot: Slot) -> None:
+        """Make a dim of a class of its own, unless it has a size already."""
+        root = self._root(slot)
+        if root in self.size or root not in self.number:
+            return
+        n = self.number[root]
+        facts = [self.facts.axes[s] for (s, k) in self._members(root) if k < 0]
+        if n <= SMALL or n in self.kept or _is_known(facts):
+            self.size[root] = n
+            return
+        by = lcm(*(x.multiple_of for x in facts), *(t for t in self._tiles(root) if n % t == 0))
+        least = max((x.at_least for x in facts), default=1)
+        self.size[root] = by * self._symbol(n // by, max(-(-least // by), 1))
+
+    def _members(self, root: Slot) -> list[Slot]:
+        return [s for s in self.parent if self._root(s) == root]
+
+    def _tiles(self, root: Slot) -> Iterator[int]:
+        """Lengths of the tiles in which a class lies in memory."""
+        for p in (*self.f.params, *self.f.results):
+            for axis, length in p.type.layout.tiles:
+                if self._root((p.name, axis)) == root:
+                    yield length
+
+    def _of_index(self, s: AnyStage, n: Load, k: int, i: Expr) -> None:
+        """Give the extent that an index reads along a size that follows from those of the axes in it, where it does."""
+        root = self._root((n.source, k))
+        if root in self.size or root not in self.number or self.number[root] in (*range(SMALL + 1), *self.kept):
+            return
+        if _is_known([self.facts.axes[m] for m, at in self._members(root) if at < 0]):
+            return
+        axes = self._axes(s)
+        d = to_dim(self._lifted(i, s, n), axes)
+        if d is None:
+            return
+        for name in symbols(d):
+            if is_axis(name):
+                self._base((axis_of(name), -1))
+        axes = self._axes(s)
+        d = to_dim(self._lifted(i, s, n), axes)
+        assert d is not None
+        last = {axis_symbol(a.name): self._extent(a) - 1 for a in self._listed(s)}
+        top = substitute(d, last)
+        more = self.number[root] - 1 - evaluate(top, self.values) if set(symbols(top)) <= set(self.values) else None
+        if isinstance(top, int):
+            self.size[root] = self.number[root]
+        elif more is not None and abs(more) <= _NEAR:
+            self.size[root] = top + 1 + more
+
+    def _listed(self, s: AnyStage) -> tuple[Axis, ...]:
+        return (*s.axes, *reduce_axes(*s.exprs[:1]))
+
+    def _extent(self, a: Axis) -> Dim:
+        return self._dim((a.name, -1), a.extent)
+
+    def _axes(self, s: AnyStage) -> Mapping[str, Dim]:
+        return axis_symbols(Axis(a.name, self._extent(a)) for a in self._listed(s))
+
+    # numbers in expressions
+
+    def _stage(self, s: AnyStage) -> TeStage:
+        assert isinstance(s, TeStage)
+
+        def visit(n: Expr) -> Expr | None:
+            match n:
+                case Load():
+                    return Load(n.source, tuple(self._lifted(i, s, n) for i in n.index), n.dtype)
+                case Reduce():
+                    return replace(n, axes=tuple(Axis(a.name, self._extent(a)) for a in n.axes))
+                case Binary() if n.op in COMPARISONS and n.lhs.dtype == I64:
+                    return replace(n, lhs=self._lifted(n.lhs, s, n), rhs=self._lifted(n.rhs, s, n))
+                case _:
+                    return None
+
+        axes = tuple(Axis(a.name, self._extent(a)) for a in s.axes)
+        return replace(s, axes=axes, expr=transform(s.expr, visit))
+
+    def _lifted(self, e: Expr, s: AnyStage, near: Expr) -> Expr:
+        """Index arithmetic with sizes in the place of numbers that are sizes."""
+
+        def visit(n: Expr) -> Expr | None:
+            if isinstance(n, Const) and n.dtype == I64 and isinstance(n.value, int) and n.value > SMALL:
+                return self._named(n.value, s, near)
+            return None
+
+        return transform(e, visit)
+
+    def _named(self, value: int, s: AnyStage, near: Expr) -> Expr | None:
+        """The size that a number is, of those at hand: the same number, or one that differs by a border."""
+        slots: list[Slot] = []
+        if isinstance(near, Load):
+            slots += [(near.source, k) for k in range(len(near.index))]
+        slots += reversed([(n.name, -1) for n in walk(near) if isinstance(n, Index)])
+        slots += reversed([(a.name, -1) for a in self._listed(s)])
+        slots += [(n.source, k) for n in loads(*s.exprs) for k in range(len(n.index))]
+        slots += reversed(self.parent)
+        roots = list(dict.fromkeys(map(self._root, slots)))
+        for root in roots:
+            if self.number.get(root) == value and isinstance(size := self.size.get(root), Sym):
+                return wrap(size)
+        for root in roots:
+            n = self.number.get(root, 0)
+            if n and value % n == 0 and value // n <= _NEAR and isinstance(size := self.size.get(root), Sym):
+                return wrap(size * (value // n))
+        for root in roots:
+            n = self.number.get(root)
+            if n is not None and abs(n - value) <= _NEAR and isinstance(size := self.size.get(root), Sym):
+                return wrap(size + (value - n))
+        return None
+
+    # the schedule
+
+    def _schedule(self, params: Sequence[Param]) -> tuple[Directive, ...]:
+        lengths: dict[int, Sym] = {}
+        for k in sorted(self.facts.blocks):
+            if (n := self.f.schedule[k].args[3]) != 1 and isinstance(n, int) and n not in lengths:
+                lengths[n] = self._symbol(n, 1)
+        wide = {p.name: p.type for p in params}
+
+        def args(k: int, d: Directive) -> tuple[Arg, ...]:
+            if d.call == "fetch_ahead":
+                return (d.args[0], *_panels(d, self.f, wide[str(d.args[0])]))
+            if k in self.facts.blocks and isinstance(n := d.args[3], int):
+                return (*d.args[:3], lengths.get(n, n), *d.args[4:])
+            return d.args
+
+        return tuple(replace(d, args=args(k, d)) for k, d in enumerate(self.f.schedule))
+
+
+def _panels(d: Directive, f: TeFunc, general: TensorType) -> list[Arg]:
+    """The bytes of a panel, and of those that are used in turn, in terms of the sizes of the tensor."""
+    fixed = next(p.type for p in f.params if p.name == d.args[0])
+    first, *_ = sizes = [n for n in d.args[1:] if isinstance(n, int)]
+    for k in range(1, len(fixed.physical) + 1):
+        before, after = (product(t.physical[-k:]) * t.dtype.itemsize for t in (fixed, general))
+        if before == first:
+            return [after * (n // first) if n % first == 0 else n for n in sizes]
+    return list(d.args[1:])

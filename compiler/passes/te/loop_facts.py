@@ -1,0 +1,148 @@
+"""What a schedule counts on of the extents of axes: that they are known, multiples of a number, or at least so large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import lcm
+
+from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
+from occ.compiler.ir.te.schedule import Directive
+
+_ANY = ("GuardWithIf", "Predicate", "PredicateLoads", "PredicateStores")  # tails for extents of any length
+
+
+@dataclass
+class AxisFacts:
+    """What loops over an axis count on.
+
+    Attributes:
+        known: the extent itself: the loop is unrolled, or one vector.
+        tiled: stages in the loops of others that compute a known number of positions at a time: all are unrolled, or one vector.
+        cut: stages with a loop over it in steps of a known length.
+        multiple_of: the extent is a multiple of it.
+        at_least: the extent is no less.
+    """
+
+    known: bool = False
+    tiled: set[str] = field(default_factory=set)
+    cut: set[str] = field(default_factory=set)
+    multiple_of: int = 1
+    at_least: int = 1
+
+
+@dataclass
+class _Loop:
+    """A loop in a scope: over `step` positions of `axis` at a time, or over a part of one, whose length is that of a split."""
+
+    axis: str
+    step: int
+    split: int = -1  # the directive that made it, of an inner loop
+
+
+@dataclass
+class LoopFacts:
+    """What the schedule of a function counts on.
+
+    Attributes:
+        axes: by name of an axis.
+        blocks: directives, by position, that split a loop in blocks of a length that may be a value of the call.
+    """
+
+    axes: dict[str, AxisFacts] = field(default_factory=dict)
+    blocks: set[int] = field(default_factory=set)
+
+
+def loop_facts(f: TeFunc) -> LoopFacts:
+    """What the schedule of a function counts on of the extents of its axes, those of numbers."""
+    return _Walk(f).found
+
+
+class _Walk:
+    def __init__(self, f: TeFunc) -> None:
+        self.f, self.found = f, LoopFacts()
+        self.extents = {a.name: a.extent for s in f.stages for a in s.axes}
+        for s in f.stages:
+            inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
+            self.extents |= {a.name: a.extent for a in inner}
+        self.found.axes = {name: AxisFacts() for name in self.extents}
+        inner = {d.stage for d in f.schedule if d.call == "compute_at"}
+        self.tiles = {a.name for s in f.stages if s.name in inner for a in s.axes}
+        self.loops: dict[tuple[str, int, int, str], _Loop] = {}
+        for s in f.stages:
+            if any(d.stage == s.name and d.call == "in_parts" for d in f.schedule):
+                self.found.axes[s.axes[-1].name].known = True
+        self.whole: dict[
+            int, str
+        ] = {}  # axes that are cut in blocks for which other stages are computed at once, by directive
+        for k, d in enumerate(f.schedule):
+            self._directive(k, d)
+        for axis in self.whole.values():
+            self.found.axes[axis].known = True
+
+    def _loop(self, d: Directive, name: str) -> _Loop:
+        return self.loops.get((d.stage, d.update, d.variant, name)) or _Loop(name if name in self.extents else "", 1)
+
+    def _directive(self, k: int, d: Directive) -> None:
+        match d.call:
+            case "split":
+                self._split(k, d)
+            case "fuse":
+                self.loops[(d.stage, d.update, d.variant, str(d.args[2]))] = _Loop("", 1)
+            case "vectorize" | "unroll":
+                loop = self._loop(d, str(d.args[0]))
+                self._counts_on(loop)
+                if len(d.args) == 1 and loop.axis:
+                    facts = self.found.axes[loop.axis]
+                    if loop.axis in self.tiles:
+                        facts.tiled.add(d.stage)
+                    else:
+                        facts.known = True
+                elif len(d.args) > 1 and isinstance(d.args[1], int):
+                    self._cut(d.stage, loop, d.args[1], str(d.args[2]) if len(d.args) > 2 else "Auto")
+            case _:
+                pass
+
+    def _split(self, k: int, d: Directive) -> None:
+        name, outer, inner, factor, *rest = d.args
+        loop, tail = self._loop(d, str(name)), str(rest[0]) if rest else "Auto"
+        self._counts_on(loop)
+        scope = d.stage, d.update, d.variant
+        if tail == "GuardWithIf" and isinstance(factor, int):
+            if not self._holds_stages(d.stage, str(inner)):
+                self.found.blocks.add(k)
+            elif loop.axis:
+                self.whole[k] = loop.axis
+        step = factor if isinstance(factor, int) else 1
+        if isinstance(factor, int):
+            self._cut(d.stage, loop, factor, tail)
+        self.loops[(*scope, str(outer))] = _Loop(loop.axis, loop.step * step)
+        self.loops[(*scope, str(inner))] = _Loop("", 1, k)
+
+    def _holds_stages(self, stage: str, inner: str) -> bool:
+        """Whether a stage is computed for all of a loop at once, which takes memory of a known size."""
+        at = {str(d.args[1]) for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage}
+        orders = [
+            d.args for d in self.f.schedule if (d.stage, d.call, d.update) == (stage, "reorder", 0) and inner in d.args
+        ]
+        inside = orders[-1][: orders[-1].index(inner) + 1] if orders else ()
+        return not at.issubset(inside)
+
+    def _counts_on(self, loop: _Loop) -> None:
+        """The length of an inner loop has to be known."""
+        self.found.blocks.discard(loop.split)
+        self.whole.pop(loop.split, None)
+
+    def _cut(self, stage: str, loop: _Loop, factor: int, tail: str) -> None:
+        extent = self.extents.get(loop.axis)
+        if not isinstance(extent, int):
+            return
+        facts, size = self.found.axes[loop.axis], loop.step * factor
+        facts.cut.add(stage)
+        if tail in _ANY:
+            return
+        if extent % size == 0:
+            facts.multiple_of = lcm(facts.multiple_of, size)
+        elif extent >= size:
+            facts.at_least = max(facts.at_least, size)
+        else:
+            facts.known = True
