@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,14 +88,18 @@ class _Lanes:
             self.running.append(self.pool.submit(self.compile, self.waiting, self.setup, self.cache))
             self.waiting = []
 
-    def finish(self) -> dict[str, CompileError]:
-        """The errors of all kernels, by name."""
+    def finish(self, tell: Callable[[str], None]) -> dict[str, CompileError]:
+        """The errors of all kernels, by name; `tell` is told how many units are done."""
         share = -(-len(self.waiting) // self.lanes)
         rest, self.waiting = self.waiting, []
         for k in range(0, len(rest), max(share, 1)):
             self.waiting = rest[k : k + share]
             self.start()
-        return {name: problem for f in self.running for name, problem in f.result().items()}
+        failed: dict[str, CompileError] = {}
+        for k, unit in enumerate(as_completed(self.running), 1):
+            failed |= unit.result()
+            tell(f"{k} of {len(self.running)} units of kernels compiled")
+        return failed
 
     def link(self, libraries: Iterable[_Library]) -> None:
         """Link libraries of kernels that are all there."""
@@ -154,10 +158,9 @@ def warm(
                         made.compiled += 1
                         lanes.add(kernel)
                 users.setdefault(kernel.name, []).append(label)
-            if k % 100 == 0:
-                progress(f"{k} models lowered, {made.compiled} kernels to compile, {time.perf_counter() - start:.0f} s")
+            progress(f"{k} models lowered, {made.compiled} kernels to compile, {time.perf_counter() - start:.0f} s")
         made.lowering = time.perf_counter() - start
-        for name, problem in lanes.finish().items():
+        for name, problem in lanes.finish(progress).items():
             made.compiled -= 1
             made.failed.update((label, problem) for label in users[name])
             libraries = {names: lib for names, lib in libraries.items() if name not in names}

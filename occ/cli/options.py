@@ -110,6 +110,7 @@ target_options = click.option(
     help="Set an option of the target; `occ targets TARGET` lists them.",
 )
 _LEVEL = "-O1 for the soonest result, -O2 for kernels that models share, -O3 (default) for the sizes of the model: -C optimize=..."
+level = click.option("-O", "level", type=click.Choice(["1", "2", "3"]), help=_LEVEL)
 _COMPILE = (
     click.option(
         "--shape",
@@ -127,7 +128,7 @@ _COMPILE = (
         help="Fix a symbolic dim; NAME=32..1280:32 gives it bounds instead: multiples of 32 from 32 to 1280.",
     ),
     target_options,
-    click.option("-O", "level", type=click.Choice(["1", "2", "3"]), help=_LEVEL),
+    level,
     click.option(
         "--target-cpu",
         "processor",

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
 from occ.cli.console import json_line, progress, say, show_error
 
+if TYPE_CHECKING:
+    from occ.compiler.driver.source import Source
+
+_UNIT = 32  # kernels that are compiled together: what is lost of a run that is ended
+
 
 @click.command("warm")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@options.level
 @options.workers("Let the workers of a scheduler of dask.distributed compile.")
 @options.as_json
-def command(models: tuple[str, ...], workers: str | None, as_json: bool) -> int:
+def command(models: tuple[str, ...], level: str | None, workers: str | None, as_json: bool) -> int:
     """Compile the kernels of many models for target `cpu` together, so that building each of them takes no compiler.
 
-    A model that cannot be compiled is reported, and does not keep the others back.
+    Without models, those that usual networks need at -O2: builds at -O2 then find most of theirs. What an earlier run compiled is
+    there already, also one that was ended. A model that cannot be compiled is reported, and does not keep the others back.
     """
     from occ.compiler.diagnostics import shorten
+    from occ.compiler.driver.settings import Settings
     from occ.compiler.tuning.warm import warm
 
     with progress() as tell:
         others = options.workers_at(workers)
-        made = warm([(m, Path(m)) for m in models], workers=others, progress=tell)
+        settings = Settings("cpu", options={"optimize": level or ("3" if models else "2")})
+        made = warm(_sources(models), settings, kernels_per_unit=_UNIT, workers=others, progress=tell)
     problems = {**made.refused, **made.failed}
     for label, problem in problems.items():
         for d in problem.diagnostics:
@@ -37,3 +48,12 @@ def command(models: tuple[str, ...], workers: str | None, as_json: bool) -> int:
     else:
         say(made.text())
     return next((p.exit_code for p in problems.values()), 0)
+
+
+def _sources(models: tuple[str, ...]) -> Iterable[tuple[str, Source]]:
+    """The models that are named, or the usual networks, by their labels."""
+    if models:
+        return [(m, Path(m)) for m in models]
+    from occ.compiler.tuning.usual_nets import usual_nets
+
+    return usual_nets()
